@@ -213,8 +213,9 @@ class StateChange(NamedTuple):
     """A new partition state to write to its znode. The write succeeds only if the znode still has
     the version ``state.version``.
 
-    ``topic_id`` protects a topic that was deleted and recreated from the write. The versions of its
-    znodes start at 0 again, so the version alone could match.
+    ``topic_id`` is the topic's id when the change was decided. If the topic was deleted and
+    recreated since, the change is not written. The versions of the new znodes start at 0 again, so
+    the version alone could match.
     """
 
     topic: str

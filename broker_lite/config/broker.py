@@ -449,7 +449,7 @@ class BrokerConfig(Config):
 
     @property
     def sasl_mechanisms(self) -> tuple[str, ...]:
-        """The enabled mechanisms, in the order of the setting."""
+        """The enabled SASL mechanisms, in the order of the setting."""
         names = [name.strip() for name in self.sasl_enabled_mechanisms.split(",")]
         return tuple(name for name in names if name)
 

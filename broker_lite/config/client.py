@@ -103,9 +103,12 @@ class ProducerConfig(Config):
     """The security settings of the producer's connections. With None,
     ``client.discovery.security_for`` finds them."""
     has_answered: bool = False
-    """Whether a broker of the cluster has answered this program before, so that its address is
-    right. If so, the producer's first request waits for brokers that do not answer. If not, the
-    request fails after five seconds (``FIRST_CONTACT_MS``)."""
+    """Whether a broker of the cluster has answered this program before, so that the bootstrap
+    address must be right.
+
+    If so, the producer's first request may use its whole timeout to wait for brokers that do not
+    answer. If not, it fails after five seconds (``FIRST_CONTACT_MS``).
+    """
 
     def validate(self) -> None:
         if self.transactional_id and (self.acks != "all" or not self.idempotence):
@@ -183,6 +186,9 @@ class ConsumerConfig(Config):
     """The security settings of the consumer's connections. With None,
     ``client.discovery.security_for`` finds them."""
     has_answered: bool = False
-    """Whether a broker of the cluster has answered this program before, so that its address is
-    right. If so, the consumer's first request waits for brokers that do not answer. If not, the
-    request fails after five seconds (``FIRST_CONTACT_MS``)."""
+    """Whether a broker of the cluster has answered this program before, so that the bootstrap
+    address must be right.
+
+    If so, the consumer's first request may use its whole timeout to wait for brokers that do not
+    answer. If not, it fails after five seconds (``FIRST_CONTACT_MS``).
+    """

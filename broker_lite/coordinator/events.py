@@ -84,7 +84,8 @@ class Join(NamedTuple):
     """
     partition_counts: Mapping[str, int] | None = None
     """The partition count of each of the group's topics, if the request may come from a static
-    leader that restarted. Partitions that were added while it was away must still be assigned."""
+    leader that restarted. Partitions that were added while the leader was away must still be
+    assigned."""
 
     @property
     def metadata_bytes(self) -> int:

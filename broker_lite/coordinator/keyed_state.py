@@ -69,8 +69,7 @@ class UpsertsSettled(NamedTuple):
 
 class DeleteBefore(NamedTuple):
     """Delete the records before ``offset``, because a complete and committed copy of the state
-    follows.
-    """
+    follows them in the log."""
 
     offset: int
 
@@ -327,8 +326,8 @@ class KeyedState:
 
 
 class Replay:
-    """Load the state from the log, as a new leader. Pass each batch to ``batch``, in order from the
-    start of the log. Then call ``state``."""
+    """Load the keys and values of a partition from its log, as a new leader. Pass each batch to
+    ``batch``, in order from the start of the log. Then call ``state``."""
 
     def __init__(self, log_start_offset: int) -> None:
         self._start = log_start_offset

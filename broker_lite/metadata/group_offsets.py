@@ -584,9 +584,8 @@ class GroupOffsets:
         return rows
 
     async def _present(self, paths: Iterable[str]) -> dict[str, Znode]:
-        """Read the znodes at ``paths`` in parallel. Return those that exist by path, in the order
-        of ``paths``.
-        """
+        """Read the znodes at ``paths`` in parallel. Return the znodes that exist, by path, in the
+        order of ``paths``."""
         names = list(paths)
         rows = await gather([self._store.get(path) for path in names])
         return {path: znode for path, znode in zip(names, rows) if znode is not None}

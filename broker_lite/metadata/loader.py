@@ -261,7 +261,7 @@ async def refresh_topics(
     topics: Mapping[str, TopicView],
     changed: Mapping[str, Mapping[int, LeaderAndIsr | None] | None],
 ) -> dict[str, TopicView]:
-    """Return a copy of ``topics`` after the changes that notices announced. ``changed`` is
+    """Return a copy of ``topics`` after the changes that change notices announced. ``changed`` is
     ``Merged.topics`` of those notices.
 
     Partition states that the notices do not contain are read from ZooKeeper.

@@ -205,9 +205,8 @@ def _names_alone(notice: Notice) -> Notice:
 
 
 def _fitting(notices: Sequence[Notice]) -> tuple[Notice, ...]:
-    """Return the newest notices that fit into KEPT_BYTES_MAX. A notice whose partition states do
-    not fit remains without them.
-    """
+    """Return the newest notices that fit into KEPT_BYTES_MAX. If a notice fits only without its
+    partition states, the result has it without them."""
     fitting: list[Notice] = []
     size = 0
     for notice in reversed(notices):

@@ -129,8 +129,8 @@ class Registrar:
     """Registers one broker, and registers it again each time its ZooKeeper session was lost.
 
     ``patience_ms`` is how long (ms) to wait if the broker id is already registered: that
-    registration may be of a dead process whose session is about to expire. ``store.write_surely``
-    explains ``wait_connected``.
+    registration may be of a dead process whose session is about to expire. ``wait_connected`` is
+    the argument of this name for ``store.write_surely``.
     """
 
     def __init__(

@@ -95,7 +95,8 @@ _REASONS: dict[type[Exception], RefusalReason] = {
     NotEmptyError: "not_empty",
 }
 _FAILED_WITH_OTHERS = (RolledBackError, RuntimeInconsistency)
-"""Results of operations that are not at fault: another operation made the whole write fail."""
+"""kazoo's results for operations that are not at fault: another operation made the whole write
+fail."""
 
 READS_AT_ONCE_MAX = 100
 """Maximum reads in one request to ZooKeeper."""
@@ -154,9 +155,9 @@ def close_znodes(
     """Make a cluster's znodes usable only with the credentials in ``auth_file``. Return the number
     of znodes.
 
-    Also store ``seeds``, data by path. Znodes that only a former credential may use become usable
-    with those in the file, if the file still contains the former one. ``closes_root`` also
-    restricts ZooKeeper's root, so that other clients cannot create znodes there. The function
+    Also store the znodes ``seeds``, as data by path. Znodes that only a former credential may use
+    become usable with those in the file, if the file still contains the former one. ``closes_root``
+    also restricts ZooKeeper's root, so that other clients cannot create znodes there. The function
     blocks. Raises CoordinationUnavailableError, and InvalidConfigError if znodes belong to another
     credential.
     """
@@ -526,7 +527,8 @@ class ZooKeeperStore:
         )
 
     async def _read(self, operation: str, read: Any) -> Any:
-        """Read without a watch, in one request with the other reads of this turn of the event loop.
+        """Carry out a read without a watch, in one request with the other reads of this turn of the
+        event loop.
 
         A request costs kazoo and ZooKeeper ten times as much as one more read in a request.
         """

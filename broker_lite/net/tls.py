@@ -180,8 +180,8 @@ class TlsTransport:
         return self._send()
 
     def _send(self) -> int:
-        """Send all encrypted bytes that wait to be sent. Return how many bytes of plain text the
-        last ``write`` or ``send_file`` had encrypted in them."""
+        """Send all encrypted bytes that wait to be sent. Return how many bytes of plain text they
+        contain of the last ``write`` or ``send_file``."""
         try:
             self._send_encrypted()
         except (BlockingIOError, TimeoutError):
@@ -292,8 +292,8 @@ class TlsTransport:
 
 
 def _first_bytes(parts: Sequence[Buffer]) -> Buffer:
-    """Return at most ``SEND_BYTES`` of the first bytes of ``parts``, without a copy if the first
-    part alone has as many."""
+    """Return the first bytes of ``parts``, at most ``SEND_BYTES``. If the first part alone has as
+    many, return them without a copy."""
     first = memoryview(parts[0])
     if len(parts) == 1 or len(first) >= SEND_BYTES:
         return first[:SEND_BYTES]

@@ -142,9 +142,8 @@ class ElectionRequested(NamedTuple):
 
 
 class RetirementRequested(NamedTuple):
-    """Remove a stopped broker that will not return from the known brokers (``logbus broker
-    retire``).
-    """
+    """Remove from the known brokers a stopped broker that will not come back (``logbus broker
+    retire``)."""
 
     token: int
     broker_id: int

@@ -44,7 +44,7 @@ class LeaderAndIsrChanged(NamedTuple):
 
 
 class LimitsChanged(NamedTuple):
-    """The topic settings changed."""
+    """The topic settings that the replica obeys (``limits``) changed."""
 
     limits: ReplicaLimits
 

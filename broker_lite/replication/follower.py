@@ -207,7 +207,8 @@ class Follower:
     # refused.
 
     def adopt_state(self, state: LeaderAndIsr) -> list[Effect]:
-        """Use a newer state of the partition in the same leader epoch from now on, and resume."""
+        """Use a newer state of the partition in the same leader epoch from now on. Return the
+        operations (effects) that are due then (``resume``)."""
         if state.version > self.state.version:
             self.state, self.proposal, self.paused = state, None, False
         return self.resume()

@@ -66,7 +66,8 @@ def high_watermark(
     min_insync_replicas: int,
     current: int,
 ) -> int:
-    """Return the smallest flushed end offset of the maximal ISR, but at least ``current``.
+    """Return the smallest flushed end offset of the maximal ISR, but at least ``current``. The
+    maximal ISR is the committed ISR plus a replica whose addition is being written.
 
     Return ``current`` if the ISR is smaller than ``min_insync_replicas``, or if a member has not
     fetched in this leader epoch yet. ``flushed_ends`` has the flushed end offset of each replica.

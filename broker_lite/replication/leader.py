@@ -177,7 +177,8 @@ class Leader:
         return []
 
     def append_failed(self, event: AppendFailed) -> list[Effect]:
-        """Answer a produce request whose append failed with the error."""
+        """Handle the failed append of a produce request: answer the request with the append's
+        error."""
         acks = self.appending.pop(event.token, None)
         return [] if acks is None else [Reply(event.token, error=event.error)]
 

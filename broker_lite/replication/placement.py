@@ -77,9 +77,8 @@ def _ring(brokers: Sequence[BrokerView]) -> list[tuple[int, str]]:
 
 
 def _row(ring: list[tuple[int, str]], number: int, factor: int) -> tuple[int, ...]:
-    """Return the broker ids of one partition. ``number`` counts all partitions that were ever
-    placed.
-    """
+    """Return the broker ids of one partition's replicas, the preferred leader first. ``number`` is
+    the partition's index among all partitions that were ever placed."""
     size = len(ring)
     leader, rack = ring[number % size]
     chosen, racks = [leader], {rack}

@@ -228,7 +228,8 @@ def _replica_count(metadata: ClusterMetadata, event: TopicCreationRequested) -> 
     """Return the replication factor that a creation request asks for, but at least 1 and at most
     the number of known brokers.
 
-    ``partitions_max`` thus gets a valid argument. A later check refuses an invalid factor.
+    ``partitions_max`` needs a valid factor, even if the requested factor is invalid. A later check
+    refuses an invalid factor.
     """
     if event.assignment:
         count = len(event.assignment[0])

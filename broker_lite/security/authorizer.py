@@ -74,7 +74,8 @@ class AclIndex:
         self._entries = {pattern: rows for pattern, rows in entries.items() if rows}
         self.mark = object()
         """An object that no other index has. A cache of decisions outside this class compares marks
-        to notice a new index. It refers to the mark only, so that the old index can be freed."""
+        to notice a new index. Such a cache refers to the mark only, so that the old index can be
+        freed."""
         self._super_users = super_users
         self._allow_if_none = allow_if_none
         lengths: dict[ResourceKind, set[int]] = {kind: set() for kind in ResourceKind}

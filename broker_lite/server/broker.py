@@ -124,7 +124,8 @@ class Broker:
         self._recovery_s = 0.0
 
     async def start(self) -> dict[str, Any]:
-        """Start to serve clients. Return the fields of the ready line.
+        """Start to serve clients. Return the fields of the ready line, the JSON line that reports
+        the start to the parent process.
 
         Raises LogbusError for an error that an operator can fix, after stopping what has been
         started already.
@@ -222,8 +223,8 @@ class Broker:
     def _compose(
         self, listener: Listener, logs: LogManager, disk: Disk, registry: Registry
     ) -> BrokerContext:
-        """Create the partitions, the groups and the context of the handlers, and subscribe them to
-        metadata snapshots."""
+        """Create the parts that serve partitions, groups and transactions, and return the context
+        with which handlers reach them. Subscribe the parts to metadata snapshots."""
         config, clock, metrics = self._config, self._clock, self._metrics
         peers = Peers(
             self._loop,
@@ -288,9 +289,8 @@ class Broker:
         return parts
 
     def _with_authorizer(self, parts: BrokerContext, inter_broker: ListenerConfig) -> BrokerContext:
-        """Return the context with an authorizer, which takes the ACLs from every metadata
-        snapshot.
-        """
+        """Return the handlers' context with an authorizer, which takes the ACLs from every metadata
+        snapshot."""
         audit = AuditLog(self._config.audit_log, self._clock)
         self._stack.callback(audit.close)
         authorizer = Authorizer(
@@ -303,7 +303,8 @@ class Broker:
         return dataclasses.replace(parts, authorizer=authorizer, audit=audit)
 
     async def _with_logins(self, parts: BrokerContext, registry: Registry) -> BrokerContext:
-        """Return the context with logins, for a broker that has SASL enabled."""
+        """Return the handlers' context with the logins of clients, for a broker that has SASL
+        enabled."""
         threads = ThreadPoolExecutor(CHECK_THREADS, "logins")
         logins = Logins(
             self._config.sasl_mechanisms,
@@ -422,9 +423,8 @@ class Broker:
     async def _finish(
         self, listener: Listener, dispatcher: Dispatcher, replicas: ReplicaManager
     ) -> None:
-        """Stop accepting requests, finish those in flight, fail those that wait, and send the
-        answers.
-        """
+        """Stop accepting connections. Wait up to ``FINISH_S`` seconds for produce requests in
+        flight, fail all requests that still wait, and send the answers."""
         listener.stop()
         until_ms = self._clock.monotonic_ms() + int(FINISH_S * 1000)
         while replicas.in_flight_count and self._clock.monotonic_ms() < until_ms:
@@ -609,8 +609,8 @@ async def _every(interval_ms: int, work: Callable[[], Any]) -> None:
 
 
 async def run(config: BrokerConfig, *, ready: Ready, stop: asyncio.Event) -> None:
-    """Run a broker until ``stop`` is set. ``ready`` is called once, with the fields of the ready
-    line, when the broker serves clients.
+    """Run a broker until ``stop`` is set. When the broker serves clients, ``ready`` is called once
+    with the fields of the ready line, the JSON line that reports the start.
 
     Raises LogbusError if the broker cannot start, or if another process takes its broker id or data
     directory.

@@ -419,7 +419,8 @@ def _name(request: RequestContext) -> str:
 
 
 def _refusal(request: RequestContext, frame: memoryview, code: int, reason: str) -> bytes | None:
-    """Return an error response; None if no format is known that the client could decode."""
+    """Return an error response in the format of the request's API and version. Return None if the
+    broker knows no format that the client could decode."""
     try:
         return refusals.refused(request.header, frame, code, reason)
     except ProtocolError:

@@ -78,7 +78,8 @@ def check_segment(files: Files, path: str, epochs: LeaderEpochs | None = None) -
 def check_partition(
     files: Files, directory: str, *, log_start: int = UNKNOWN, recovery_point: int = UNKNOWN
 ) -> Iterator[FileCheck]:
-    """Check all segments of a partition's directory. Yield other files only if they are damaged.
+    """Check the files in a partition's directory. Yield the result for each segment, and for other
+    files only if they are damaged.
 
     The segments must be contiguous from ``log_start`` to at least ``recovery_point``.
     """
@@ -113,8 +114,8 @@ def check_partition(
 def _damaged_small_files(
     files: Files, directory: str, names: list[str], *, has_epochs: bool
 ) -> Iterator[FileCheck]:
-    """Yield a check for each damaged epoch file, index and producer snapshot. The next broker start
-    rebuilds these files from the log."""
+    """Yield a ``FileCheck`` for each damaged epoch file, index and producer snapshot. The next
+    broker start rebuilds these files from the log."""
     if paths.LEADER_EPOCHS in names and not has_epochs:
         path = f"{directory}/{paths.LEADER_EPOCHS}"
         yield FileCheck(

@@ -234,14 +234,15 @@ class LogManager:
 
     @property
     def stray_count(self) -> int:
-        """The number of strays: logs of partitions whose topic is not in the metadata."""
+        """The number of strays: logs that the metadata do not assign to this broker."""
         return len(self._strays.keys)
 
     def set_aside(self, key: PartitionKey, now_ms: int) -> None:
         """Close a partition's log and make it a stray: rename its directory.
 
-        A stray is a partition whose topic is not in the metadata. Ignores an unknown partition.
-        ``create`` makes the stray a partition again. ``tick`` deletes it after its retention time.
+        A stray is a log that the metadata do not assign to this broker. Ignores an unknown
+        partition. ``create`` makes the stray a partition again. ``tick`` deletes it after its
+        retention time.
         """
         log = self._logs.pop(key, None)
         if log is None:

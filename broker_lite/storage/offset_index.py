@@ -148,7 +148,8 @@ def decode(data: bytes) -> tuple[IndexFacts, OffsetIndex]:
 
 
 def checked_header(data: bytes, layout: struct.Struct) -> bytes:
-    """Return the header's bytes after checking their checksum. Raises CorruptIndex."""
+    """Return the header of an index file after checking the header's checksum. Raises
+    CorruptIndex."""
     end = layout.size
     if len(data) < end + 4 or _HEADER_CRC.unpack_from(data, end)[0] != crc32c(data[:end]):
         raise CorruptIndex("the index's header is cut or has a wrong checksum")

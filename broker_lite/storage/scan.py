@@ -107,8 +107,8 @@ def walk_batches(
 def walk_range(
     file: File, walker: BatchWalker, chunk_bytes: int = BATCHES_CHUNK_BYTES
 ) -> Iterator[LogBatch]:
-    """Yield the batches from a walker's position to its end, with their bytes. Read the file in
-    chunks."""
+    """Yield the batches from the position of ``walker`` to its end, with their bytes. Read the file
+    in chunks."""
     while walker.position < walker.end:
         position = walker.position
         size = min(max(chunk_bytes, walker.needed_bytes), walker.end - position)

@@ -42,8 +42,8 @@ RELATIVE_OFFSET_MAX = (1 << 31) - 1
 FIND_CHUNK_BYTES = 4 << 10
 """Bytes that a search reads at once: one index interval, so that most searches need one read."""
 _ANY_EPOCHS = WalkPolicy(orders_epochs=False)
-"""Policy of searches. A search does not check leader epochs, because a batch with a wrong, higher
-epoch would make the valid batch after it look bad."""
+"""The checks of batch headers in a search for an offset. Leader epochs are not checked, because a
+batch with a wrong, higher epoch would make the valid batch after it look bad."""
 
 
 class BadRange(NamedTuple):

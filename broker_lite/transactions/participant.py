@@ -111,8 +111,8 @@ class Participant:
         return NO_TRANSACTION if known is None or known.number is None else known.number
 
     def end(self, producer_id: int, epoch: int, number: int = NO_TRANSACTION) -> bool:
-        """End a producer's transaction. The caller does this when the transaction's marker, or in a
-        group the end of its offsets, enters the queue.
+        """End a producer's transaction. The caller calls this method when the transaction's marker,
+        or in a group the commit or removal of the offsets, enters the queue of writes.
 
         Return False if the marker belongs to an earlier transaction than the verified one: the
         marker was sent twice. The caller then answers it with success and writes nothing.

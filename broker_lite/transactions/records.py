@@ -29,9 +29,9 @@ records of Spark sinks."""
 _VERSION = 0
 _HEAD = struct.Struct(">hq")
 _FIELDS = struct.Struct(">qhhqqqibbq")
-"""Layout of a value after its head: producer id, epoch, last epoch, previous id, next id, number of
-transactions, timeout, state, transaction version, start time.
-"""
+"""Layout of a value after the version and the time of the last change: producer id, epoch, last
+epoch, previous id, next id, number of transactions, timeout, state, transaction version, start
+time."""
 
 
 class TransactionState(IntEnum):

@@ -439,7 +439,7 @@ class SinkPartition:
         )
 
     def _check_winner(self, event: ev.EndBatch, winner: ProducerPair) -> int:
-        """Return the number of the task whose attempt ``winner`` the driver commits.
+        """Return the number of the task whose attempt ``winner`` Spark's driver commits.
 
         Raises ProducerFencedError unless the attempt is open and belongs to the batch of ``event``.
         """
@@ -625,8 +625,7 @@ class SinkPartition:
 
     def _write_free_slot(self, name: str, sink: _Sink, producer_id: int) -> None:
         """Append the record that makes a producer id (slot) free for another task attempt. If the
-        id has used up its epochs, delete it instead.
-        """
+        id has used up its epochs, append a record that deletes it instead."""
         slot: SinkSlot | None = self._slots[producer_id]
         if slot is not None and slot.epoch > EPOCH_LAST:
             slot = None
@@ -672,9 +671,9 @@ class SinkPartition:
     def _write_open_head(self, name: str, sink: _Sink) -> None:
         """Append the record that the sink is open again after a decision.
 
-        Do nothing while a record that frees a producer id, or the decision of the next batch, is
-        being written: that record's completion calls this method again, or a new state replaces
-        this one.
+        Do nothing while a record that frees a producer id is being written, because its completion
+        calls this method again. Do nothing either while the decision of the next batch is being
+        written, because that record replaces this one.
         """
         if sink.freeing or sink.is_busy:
             return

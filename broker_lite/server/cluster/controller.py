@@ -75,19 +75,17 @@ REFUSALS_MAX = 20
 leaders.
 """
 DEPOSED_PAUSE_S = 0.5
-"""Seconds for which a broker does not stand again after other brokers deposed it as controller.
-They cannot reach it, so one of them should be elected.
-"""
+"""Seconds for which a broker does not stand for election again after other brokers deposed it as
+controller. They cannot reach it, so one of them should be elected."""
 GIVE_UP_AFTER_S = 1.0
 """Seconds between an unexpected error of the controller and the deletion of its znode /controller.
-The pause keeps brokers that all have the same error from electing each other without rest.
-"""
+Without the pause, brokers that all have the same error would elect each other endlessly."""
 
 LACK_OF_BROKERS = (
     BrokerNotAvailableError, InvalidReplicaAssignmentError, InvalidReplicationFactorError,
 )  # fmt: skip
-"""Errors of requests that name, or need, more brokers than the controller knows. A broker may have
-started that the controller has not read yet.
+"""Errors of requests that name, or need, more brokers than the controller knows. The controller may
+not have read a started broker yet, so after such an error it reads the brokers and tries once more.
 """
 
 
@@ -419,9 +417,8 @@ class ControllerShell:
         return await loader.refresh_topics(self._store, snapshot.topics, merged.topics)
 
     async def _settle(self, event: ControllerEvent) -> None:
-        """Pass an event to the state machine and write its decisions. After a refused write, read
-        the metadata again and repeat.
-        """
+        """Pass an event to the state machine and write its decisions. If ZooKeeper refuses a write,
+        read the metadata again and repeat."""
         refusals = 0
         while True:
             try:
@@ -462,9 +459,8 @@ class ControllerShell:
             event = await self._load(anew=True)
 
     async def _reread(self, refused: WriteStates | WriteAssignment) -> None:
-        """Read the partition states of a refused write again, and pass them to the state
-        machine.
-        """
+        """After ZooKeeper refused a write, read the partition states in the write again, and pass
+        them to the state machine."""
         changes = refused.changes if isinstance(refused, WriteStates) else refused.states
         while True:
             try:

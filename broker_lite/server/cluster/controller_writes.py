@@ -30,9 +30,8 @@ from broker_lite.replication.controller_effects import (
 
 
 def notice_content(write: Write) -> NoticeContent:
-    """Return the change notice that goes with a write. It tells other brokers what to read
-    again.
-    """
+    """Return the change notice that goes with a write of the controller. The notice tells other
+    brokers what to read again."""
     match write:
         case WriteFeatures() | RemoveDisks():
             return CLUSTER_CHANGED
@@ -44,7 +43,7 @@ def notice_content(write: Write) -> NoticeContent:
 def operations_of(
     write: Write, *, features_version: int, directories: dict[str, znodes.DiskZnode]
 ) -> list[Operation]:
-    """Return the ZooKeeper operations that carry out a write.
+    """Return the ZooKeeper operations that carry out a write which the controller has decided.
 
     ``features_version`` is the version of the znode /features. ``directories`` has the data
     directories of all brokers, by directory id; only the write RemoveDisks needs it.

@@ -269,9 +269,8 @@ class _Peer:
         return self._open_since_ms >= 0
 
     def is_of(self, broker: BrokerView | None) -> bool:
-        """Return whether this connection goes to that registration of the broker, at its current
-        address.
-        """
+        """Return whether this connection goes to ``broker``: to the same registration, at the
+        broker's current address."""
         mine = self._broker
         return (
             broker is not None

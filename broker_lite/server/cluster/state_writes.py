@@ -75,9 +75,8 @@ class StateWrites:
         self._one_at_a_time = asyncio.Lock()
 
     async def write(self, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
-        """Write the changes. Return the written state of each change, in order; None for a refused
-        change.
-        """
+        """Write changes of partition states. Return the written state of each change, in order;
+        None for a change that ZooKeeper refused."""
         return await self._write(changes, self._topics_snapshot, self._live())
 
     async def _write(
@@ -114,10 +113,11 @@ class StateWrites:
         snapshot: Callable[[], loader.TopicsSnapshot],
         session_id: int,
     ) -> list[int]:
-        """Write changes in one ZooKeeper transaction. Return the indexes of those that were
-        written.
+        """Write changes of partition states in one ZooKeeper transaction. Return the indexes of the
+        written changes.
 
-        A change that conflicts is dropped, and the others are tried again. Raises _SessionEnded.
+        A change that conflicts with another broker's write is dropped, and the others are tried
+        again. Raises _SessionEnded.
         """
         left = dict(changes)
 
@@ -151,7 +151,8 @@ class StateWrites:
     def _drop_refused(
         self, left: dict[int, StateChange], rows: list[tuple[int, StateChange]], refused: Refused
     ) -> None:
-        """Remove from ``left`` the change for which ZooKeeper refused the transaction.
+        """Remove from ``left``, the changes to write, the change for which ZooKeeper refused the
+        transaction.
 
         If the reason was the check of the controller epoch or the change notice, remove nothing:
         all changes are tried again.
@@ -254,7 +255,8 @@ class StateWrites:
 def _is_assigned(
     change: StateChange, topic: TopicView | None, assignment: znodes.Assignment | None
 ) -> bool:
-    """Return whether the change applies to the topic as ZooKeeper has it, ``assignment``.
+    """Return whether the change still applies to its topic in ZooKeeper, whose znode is
+    ``assignment``.
 
     The topic must have the id that the change names, and each added ISR member must be an assigned
     replica. ``topic`` is the topic as this broker has read it last.

@@ -168,9 +168,9 @@ class GroupCoordinator:
         return result
 
     def _counted(self, group: Group, join: ev.Join) -> ev.Join:
-        """Return the join event. If it is from the static leader of the group, add the current
-        partition count of each subscribed topic.
-        """
+        """Return the join event. If the static leader of the group sent it, add the current
+        partition count of each subscribed topic, so that the group notices partitions that are not
+        assigned yet."""
         if join.instance_id is None or not group.is_led_by(join.instance_id):
             return join
         topics = self._registry.snapshot.topics
@@ -305,7 +305,7 @@ class GroupCoordinator:
         return None if coordinated is None else coordinated.group
 
     async def find_described(self, group: str) -> Group | None:
-        """Return the group's state machine for a description; None if the group has no members.
+        """Return the group's state machine for DescribeGroups; None if the group has no members.
 
         If the group's last generation had members, this broker becomes coordinator first. Only then
         does it learn whether those members are still alive.
@@ -317,8 +317,8 @@ class GroupCoordinator:
 
     async def has_former_members(self, group: str) -> bool:
         """Return whether members that joined at the group's previous coordinator may still be
-        alive, according to ZooKeeper. This broker must not have a state machine of the group.
-        """
+        alive, according to ZooKeeper. Call this only for a group that this broker does not have in
+        memory."""
         return await self._registry.groups.members_left(group) > 0
 
     def forget(self, group: str) -> None:
@@ -458,8 +458,8 @@ class GroupCoordinator:
 
     def _refused_join(self, group: str, join: ev.Join) -> LogbusError | None:
         """Return the error of a join that this broker can refuse before it becomes the group's
-        coordinator in ZooKeeper; None if it cannot. The group is not in this broker's memory.
-        """
+        coordinator in ZooKeeper; None if it cannot refuse the join yet. Call this only for a group
+        that this broker does not have in memory."""
         if join.member_id:
             return _no_member(group)
         if len(self._groups) >= GROUPS_MAX:
@@ -539,9 +539,8 @@ class GroupCoordinator:
         )
 
     def _watch_claim(self, held: CoordinatedGroup) -> None:
-        """Start to check in ZooKeeper whether this broker still coordinates the group, and to watch
-        for a change of that.
-        """
+        """Start to check in ZooKeeper whether this broker still coordinates the group. Set a watch
+        that reports when another broker takes over."""
         if held.writing is None and self._groups.get(held.group.name) is held:
             self._checks.start(self._check_claim(held))
 

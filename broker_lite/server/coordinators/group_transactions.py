@@ -227,7 +227,7 @@ class GroupTransactions:
         self, claimed: _ClaimedGroup, verification: Verification, request: GroupCommit
     ) -> None:
         """Wait until the transaction coordinator confirms that the transaction includes the group.
-        Raises its error if it refuses.
+        If the coordinator refuses, raises the coordinator's error.
 
         Concurrent requests of one producer share one request to the transaction coordinator.
         """
@@ -263,8 +263,9 @@ class GroupTransactions:
             return
 
     async def _add_group(self, request: AddGroupRequest) -> AddGroupResponse:
-        """Send a request to the coordinator of the request's transactional id. Return the answer,
-        or raise the answer's error."""
+        """Send ``request``, which adds the group to a transaction or verifies that the transaction
+        includes it, to the coordinator of its transactional id. Return the answer, or raise the
+        answer's error."""
         snapshot = self._registry.snapshot
         topic = snapshot.topics.get(TRANSACTION_STATE)
         if topic is None:

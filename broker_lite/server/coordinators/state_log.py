@@ -65,9 +65,8 @@ WAIT_S = 1.0
 
 
 class StateOwner(Protocol):
-    """The coordinator that uses the values of a ``StateLog``, which calls it on the event loop's
-    thread.
-    """
+    """The coordinator that keeps its state in a ``StateLog``. The ``StateLog`` calls these methods
+    on the event loop's thread."""
 
     def loaded(
         self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
@@ -110,9 +109,8 @@ class StateLog:
         replicas.on_role_change(topic, self._role_changed)
 
     def partition_of(self, key: bytes) -> int:
-        """Return the partition of a key. Raises CoordinatorNotAvailableError if the topic does not
-        exist yet.
-        """
+        """Return the partition of the internal topic in which a key is stored. Raises
+        CoordinatorNotAvailableError if the topic does not exist yet."""
         view = self._snapshot().topics.get(self.topic)
         if view is None:
             raise CoordinatorNotAvailableError(f"topic {self.topic!r} does not exist yet; retry")
@@ -191,7 +189,7 @@ class StateLog:
 
 
 class _LedPartition:
-    """One partition that this broker leads, during one leader epoch."""
+    """One partition of the internal topic that this broker leads, during one leader epoch."""
 
     def __init__(self, owner: StateLog, replica: Replica, role: Leader) -> None:
         self.replica = replica
@@ -324,9 +322,8 @@ class _LedPartition:
             self._carry_out(self.state.refused(number, error))
 
     def _advanced(self) -> None:
-        """Complete the appends that the new high watermark commits. Also called after a change of
-        leader.
-        """
+        """Complete the appends that the new high watermark commits. The replica calls this after a
+        change of the high watermark or of the leader."""
         self._moved.set()
         if self.state is not None and self._is_current:
             self._carry_out(self.state.advanced(self.replica.high_watermark))

@@ -247,9 +247,8 @@ class TransactionCoordinator:
             ) from None
 
     async def wait_loaded(self, transactional_id: str) -> None:
-        """If this broker is about to become coordinator of the transactional id, wait for that, at
-        most a second.
-        """
+        """If this broker is loading the partition of the transactional id, to become its
+        coordinator, wait until that is done, at most a second."""
         if self._registry.snapshot.has_transactions:
             await self._log.wait_loaded(self._log.partition_of(transactional_id.encode("utf-8")))
 

@@ -90,7 +90,8 @@ class MarkerSender:
         broker id.
         """
         self._absent: list[_Marker] = []
-        """Markers of this turn of the event loop for topics that the metadata do not have."""
+        """Markers to send in this turn of the event loop whose topics are not in the metadata. Such
+        a topic is new or was deleted, which ZooKeeper must tell."""
         self._is_flush_due = False
         self._tasks = TaskSet()
         self._timers: set[asyncio.TimerHandle] = set()

@@ -55,7 +55,7 @@ every reassignment, so its deletion succeeds without effect.
 """
 
 Outcome = tuple[int, str | None]
-"""The error code and error message of a resource."""
+"""The error code and error message of one resource (topic or broker) in the answer."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
@@ -96,9 +96,8 @@ async def _alter_all(parts: BrokerContext, request: RequestContext, message: Any
 
 
 async def _pass_on(parts: BrokerContext, request: RequestContext, message: Any) -> list[Outcome]:
-    """Forward the request to the controller, which authorizes it. Return the controller's
-    outcomes.
-    """
+    """Forward the request to the controller, which authorizes it. Return the controller's answer:
+    the error code and message of each resource."""
     request.access.leave_to_controller()
     call = IncrementalAlterConfigsRequest(
         tuple(
@@ -151,9 +150,8 @@ async def _alter(parts: BrokerContext, row: Any, validate_only: bool) -> None:
 
 
 async def _alter_broker(parts: BrokerContext, row: Any, validate_only: bool) -> None:
-    """Set or delete the rates of replication throttling for the broker that the request row
-    names.
-    """
+    """Set or delete the rates of replication throttling of one broker, which ``row`` of the request
+    names."""
     changes: dict[str, str | None] = {}
     for change in row.configs:
         is_deleted = change.config_operation == OPERATION_DELETE

@@ -281,7 +281,9 @@ class _ConsumerFetch:
 
     def _collect(self, rows: list[_FetchRow], min_bytes: int = 0) -> None:
         """Read the records and answer: recent records on the event loop, others on a read thread.
-        If there are fewer than ``min_bytes`` of recent records, wait instead.
+
+        If the records are all recent and have fewer than ``min_bytes`` bytes, let the fetch wait
+        instead.
         """
         now_ms = self._parts.clock.monotonic_ms()
         indexed: list[tuple[int, ranges.WantedRange]] = []
@@ -504,9 +506,8 @@ def _file_bytes(parts: BrokerContext, message: wire.FetchRequest) -> int:
 
 
 class _OutOfRange(OffsetOutOfRangeError):
-    """An OffsetOutOfRangeError with the replica, because the answer reports the replica's valid
-    offsets.
-    """
+    """An OffsetOutOfRangeError together with the replica. The answer reports the replica's valid
+    offsets."""
 
     def __init__(self, replica: Replica, offset: int) -> None:
         super().__init__(f"{replica} has no offset {offset}")

@@ -27,7 +27,8 @@ from broker_lite.wire.fetch import READ_COMMITTED
 async def handle(
     parts: BrokerContext, request: RequestContext, message: Any
 ) -> OffsetsForBytesResponse:
-    """Look up each partition. The answer is in the order of the request."""
+    """Look up where the requested range of each partition ends. The answer is in the order of the
+    request."""
     level = message.isolation_level
     lookups = [_find(parts, request, row, level) for row in message.partitions]
     # One job of a read thread looks up all partitions: starting a job for each would cost more

@@ -39,9 +39,8 @@ class _TimeLookup(NamedTuple):
 async def handle(
     parts: BrokerContext, request: RequestContext, message: Any
 ) -> RecordTimesResponse:
-    """For each row, look up the timestamp of the first record at or after an offset. The answer is
-    in the order of the request.
-    """
+    """For each requested partition and offset, look up the timestamp of the first record at or
+    after the offset. The answer is in the order of the request."""
     rows: list[TimeAnswer | _TimeLookup] = []
     for _, group in itertools.groupby(
         message.partitions, key=lambda row: (row.topic_id, row.partition)

@@ -259,7 +259,10 @@ class Access:
 
     def check_topic_id(self, topic_id: str, by_id: Mapping[str, TopicView]) -> None:
         """Raise TopicAuthorizationError, without the topic's name, unless the client may use the
-        API on the topic. An id that is not in ``by_id`` raises no error.
+        API on the topic.
+
+        An id that is not in ``by_id``, the known topics, raises no error; the handler answers it
+        with another error.
         """
 
     def check_group(self, name: str) -> None:

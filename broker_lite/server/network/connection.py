@@ -252,9 +252,8 @@ class ClientConnection:
         """Bytes reserved for the answer that is being built: the size that ``ResponseSlot.build``
         announced."""
         self._built_bytes = 0
-        """Bytes that the budget counts for the answer that is being built, and for announced
-        answers that are built and not sent.
-        """
+        """Bytes that the memory budget counts for answers which ``ResponseSlot.build`` announced:
+        the answer that is being built, and those that are built and not sent."""
         self._unfinished_bytes = 0
         self._closes = ""
         """Why the connection closes once all answers in ``_out`` are sent; empty if it stays
@@ -450,8 +449,8 @@ class ClientConnection:
     def build_next(self) -> None:
         """If the next answer was announced with ``ResponseSlot.build``, start to build it.
 
-        All earlier answers must be built and nearly all of their bytes sent, and the budget must
-        have the memory.
+        Do nothing until all earlier answers are built and nearly all of their bytes are sent, and
+        the budget has the memory.
         """
         if not self._replies or self._unsent_bytes >= UNSENT_BYTES_MAX:
             return

@@ -27,9 +27,9 @@ of ``listeners``."""
 NO_AUTHORIZER = Authorizer()
 """An authorizer that allows every request, for brokers with ``authorizer=off``."""
 NO_HEADER = 1 << 16
-"""A version that marks a SaslAuthenticate request as a bare SASL message: its frame has neither a
-header nor fields, and so has the answer. No client can send this version in a header, because
-versions have 16 bits."""
+"""A version that marks a SaslAuthenticate request as a bare SASL message: neither its frame nor the
+answer's frame has a header or fields. No client can send this version in a header, because versions
+have 16 bits."""
 SHOWN_LENGTH_MAX = 100
 """Maximum characters of a client id in a line of the log. The protocol allows client ids of
 32 KiB.

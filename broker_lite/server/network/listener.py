@@ -55,9 +55,8 @@ SWEEP_S = 5.0
 checks are more frequent if a connection timeout is shorter than 10 s.
 """
 SWEEP_MIN_S = 0.1
-"""Minimum seconds between two checks (sweeps) of all connections that close overdue logins. It
-bounds the cost of the checks.
-"""
+"""Minimum seconds between two checks (sweeps) of all connections when logins become overdue. It
+bounds the cost of the checks."""
 STALLED_MS = 5000
 """If other connections wait for memory, the broker closes a connection whose partial request has
 received no bytes for this time (ms).
@@ -571,8 +570,7 @@ class _Port:
 
 def _check_cas(brokers: _Port, ports: list[_Port]) -> None:
     """Raise InvalidConfigError if a listener for clients trusts the same CA as the listener for
-    brokers. The CAs are compared, because the truststore files may differ.
-    """
+    brokers. The CAs themselves are compared, because two truststore files may hold the same CA."""
     if brokers.tls is None:
         return
     trusted = brokers.tls.client_cas

@@ -140,16 +140,17 @@ class Budget:
             self._wake_building()
 
     def charge(self, size: int) -> None:
-        """Count a complete request of ``size`` bytes."""
+        """Count the ``size`` bytes of a complete request as used memory."""
         self.used_bytes += size
 
     def charge_unfinished(self, size: int) -> None:
-        """Count ``size`` bytes of a partial frame."""
+        """Count ``size`` bytes of a partial frame as used memory."""
         self.used_bytes += size
         self._unfinished_bytes += size
 
     def finish(self, connection: Waiter, size: int) -> None:
-        """Count the connection's frame of ``size`` bytes as complete from now on."""
+        """Count the connection's partial frame of ``size`` bytes as a complete request from
+        now on."""
         self._unfinished_bytes -= size
         if self._finisher is connection:
             self._finisher = None
@@ -194,7 +195,7 @@ class Budget:
                 return
 
     def forget(self, connection: Waiter) -> None:
-        """Remove a closed connection from those that wait for memory."""
+        """Remove a closed connection from the connections that wait for memory."""
         self._starting.pop(connection, None)
         self._growing.pop(connection, None)
         self._building.pop(connection, None)

@@ -107,8 +107,7 @@ class ClientQuota:
 
     def fetch_allowance(self) -> int:
         """Return how many bytes the client may fetch now; negative if the client is over its quota.
-        The caller must check ``limits_fetches`` first.
-        """
+        Call this only if the client has a quota for fetches (``limits_fetches``)."""
         self._spend(CONSUMER_BYTE_RATE, 0)
         return math.floor(self._buckets[CONSUMER_BYTE_RATE].left)
 

@@ -68,7 +68,8 @@ class ListenerTls:
         self.context = self._checked_context()
         self._trust = self._read_trust(self.context)
         self._has_lost_cas = False
-        """Whether the last change of the files removed a CA."""
+        """Whether the last change of the files removed a CA. If so, ``refusal`` also checks which
+        CA signed a client's certificate."""
 
     @property
     def listener_name(self) -> str:

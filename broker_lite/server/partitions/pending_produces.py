@@ -59,7 +59,6 @@ class PendingProduces:
             )
 
     def close(self) -> None:
-        """Stop the timeouts. ``replica_manager`` then ends the requests when it closes the
-        replicas.
-        """
+        """Stop the timeouts of the produce requests. ``replica_manager`` then ends the requests
+        when it closes the replicas."""
         self._deadlines.close()

@@ -193,9 +193,8 @@ class Fetchers:
         return self._throttle.allowance(snapshot.broker_config(self.broker_id), self.loop.time())
 
     def received(self, row: _ReplicaRow, size: int) -> None:
-        """Count ``size`` bytes that were received for a partition, in the metrics and against the
-        throttle.
-        """
+        """Count ``size`` bytes that were received for a partition, in the metrics and in the
+        replication throttle."""
         self.received_bytes.n += size
         if self.allowance(row) < UNLIMITED:
             self._throttle.spend(size)

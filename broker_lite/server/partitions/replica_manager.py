@@ -376,7 +376,8 @@ class ReplicaManager:
         )
 
     def _set_aside_strays(self, snapshot: MetadataSnapshot) -> None:
-        """Move logs that the metadata do not assign to this broker to the folder of stray logs.
+        """Rename the logs that the metadata do not assign to this broker, so that they become
+        strays, which are deleted later.
 
         Their topics may have been deleted, or the partitions reassigned, while the broker was down.
         ZooKeeper may also have lost the topics, so the logs are not deleted at once. At its start
@@ -631,8 +632,7 @@ class ReplicaManager:
 
     def retry_later(self, attempt: Callable[[], None]) -> None:
         """Call ``attempt`` after ``RETRY_S`` seconds, unless the broker stops or its data directory
-        fails before.
-        """
+        fails before that."""
 
         def run() -> None:
             if not self._closed and self._failure is None:
