@@ -119,8 +119,9 @@ class _Copy:
 class KeyedState:
     """The keys and values of one partition of an internal topic, in one leader epoch.
 
-    ``values`` has the committed value of every key. ``flags`` has, for each key whose last append
-    set flags, that byte of flags. Callers must not change either.
+    ``values`` has the committed value of every key. ``flags`` has, for each key whose last record
+    set flags, that record's byte of flags, whose meaning the caller of ``put`` chooses. Callers
+    must not change either mapping.
     """
 
     def __init__(
@@ -376,7 +377,7 @@ class Replay:
             self.delete_before = began if began > self._start else None
 
     def state(self) -> KeyedState:
-        """Return the loaded state."""
+        """Return the loaded keys and values as a ``KeyedState``."""
         contents = self._contents
         return KeyedState(
             {key: content[1:] for key, content in contents.items()},

@@ -65,8 +65,8 @@ def named(
     """Return a broker's authorization error with a new message, which names the resource that the
     client asked for. Return any other error unchanged.
 
-    ``user`` is the client's user name. If it is empty, the new message has the principal in the
-    broker's message, if that names one.
+    ``user`` is the client's user name. If it is empty, the new message names the principal that the
+    broker's message names, if any.
     """
     if not isinstance(error, tuple(ERRORS.values())):
         return error

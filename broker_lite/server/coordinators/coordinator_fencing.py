@@ -24,7 +24,8 @@ from broker_lite.wire.calls.groups import (
 )
 
 CHECK_MS = 250
-"""Time in ms between two checks of this broker's groups with other brokers."""
+"""Time in ms between two checks in which this broker asks other brokers whether they coordinate its
+groups."""
 ANSWER_S = 1.0
 """Seconds to wait for another broker's answer. If none arrives, a later check asks again."""
 GROUPS_PER_CALL = 500

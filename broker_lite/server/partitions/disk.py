@@ -125,9 +125,9 @@ class AppendJob(NamedTuple):
 class FollowJob(NamedTuple):
     """An append of records that a follower fetched from its leader.
 
-    If the payload has batches in logbus's column format, the event loop calls ``columns`` with the
-    end offset of the last one, before it delivers the outcome. ``keep`` has the same meaning as in
-    ``AppendJob``.
+    If the payload has batches in logbus's column format, the event loop calls the callback
+    ``columns`` with the end offset of the last such batch, before it delivers the outcome. ``keep``
+    has the same meaning as in ``AppendJob``.
     """
 
     target: AppendTarget

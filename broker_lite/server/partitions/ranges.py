@@ -85,7 +85,7 @@ class Prepared(NamedTuple):
     length: int = 0
     """Number of bytes in the range."""
     checked_end: int = -1
-    """The offset after the last batch whose CRC was checked now; -1 if none was."""
+    """The offset after the last batch whose CRC this read has checked; -1 if it checked none."""
     error: LogbusError | None = None
     error_offset: int = -1
     """The fetch offset at which ``error`` occurred; -1 without an error."""
