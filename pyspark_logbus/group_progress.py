@@ -28,8 +28,8 @@ log = logging.getLogger("pyspark_logbus")
 LEASE_MS = 15_000
 RENEW_MS = 5_000
 RETRY_MS = 1_000
-"""Times in milliseconds: the life of a lease, the pause between its renewals, and the pause before
-a failed commit is retried."""
+"""Times in milliseconds: the life of a lease (``LEASE_MS``), the pause between its renewals
+(``RENEW_MS``), and the pause before a failed commit is retried (``RETRY_MS``)."""
 
 
 class Offsets(Protocol):

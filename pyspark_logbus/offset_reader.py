@@ -164,7 +164,8 @@ class OffsetReader:
         return start, self._offset(ids, at)
 
     def _whole_logs(self, ids: Mapping[TopicPartition, str]) -> tuple[SourceOffset, SourceOffset]:
-        """Return the start offsets and the end offsets of whole logs, and set ``reach``.
+        """Return the start offsets and the end offsets of whole logs, and set the attribute
+        ``reach``.
 
         A single request asks for starts, ends and sizes, because each request for a thousand
         partitions takes some 20 ms.

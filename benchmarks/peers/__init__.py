@@ -1,4 +1,4 @@
-"""Compare logbus with other systems. The sides of a row run alternately in one session.
+"""Compare logbus with other systems. The systems (*sides*) of a row run alternately.
 
     PYTHONPATH=benchmarks python -P -m peers [ROW …] [--quick] [--input FILE]
 

@@ -63,7 +63,8 @@ class Host:
         return {"result": list(found)}
 
     def columns_seen(self, source: End) -> dict[str, Any]:
-        """Return sums over each of the seven columns, so that sides can be compared."""
+        """Return sums over each of the seven columns, so that the caller can compare what the
+        systems returned."""
         frame = self._table(source, list(COLUMNS))
         found = frame.selectExpr(
             "count(*)",

@@ -60,7 +60,7 @@ def membership(
     if coordination == "zookeeper":
         if chosen is not None:
             raise InvalidConfigError(
-                "coordination='zookeeper' lets the group assign partitions; leave out partitions"
+                "coordination='zookeeper': the group assigns the partitions; leave out partitions"
             )
         return coordination
     if "zookeeper" in options:

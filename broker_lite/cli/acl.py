@@ -193,7 +193,7 @@ def add(
         new = [each for each in wanted if each not in known]
         if not new and not if_not_exists:
             raise DuplicateResourceError(
-                f"this ACL exists: {wanted[0]}; --if-not-exists accepts that"
+                f"this ACL exists already: {wanted[0]}; with --if-not-exists this is no error"
             )
         if not change.is_wanted():
             new = []

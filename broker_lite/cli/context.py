@@ -233,4 +233,6 @@ def name_pattern(regex: str | None, option: str = "--regex") -> re.Pattern[str]:
     try:
         return re.compile(regex or ".*")
     except re.error as error:
-        raise click.BadParameter(f"{regex!r}: {error}", param_hint=option) from None
+        raise click.BadParameter(
+            f"{regex!r} is not a regular expression: {error}", param_hint=option
+        ) from None

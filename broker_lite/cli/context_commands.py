@@ -93,7 +93,7 @@ def create(
     if_not_exists: bool,
     form: str | None,
 ) -> None:
-    """Add a context.
+    """Add a context: a name for a cluster and its settings.
 
     \b
     Examples:

@@ -122,10 +122,11 @@ def raise_if_unread() -> None:
 
 
 class ProgressBar:
-    """A progress bar on stderr for long work, shown until ``close``.
+    """A progress bar on stderr for long work. It is shown until ``close``.
 
-    The bar is shown only if stderr is a terminal and stdout is a file. Otherwise the records, or
-    the output of the pipe's reader, would appear in the middle of the bar.
+    The bar is shown only if stderr is a terminal and stdout is a file. Otherwise the command's
+    records, or the output of the program that reads them from a pipe, would appear in the middle of
+    the bar.
     """
 
     def __init__(self, label: str, *, is_alone: bool = False) -> None:

@@ -289,7 +289,9 @@ def _read_plan(path: Path) -> Plan:
     try:
         return replica_plans.from_text(path.read_text("utf-8"))
     except (InvalidReplicaAssignmentError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"{path}: {error}", param_hint="--plan") from None
+        raise click.BadParameter(
+            f"{path} cannot be used as a plan: {error}", param_hint="--plan"
+        ) from None
 
 
 def _ids(text: str) -> tuple[int, ...]:

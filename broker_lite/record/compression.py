@@ -95,14 +95,16 @@ def _gunzip(data: Buffer, limit: int) -> bytes:
     rest: Buffer = data
     while rest:
         if len(pieces) == _GZIP_MEMBERS_MAX:
-            raise zlib.error("more gzip members than any writer creates")
+            raise zlib.error(
+                "more gzip members (separately compressed pieces) than any writer creates"
+            )
         member = zlib.decompressobj(_GZIP_WINDOW)
         piece = member.decompress(rest, room + 1)
         room -= len(piece)
         if room < 0:
             raise _too_large(limit)
         if not member.eof:
-            raise zlib.error("a gzip member is cut")
+            raise zlib.error("a gzip member (a separately compressed piece) is cut")
         pieces.append(piece)
         rest = member.unused_data
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -243,13 +243,15 @@ def _decompressed_sizes(body: memoryview, buffers: tuple[int, ...]) -> list[int]
         if size:
             if size < _I64.size:
                 raise CorruptMessageError(
-                    f"buffer {index // 2} of the columns has {size} bytes, too few for its length"
+                    f"buffer {index // 2} of the columns has {size} bytes; 8 bytes "
+                    "must declare its decompressed size"
                 )
             declared = _I64.unpack_from(body, offset)[0]
             size = size - _I64.size if declared == -1 else declared
             if size < 0:
                 raise CorruptMessageError(
-                    f"buffer {index // 2} of the columns declares {size} decompressed bytes"
+                    f"buffer {index // 2} of the columns declares {size} decompressed bytes, "
+                    "a negative number"
                 )
         sizes.append(size)
     return sizes

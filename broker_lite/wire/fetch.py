@@ -59,8 +59,8 @@ FLAG_REPAIR = 4
 records before it sends them, even if it has checked them before."""
 
 FLAG_IDLE = 8
-"""With this flag, the request comes from a follower that fetches its idle partitions on a second
-connection."""
+"""With this flag, the request comes from a follower that fetches only its idle partitions, on a
+second connection to the leader."""
 
 TAG_FILES = 10001
 """The number of a tagged field in a request, with which the sender offers to read records from the

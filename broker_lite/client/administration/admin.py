@@ -602,9 +602,9 @@ class Admin:
         if query:
             raise GroupLeaseHeldError(
                 f"a running Spark query ({query}) publishes its progress to group {group!r} and "
-                "would overwrite this; stop the query first (a killed query frees the group in "
-                f"{(until_ms - now_ms + 999) // 1000} s). The query's own position is in "
-                "its checkpoint, not in the group"
+                "would overwrite the change; stop the query first (a killed query "
+                f"frees the group in {(until_ms - now_ms + 999) // 1000} s). The query's own "
+                "position is in its checkpoint, not in the group"
             )
 
     def list_groups(self, *, with_types: bool = True) -> list[GroupListing]:

@@ -253,7 +253,9 @@ class RecordFuture:
             outcome.seen = True
             raise error.with_traceback(None)
         if batch is None:
-            raise ClosedError("the record was not sent; send it again with another producer")
+            raise ClosedError(
+                "the producer ended before it sent the record; send it again with another producer"
+            )
         timestamp_ms = batch.log_append_time_ms
         if timestamp_ms < 0:
             times = outcome.times or {}

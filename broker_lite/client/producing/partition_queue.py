@@ -60,7 +60,7 @@ class PartitionQueue:
         A broker remembers only the last five batches of a producer. It is not enough to limit the
         number of batches in flight: a batch may hang at a deposed leader while the new leader
         appends many later batches. Therefore the method limits the difference between the batches'
-        numbers.
+        numbers (their positions in the order of first sending).
         """
         if not self.in_flight:
             return True

@@ -43,7 +43,8 @@ class IdleProducers(Generic[P]):
 
     def release(self, producer: P) -> list[P]:
         """Keep ``producer`` for later transactions, if it is still usable. Return the producers
-        that the caller must close: it, or another one if there are too many."""
+        that the caller must close: ``producer`` if it cannot be kept, or the one that was kept
+        longest if there are now too many."""
         if not producer.is_usable:
             return [producer]
         with self._lock:

@@ -124,7 +124,7 @@ def test_errors_about_a_missing_or_doubly_named_cluster_name_cli_options(tmp_pat
         (["produce", "t", "-b", "a", "-X", "linger=1"], "did you mean '--linger-ms'"),
         (["produce", "t", "-b", "a", "-X", "batch.size=x"], "-X batch.size=x: give a whole number"),
         (["consume", "t", "-b", "a", "-X", "session.timeout.ms=1"], "-X session.timeout.ms is for"),
-        (["groups", "list", "-b", "a", "-r", "["], "--regex: '[': unterminated"),
+        (["groups", "list", "-b", "a", "-r", "["], "--regex: '[' is not a regular expression"),
     ],
 )
 def test_errors_of_a_command_name_the_options_of_this_command(
