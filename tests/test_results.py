@@ -114,5 +114,5 @@ def test_default_compression_is_reported_with_its_measurements() -> None:
 
     rows = [found("spark-write", as_advised=2.0, lz4=3.0), found("spark-read", lz4=1.0)]
     _, line, *_ = compression.lines(rows)
-    assert line == "With lz4: Spark writes in 1.50 of the time."
+    assert line == "Results with lz4 divided by those without: time of Spark's write 1.50."
     assert not list(compression.lines(rows[1:]))

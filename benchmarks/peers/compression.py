@@ -16,19 +16,19 @@ Found = Mapping[str, Any]
 
 NONE, LZ4 = "none", "lz4"
 MEASURED = (
-    ("spark-write", "as advised", "run_s", "Spark writes in {:.2f} of the time"),
-    ("spark-read", "as advised", "run_s", "reads in {:.2f}"),
-    ("spark-pipeline", "as advised", "run_s", "runs the pipeline in {:.2f}"),
-    ("spark-catch-up", "as advised", "run_s", "catches up from the disk in {:.2f}"),
-    ("disk", NONE, "columns_mb", "the log has {:.2f} of its size"),
+    ("spark-write", "as advised", "run_s", "time of Spark's write {:.2f}"),
+    ("spark-read", "as advised", "run_s", "of its read {:.2f}"),
+    ("spark-pipeline", "as advised", "run_s", "of the pipeline {:.2f}"),
+    ("spark-catch-up", "as advised", "run_s", "of catching up from the disk {:.2f}"),
+    ("disk", NONE, "columns_mb", "size of the log {:.2f}"),
     (
         "python-batches",
         "defaults",
         "records_per_s",
-        "poll_arrow in place at {:.2f}",
+        "rate of poll_arrow that reads the files in place {:.2f}",
     ),
-    ("python-send-100b", "defaults", "records_per_s", "send at {:.2f}"),
-    ("python-table", "defaults", "records_per_s", "send_arrow at {:.2f}"),
+    ("python-send-100b", "defaults", "records_per_s", "rate of send {:.2f}"),
+    ("python-table", "defaults", "records_per_s", "of send_arrow {:.2f}"),
 )
 """A row, its variant without compression, a measure, and a text for the ratio with lz4."""
 
@@ -44,7 +44,7 @@ def lines(rows: list[Found]) -> Iterator[str]:
             said.append(words.format(packed / before))
     if said:
         yield "Columns are not compressed by default."
-        yield f"With lz4: {'; '.join(said)}."
+        yield f"Results with lz4 divided by those without: {'; '.join(said)}."
         yield ""
 
 

@@ -134,9 +134,10 @@ def _best(found: Found, variant: Found, missed: Found) -> float | None:
 def _counts(missed: list[Missed]) -> Iterator[str]:
     where = Counter(each.where for each in missed)
     yield (
-        f"{len(missed)} goals are missed. {where[BEYOND]} are *{BEYOND}*: a logbus without cost "
-        f"would miss them in every round. {where[AT]} are *{AT}*. {where[WITHIN]} are *{WITHIN}*: "
-        f"there logbus's own cost decides. {where['']} have no measured bound."
+        f"{len(missed)} goals are missed. {where[BEYOND]} are *{BEYOND}*: even a program that does "
+        f"only the unavoidable work would miss them in every round. {where[AT]} are *{AT}*: such a "
+        f"program would reach them in some rounds. {where[WITHIN]} are *{WITHIN}*: such a program "
+        f"would reach them, so logbus's own cost decides. {where['']} have no measured bound."
     )
 
 

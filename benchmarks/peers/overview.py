@@ -17,9 +17,9 @@ FLAT = 1.5
 BENT = 2.0
 """A measure counts as growing if it is this many times its value at the smallest size, or more."""
 OF_A_SYSTEM = ("produced_per_s", "consumed_per_s")
-HOW = f"""Each measure relative to its value at the smallest size.
-*Flat*: within a factor of {FLAT:g} at the largest size. Otherwise: the factor, and
-the first size at which it passes {BENT:g}.
+HOW = f"""The table compares each measure with its value at the smallest size. A *flat* measure is
+within a factor of {FLAT:g} at the largest size. For a measure that grows, the table has the factor
+at the largest size, and the first size at which the factor passes {BENT:g}.
 """
 
 
@@ -47,8 +47,8 @@ def _systems(found: Found) -> Iterator[str]:
     yield "## Beside other systems: the paper's experiment"
     yield ""
     yield (
-        "One producer, then one consumer, 200 bytes a message; medians (row netdb11). The systems "
-        "acknowledge at different points, which the second column says."
+        "Row netdb11: one producer, then one consumer, with messages of 200 bytes. The figures are "
+        "medians. The second column says what a system has done when it acknowledges a message."
     )
     yield ""
     yield f"| system | what an acknowledgement means | {' | '.join(heads)} |"

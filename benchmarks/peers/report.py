@@ -27,10 +27,12 @@ UNITS = {
 }
 HEAD = """# logbus side by side with Kafka
 
-`make bench` writes this page from `results/*.json`; `README.md` explains the method. Both sides
-of a line ran in turns in one session: the ratio is logbus's median divided by the peer's median.
-**logbus flushes to disk on every in-sync replica before each acknowledgement; Kafka acknowledges
-from memory.** No row changes that. `python -m peers --report` writes a page for each row, too.
+`make bench` writes this page from `results/*.json`; `README.md` explains the method. A *row* is one
+benchmark. logbus and the other system (the *peer*) ran a row in turns, in one session. A ratio is
+logbus's median divided by the peer's median.
+
+**In every row logbus flushes to disk on every in-sync replica before it acknowledges, and Kafka
+acknowledges from memory.** `python -m peers --report` also writes a page for each row.
 """
 
 
@@ -107,8 +109,8 @@ def _where(rows: list[Found]) -> Iterator[str]:
     yield from (f"- {each}" for each in sorted(machines))
     busy = sum(each["machine"]["load_before"] > each["machine"]["cpus"] for each in variants)
     yield (
-        f"- load average before a variant: {min(loads)} to {max(loads)}; above the number of cores "
-        f"before {busy} of {len(variants)}, whose ratios hold and whose rates do not compare"
+        f"- load average before a measurement: {min(loads)} to {max(loads)}. Before {busy} of "
+        f"{len(variants)} it was above the number of cores: compare their ratios, not their rates"
     )
     yield from (f"- versions: {each}" for each in sorted(versions))
     yield f"- input: {', '.join(sorted({each['input'] for each in variants}))}, made unique"

@@ -12,9 +12,10 @@ Found = Mapping[str, Any]
 
 COLUMNS = ("defaults", "as advised", "tuned")
 """Variants that most rows have. A row's line names its other variants."""
-HOW = """Each figure is logbus divided by the peer. **Bold** misses its goal. *defaults*: both sides
-as installed. *as advised*: the Spark session that the project's README advises, on both sides.
-*tuned*: what users of the peer change for this work; logbus keeps its defaults where it can."""
+HOW = """Each figure in the table is logbus's result divided by the peer's. A **bold** figure
+misses its goal. *defaults*: both sides as installed. *as advised*: both sides with the Spark
+session that logbus's README advises. *tuned*: the peer has the settings that its users change for
+this kind of work; logbus keeps its defaults where it can."""
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
