@@ -81,7 +81,7 @@ def test_admin_client_reads_and_changes_settings(bus: Bus, topic: str) -> None:
         bus.admin.describe_configs(brokers=[99])
 
 
-def test_admin_client_finds_offsets_by_time_and_size_and_deletes_records(
+def test_admin_client_looks_up_offsets_by_timestamp_and_bytes_and_deletes_records(
     bus: Bus, topic: str
 ) -> None:
     tp = TopicPartition(topic, 1)
@@ -210,7 +210,7 @@ def test_lag_of_many_groups_requested_together_equals_the_lag_of_each_group(
     assert not any(row.partitions for row in bus.admin.lag_many(names).values())
 
 
-def test_repeated_lag_request_reuses_the_first_unread_record_of_unchanged_offsets(
+def test_repeated_lag_request_does_not_look_up_unchanged_first_unread_records_again(
     bus: Bus, topic: str
 ) -> None:
     tps = [TopicPartition(topic, index) for index in range(2)]

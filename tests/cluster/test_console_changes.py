@@ -169,7 +169,7 @@ def test_console_moves_offsets_of_a_group_and_deletes_the_group(
     assert not bus.admin.committed(group)
 
 
-def test_command_of_a_plan_makes_the_same_change(
+def test_command_that_the_console_shows_before_a_change_makes_the_same_change(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     """Regression: the command of a trim lacked --before.
@@ -220,7 +220,7 @@ def test_command_of_a_plan_makes_the_same_change(
         ({"resource": "cluster", "pattern": "literal", "permission": "allow"}, "--cluster"),
     ],
 )  # fmt: skip
-def test_command_that_removes_an_acl_names_only_this_acl(
+def test_command_that_the_console_shows_for_removing_an_acl_names_only_this_acl(
     console: RunningConsole, bus: Bus, form: dict[str, str], words: str
 ) -> None:
     plan = change(console, "/acls/remove", principal="alice", operation="describe", **form)

@@ -134,7 +134,7 @@ def test_search_from_the_oldest_record_continues_where_it_stopped(
         ("from=time&at=2030-01-01", set()),
     ],
 )
-def test_search_returns_the_records_that_match_its_filters_from_its_start_on(
+def test_search_returns_the_matching_records_after_its_start_position(
     console: RunningConsole, bus: Bus, shown_topic: str, query: str, wanted: set[int]
 ) -> None:
     fill(bus, shown_topic, 60)

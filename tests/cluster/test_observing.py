@@ -17,7 +17,7 @@ from broker_lite.model import TopicPartition
 from broker_lite.observing.sampler import RECORDS, WHOLE_S, ClusterReading, Sampler, take_reading
 
 
-def test_a_sampler_reads_topics_groups_and_rates(bus: Bus, topic: str) -> None:
+def test_sampler_of_the_console_reads_topics_groups_and_rates(bus: Bus, topic: str) -> None:
     tp = TopicPartition(topic, 0)
     bus.admin.commit_offsets(f"g-{topic}", {tp: 0})
     sampler = Sampler(bus.admin).start()

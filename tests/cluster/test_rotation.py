@@ -31,7 +31,9 @@ ROUNDS = int(os.environ.get("LOGBUS_ROTATION_ROUNDS", "3"))
 TOPIC = "rotated"
 
 
-def test_rotation_under_load_fails_no_send(tmp_path: Path) -> None:
+def test_rotation_of_certificates_passwords_and_acls_under_load_fails_no_send(
+    tmp_path: Path,
+) -> None:
     with LocalCluster(3, directory=tmp_path / "cluster", secure=True) as cluster:
         admin = ["-b", cluster.bootstrap_servers, "-F", str(cluster.client_config)]
         password = tmp_path / "password"

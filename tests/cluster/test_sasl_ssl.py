@@ -159,7 +159,7 @@ def kafka_options(options: dict[str, str]) -> dict[str, str]:
     return {key.replace("_", "."): value for key, value in options.items()}
 
 
-def test_clients_log_in_with_plain(secured: Secured) -> None:
+def test_clients_log_in_with_sasl_plain(secured: Secured) -> None:
     servers, login = secured.cluster.bootstrap_servers, secured.login(sasl_mechanism="PLAIN")
     theirs = confluent_kafka.admin.AdminClient(
         {"bootstrap.servers": servers, **kafka_options(login)}

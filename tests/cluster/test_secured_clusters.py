@@ -199,7 +199,7 @@ def test_user_may_do_what_an_acl_allows_and_nothing_else(
         until(lambda: not _succeeds(read))
 
 
-def test_denials_name_user_resource_and_the_command_that_allows_it(
+def test_error_of_a_denied_request_names_user_resource_and_the_command_that_allows_it(
     secured: LocalCluster, tmp_path: Path
 ) -> None:
     own = str(add_user(secured, tmp_path, "sixth"))

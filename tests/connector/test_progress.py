@@ -1,4 +1,6 @@
-"""Test how a query commits its progress as offsets of its consumer group, under a lease."""
+"""Test how a query commits its progress as offsets of its consumer group. A *lease* in the group
+names the query that may commit, and an expiry time.
+"""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Run:
         self.options = options.write_options(options.parse(given), bus.bootstrap_servers)
 
     def again(self) -> Run:
-        """Return the next run of the same query."""
+        """Return a ``Run`` for the next run of the same query."""
         return Run(self.bus, self.topic, self.sink, self.options.transaction_timeout_ms)
 
     def identity(self, batch: int, task: int) -> TaskIdentity:

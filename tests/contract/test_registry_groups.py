@@ -617,8 +617,9 @@ def test_coordinator_claim_in_the_format_of_an_older_broker_is_replaced(world: W
 def test_broker_drops_its_coordinator_claims_of_groups_that_another_broker_coordinates(
     world: World,
 ) -> None:
-    """Regression: a broker kept its former claims of empty groups, which matched again after a
-    recreation."""
+    """Regression: a broker kept its former claims of empty groups, which were valid again after the
+    group was deleted and recreated.
+    """
 
     async def body(cluster: Cluster) -> None:
         one = await cluster.start(1)

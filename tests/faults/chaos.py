@@ -134,14 +134,16 @@ class Chaos:
             self.cluster.start_all()
 
     def cut(self, topic: str, role: str) -> None:
-        """Cut the power of the machines of the brokers that have this role."""
+        """Cut the power of the machines of the brokers that have this role for the topic."""
         victims = self.victims(topic, role)
         self.cluster.cut_power(victims, self.random)
         if role == "all":
             self.cluster.start_all()
 
     def pause(self, topic: str, role: str) -> None:
-        """Send SIGSTOP to the brokers that have this role, and SIGCONT after a while."""
+        """Send SIGSTOP to the brokers that have this role for the topic, and SIGCONT after a
+        while.
+        """
         victims = self.victims(topic, role)
         for broker in victims:
             broker.pause()

@@ -22,12 +22,12 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("name", TARGETS)
-def test_target_survives_random_input(name: str) -> None:
+def test_fuzz_target_survives_random_input(name: str) -> None:
     count = INPUTS[name] // SHARE
     assert soak.run(name, first=0, count=count, seconds=100)["inputs"] == count
 
 
-def test_failure_prints_the_seed(
+def test_failed_fuzz_run_prints_the_seed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(soak, "once", lambda target, seed: 1 // (7 - seed))

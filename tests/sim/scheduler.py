@@ -28,7 +28,7 @@ ENDING_STEPS_MAX = 100_000
 
 
 class Deadlock(Exception):
-    """Raised when coroutines wait and no timer is left."""
+    """Raised when coroutines wait and no timer is left that could wake them."""
 
 
 class Owner:

@@ -70,7 +70,9 @@ def commits_are_not_compared(patch: Patch) -> None:
 
 
 def claims_are_not_compared(patch: Patch) -> None:
-    """Plant a fault: a claim writes back the offset that it read without comparing its version."""
+    """Plant a fault: a member that claims a partition writes back the offset that it has read,
+    without comparing the version of the offset's znode.
+    """
     _unversioned(patch, of_claims=True)
 
 

@@ -51,7 +51,7 @@ def test_command_that_makes_a_change_has_dry_run(path: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("path", "command"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS]
 )
-def test_option_that_names_a_topic_or_group_is_completed(
+def test_option_that_names_a_topic_or_group_is_completed_by_the_shell(
     path: tuple[str, ...], command: click.Command
 ) -> None:
     for each in command.params:

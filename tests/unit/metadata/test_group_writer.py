@@ -175,8 +175,8 @@ def test_new_generation_is_written_at_once_with_the_pending_commits() -> None:
 
 
 class Strict(Store):
-    """A store with ZooKeeper's size limit that asserts that every write checks its claim of the
-    group.
+    """Stands for ZooKeeper with its size limit, and asserts that every write checks the
+    coordinator's claim of the group.
 
     The write with the index ``fails_at`` fails with a lost connection.
     """

@@ -311,7 +311,7 @@ def test_decoded_columns_stay_valid_whatever_the_alignment_of_their_buffer() -> 
         assert lists(arrow.decode(frame, batch.read_header(frame))) == lists(sample())
 
 
-def test_batch_above_the_limits_is_refused() -> None:
+def test_column_batch_above_the_size_limits_is_refused() -> None:
     with pytest.raises(MessageTooLargeError):
         both_ways(Columns(fmt.RECORDS_MAX + 1, None, pa.nulls(fmt.RECORDS_MAX + 1, pa.binary())))
     half = pa.array([bytes(fmt.BATCH_BYTES_MAX // 2)])

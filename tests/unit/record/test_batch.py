@@ -218,7 +218,7 @@ def test_crc_of_a_batch_within_a_larger_buffer_is_checked() -> None:
         (57, b"\xff\xff\xff\xff"),
     ],
 )
-def test_header_with_impossible_sizes_is_corrupt(position: int, raw: bytes) -> None:
+def test_batch_header_with_impossible_sizes_is_corrupt(position: int, raw: bytes) -> None:
     buffer = rows_batch()
     buffer[position : position + len(raw)] = raw
     with pytest.raises(CorruptMessageError):

@@ -235,8 +235,9 @@ def test_damaged_replica_leaves_the_isr_if_another_member_remains(
 def test_draining_broker_cannot_leave_any_isr_after_the_election(
     state: LeaderAndIsr, replicas: list[int], live: dict[int, BrokerView], own: int
 ) -> None:
-    """A draining broker stops once ``can_leave_isr`` is false for all its partitions, so an
-    election must make it false."""
+    """A draining broker waits until ``can_leave_isr`` is false for each of its partitions, and then
+    stops. An election must therefore make it false for its partition.
+    """
     view = live.get(own)
     if view is None or not view.draining:
         return

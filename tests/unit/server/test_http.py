@@ -200,7 +200,9 @@ def secured(pem: PemFiles, **settings: str) -> BrokerConfig:
 
 
 def login(config: BrokerConfig) -> HttpLogin:
-    """Return the HTTP login of a broker with the users alice, a super user, and bob."""
+    """Return the object that checks HTTP logins at a broker. The broker has the users alice, a
+    super user, and bob.
+    """
     listener = metrics_listener(config)
     assert listener is not None
     salt = b"0123456789abcdef"

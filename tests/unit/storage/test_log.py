@@ -219,7 +219,7 @@ def test_duplicate_is_acknowledged_although_the_disk_is_full() -> None:
     assert append(disk.log, batch(producer=(7, 0, 0))) == (0, 1, -1, True)
 
 
-def test_full_disk_at_a_checkpoint_a_creation_or_retention_stops_no_log() -> None:
+def test_disk_that_is_full_during_a_checkpoint_a_log_creation_or_retention_stops_no_log() -> None:
     disk = Disk(dataclasses.replace(SMALL, retention_bytes=4096))
     disk.write(200, checkpoint=True)
     disk.write(1)

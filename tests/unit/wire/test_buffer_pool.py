@@ -60,7 +60,7 @@ def test_later_frames_do_not_overwrite_an_earlier_frame() -> None:
     ]
 
 
-def test_small_buffers_are_not_pooled() -> None:
+def test_small_receive_buffers_are_not_pooled() -> None:
     memory = BufferPool(MIB)
     assert len(memory.take(REUSED_FROM_BYTES - 1)) == REUSED_FROM_BYTES - 1
     assert memory.kept_bytes == 0
@@ -77,7 +77,7 @@ def test_free_blocks_are_evicted_for_a_larger_size_and_blocks_in_use_stay() -> N
     assert memory.kept_bytes == 4 * MIB and len(again.obj) == 4 * MIB
 
 
-def test_sweep_frees_blocks_that_were_unused_since_the_sweep_before() -> None:
+def test_sweep_of_the_buffer_pool_frees_blocks_that_were_unused_since_the_sweep_before() -> None:
     memory = BufferPool(64 * MIB)
     held = [memory.take(MIB) for _ in range(4)]
     held.clear()

@@ -721,7 +721,7 @@ def test_response_that_describes_users_has_their_salts_in_a_tagged_field() -> No
     assert [row.name for row in asked.users] == ["a"]
 
 
-def test_every_request_of_the_client_has_a_case() -> None:
+def test_every_request_of_the_client_has_a_test_case() -> None:
     known = {
         value
         for found in pkgutil.iter_modules(calls.__path__)

@@ -40,7 +40,7 @@ class Member(NoMembership):
 
 
 class Bench:
-    """A reader and the list of its callbacks."""
+    """The reader of a consumer, and the list of the callbacks that it has called."""
 
     def __init__(self) -> None:
         self.world = World()
@@ -61,7 +61,9 @@ class Bench:
         )
 
     def begin(self) -> Generator[Any, Any, None]:
-        """Return the task that begins a new partition, at the step that commits its start."""
+        """Return the task that begins a new partition, at the step that commits the partition's
+        start offset.
+        """
         self.reader.assignment.queue.append(Assign({T0: 1}))
         task = self.reader.take_changes()
         next(task)
@@ -94,7 +96,7 @@ def test_call_cancelled_during_the_commit_of_the_start_leaves_the_partition_pend
     assert bench.called == ["assign"]
 
 
-def test_call_cancelled_during_the_commit_before_a_revocation_calls_on_revoke() -> None:
+def test_consumer_call_cancelled_during_the_commit_before_a_revocation_calls_on_revoke() -> None:
     """Regression: the reader gave the partition up without a call of ``on_revoke``."""
     bench = Bench()
     bench.finish(bench.begin(), {T0: None})
@@ -107,7 +109,7 @@ def test_call_cancelled_during_the_commit_before_a_revocation_calls_on_revoke() 
     assert bench.reader.collector.assignment() == []
 
 
-def test_close_cancelled_during_the_last_commit_calls_on_revoke() -> None:
+def test_consumer_close_cancelled_during_the_last_commit_calls_on_revoke() -> None:
     """Regression: neither a cancelled nor a failed last commit was followed by ``on_revoke``."""
     bench = Bench()
     bench.finish(bench.begin(), {T0: None})

@@ -51,7 +51,7 @@ def _noting(call: Callable[..., Any], topics: list[str]) -> Callable[..., Any]:
     return noted
 
 
-def test_send_arrow_does_not_overtake_records_that_wait_for_space() -> None:
+def test_send_arrow_does_not_overtake_records_that_wait_for_buffer_space() -> None:
     """Regression: ``send_arrow`` took space in the buffer before records that ``send`` had received
     earlier, so a partition's records were not in the order of the calls."""
 
@@ -79,7 +79,7 @@ def test_send_arrow_fails_if_the_buffer_stays_full_for_max_block_ms() -> None:
     assert run_full(test, max_block_ms=1) == ["first"]
 
 
-def test_flush_does_not_wait_for_space_for_records_that_are_sent_later() -> None:
+def test_flush_does_not_wait_for_buffer_space_for_records_that_are_sent_later() -> None:
     """Regression: ``flush`` waited until no record waited for space, so it never returned while
     other tasks kept the buffer full."""
 
@@ -95,7 +95,7 @@ def test_flush_does_not_wait_for_space_for_records_that_are_sent_later() -> None
     run_full(test)
 
 
-def test_waiting_record_with_a_failing_argument_fails_alone() -> None:
+def test_record_whose_headers_raise_an_exception_while_it_waits_for_space_fails_alone() -> None:
     """Regression: an exception of the iterable ``headers`` kept all waiting records from being
     sent, and their futures never completed."""
 

@@ -24,8 +24,9 @@ from broker_lite.wire.calls.producers import InitProducerIdResponse
 
 
 def producer_in(world: World, leaders: tuple[int, ...] = (1,)) -> Producer:
-    """Return a producer on the shell ``world``, which answers all requests but Produce. Partition i
-    of topic ``t`` has the leader ``leaders[i]``."""
+    """Return a producer on the simulated network ``world``, which answers all requests but Produce.
+    Partition i of topic ``t`` has the leader ``leaders[i]``.
+    """
 
     def reply(answer: Any) -> Any:
         def answered(asked: Asked) -> None:
@@ -131,7 +132,9 @@ def test_send_refuses_an_argument_that_cannot_be_encoded(wrong: dict[str, Any]) 
     ],
 )
 def test_send_arrow_refuses_an_argument_that_cannot_be_encoded(wrong: dict[str, Any]) -> None:
-    """Regression: these arguments ended the producer's thread, and all its records failed."""
+    """Regression: such an argument ended the producer's thread, and all records of the producer
+    failed.
+    """
     world = World()
     producer = producer_in(world)
     rows = pa.record_batch({"value": pa.array([b"x"])})

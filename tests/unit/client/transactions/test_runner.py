@@ -394,7 +394,7 @@ def test_begin_during_a_commit_waits_until_the_commit_is_done() -> None:
     assert bench.answers == [None, None]
 
 
-def test_closing_the_runner_fails_waiting_and_later_calls() -> None:
+def test_closing_the_transaction_runner_fails_waiting_and_later_calls() -> None:
     bench = Bench()
     bench.begin()
     bench.send()

@@ -390,7 +390,7 @@ def test_delete_topics_by_an_id_that_the_brokers_metadata_lacks_deletes_nothing(
     run(body)
 
 
-def test_dispatcher_checks_the_cluster_operation_of_an_api() -> None:
+def test_dispatcher_checks_the_permission_on_the_cluster_that_an_api_needs() -> None:
     async def body(world: World) -> None:
         await world.start()
         frame = frame_of("ListPartitionReassignments", 0, topics=None, timeout_ms=1000)
