@@ -58,7 +58,8 @@ def _jars() -> Path:
 
 
 class SparkHost:
-    """A Spark session; a context manager. A failed call raises RuntimeError."""
+    """A Spark session in a process of its own. It is a context manager. A failed call raises
+    RuntimeError."""
 
     def __init__(self, tuned: bool = True) -> None:
         self._conf = settings(tuned)

@@ -48,7 +48,7 @@ def is_advised(chosen: Variant) -> bool:
 
 
 def reading(chosen: Variant, side: str) -> dict[str, str]:
-    """Return the options of a side's source in a variant."""
+    """Return the options with which a side (a compared system) reads in a variant."""
     return dict(SOURCE[side]) if chosen.name == TUNED else {}
 
 

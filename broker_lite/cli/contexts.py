@@ -109,7 +109,8 @@ class Contexts:
     by_name: Mapping[str, Context] = field(default_factory=dict)
 
     def get(self, name: str) -> Context:
-        """Return a context. Raises ContextNotFoundError with the nearest name."""
+        """Return a context. Raises ContextNotFoundError, whose message suggests the nearest
+        name."""
         context = self.by_name.get(name)
         if context is not None:
             return context

@@ -83,8 +83,8 @@ def health(
 
 
 def _causes(admin: Admin, broker_id: int | None) -> list[Cause]:
-    """Return the causes why the cluster, or the broker ``broker_id``, is not healthy. The list is
-    empty if all is well. A cluster that does not answer is a critical cause."""
+    """Return why the cluster, or the broker ``broker_id``, is not healthy. The list is empty if all
+    is well. If the cluster does not answer, that is the only cause."""
     try:
         sample = take_sample(admin, with_sizes=False)
     except _UNANSWERED as error:

@@ -22,7 +22,7 @@ from broker_lite.wire.primitives import I32, Reader, Writer, put_tag
 
 
 class ApiKey(IntEnum):
-    """The keys of the APIs that logbus' clients and brokers use. Keys from 10000 up are logbus'
+    """The keys of the APIs that logbus's clients and brokers use. Keys from 10000 up are logbus's
     own."""
 
     PRODUCE = 0

@@ -3,7 +3,7 @@
 The encoder returns a response as a list of parts, which are bytes or file ranges. The lengths of
 file ranges are known in advance, so ``sendfile`` can send their bytes from the page cache. The
 decoder copies no records: they are slices of the frame. Topics have names up to version 12 and ids
-from 13; the other field is empty. logbus' client uses version 17.
+from 13; the other field is empty. logbus's client uses version 17.
 
 logbus adds tagged fields, which ``PROTOCOL.md`` describes. With one of them, a client says which
 version of column batches (records stored by column) it can read. The broker does not support fetch

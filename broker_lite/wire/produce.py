@@ -2,7 +2,7 @@
 
 This module neither copies nor inspects records: decoded records are slices of the frame, and an
 encoded request has the caller's buffers. Topics have names up to version 12 and ids from 13; the
-other field is empty. logbus' client uses version 13. If the cluster still uses transaction version
+other field is empty. logbus's client uses version 13. If the cluster still uses transaction version
 1, the client sends transactional batches in version 11. From version 12 on the broker itself would
 add the partitions to the transaction, which is part of transaction version 2 (KIP-890).
 """

@@ -1,12 +1,12 @@
 """Decode the requests that a broker receives, and encode its responses, by the tables of the
 library ``kafka.protocol``.
 
-kafka-python generates these tables, which list every field in every version of an API, from
-Kafka's definitions. logbus' ``Reader`` decodes requests by the tables and checks every length and
-count. The library itself encodes responses. A message is an object of the library's class, with
-field names in snake_case; an absent field has its default. ``own_tag`` returns the tagged field
-that logbus has added to a request. A topic id is a text of 22 characters in a request, and
-``uuid(text)`` in a response. Only the broker imports this module, because the import takes 0.15 s.
+kafka-python generates these tables, which list every field in every version of an API, from Kafka's
+definitions. The ``Reader`` of ``wire.primitives`` decodes requests by the tables and checks every
+length and count. The library itself encodes responses. A message is an object of the library's
+class, with field names in snake_case; an absent field has its default. ``own_tag`` returns the
+tagged field that logbus has added to a request. A topic id is a text of 22 characters in a request,
+and ``uuid(text)`` in a response. Only the broker imports this module: the import takes 0.15 s.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ REQUESTS: dict[int, Any] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: admin.DescribeTopicPartitionsRequest,
 }
 """The request class of ``kafka.protocol`` for each API, by API key. The code for Produce, Fetch,
-UnregisterBroker, Envelope and logbus' own APIs is written by hand instead."""
+UnregisterBroker, Envelope and logbus's own APIs is written by hand instead."""
 
 Decoder = Callable[[Reader], Any]
 

@@ -129,7 +129,8 @@ class PartitionDiscovery:
         self.resets.append(Reset(tp, from_offset, to_offset))
 
     def note_reset(self, tp: TopicPartition, from_offset: int, to_offset: int) -> None:
-        """Record a reset. Log a warning for the first reset of each partition."""
+        """Record that reading of a partition resumes at ``to_offset``, because the log lacks
+        ``from_offset``. Log a warning the first time for each partition."""
         if all(each.tp != tp for each in self.resets):
             logger.warning(
                 "topic %r partition %d: offset %d is not in the log; reading resumes at "

@@ -49,7 +49,8 @@ class Lineage:
         self._epochs = epochs
 
     def forget(self) -> None:
-        """Clear all epochs, because those of the last batches may be wrong (a flipped bit)."""
+        """Clear all epochs, because those of the last batches may be wrong (after a flipped bit,
+        for example)."""
         self._epochs = []
         self._read_in = NO_EPOCH
 

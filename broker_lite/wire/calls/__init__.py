@@ -1,4 +1,4 @@
-"""The requests that logbus' client sends, each in one version, and their responses. The code that
+"""The requests that logbus's client sends, each in one version, and their responses. The code that
 encodes and decodes them is written by hand.
 
 Each module has a group of related requests, and callers import from the module: ``cluster`` has
