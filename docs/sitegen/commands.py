@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
 
 import click
@@ -14,7 +15,7 @@ from sitegen.tables import cell, code, table
 _TOP = """# Command line
 
 Every command prints its help with `-h`. A command finds its cluster by the first of these that is given: `-b HOST:PORT,…` or `--zookeeper`,
-`--context NAME`, `LOGBUS_CONTEXT`, `LOGBUS_BOOTSTRAP_SERVERS` or `LOGBUS_ZOOKEEPER`, the context of `logbus context use`, the cluster that
+`--context NAME`, `bootstrap.servers` in the file of `-F`, `LOGBUS_CONTEXT`, `LOGBUS_BOOTSTRAP_SERVERS` or `LOGBUS_ZOOKEEPER`, the context of `logbus context use`, the cluster that
 `logbus up` last started.
 
 ## Exit codes
@@ -22,6 +23,8 @@ Every command prints its help with `-h`. A command finds its cluster by the firs
 """
 _PROGRAMS = ("demo", "checkpoint")
 """Commands that run a program with its own options."""
+COLUMNS = 90
+"""Maximum columns of a usage line."""
 
 
 def page() -> str:
@@ -56,7 +59,7 @@ def _command(command: click.Command, context: click.Context) -> Iterator[str]:
     level = "##" + "#" * path.count(" ") if path.count(" ") > 1 else "##"
     usage = " ".join([path, *command.collect_usage_pieces(context)])
     yield f"{level} {path} {{#{path.replace(' ', '-')}}}\n"
-    yield f"```text\n{usage}\n```\n"
+    yield f"```text\n{_wrapped(usage)}\n```\n"
     yield _help(command.help or "")
     rows = [
         _option(option, context)
@@ -70,6 +73,16 @@ def _command(command: click.Command, context: click.Context) -> Iterator[str]:
             inner = command.get_command(context, name)
             if inner is not None and not inner.hidden:
                 yield from _command(inner, click.Context(inner, context, info_name=name))
+
+
+def _wrapped(usage: str) -> str:
+    """Return a usage line in lines of at most ``COLUMNS``, broken at spaces and between choices."""
+    lines = [""]
+    for piece in re.findall(r"[^ |]+[ |]*", usage):
+        if len(lines[-1]) + len(piece.rstrip()) > COLUMNS:
+            lines.append(" " * 4)
+        lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _help(text: str) -> str:
