@@ -94,7 +94,13 @@ print(first.topic, first.partition, first.offset)
 
 # COMMAND ----------
 
-# DBTITLE 1,Read the topic as a table
+# MAGIC %md
+# MAGIC ## Read the topic as a table
+# MAGIC
+# MAGIC `display` shows the first rows. If it stops a Python worker early, PySpark prints `BrokenPipeError`; the rows are complete.
+
+# COMMAND ----------
+
 table = (
     spark.read.format("logbus")
     .option("bootstrap.servers", bootstrap_servers)
@@ -175,7 +181,8 @@ with bus.producer() as producer:
     producer.send(lines_topic, b"GET /late 200")
 query.processAllAvailable()
 lag = bus.admin.lag("quickstart")
-display([(str(tp), row.records, row.seconds) for tp, row in lag.items()])
+rows = [(str(tp), row.records, float(row.seconds)) for tp, row in lag.items()]
+display(spark.createDataFrame(rows, "partition string, unread long, seconds double"))
 
 # COMMAND ----------
 

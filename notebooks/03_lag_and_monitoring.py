@@ -142,7 +142,8 @@ plt.close(figure)
 assert list(reported) == list(counted)
 assert max(reported) > 0
 lag = bus.admin.lag("slow-reader")
-display([(str(tp), row.committed, row.end, row.records) for tp, row in sorted(lag.items())])
+rows = [(str(tp), row.committed.offset, row.end, row.records) for tp, row in sorted(lag.items())]
+display(spark.createDataFrame(rows, "partition string, committed long, end long, unread long"))
 
 # COMMAND ----------
 

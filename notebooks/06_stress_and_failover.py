@@ -70,7 +70,12 @@ def partitions():
     return bus.cluster().topics["stress.events"].partitions
 
 
-display([(p.partition, p.leader, str(p.replicas), str(p.isr)) for p in partitions()])
+def show_partitions():
+    rows = [(p.partition, p.leader, str(p.replicas), str(p.isr)) for p in partitions()]
+    display(spark.createDataFrame(rows, "partition int, leader int, replicas string, isr string"))
+
+
+show_partitions()
 
 # COMMAND ----------
 
@@ -186,7 +191,8 @@ gaps = {}
 for partition in range(3):
     times = sorted(at for number, at in acknowledged.items() if number % 3 == partition)
     gaps[partition] = max(b - a for a, b in pairwise(times))
-display([(f"partition {p}", f"{1000 * gap:,.0f} ms") for p, gap in gaps.items()])
+rows = [(partition, round(1000 * gap)) for partition, gap in gaps.items()]
+display(spark.createDataFrame(rows, "partition int, longest_gap_ms int"))
 
 # COMMAND ----------
 
@@ -203,7 +209,7 @@ deadline = time.monotonic() + 60
 while any(len(partition.isr) < 3 for partition in partitions()):
     assert time.monotonic() < deadline
     time.sleep(0.1)
-display([(p.partition, p.leader, str(p.replicas), str(p.isr)) for p in partitions()])
+show_partitions()
 
 # COMMAND ----------
 

@@ -168,7 +168,8 @@ def values(servers):
 before, after = values(source_cluster.bootstrap_servers), values(bootstrap_servers)
 assert before == after
 assert sum(map(len, after.values())) == kept
-display([(p, len(before[p]), len(after[p])) for p in sorted(after)])
+rows = [(p, len(before[p]), len(after[p])) for p in sorted(after)]
+display(spark.createDataFrame(rows, "partition int, at_source int, in_copy int"))
 
 # COMMAND ----------
 
