@@ -87,7 +87,7 @@ class _Upsert(NamedTuple):
 @dataclass(slots=True)
 class _Batch:
     """A batch that is not committed yet. ``next_offset`` is set once the log has the batch.
-    ``kind`` is set for the records that begin and end a full copy of the state, which replaces
+    ``kind`` is set for the records that begin and end a full copy of the state, the replacement of
     compaction."""
 
     number: int
@@ -100,8 +100,8 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Copy:
-    """A full copy of all keys and values, while it is being appended to the log. It replaces
-    compaction.
+    """A full copy of all keys and values, while it is being appended to the log. Internal topics
+    are not compacted; such copies replace compaction.
 
     ``left`` holds the keys that are still to be copied. It is None until the ``begin`` record is
     committed.

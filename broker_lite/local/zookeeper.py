@@ -1,8 +1,8 @@
 """Run a ZooKeeper server for a cluster on one machine, from the jars that PySpark contains.
 
-The server is one JVM with a short class path and a heap that starts small. It serves clients in
-under a second and takes 60 to 85 MB, more after large writes. The first JVM to stop writes an
-archive of its classes into the user's cache folder, which speeds up later starts
+The server is one JVM with a short class path and a heap that starts small. The server answers
+clients in under a second and takes 60 to 85 MB of memory, more after large writes. The first JVM to
+stop writes an archive of its classes into the user's cache folder, which speeds up later starts
 (``class_archive``). The server listens on 127.0.0.1 and syncs its log before it answers.
 
 ``start`` asks the server with ZooKeeper's four-letter words ``srvr`` and ``conf``, until the answer

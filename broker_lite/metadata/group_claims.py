@@ -37,9 +37,8 @@ class GroupClaim:
 
     @property
     def mark(self) -> str:
-        """The path of a child znode of the coordinator znode, which only this claim has created. It
-        is gone once another broker has become coordinator.
-        """
+        """The path of a child znode of the coordinator znode, which only this claim has created.
+        The child znode is gone once another broker has become coordinator."""
         return znodes.claim_path(self.group, self.value.claim)
 
     @property

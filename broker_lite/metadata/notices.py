@@ -137,8 +137,7 @@ def states_changed(states: Iterable[StateChange]) -> NoticeContent:
 
 def announce(before: Notices, content: NoticeContent) -> Announcement:
     """Return the write that adds a notice to /changes, the znode that tells brokers what has
-    changed. It drops the oldest notices above the limits of number and size.
-    """
+    changed. The write drops the oldest notices above the limits of number and size."""
     notice = Notice(before.sequence + 1, content)
     notices = (*before.notices, notice)[-KEPT_MAX:]
     notices = (*map(_names_alone, notices[:-STATES_KEPT_MAX]), *notices[-STATES_KEPT_MAX:])

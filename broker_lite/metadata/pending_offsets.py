@@ -121,7 +121,7 @@ class PartOperations:
 
     ``names`` are the names of the group's existing parts. ``znodes_by_path`` has the znodes of the
     parts to end and of the offsets that they set. ``committed`` are the partitions with an ordinary
-    commit in the same write. Those commits came after the parts, so they take precedence.
+    commit in the same write. These commits came after the parts, so the commits take precedence.
     """
 
     def __init__(

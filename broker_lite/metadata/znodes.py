@@ -163,9 +163,8 @@ def coordinator_path(group: str) -> str:
 
 def claim_path(group: str, claim: str) -> str:
     """Return the path of the znode that a broker creates below the coordinator znode when it
-    becomes the group's coordinator. It exists until another broker becomes coordinator, and has no
-    value.
-    """
+    becomes the group's coordinator. The znode exists until another broker becomes coordinator, and
+    has no value."""
     return f"{coordinator_path(group)}/{claim}"
 
 
@@ -269,9 +268,10 @@ class CoordinatorZnode(NamedTuple):
     """The value of /consumers/<group>/coordinator: the broker that may write a group's offsets.
 
     ``epoch`` counts changes of that broker, and ``generation`` counts rebalances of Kafka members.
-    Both only grow. ``empty_since_ms`` is None while the group has members. ``claim`` is the name of
-    the child znode that this broker created when it became coordinator. ``members`` is the number
-    of members in the generation, and ``session_timeout_ms`` the longest of their session timeouts.
+    Both numbers only grow. ``empty_since_ms`` is None while the group has members. ``claim`` is the
+    name of the child znode that this broker created when it became coordinator. ``members`` is the
+    number of members in the generation, and ``session_timeout_ms`` the longest of their session
+    timeouts.
     """
 
     broker_id: int

@@ -21,7 +21,7 @@ def fetch_https(
 
     The body has at most ``bytes_max`` bytes. The function blocks and trusts the operating system's
     CAs, or those of the variable SSL_CERT_FILE. Raises NetworkError for any other status than 200
-    and for every failure. Its message names the URL, never the form or the body.
+    and for every failure. The error's message names the URL, never the form or the body.
     """
     parts = urlsplit(url)
     deadline = time.monotonic() + TIMEOUT_S

@@ -2,7 +2,8 @@
 
 The shell is the caller that does the I/O: ``server/partitions/replica_manager.py``, or the
 simulator in tests. A step returns its effects in the order of ``ORDER``, and the shell carries them
-out in that order. It reports each result to ``step`` as an event, for example Appended for Append.
+out in that order. The shell reports each result to ``step`` as an event, for example Appended for
+Append.
 
 The disk effects of a partition are Truncate, StartAt, StartEpoch, Append, AppendFetched and Sync.
 They go through the queue of one disk thread, and their results return in the order of the queue.

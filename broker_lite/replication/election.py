@@ -76,11 +76,11 @@ def elect(
 
     Every change of leader begins a new leader epoch.
 
-    ``suspected`` has the registered brokers that are probably dead. They leave the ISR too, as long
-    as ``min_insync`` members remain. With fewer live members, as many suspected ones stay as make
-    up ``min_insync``. With acks=all, a record is acknowledged only once every member of the ISR has
-    it. A suspected member that stays thus has all of them, and may lead if the suspicion is wrong.
-    Full brokers stay in such an ISR for the same reason.
+    ``suspected`` has the registered brokers that are probably dead. These brokers leave the ISR
+    too, as long as ``min_insync`` members remain. With fewer live members, as many suspected ones
+    stay as make up ``min_insync``. With acks=all, a record is acknowledged only once every member
+    of the ISR has it. A suspected member that stays thus has all of them, and may lead if the
+    suspicion is wrong. Full brokers stay in such an ISR for the same reason.
     """
     members = tuple(r for r in state.isr if _is_live(r, live) and r.broker_id in replicas)
     lasting = tuple(r for r in members if not live[r.broker_id].draining)
@@ -198,9 +198,8 @@ def withdrawn(
 
 
 def can_leave_isr(state: LeaderAndIsr, own: BrokerView, live: Live) -> bool:
-    """Return whether ``own``, a broker that drains before it stops, can leave the ISR. It can if
-    the ISR has another live member that is not draining.
-    """
+    """Return whether ``own``, a broker that drains before it stops, can leave the ISR. The broker
+    can leave if the ISR has another live member that is not draining."""
     replica = ReplicaId(own.broker_id, own.directory_id)
     return replica in state.isr and any(
         other != replica and _is_live(other, live) and not live[other.broker_id].draining

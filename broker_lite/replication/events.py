@@ -1,9 +1,9 @@
 """The inputs of ``partition.Partition.step``: requests, metadata and the results of effects.
 
 The shell, ``server/partitions/replica_manager.py`` or the simulator in tests, does the I/O of the
-state machine. It creates the events on one thread, in the order in which they occur. It chooses a
-``token`` for each request and never reuses a token. Results of disk effects arrive in the order of
-the disk's queue.
+state machine. The shell creates the events on one thread, in the order in which they occur. The
+shell chooses a ``token`` for each request and never reuses a token. Results of disk effects arrive
+in the order of the disk's queue.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ class StorageFailed(NamedTuple):
 class FollowerFetched(NamedTuple):
     """A follower's fetch request. All records below ``fetch_offset`` are on the follower's disk.
 
-    The caller has checked that the request carries the follower's current broker epoch. It sends
-    one event for each request. A request that waits for records causes no second event when it
-    wakes. The effects of this event include exactly one AnswerFollower.
+    The caller has checked that the request carries the follower's current broker epoch. The caller
+    sends one event for each request. A request that waits for records causes no second event when
+    it wakes. The effects of this event include exactly one AnswerFollower.
     """
 
     replica: ReplicaId

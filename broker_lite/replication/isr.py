@@ -1,8 +1,9 @@
 """The in-sync replicas (ISR) of a leader, and the high watermark that follows from them.
 
-While a change of the ISR is being written, the leader cannot know which ISR holds. It counts the
-*maximal* ISR: the committed ISR plus a replica whose addition is being written. A joining replica
-limits the high watermark at once, and a leaving replica until its removal is written (KIP-497).
+While a change of the ISR is being written, the leader cannot know which ISR holds. The leader
+therefore counts with the *maximal* ISR: the committed ISR plus a replica whose addition is being
+written. A joining replica limits the high watermark at once, and a leaving replica until its
+removal is written (KIP-497).
 """
 
 from __future__ import annotations

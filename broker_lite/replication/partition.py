@@ -1,9 +1,9 @@
 """The state machine of one replica of a partition, in the role Leader, Follower or Offline.
 
-The caller does the I/O: ``server/partitions/replica_manager.py``, or the simulator in tests. It
-calls ``step(now_ms, event)`` on one thread and carries out the returned effects. The state machine
-has no file, socket or clock. This module changes the roles, which ``leader`` and ``follower``
-implement. README.md has the state diagram, the invariants and the order of effects.
+The caller does the I/O: ``server/partitions/replica_manager.py``, or the simulator in tests. The
+caller calls ``step(now_ms, event)`` on one thread and carries out the returned effects. The state
+machine has no file, socket or clock. This module changes the roles, which ``leader`` and
+``follower`` implement. README.md has the state diagram, the invariants and the order of effects.
 """
 
 from __future__ import annotations

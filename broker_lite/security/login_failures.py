@@ -28,8 +28,8 @@ def network_of(host: str) -> str:
     """Return the network of a host. A broker counts connections and failed logins by network.
 
     The network is the IPv4 address itself, or the /64 of an IPv6 address, which usually belongs to
-    one host. A listener on ``::`` reports IPv4 addresses as IPv6 addresses (``::ffff:…``). They
-    count as IPv4, because a single /64 contains all of them.
+    one host. A listener on ``::`` reports IPv4 addresses as IPv6 addresses (``::ffff:…``). Such
+    addresses count as IPv4, because a single /64 contains all of them.
     """
     address = ipaddress.ip_address(canonical_host(host))
     if address.version == 6:

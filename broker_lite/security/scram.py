@@ -166,8 +166,8 @@ class ScramClient:
         return self._secret
 
     def verify(self, server_final: bytes) -> None:
-        """Verify the server's last message, which proves that the server has the user's keys.
-        Otherwise it may be an impostor."""
+        """Verify the server's last message, which proves that the server has the user's keys. A
+        server without this proof may be an impostor."""
         fields = _fields(_text(server_final))
         if "e" in fields:
             raise _refused(f"the server refused user {self._user!r}: {fields['e'][:80]}")

@@ -71,7 +71,7 @@ class DataDirectory:
         self.warnings: list[str] = []
         self.unknown: set[str] = set()
         """Names of checkpoints that ``start`` found damaged and that have not been rewritten since.
-        Their offsets are unknown."""
+        The offsets in these checkpoints are unknown."""
         self._random_id = random_id
         self._lock: Lock | None = None
         self._trash: dict[str, int] = {}

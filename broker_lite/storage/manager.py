@@ -120,8 +120,8 @@ class LogManager:
         """The logs that may be wrong after this broker start: flushed records may be missing, or
         deleted records may be back.
 
-        These are the damaged logs. If a checkpoint of the directory is damaged, all logs are
-        suspect.
+        Normally these are the damaged logs. If a checkpoint of the directory is damaged, all logs
+        are suspect.
         """
         return self._suspect_logs
 

@@ -193,9 +193,9 @@ class LogReader:
         """Return a slice of whole batches below ``end_offset``, from the batch that holds
         ``offset``.
 
-        The slice has at most ``max_bytes`` bytes, but at least one batch if ``min_one``. It is
-        empty at the end of the log. Raises OffsetOutOfRangeError outside [log start, log end] and
-        CorruptMessageError in a damaged range.
+        The slice has at most ``max_bytes`` bytes, but at least one batch if ``min_one``. The slice
+        is empty at the end of the log. Raises OffsetOutOfRangeError outside [log start, log end]
+        and CorruptMessageError in a damaged range.
         """
         hints = self.hints
         end, active, size = self.tail

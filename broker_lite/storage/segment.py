@@ -147,7 +147,8 @@ class Segment:
         self._transactions: TransactionIndex | None = None
         self._bytes_since_entry = 0
         self.cache: LoadedSegments | None = None
-        """The cache that releases this segment; None for an active segment."""
+        """The cache of loaded segments that releases this segment from memory; None for an active
+        segment."""
         self.directory = directory
         self.base_offset = base_offset
         self.next_offset = base_offset

@@ -7,8 +7,9 @@ participant asks the transaction coordinator whether the transaction contains th
 leadership makes the token void, so that a late answer never admits a write to the next transaction.
 
 The caller creates one ``Participant`` for each leader epoch of a replica, or each time this broker
-becomes coordinator of a group. The writes and markers of a participant enter one queue. The caller
-calls this module when a write or marker enters the queue, on the event loop's thread.
+becomes coordinator of a group. The writes and markers of a participant enter one queue: that of the
+partition's log or of the group's commits. The caller calls this module when a write or marker
+enters the queue, on the event loop's thread.
 
 | state of a producer and epoch | event | next state |
 |---|---|---|

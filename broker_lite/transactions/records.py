@@ -61,8 +61,8 @@ class TransactionRecord:
     - ``previous_id``: the producer id before that raise, if it changed; otherwise -1.
     - ``next_id``: the producer id that follows at the end of the transaction, because
       ``producer_id`` has no more epochs; otherwise -1.
-    - ``number``: how many transactions the transactional id has begun. It identifies the latest
-      one.
+    - ``number``: how many transactions the transactional id has begun. The number identifies the
+      latest transaction.
     - ``start_ms`` and ``changed_ms``: wall-clock times of the transaction's start and of the last
       change.
     """

@@ -76,7 +76,7 @@ leaders.
 """
 DEPOSED_PAUSE_S = 0.5
 """Seconds for which a broker does not stand for election again after other brokers deposed it as
-controller. They cannot reach it, so one of them should be elected."""
+controller. Those brokers cannot reach this one, so one of them should be elected."""
 GIVE_UP_AFTER_S = 1.0
 """Seconds between an unexpected error of the controller and the deletion of its znode /controller.
 Without the pause, brokers that all have the same error would elect each other endlessly."""

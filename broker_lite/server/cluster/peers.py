@@ -129,8 +129,8 @@ class Peers:
         self._broker_id = config.broker_id
         self._peers: dict[int, _Peer] = {}
         self._lanes: dict[tuple[int, int], _Peer] = {}
-        """Additional connections, by broker id and by API key or kind of fetch (lane). Their loss
-        is not reported to ``failure_listener``."""
+        """Additional connections, by broker id and by API key or kind of fetch (lane). The loss of
+        such a connection is not reported to ``failure_listener``."""
         self._brokers: Mapping[int, BrokerView] = {}
         self._closed = False
         self._sweep = loop.call_later(SWEEP_S, self._expire)

@@ -89,8 +89,9 @@ class BrokerRegistration:
 
     ``start_counter`` counts the starts of the data directory. The broker raises and stores it
     before it registers. ``cluster_id`` is the id in the data directory, empty for a new directory.
-    ``damaged`` lists partitions whose log lost flushed records. Their replicas leave the ISR before
-    the broker registers, except a replica that is the only member of its ISR.
+    ``damaged`` lists partitions whose log lost flushed records. This broker's replicas of these
+    partitions leave the ISR before the broker registers, except a replica that is the only member
+    of its ISR.
     """
 
     broker_id: int
@@ -127,7 +128,8 @@ class Registry:
     ) -> None:
         self.snapshot = MetadataSnapshot()
         self._fresh = MetadataSnapshot()
-        """The metadata that this broker has read for the next snapshot. Its version stays 0."""
+        """The metadata that this broker has read for the next metadata snapshot. The version stays
+        0 here; ``_publish`` gives each snapshot its version."""
         self._unreadable: loader.Unreadable = {}
         self._config = config
         self._store = store

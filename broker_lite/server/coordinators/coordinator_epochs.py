@@ -1,8 +1,9 @@
 """Refuse the messages of a transaction coordinator that another broker has replaced.
 
 A coordinator's epoch is the leader epoch of its partition of ``__transaction_state``. A coordinator
-that has lost the leadership may not know so and still send requests and answers. These carry a
-lower epoch than those of the current leader. A broker that knows the higher epoch refuses them.
+that has lost the leadership may not know so and still send requests and answers. Such messages
+carry a lower epoch than those of the current leader. A broker that knows the higher epoch refuses
+them.
 """
 
 from __future__ import annotations

@@ -90,8 +90,8 @@ class MarkerSender:
         broker id.
         """
         self._absent: list[_Marker] = []
-        """Markers to send in this turn of the event loop whose topics are not in the metadata. Such
-        a topic is new or was deleted, which ZooKeeper must tell."""
+        """Markers to send in this turn of the event loop whose topics are not in the metadata.
+        ZooKeeper must tell whether such a topic is new or was deleted."""
         self._is_flush_due = False
         self._tasks = TaskSet()
         self._timers: set[asyncio.TimerHandle] = set()

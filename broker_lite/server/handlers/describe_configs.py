@@ -1,7 +1,7 @@
 """Handle DescribeConfigs 1-4: return the settings of topics and of this broker, with their sources
 and descriptions.
 
-Any broker describes topics. A broker describes only its own settings. They come from its
+Any broker describes topics. A broker describes only its own settings. These settings come from its
 configuration file and are read-only, except for the rates of replication throttling. logbus has no
 settings of loggers and no cluster-wide broker settings. Groups have no settings either; the answer
 for a group is an empty list.

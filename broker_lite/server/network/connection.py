@@ -6,9 +6,9 @@ answer waits for the answers to all earlier requests. One turn (iteration) of th
 at most ``WRITE_TURN_BYTES``, so that a client with large answers cannot delay others.
 
 The connection stops reading while too many answers are due or unsent, or while the memory budget of
-all connections is used up (``Budget``). It goes on reading without any action of the client. If a
-client does not read its answers, the connection starts no further request and builds no large
-answer. Malformed bytes close this connection only.
+all connections is used up (``Budget``). When enough answers are sent and memory is free, the
+connection goes on reading by itself. If a client does not read its answers, the connection starts
+no further request and builds no large answer. Malformed bytes close this connection only.
 """
 
 from __future__ import annotations
@@ -109,10 +109,10 @@ class ResponseSlot:
     def build(self, size: int, start: Callable[[], None]) -> None:
         """Announce an answer of ``size`` bytes. ``start`` is called when the answer may be built.
 
-        That is when the client has read nearly all previous answers and the budget has the memory.
-        If the connection closes first, ``start`` is never called. ``start`` builds the answer and
-        passes it to ``answer``, at once or later. It may also call ``build`` with another size,
-        which replaces the reservation of memory.
+        An answer may be built when the client has read nearly all previous answers and the budget
+        has the memory. If the connection closes first, ``start`` is never called. ``start`` builds
+        the answer and passes it to ``answer``, at once or later. It may also call ``build`` with
+        another size, which replaces the reservation of memory.
         """
         self._connection.built(self, 0)
         self.announced = size, start
@@ -148,9 +148,8 @@ class ResponseSlot:
         self.closes = reason
 
     def refuse(self, reason: str) -> None:
-        """Close the connection because of ``reason``. This is for a request to which no answer
-        exists that the client could decode.
-        """
+        """Close the connection because of ``reason``. For a request that the broker cannot answer
+        in any format that the client could decode."""
         self.release()
         self._connection.close(reason)
 

@@ -55,7 +55,7 @@ SWEEP_S = 5.0
 checks are more frequent if a connection timeout is shorter than 10 s.
 """
 SWEEP_MIN_S = 0.1
-"""Minimum seconds between two checks (sweeps) of all connections when logins become overdue. It
+"""Minimum seconds between two checks (sweeps) of all connections when logins become overdue. This
 bounds the cost of the checks."""
 STALLED_MS = 5000
 """If other connections wait for memory, the broker closes a connection whose partial request has

@@ -21,7 +21,8 @@ ms of processor time.
 """
 
 Start = Callable[[RequestContext, memoryview, ResponseSlot], None]
-"""A callback that starts a request. It raises LogbusError to close the connection."""
+"""A callback that starts a request which came before the client's login. It raises LogbusError to
+close the connection."""
 
 
 class LoginQueue:

@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from broker_lite.metadata.cache import MetadataSnapshot
 
 CLIENTS_MAX = 10_000
-"""Maximum number of clients whose quotas are cached. It also limits the token buckets for clients,
-and those for addresses.
-"""
+"""Maximum number of clients whose quotas are cached. The same number also limits the token buckets
+for clients, and those for addresses."""
 CLIENT_ID_LENGTH_MAX = NAME_LENGTH_MAX + 1
 """Number of leading characters of a client id that count for quotas. No quota can name a client id
 of this length, so a cut client id never matches the quota of another one.

@@ -429,7 +429,7 @@ class Replica:
         """Truncate the log to ``offset`` (Truncate), or restart it empty at ``offset`` (StartAt).
 
         Later disk jobs are held back until the truncation is complete, even if a full disk delays
-        it. They may be appends of a later leader epoch, which the truncation must not remove.
+        it. These jobs may be appends of a later leader epoch, which the truncation must not remove.
         """
         log, now_ms = self.log, self._owner.clock.now_ms()
         if isinstance(effect, Truncate):

@@ -1,11 +1,11 @@
 """Fetch records from leaders, for all partitions that this broker follows.
 
 A replica's state machine asks for a range with the effect ``FetchFrom`` and receives the answer as
-an event. One request carries all partitions of a leader. Its fetch offsets tell the leader which
-records are on this broker's disk. The fetcher therefore sends the next request only when the
-records of the previous answer are flushed. If another partition becomes ready while a request waits
-at the leader, the fetcher sends a second request without a wait time. The leader then answers the
-first at once.
+an event. One request carries all partitions of a leader. The fetch offsets in the request tell the
+leader which records are on this broker's disk. The fetcher therefore sends the next request only
+when the records of the previous answer are flushed. If another partition becomes ready while a
+request waits at the leader, the fetcher sends a second request without a wait time. The leader then
+answers the first at once.
 
 Partitions without recent records are fetched on a connection of their own, the *idle lane*, so that
 they cost nothing while other partitions are busy. If replication throttling applies to a partition

@@ -294,10 +294,10 @@ class ReplicaManager:
     ) -> Sequence[LogbusError | None]:
         """Append transaction markers with acks=all. Return the error of each marker, or None.
 
-        A marker that is already in the log is not appended again. It succeeds when the high
-        watermark reaches the current log end offset, because the marker itself may not be committed
-        yet. A marker for an earlier transaction than the producer's verified one is not appended
-        either, and succeeds. Raises the errors of an append.
+        A marker that is already in the log is not appended again. Such a marker succeeds when the
+        high watermark reaches the current log end offset, because the marker itself may not be
+        committed yet. A marker for an earlier transaction than the producer's verified one is not
+        appended either, and succeeds. Raises the errors of an append.
         """
         end = replica.participant.end
         # A marker with ``raises_epoch`` carries the epoch of its transaction plus one, so subtract
@@ -334,7 +334,7 @@ class ReplicaManager:
         """Call ``callback`` after each change of role or leader epoch of a local replica of the
         topic, and at once for each local replica.
 
-        It may also be called when nothing has changed.
+        ``callback`` may also be called when nothing has changed.
         """
         self._role_callbacks[topic] = callback
         for replica in self.replicas:

@@ -20,9 +20,8 @@ logger = logging.getLogger("logbus.replicas")
 
 
 class TopicConfigs:
-    """Parses the settings of topics. It logs settings that cannot be read once, not at each
-    parse.
-    """
+    """Parses the settings of topics. A setting that cannot be read is logged once, not at each
+    parse."""
 
     def __init__(self) -> None:
         self._logged: dict[str, Mapping[str, str]] = {}
