@@ -1,11 +1,13 @@
 """An archive of a JVM's loaded classes (class data sharing, JEP 350), which halves later starts.
 
 A JVM that is started with the right flag writes the archive at an orderly exit. A later JVM maps
-the archive into memory, instead of loading each class. A JVM ignores an archive of another Java
-version. A truncated archive would crash the JVM, so the file name contains a checksum, which this
-module compares before use. The JVM executes the code in the archive, so only this user may be able
-to write to the folder. Several processes may share the folder. Within a process, one thread at a
-time may use this module.
+the archive into memory, instead of loading each class.
+
+A JVM ignores an archive of another Java version. A truncated archive would crash the JVM, so the
+file name contains a checksum, which this module compares before use.
+
+The JVM executes the code in the archive, so only this user may be able to write to the folder.
+Several processes may share the folder. Within a process, one thread at a time may use this module.
 """
 
 from __future__ import annotations

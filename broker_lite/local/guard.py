@@ -3,10 +3,11 @@ it ends by SIGKILL.
 
 The process that starts the guard is the parent. The guard leads a process group, which each of the
 parent's children joins before its exec. The guard waits on a pipe whose write end only the parent
-has. When the parent ends, the pipe closes. The guard then sends SIGTERM to the group and, after a
-grace period, SIGKILL to the group and itself. The guard stores no child's pid, so a reused pid
-cannot be killed by mistake. It removes the parent's temporary folder after the last child has
-ended.
+has.
+
+When the parent ends, the pipe closes. The guard then sends SIGTERM to the group and, after a grace
+period, SIGKILL to the group and itself. The guard stores no child's pid, so a reused pid cannot be
+killed by mistake. It removes the parent's temporary folder after the last child has ended.
 
 When this file runs as a script, it is the guard process. It imports only the standard library and
 starts in 25 ms. Any thread of the parent may use ``Guard``.

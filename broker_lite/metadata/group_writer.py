@@ -1,10 +1,12 @@
 """The queue of a broker's ZooKeeper writes for its consumer groups. At most one write is in flight.
 
 Commits of all groups share writes: the commits that arrive during a write, or within
-``interval_ms`` after its start, go into the next one. If they exceed WRITE_BYTES_MAX, they are
-split into several writes. Of several commits for a partition, the last one counts. A new generation
-of a Kafka group does not wait for the interval, and its write includes the earlier commits. Pending
-offsets of open transactions do not wait for the interval either (``pending_offsets``).
+``interval_ms`` after its start, go into the next one. If these commits exceed WRITE_BYTES_MAX, they
+are split into several writes. Of several commits for a partition, the last one counts.
+
+A new generation of a Kafka group does not wait for the interval, and its write includes the earlier
+commits. Pending offsets of open transactions do not wait for the interval either
+(``pending_offsets``).
 
 The operations for each group include checks of the broker's claim, the exclusive right of the
 group's coordinator (``group_claims``). If another broker has claimed a group, only the commits of

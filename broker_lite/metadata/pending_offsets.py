@@ -1,10 +1,12 @@
 """The pending offsets of open transactions, at /consumers/<group>/pending in ZooKeeper.
 
 Each TxnOffsetCommit adds a *part*: a znode with offsets that one transaction commits for the group.
-A large request adds several parts. When the transaction ends, a write deletes each part. If the
-transaction commits, the same write sets the committed offsets from the part. The deletion makes the
-end idempotent: if the transaction's end is sent again, no part is left, so it cannot overwrite a
-later commit with older offsets. ``group_writer`` carries out these writes.
+A large request adds several parts.
+
+When the transaction ends, a write deletes each part. If the transaction commits, the same write
+sets the committed offsets from the part. The deletion makes the end idempotent: if the
+transaction's end is sent again, no part is left, so it cannot overwrite a later commit with older
+offsets. ``group_writer`` carries out these writes.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 ``metadata/zookeeper.py`` implements it with kazoo, and the simulator of the tests in memory. All
 calls and events run on the event loop's thread. The event of a watch may arrive after a read that
-already returned the change. Paths are relative to the chroot of ``zookeeper.connect``. Without a
-connection, every call raises CoordinationUnavailableError at once. If a write raises this error, it
-may have taken effect all the same. ``write_surely`` finds out with a read.
+already returned the change. Paths are relative to the chroot of ``zookeeper.connect``.
+
+Without a connection, every call raises CoordinationUnavailableError at once. If a write raises this
+error, it may have taken effect all the same. ``write_surely`` finds out with a read.
 """
 
 from __future__ import annotations

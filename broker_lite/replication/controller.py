@@ -1,10 +1,11 @@
 """The state machine of the controller, which places replicas and elects leaders.
 
 One broker at a time is the controller. Its ``server/cluster/controller.py`` (the shell) does the
-I/O: it calls ``step(now_ms, event)`` and carries out the returned effects in order. Each write is
-fenced with the controller epoch, so that ZooKeeper refuses the writes of an earlier controller. The
-shell passes no other event while a write is in flight, so the state of this module equals the state
-in ZooKeeper.
+I/O: it calls ``step(now_ms, event)`` and carries out the returned effects in order.
+
+Each write is fenced with the controller epoch, so that ZooKeeper refuses the writes of an earlier
+controller. The shell passes no other event while a write is in flight, so the state of this module
+equals the state in ZooKeeper.
 
 - The shell reports a completed write with a Written event. Only then does this state machine apply
   the change to its own state.

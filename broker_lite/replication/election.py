@@ -178,8 +178,10 @@ def withdrawn(
 
     The replica must stay if it is the only member of the ISR, or if it leads and no other member is
     live. If this replica leads but its broker is not registered yet, it may leave without a live
-    successor, because the other members keep all records. The returned state always has a new
-    leader epoch: in the current one the leader may have counted the missing records as replicated.
+    successor, because the other members keep all records.
+
+    The returned state always has a new leader epoch: in the current one the leader may have counted
+    the missing records as replicated.
     """
     others = tuple(replica for replica in state.isr if replica != own)
     if own not in state.isr or not others:

@@ -1,10 +1,11 @@
 """The role of a follower: fetch from the leader, append, sync to disk, and only then fetch again.
 
 A follower's fetch offset therefore tells the leader which records are on the follower's disk. When
-the logs diverge, the follower truncates by leader epoch, never to the high watermark. Within one
-leader epoch the leader may have counted every record that the follower fetched as replicated. So a
-follower with a damaged log first leaves the ISR in a new leader epoch, and truncates before its
-first fetch in that epoch. ``partition`` calls this module on its own thread.
+the logs diverge, the follower truncates by leader epoch, never to the high watermark.
+
+Within one leader epoch the leader may have counted every record that the follower fetched as
+replicated. So a follower with a damaged log first leaves the ISR in a new leader epoch, and
+truncates before its first fetch in that epoch. ``partition`` calls this module on its own thread.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Client quotas: their entities and keys, the quota that applies to a client, and token buckets.
 
 An entity is the set of clients that a quota limits: a user, a client id, both together, or an IP
-address. Entities, keys and precedence are Kafka's (KIP-13, KIP-55, KIP-124, KIP-546, KIP-599,
-KIP-612). A quota of user and client id overrides a quota of the user, which overrides a quota of
-the client id. A quota of a named user or client overrides the default quota. Each broker counts
-only its own requests.
+address.
+
+Entities, keys and precedence are Kafka's (KIP-13, KIP-55, KIP-124, KIP-546, KIP-599, KIP-612). A
+quota of user and client id overrides a quota of the user, which overrides a quota of the client id.
+A quota of a named user or client overrides the default quota. Each broker counts only its own
+requests.
 """
 
 from __future__ import annotations

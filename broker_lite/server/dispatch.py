@@ -1,10 +1,12 @@
 """Route each request to its handler, and turn exceptions into error responses.
 
 The dispatcher calls the handlers of Produce and Fetch directly; they answer by callback. The
-handlers of other APIs are coroutines, with one task for each request. A request for an unsupported
-version of an API gets UNSUPPORTED_VERSION in the format of that version. For ApiVersions that error
-has the format of version 0, so that a newer client can choose a lower version. A request that
-cannot be decoded cannot be answered either; the broker logs it and closes the connection.
+handlers of other APIs are coroutines, with one task for each request.
+
+A request for an unsupported version of an API gets UNSUPPORTED_VERSION in the format of that
+version. For ApiVersions that error has the format of version 0, so that a newer client can choose a
+lower version. A request that cannot be decoded cannot be answered either; the broker logs it and
+closes the connection.
 """
 
 from __future__ import annotations

@@ -1,11 +1,15 @@
 """The broker's HTTP port: ``/metrics`` for Prometheus, ``/livez`` and ``/readyz`` for probes.
 
 ``/livez`` answers 200 while the event loop runs. ``/readyz`` answers 200 if the broker serves
-clients, else 503 with the reasons as JSON. With ``metrics.listener.name`` the port has TLS, and
-``/metrics`` needs a login. Without that setting, ``/metrics`` is served only if the port is bound
-to loopback, and only under a host name of loopback. A port that is bound to another address answers
-probes with the status code and no reasons. ``h11`` parses requests. All code runs on the event
-loop's thread, except that another thread renders the text of ``/metrics``.
+clients, else 503 with the reasons as JSON.
+
+With ``metrics.listener.name`` the port has TLS, and ``/metrics`` needs a login. Without that
+setting, ``/metrics`` is served only if the port is bound to loopback, and only under a host name of
+loopback. A port that is bound to another address answers probes with the status code and no
+reasons.
+
+``h11`` parses requests. All code runs on the event loop's thread, except that another thread
+renders the text of ``/metrics``.
 """
 
 from __future__ import annotations

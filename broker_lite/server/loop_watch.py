@@ -9,8 +9,10 @@ followers a second.)
 The delay includes all work on the event loop's thread: callbacks of libraries, garbage collections
 and waits for the interpreter lock. The timer measures only the part of a block after the time at
 which it was due. The timer can miss a block that is shorter than the interval. The shorter the
-block, the more likely it is missed. On a machine with all cores busy, waiting for a core counts as
-well. All code runs on the event loop's thread.
+block, the more likely it is missed.
+
+On a machine with all cores busy, waiting for a core counts as well. All code runs on the event
+loop's thread.
 """
 
 from __future__ import annotations

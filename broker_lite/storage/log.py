@@ -624,9 +624,9 @@ class Log:
 
         The batches are cut before their leader epochs, so that the epoch file covers every batch at
         any time. Recovery deletes a segment below the log start, and reports a gap between the log
-        start and the first segment as damage. Therefore the new segment is created before the log
-        start is saved if it begins at a lower offset than the old one, and afterwards if it begins
-        at a higher one.
+        start and the first segment as damage. Therefore the order depends on the new segment's
+        offset. A segment below the old one is created before the log start is saved, and a segment
+        above the old one afterwards.
         """
         base = self.reader.chain[0][0]
         self._data.raise_log_start(self.key, self.log_start_offset)

@@ -1,6 +1,7 @@
 """Sparse index of a segment. An entry has the base offset of a batch and its position in the file.
 
 In memory the index is two growing arrays. On disk it is a header with a checksum, then both arrays.
+
 The index is a hint: readers check the batch to which an entry points. If an index file does not
 match its log in size, checksum or order, a scan rebuilds it. One writer thread appends. Any thread
 may read without a lock, because ``_offsets`` grows after ``_positions`` and entries never change.

@@ -2,9 +2,11 @@
 
 A snapshot's end offset is the offset up to which it covers the log; the file is named after it.
 Snapshots shorten a broker start and are never required. If a snapshot is damaged or missing,
-recovery uses an older snapshot and replays more batches. A snapshot beyond the log's end is
-dangerous, because other batches may later get those offsets. Code that truncates the log therefore
-deletes such snapshots first. The log's writer thread and recovery call this module.
+recovery uses an older snapshot and replays more batches.
+
+A snapshot beyond the log's end is dangerous, because other batches may later get those offsets.
+Code that truncates the log therefore deletes such snapshots first. The log's writer thread and
+recovery call this module.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """Read a log from any thread while its writer appends: slices, offsets, timestamps and checks.
 
-The writer publishes its state with single assignments. After it has written bytes, it assigns
-first ``unstable`` (the transactions that hold back the last stable offset) and then ``tail`` (end
-offset, active segment and its size). It assigns ``chain`` when segments are added or deleted. A
-reader that copies each reference once sees a consistent log without a lock. A slice holds an open
-file, so that a deleted segment stays readable through the slice. Callers pass offsets; positions
-are internal. A read in a damaged range raises CorruptMessageError, which names the range.
+The writer publishes its state with single assignments. After it has written bytes, it assigns first
+``unstable`` (the transactions that hold back the last stable offset) and then ``tail`` (end offset,
+active segment and its size). It assigns ``chain`` when segments are added or deleted. A reader that
+copies each reference once sees a consistent log without a lock.
+
+A slice holds an open file, so that a deleted segment stays readable through the slice. Callers pass
+offsets; positions are internal. A read in a damaged range raises CorruptMessageError, which names
+the range.
 """
 
 from __future__ import annotations

@@ -3,8 +3,10 @@
 A producer keeps up to five batches in flight. When a broker refuses a batch with a retriable error,
 the producer's later batches leave a gap. OUT_OF_ORDER_SEQUENCE_NUMBER would be correct for those
 batches, but makes librdkafka begin a new producer epoch. In that epoch librdkafka may send records
-again that the log already holds. ``ProducerState.check`` therefore refuses the later batches with
-the error of the first refused batch.
+again that the log already holds.
+
+``ProducerState.check`` therefore refuses the later batches with the error of the first refused
+batch.
 
 One instance serves all logs of a data directory. Disk threads and the event loop write it under a
 lock. After the eviction of an entry, the broker answers as Kafka's broker does, and no records are

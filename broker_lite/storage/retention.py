@@ -1,11 +1,14 @@
-"""The retention decision: which of the oldest segments to delete, and why.
-
-Brokers delete only whole closed segments, oldest first, for one of three reasons: the segment is
-before the log's start, the log is larger than retention.bytes, or the segment is older than
-retention.ms. The age of a segment is that of its newest timestamp. If that timestamp is -1 or far
-ahead of the broker's clock at the append, the time of the last append counts instead. Old
-timestamps count unchanged, however late the record was appended. The module does no I/O and reads
+"""Decide which of the oldest segments retention deletes, and why. The module does no I/O and reads
 no clock.
+
+Brokers delete only whole closed segments, oldest first, for one of three reasons:
+- the segment is before the log's start;
+- the log is larger than retention.bytes;
+- the segment is older than retention.ms.
+
+The age of a segment is that of its newest timestamp. If that timestamp is -1 or far ahead of the
+broker's clock at the append, the time of the last append counts instead. Old timestamps count
+unchanged, however late the record was appended.
 """
 
 from __future__ import annotations

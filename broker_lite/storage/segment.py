@@ -3,8 +3,9 @@
 The log's writer thread appends to the active segment. Closed segments never change. A closed
 segment opens its file and loads its indexes at its first read; ``LoadedSegments`` limits how many
 segments stay loaded. Readers on any thread need no lock, because each read is bounded by a position
-that is published after its bytes and index entries. Index files are hints: a wrong file is rebuilt
-from the log file.
+that is published after its bytes and index entries.
+
+Index files are hints: a wrong file is rebuilt from the log file.
 """
 
 from __future__ import annotations

@@ -3,9 +3,11 @@ at first, and deletes them later.
 
 A log becomes a stray if its topic was deleted or its replica reassigned while the broker was down,
 or if ZooKeeper was restored from an older state. A stray is the partition's directory under a name
-that contains the time of the renaming. The stray becomes a partition again when the metadata assign
-the partition to the broker again. The broker deletes it after ``stray.retention.ms``;
-``logbus storage strays`` can delete it earlier. ``LogManager`` calls this module on its own thread.
+that contains the time of the renaming.
+
+The stray becomes a partition again when the metadata assign the partition to the broker again. The
+broker deletes it after ``stray.retention.ms``; ``logbus storage strays`` can delete it earlier.
+``LogManager`` calls this module on its own thread.
 """
 
 from __future__ import annotations

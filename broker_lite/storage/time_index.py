@@ -2,9 +2,11 @@
 
 An entry (t, o) says that no record up to and including the batch at offset ``o`` is newer than
 ``t``. A search for a later timestamp starts at that batch. Timestamps and offsets both rise from
-entry to entry. The log does not contain the times of its appends, so the file's header holds the
-times of the first and the last append by the broker's clock. One writer thread appends; any thread
-may read. A scan rebuilds a file that does not match its log.
+entry to entry.
+
+The log does not contain the times of its appends, so the file's header holds the times of the first
+and the last append by the broker's clock. One writer thread appends; any thread may read. A scan
+rebuilds a file that does not match its log.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 A read_committed fetch lists these transactions, so that readers skip their records. The file has
 Kafka's entries of 34 bytes each, then the offset up to which it covers the segment, then a CRC-32C.
+
 Unlike the other indexes, a transaction index must be complete: without an entry, readers would see
 aborted records. ``producer_rebuild.py`` therefore replays the log from the first segment whose
 index is damaged or missing. The log's writer changes the index; any thread may read it.

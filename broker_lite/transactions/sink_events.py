@@ -3,9 +3,10 @@ sinks.
 
 A *sink* is the target of one Spark query, and a *run* is one start of the query. Spark runs each
 task of a micro-batch in one or more *attempts*. Each attempt writes with a *slot*: a producer id
-from a pool. A sink's *head* is the record of its last committed batch. A token identifies one
-request and is never reused. Each request gets exactly one ``SinkReply``, at once or later, unless
-``AbandonSinkRequest`` withdraws the request.
+from a pool. A sink's *head* is the record of its last committed batch.
+
+A token identifies one request and is never reused. Each request gets exactly one ``SinkReply``, at
+once or later, unless ``AbandonSinkRequest`` withdraws the request.
 """
 
 from __future__ import annotations

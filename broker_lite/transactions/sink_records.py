@@ -4,8 +4,10 @@ slots.
 A *sink* is the target of one Spark query or batch write, and a *run* is one start of the query. A
 sink's *head* is a record with its current run and its last committed batch. To commit a batch, the
 coordinator appends a head with that batch. A *slot* is a producer id from the partition's pool,
-with which one attempt of a task writes. ``records`` has the records of transactional ids, and the
-rules for the format of all keys and values.
+with which one attempt of a task writes.
+
+``records`` has the records of transactional ids, and the rules for the format of all keys and
+values.
 """
 
 from __future__ import annotations

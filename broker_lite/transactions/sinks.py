@@ -2,12 +2,13 @@
 ``__transaction_state``.
 
 A *sink* is the target of one Spark query, and a *run* is one start of the query. Each attempt of a
-Spark task writes with a *slot*: a producer id from the partition's pool. When Spark's driver
-commits a micro-batch, it names the attempts to commit, the *winners*. The decision is one record in
-``__transaction_state``, the sink's *head*, which has the batch number and the winners. Winners then
-get commit markers; all other attempts of the batch get abort markers. A replayed batch has the same
-number, so committing it twice has no effect. Answers and markers follow only when the log has
-committed the record on which they depend.
+Spark task writes with a *slot*: a producer id from the partition's pool.
+
+When Spark's driver commits a micro-batch, it names the attempts to commit, the *winners*. The
+decision is one record in ``__transaction_state``, the sink's *head*, which has the batch number and
+the winners. Winners then get commit markers; all other attempts of the batch get abort markers. A
+replayed batch has the same number, so committing it twice has no effect. Answers and markers follow
+only when the log has committed the record on which they depend.
 
 No request waits for the records that free a slot or reopen a head after the markers. If such a
 record is lost, the next coordinator sends the markers again. If the log refuses such a record, this

@@ -7,10 +7,12 @@ an answer that waits for replication would delay the others on a shared connecti
 
 When the main connection closes, this module calls ``FailureListener.lost``. If the peer's port then
 refuses a new connection, the peer's process has probably died, and the module calls
-``FailureListener.suspect``. A new connection takes both reports back (``FailureListener.trust``). A
-timeout causes no report: a broker that hangs counts as alive until its ZooKeeper session ends. A
+``FailureListener.suspect``. A new connection takes both reports back (``FailureListener.trust``).
+
+A timeout causes no report: a broker that hangs counts as alive until its ZooKeeper session ends. A
 wrong suspicion costs availability, but no records. While a broker is registered, its peers
-reconnect with growing backoff."""
+reconnect with growing backoff.
+"""
 
 from __future__ import annotations
 

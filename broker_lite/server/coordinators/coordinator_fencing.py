@@ -2,10 +2,12 @@
 
 A broker without ZooKeeper continues to answer heartbeats, so that members keep reading during a
 ZooKeeper outage; only commits wait. But if this broker alone has lost ZooKeeper, its session
-expires and other brokers become coordinators of its groups. This broker therefore asks other
-brokers for the coordinator of each of its groups (FindCoordinator), and gives up groups that moved.
-The members of these groups get NOT_COORDINATOR with the next heartbeat. A broker that reaches
-neither ZooKeeper nor another broker keeps its groups. ``broker.py`` calls this module.
+expires and other brokers become coordinators of its groups.
+
+This broker therefore asks other brokers for the coordinator of each of its groups
+(FindCoordinator), and gives up groups that moved. The members of these groups get NOT_COORDINATOR
+with the next heartbeat. A broker that reaches neither ZooKeeper nor another broker keeps its
+groups. ``broker.py`` calls this module.
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 timers, and writes their generations to ZooKeeper.
 
 A hash maps each group to one of the live brokers, so every broker computes the same coordinator.
-When a broker joins or leaves, only groups of that broker move. The coordinator *claims* a group in
-ZooKeeper when the first member joins: it becomes the only broker that may write the group's
-offsets. The coordinator gives up the group if the hash names another broker, if another broker
-claims the group, or if this broker's registration ends. Requests that wait then get
-NOT_COORDINATOR.
+When a broker joins or leaves, only groups of that broker move.
+
+The coordinator *claims* a group in ZooKeeper when the first member joins: it becomes the only
+broker that may write the group's offsets. The coordinator gives up the group if the hash names
+another broker, if another broker claims the group, or if this broker's registration ends. Requests
+that wait then get NOT_COORDINATOR.
 """
 
 from __future__ import annotations

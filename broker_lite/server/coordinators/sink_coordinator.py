@@ -1,10 +1,11 @@
 """The coordinator of Spark's exactly-once sinks: I/O and timers around ``transactions/sinks.py``.
 
 A *sink* is the target of one Spark query. It is stored in the partition of ``__transaction_state``
-to which a transactional id with the sink's name would belong. A sink has one record with its last
-committed batch and the decision in progress (its *head*), and one record for each open task attempt
-(a *slot*, the producer id of the attempt). A new leader of the partition recognises these records
-by ``FLAG_SINK``. ``TransactionCoordinator`` owns the sinks.
+to which a transactional id with the sink's name would belong.
+
+A sink has one record with its last committed batch and the decision in progress (its *head*), and
+one record for each open task attempt (a *slot*, the producer id of the attempt). A new leader of
+the partition recognises these records by ``FLAG_SINK``. ``TransactionCoordinator`` owns the sinks.
 """
 
 from __future__ import annotations

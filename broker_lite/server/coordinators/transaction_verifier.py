@@ -4,8 +4,10 @@ transaction is appended to a partition (KIP-890).
 ``transactions/participant.py`` decides whether a verification is needed, with one state machine for
 each replica that this broker leads. This module sends the requests. Verifications for one
 coordinator that begin in the same turn (iteration) of the event loop share an AddPartitionsToTxn
-request. After a retriable error, a verification is repeated for at most a second; then the producer
-must retry. Answers from a coordinator that has been replaced are not used.
+request.
+
+After a retriable error, a verification is repeated for at most a second; then the producer must
+retry. Answers from a coordinator that has been replaced are not used.
 """
 
 from __future__ import annotations

@@ -2,9 +2,11 @@
 
 The coordinator of a group serves the request. A group with offsets but no members has the state
 Empty. If it never had members, its protocol type is blank. A group that does not exist is Dead, and
-from version 6 on has the error GROUP_ID_NOT_FOUND, as in Kafka. The answer has subscriptions and
-assignments only while the group is Stable. A group that this broker took over from a failed
-coordinator has the state PreparingRebalance until its members have contacted this broker.
+from version 6 on has the error GROUP_ID_NOT_FOUND, as in Kafka.
+
+The answer has subscriptions and assignments only while the group is Stable. A group that this
+broker took over from a failed coordinator has the state PreparingRebalance until its members have
+contacted this broker.
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 last stable offset.
 
 The handler runs on the event loop's thread, without a task for each request. A fetch that finds no
-records waits until one of its replicas changes, or until ``max_wait_ms``. Records of the last
-minute are read on the event loop. A read thread prepares older records (``partitions/ranges.py``):
-it loads them into the page cache, checks CRCs for clients that do not check them, and converts
-column batches (logbus's own format) for clients that read only rows. Records that need no
-conversion are sent with ``sendfile``. The broker creates no fetch sessions.
+records waits until one of its replicas changes, or until ``max_wait_ms``.
+
+Records of the last minute are read on the event loop. A read thread prepares older records
+(``partitions/ranges.py``): it loads them into the page cache, checks CRCs for clients that do not
+check them, and converts column batches (logbus's own format) for clients that read only rows.
+Records that need no conversion are sent with ``sendfile``. The broker creates no fetch sessions.
 
 A follower serves a consumer only if the request has the replica id -2, and only up to the
 follower's own high watermark. ``partitions/follower_fetch.py`` answers the fetches of followers.

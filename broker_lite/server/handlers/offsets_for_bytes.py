@@ -3,9 +3,11 @@ offset of the range that begins there and has at most so many stored bytes.
 
 With this request, Spark planning divides a log into ranges of similar size. The answer comes from
 the sparse offset index. End offsets are boundaries of batches, at most the high watermark or, with
-read_committed, the last stable offset. A range has at least one batch if there is one. The answer
-also has the latest offset, as from ListOffsets, so that one request is enough to plan a whole log.
-A client of an earlier version does not ask for the latest offset and gets an answer without it.
+read_committed, the last stable offset. A range has at least one batch if there is one.
+
+The answer also has the latest offset, as from ListOffsets, so that one request is enough to plan a
+whole log. A client of an earlier version does not ask for the latest offset and gets an answer
+without it.
 
 Consumers skip a batch with a damaged header by this request: for the offset of such a batch, the
 answer is the next readable offset.

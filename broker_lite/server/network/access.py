@@ -58,11 +58,14 @@ _ALL_OPERATIONS = {kind: frozenset(known) for kind, known in OPERATIONS.items()}
 class AccessRow(NamedTuple):
     """The operations that a client must be allowed to use before it may use an API.
 
-    ``topic``, ``group`` and ``transactional_id`` are the operations on each such resource that a
-    request names; the handler checks them. A client with permission for ``instead``, an operation
-    on the cluster, needs none of them. ``cluster`` lists operations on the cluster; the dispatcher
-    requires one of them before it calls the handler. ``names`` lists the request's fields with
-    resource names. If all these fields are empty, the handler has nothing to check.
+    - ``topic``, ``group`` and ``transactional_id`` are the operations on each such resource that a
+      request names. The handler checks them.
+    - ``instead`` is an operation on the cluster. A client with this permission needs none of the
+      operations on resources.
+    - ``cluster`` lists operations on the cluster. The dispatcher requires one of them before it
+      calls the handler.
+    - ``names`` lists the request's fields with resource names. If all these fields are empty, the
+      handler has nothing to check.
     """
 
     topic: Operation | None = None

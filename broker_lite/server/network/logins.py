@@ -1,10 +1,12 @@
 """Authenticate clients with SASL, and end sessions whose credential was removed or has expired.
 
 A listener with ``sasl.enabled.mechanisms`` accepts only SaslHandshake, ApiVersions and
-SaslAuthenticate before the login. When a user's password is changed or deleted, the broker closes
-the sessions that logged in with it. A client must log in again before its token expires, and every
-``connections.max.reauth.ms`` (KIP-368), with the same mechanism and as the same user. All code runs
-on the event loop's thread, except that worker threads check PLAIN passwords.
+SaslAuthenticate before the login.
+
+When a user's password is changed or deleted, the broker closes the sessions that logged in with it.
+A client must log in again before its token expires, and every ``connections.max.reauth.ms``
+(KIP-368), with the same mechanism and as the same user. All code runs on the event loop's thread,
+except that worker threads check PLAIN passwords.
 """
 
 from __future__ import annotations

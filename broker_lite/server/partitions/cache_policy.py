@@ -3,9 +3,11 @@ I/O.
 
 Consumers read most records while they are new, so appended pages normally stay in the page cache.
 Pages that no consumer reads only evict pages that consumers do read. On virtual machines with
-overcommitted memory, they also cost more than disk reads. Bulk loads and followers whose log has no
-readers therefore drop their pages once they are on disk; a later reader reads the disk. Small
-batches always stay, because the next append would have to read a partly filled page back.
+overcommitted memory, such pages also cost more than disk reads.
+
+Bulk loads and followers whose log has no readers therefore drop their pages once they are on disk;
+a later reader reads the disk. Small batches always stay, because the next append would have to read
+a partly filled page back.
 """
 
 from __future__ import annotations

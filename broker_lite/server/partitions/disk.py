@@ -2,11 +2,15 @@
 keeper thread.
 
 Each partition belongs to one append thread, chosen by a hash of its key. A partition's jobs
-therefore run in the order in which the event loop queued them. The event loop wakes an append
-thread once per turn (iteration). The thread runs all queued jobs as one group, flushes each log
-once, and posts all results together. Jobs that arrive meanwhile form the next group. A small group
-waits briefly, because producers that were just answered usually send more batches. For replicated
-partitions, the thread reports appends before the flush, so that followers flush in parallel.
+therefore run in the order in which the event loop queued them.
+
+The event loop wakes an append thread once per turn (iteration). The thread runs all queued jobs as
+one group, flushes each log once, and posts all results together. Jobs that arrive meanwhile form
+the next group. A small group waits briefly, because producers that were just answered usually send
+more batches.
+
+For replicated partitions, the thread reports appends before the flush, so that followers flush in
+parallel.
 
 Read threads load offset ranges into the page cache, check their CRCs and convert batches between
 row and column format. The keeper thread runs operations on the whole data directory. Results reach

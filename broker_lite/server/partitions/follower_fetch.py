@@ -3,7 +3,9 @@
 The fetch offset of a request tells the leader's state machine up to where the follower has flushed
 its log. A fetch that finds no new records waits for an append, a change of leader, or the end of
 its ``max_wait_ms``. A second fetch of the same follower on the same connection ends the wait of the
-first. A follower has two connections (*lanes*): one for idle partitions, one for the others.
+first.
+
+A follower has two connections (*lanes*): one for idle partitions, one for the others.
 
 If replication throttling applies to a partition and this broker's rate is used up, the broker
 answers as if the partition had no new records. A follower in the ISR is not throttled.

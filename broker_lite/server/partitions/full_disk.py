@@ -3,8 +3,9 @@ space is free.
 
 The broker reports the full disk in its registration. The controller then moves leadership to
 brokers with free space and removes this broker from the ISRs, so that neither producers nor high
-watermarks wait for this disk. A partition that no other broker can lead remains readable here. When
-space is free again, the broker updates its registration, and its replicas rejoin their ISRs.
+watermarks wait for this disk. A partition that no other broker can lead remains readable here.
+
+When space is free again, the broker updates its registration, and its replicas rejoin their ISRs.
 ``replica_manager`` owns the ``FullDisk``.
 """
 

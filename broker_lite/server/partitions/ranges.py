@@ -3,9 +3,11 @@ check their CRCs, and convert column batches to rows for clients that read only 
 
 A column batch is a batch in logbus's own column format. ``prepare`` runs on read threads, because
 it may read the disk. ``read_resident`` runs on the event loop's thread and reads only the page
-cache. A read needs memory for ``CHUNK_BYTES`` or one batch, whichever is larger. Converted rows
-take at most ``TRANSCODED_BYTES_MAX``. For a batch that needs more, ``prepare`` raises
-``OversizedBatch``; the caller then reserves the memory and calls again.
+cache.
+
+A read needs memory for ``CHUNK_BYTES`` or one batch, whichever is larger. Converted rows take at
+most ``TRANSCODED_BYTES_MAX``. For a batch that needs more, ``prepare`` raises ``OversizedBatch``;
+the caller then reserves the memory and calls again.
 """
 
 from __future__ import annotations

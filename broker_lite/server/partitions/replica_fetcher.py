@@ -3,14 +3,17 @@
 A replica's state machine asks for a range with the effect ``FetchFrom`` and receives the answer as
 an event. One request carries all partitions of a leader. The fetch offsets in the request tell the
 leader which records are on this broker's disk. The fetcher therefore sends the next request only
-when the records of the previous answer are flushed. If another partition becomes ready while a
-request waits at the leader, the fetcher sends a second request without a wait time. The leader then
-answers the first at once.
+when the records of the previous answer are flushed.
+
+If another partition becomes ready while a request waits at the leader, the fetcher sends a second
+request without a wait time. The leader then answers the first at once.
 
 Partitions without recent records are fetched on a connection of their own, the *idle lane*, so that
-they cost nothing while other partitions are busy. If replication throttling applies to a partition
-and this broker's rate is used up, the partition is not fetched for a while. A partition with this
-broker in its ISR is not throttled. Failed partitions are retried with exponential backoff.
+they cost nothing while other partitions are busy.
+
+If replication throttling applies to a partition and this broker's rate is used up, the partition is
+not fetched for a while. A partition with this broker in its ISR is not throttled. Failed partitions
+are retried with exponential backoff.
 """
 
 from __future__ import annotations
