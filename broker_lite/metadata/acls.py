@@ -76,13 +76,13 @@ def decode_entries(path: str, data: bytes) -> frozenset[Entry]:
         for principal, host, operation, permission in decode_value(path, data)["entries"]
     )
     if any(entry.permission is Permission.ANY for entry in entries):
-        raise ValueError("an entry neither allows nor denies")
+        raise ValueError("an ACL entry neither allows nor denies")
     return entries
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not text")
+        raise ValueError(f"the value {value!r} in an ACL entry is not text")
     return value
 
 

@@ -794,5 +794,5 @@ def _changing(group: str) -> WriteConflictError:
 
 def _unconfirmed() -> CoordinationUnavailableError:
     return CoordinationUnavailableError(
-        "ZooKeeper did not confirm the commit in time; commit again"
+        "ZooKeeper did not confirm the offset commit in time; commit again"
     )

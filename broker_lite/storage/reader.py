@@ -257,8 +257,8 @@ class LogReader:
             return self._find_past(segment, offset, bad)
 
     def _find_past(self, segment: Segment, offset: int, bad: BadBatch) -> LogBatch:
-        """Return the batch that holds ``offset``, by skipping the damaged bytes at ``bad``. Needed
-        where the index has no entry between the damage and ``offset``."""
+        """Return the batch that holds ``offset``, by skipping the damaged bytes at ``bad``. This is
+        needed where the index has no entry between the damage and ``offset``."""
         while True:
             damage = self._note_damage(segment, bad)
             if offset < damage.next_offset:

@@ -332,7 +332,7 @@ class _Opening:
 
     def _torn_path(self, offset: int) -> str:
         """Return an unused path for a ``.torn`` file, which holds half-written bytes of a log.
-        Delete the oldest such files above the limit."""
+        Delete the oldest such files, so that at most TORN_FILES_MAX exist."""
         torn = [
             (parsed, name)
             for name in self.files.list_dir(self.directory)

@@ -407,8 +407,10 @@ class ControllerShell:
             )
 
     async def _load_topics(self, anew: bool) -> dict[str, TopicView]:
-        """Return all topics. Unless ``anew``, start from the topics that this broker has read
-        before, and read again only those that later change notices name.
+        """Return all topics.
+
+        Unless ``anew``, start from the topics that this broker has read before, and read again only
+        the topics that later change notices name.
         """
         snapshot = self._topics_snapshot()
         merged = None if anew else merge(self._notices, snapshot.sequence)

@@ -287,7 +287,9 @@ class _Peer:
         ``answered`` and return False."""
         connection = self._connection
         if connection is None or connection.closed:
-            error = NetworkError(f"not connected to {self._owner.address_of(self._broker)}")
+            error = NetworkError(
+                f"not connected to the broker at {self._owner.address_of(self._broker)}"
+            )
             self._owner.loop.call_soon(answered, error)
             return False
         connection.request(exchange, deadline_ms, answered)
@@ -360,7 +362,9 @@ class _Peer:
         self._open_since_ms = owner.clock.monotonic_ms()
         if self._suspected:
             logger.info(
-                "broker %d: connected again", broker.broker_id, extra=log_event("peer_connected")
+                "the connection to broker %d is open again",
+                broker.broker_id,
+                extra=log_event("peer_connected"),
             )
         if self._lost or self._suspected:
             self._lost = self._suspected = False
@@ -379,7 +383,7 @@ class _Peer:
             if self._gives_hints:
                 owner.metrics.count("peer_connections_lost")
                 logger.info(
-                    "broker %d: the connection closed",
+                    "the connection to broker %d closed",
                     broker.broker_id,
                     extra=log_event("peer_lost"),
                 )

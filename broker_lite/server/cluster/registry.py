@@ -67,7 +67,8 @@ VISIBLE_WITHIN_S = 5.0
 change that the request made."""
 
 RETRY_S = 0.2
-"""Seconds before the registry repeats a step that failed while ZooKeeper was connected."""
+"""Seconds before the registry repeats a step, such as a registration, that failed while ZooKeeper
+was connected."""
 PARTITIONS_DELAY_S = 0.2
 """Seconds after a new metadata snapshot before the broker writes the list of its partitions to
 ZooKeeper, so that one write serves several snapshots."""

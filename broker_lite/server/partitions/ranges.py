@@ -46,10 +46,9 @@ with ``sendfile``.
 """
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 STORED_BYTES_MIN = 256 << 10
-"""Minimum bytes of a range that is answered with its place in a segment file, so that a client on
-the same machine reads the file itself. For a smaller range, opening the file costs more than
-sending the bytes.
-"""
+"""A range of at least this many bytes is answered with its place in a segment file, so that a
+client on the same machine reads the file itself. For a smaller range, opening the file costs more
+than sending the bytes."""
 
 
 class WantedRange(NamedTuple):
