@@ -290,7 +290,8 @@ def _clip(
         pool=plan.pool,
     )
     end = item.end
-    with contextlib.suppress(UnknownTopicOrPartitionError):  # The topic may be deleted by now.
+    # If the topic was deleted meanwhile, all records of the range are lost.
+    with contextlib.suppress(UnknownTopicOrPartitionError):
         earliest = admin.list_offsets({tp: EARLIEST_TIMESTAMP})[tp].offset
         end = min(item.end, earliest) if earliest > item.start else item.end
     _lose(tp, item.start, end, error.message, plan)

@@ -266,7 +266,8 @@ class EmbeddedZooKeeper:
             "maxSessionTimeout": 60_000,
             "maxClientCnxns": 0,
             "forceSync": "yes",
-            # In KB. ZooKeeper's default would preallocate 64 MB for a few hundred znodes.
+            # preAllocSize is in KB. ZooKeeper's default would preallocate 64 MB for a few hundred
+            # znodes.
             "preAllocSize": 4096,
             "autopurge.snapRetainCount": 3,
             "autopurge.purgeInterval": 1,

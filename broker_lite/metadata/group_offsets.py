@@ -577,8 +577,8 @@ class GroupOffsets:
         rows = []
         for path, znode in (await self._present(paths)).items():
             offset = znodes.decode_offset(path, znode.data)
-            # A native member that takes ownership of a partition rewrites its offset unchanged,
-            # which only the znode's own time shows.
+            # A native member that takes ownership of a partition writes the partition's offset
+            # again, unchanged. Only the znode's modification time shows this.
             touched_ms = max(offset.commit_ms, znode.modified_ms * is_native)
             rows.append(_OffsetRow(paths[path], path, znode.version, offset.topic_id, touched_ms))
         return rows

@@ -95,7 +95,8 @@ class MessageStreams:
                 stream.run(stream.core.abandon())
                 continue
             try:
-                # Another thread's records count as processed only if the thread has asked for more.
+                # The records that another thread read count as processed only if that thread has
+                # asked for more.
                 is_processed = is_done and membership.is_read_here
                 stream.run(stream.core.finish(is_done=is_processed))
             except LogbusError as error:

@@ -208,7 +208,9 @@ def _acls_created(message: Any, response: Any, before: MetadataSnapshot) -> Iter
                 )
             )
         except InvalidRequestError as error:
-            after = error.message  # The broker refused an ACL with an unknown number.
+            # The request has an operation or a type that Kafka does not define; the broker refused
+            # it.
+            after = error.message
         yield AuditedChange("acl", None, after, row.error_code)
 
 

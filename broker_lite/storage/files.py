@@ -195,7 +195,7 @@ class OsFile:
 
     def forget_cached(self, position: int) -> None:
         if hasattr(os, "posix_fadvise"):
-            # The kernel drops whole pages only.
+            # Begin at a whole page, because the kernel drops only whole pages.
             start = position - position % PAGESIZE
             os.posix_fadvise(self._fd, start, 0, os.POSIX_FADV_DONTNEED)
 

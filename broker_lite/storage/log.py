@@ -239,7 +239,8 @@ class Log:
         is_empty = end == self.log_start_offset
         headers = continuing_headers(self.key, buffer, end, leader_epoch, may_overlap=is_empty)
         if headers and headers[0].base_offset < end:
-            # The leader's log start lies inside this batch.
+            # The log of a new replica begins at the leader's log start, which may be inside a
+            # batch. Begin this log at the start of that batch.
             self._begin_at(headers[0].base_offset, end, now_ms)
         began = self.reader.tail[0]
         while headers:
@@ -358,7 +359,7 @@ class Log:
         self.reader.publish((*self.reader.chain[1], segment))
         self.reader.loaded.manage(old)
         with contextlib.suppress(OSError):
-            # The save may fail: recovery can rebuild both indexes from the log file.
+            # If the save fails, recovery rebuilds both indexes from the log file.
             old.save_indexes()
             self.save_snapshot()
         return segment
@@ -514,7 +515,8 @@ class Log:
         with self._flush_lock:
             self._check_usable()
             end, log_start = self.reader.tail[0], self.log_start_offset
-            # The end is below the start if a full disk interrupted an earlier ``start_at``.
+            # There is nothing to cut, unless the log's end is below its start. It is if a full disk
+            # interrupted an earlier ``start_at``.
             if offset >= end >= log_start:
                 self._truncate_epochs(offset)
                 return
@@ -692,8 +694,8 @@ class Log:
         if self.reader.unstable is not None:
             self.producers.raise_starts(offset)
             self._publish_transactions()
-        # Truncate in memory only: the next epoch saves the file, and opening the log repeats the
-        # truncation.
+        # Truncate the leader epochs in memory only. The next epoch saves the file, and opening the
+        # log repeats this truncation.
         self.leader_epochs.truncate_from_start(offset)
         self.reader.corruption = tuple(d for d in self.reader.corruption if d.next_offset > offset)
 

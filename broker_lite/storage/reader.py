@@ -147,7 +147,8 @@ class LogReader:
         unstable = self.unstable
         if unstable is None:
             return high_watermark
-        # The log may start inside the first batch of an open transaction.
+        # The log may start inside the first batch of an open transaction. The last stable offset is
+        # then the log's start, not this batch's base offset.
         start = min(self.log_start_offset, high_watermark)
         return max(unstable.last_stable_offset(high_watermark), start)
 
@@ -368,8 +369,8 @@ class LogReader:
         damage = bad_range.in_log(self.key, segment.base_offset)
         self.add_damage((damage,))
         try:
-            # Check last, because a truncation changes the log before it drops the damage beyond
-            # the log's new end.
+            # Check after recording the damage that the log still has this range. A truncation first
+            # changes the log, and then drops the damage beyond the log's new end.
             self.check_present(segment, bad.offset)
         except StorageError:
             self.corruption = tuple(known for known in self.corruption if known != damage)

@@ -199,8 +199,8 @@ class _Opening:
         for base, name in others:
             if base not in bases:
                 self.files.remove(f"{self.directory}/{name}")
-                # Sync the deletion: a later segment with the same base offset must not use this
-                # index.
+                # Sync the deletion of a transaction index. A later segment with the same base
+                # offset must not use the old file.
                 self._changed = self._changed or name.endswith(paths.TXN_INDEX)
         return bases
 

@@ -133,7 +133,8 @@ def _is_of_the_whole(layout: _Layout, version: int) -> bool:
 def _decoded_request(layout: _Layout, request: RequestHeader, frame: memoryview) -> Any:
     reader = Reader(frame, request.body_at)
     if layout.flexible and not is_served(request.api_key, request.api_version):
-        # ``parse_header`` skips the header's tagged fields only in versions that the broker serves.
+        # Skip the tagged fields of the header. ``parse_header`` skips them only in versions that
+        # the broker serves.
         reader.skip_tags()
     decode = tables.struct_decoder(
         layout.kind, layout.request, request.api_version, layout.flexible

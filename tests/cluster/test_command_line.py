@@ -732,7 +732,8 @@ def test_export_writes_every_record_into_a_file(
     else:
         envelopes = [json.loads(line) for line in file.read_text().splitlines()]
         assert sorted(row["value"]["n"] for row in envelopes) == list(range(300))
-    # An existing file is replaced only with the option, and an empty export writes a file too.
+    # export replaces an existing file only with --yes. Even without records to export it writes a
+    # file.
     assert b"Replace" in logbus("export", new_topic, file.name, code=1).stderr
     latest = ("export", new_topic, file.name, "-s", "latest")
     (done_row,) = rows(logbus(*latest, "--yes", "-o", "jsonl"))

@@ -66,7 +66,7 @@ def test_progress_document_reports_the_lag_that_remains_after_its_batch(planner,
 def test_max_bytes_per_trigger_is_rounded_to_whole_batches(planner, bus, make_topic):
     topic = make_topic(0, 0)
     with bus.producer(linger_ms=0) as producer:
-        for _ in range(20):  # Each record is a batch.
+        for _ in range(20):  # Each record becomes a batch of its own.
             for partition in (0, 1):
                 producer.send(topic, b"x" * 1000, partition=partition).result()
     plan = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="8000")
@@ -107,7 +107,7 @@ def test_available_now_reads_all_records_although_lookups_for_max_bytes_per_trig
     """
     topic = make_topic(0)
     with bus.producer(linger_ms=0) as producer:
-        for _ in range(20):  # Each record is a batch.
+        for _ in range(20):  # Each record becomes a batch of its own.
             producer.send(topic, b"x" * 1000).result()
     plan = planner(
         subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="5000",

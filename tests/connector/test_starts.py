@@ -25,7 +25,8 @@ def test_query_continues_from_its_end_offset(planner, bus, make_topic):
     topic = make_topic(5, 3)
     plan = planner(subscribe=topic, startingOffsets="earliest")
     start = plan.initial_offset()
-    assert plan.initial_offset() is start  # Spark calls this twice before the first batch.
+    # Spark calls initial_offset twice before the first batch.
+    assert plan.initial_offset() is start
     assert ends(start, topic) == [0, 0]
     first = step(plan, start)
     assert ends(first, topic) == [5, 3]

@@ -213,7 +213,7 @@ class Checker:
             self._cuts.pop(name, None)
         for effect in effects:
             if isinstance(effect, Truncate | StartAt):
-                # A log that must start at another offset is empty until then.
+                # StartAt empties the log, and records follow only later.
                 left = effect.offset if isinstance(effect, Truncate) else 0
                 self._cuts[name] = min(self._cuts.get(name, left), left)
 
@@ -357,7 +357,9 @@ class Checker:
         """Check that log recovery kept every record that was flushed to the disk."""
         for key, log in logs.logs.items():
             if process.is_stale:
-                continue  # An old copy shows nothing of the truncations of the present disk.
+                # This broker runs on an old copy of its disk, whose logs may differ from those of
+                # the present disk.
+                continue
             name = (logs.directory_id, key)
             was = self._ends.get(key, {}).get(logs.directory_id, 0)
             was = min(was, self._cuts.pop(name, was))

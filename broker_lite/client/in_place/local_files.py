@@ -103,7 +103,8 @@ class LocalRange:
         if not walked.batches and len(data) < needed <= self._end - self._position:
             walked = self._walk(self._pread(needed + HEADER_BYTES))
         self._advance(walked)
-        # The buffer also has the header of the next batch. Its size determines the next read.
+        # The buffer also has the header of the next batch. The batch length in this header
+        # determines how many bytes the next read takes.
         self._batch_bytes = self._walker.needed_bytes
         return walked
 

@@ -124,7 +124,7 @@ class AsyncProducer:
                 continue
             try:
                 start()
-            except Exception as error:  # For example of the iterable ``headers``.
+            except Exception as error:  # For example, iterating over ``headers`` failed.
                 future.set_exception(error)
 
     def _refuse(self, future: asyncio.Future[Any], error: LogbusError) -> None:

@@ -100,7 +100,8 @@ class PartitionQueue:
         self.error = None
         if batch.sequence >= 0 and batch.identity == self.identity:
             last = (batch.sequence + batch.row_count - 1) & SEQUENCE_MASK
-            # The response to a hung request may arrive after those to later requests.
+            # Responses may arrive in another order than the requests, if one request hung. Keep the
+            # highest acknowledged sequence.
             if (last - self.acked_sequence) & SEQUENCE_MASK <= SEQUENCE_MASK // 2:
                 self.acked_sequence = last
 

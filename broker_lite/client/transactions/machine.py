@@ -267,6 +267,7 @@ class TransactionMachine:
             yield from self._fenced()
         elif isinstance(error, InvalidTxnStateError):
             # The coordinator accepts the producer id and epoch, but has no transaction to abort.
+            # Continue with InitProducerId.
             self.phase = Phase.CHECKING
             yield ev.Initialize(self.identity)
         elif error.retriable or not error.definite:

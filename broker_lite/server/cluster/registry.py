@@ -658,7 +658,8 @@ class Registry:
             if merged.security:
                 await self._refresh_security(merged.security)
             if merged.cluster:
-                # Features have changed, or a broker's settings, or whether it drains or is full.
+                # The notice of a change of the cluster may stand for features, settings of a
+                # broker, or a broker that drains or whose disk is full. Read all of these.
                 self._brokers_due = True
                 await self._load_cluster()
         except BaseException:

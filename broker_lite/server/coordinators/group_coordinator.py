@@ -505,7 +505,7 @@ class GroupCoordinator:
         self.check_coordinator(group)
         known = self._groups.get(group)
         if known is not None and known.claim is claim:
-            # Another request has taken over the group in the meantime.
+            # Another request of this broker has taken over the group in the meantime.
             return known
         if known is not None:
             self._drop(known, _claimed_by_another(group))

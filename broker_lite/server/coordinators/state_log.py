@@ -353,7 +353,7 @@ class _LedPartition:
     async def _delete(self, offset: int) -> None:
         replica = self.replica
         with contextlib.suppress(LogbusError):
-            # A failure does no harm: the next copy of the state, or the next load, deletes the
+            # If the deletion fails, the next copy of the state, or the next load, deletes the
             # records.
             await self._owner.replicas.delete_records(replica.topic, replica.partition, offset)
             logger.info(

@@ -36,8 +36,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     if message.topics is not None:
         requested = {(row.topic, index) for row in message.topics for index in row.partitions}
     topics: dict[str, list[Any]] = {}
-    # The web console asks often for the state of the broker, and seldom for sizes. Then ``topics``
-    # is empty, so do not list the replicas.
+    # The web console often asks for the state of the broker only, with an empty list of topics. Do
+    # not compute the sizes of all replicas for such a request.
     for usage in parts.replicas.usage() if requested is None or requested else ():
         if requested is None or (usage.topic, usage.partition) in requested:
             row = build(

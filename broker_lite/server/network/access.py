@@ -569,8 +569,8 @@ class Authorizer:
             return True
         if self._is_separate and not self.only_reports:
             return False
-        # authorizer=report is for an operator who is still securing an open cluster. Brokers may
-        # then use a listener for clients, so their client id counts.
+        # With authorizer=report the operator is still securing an open cluster. Brokers may then
+        # connect to a listener for clients, so recognise them by their client id.
         return (client_id or "").startswith(_BROKER_CLIENT)
 
     def broker_id(self, session: Client) -> int | None:

@@ -288,7 +288,8 @@ class ClientConnection:
 
     def _readable(self) -> None:
         if self.budget.is_exceeded:
-            # Other connections may have used up the budget in this turn of the loop.
+            # Earlier in this turn of the event loop, other connections may have used up the memory
+            # budget.
             self.resume()
             if not self._reading:
                 return
@@ -578,7 +579,8 @@ class ClientConnection:
         if self._first_sent:
             buffers[0] = memoryview(buffers[0])[self._first_sent :]
         sent = self._transport.write(buffers, more)
-        # A part takes memory until all its bytes are sent, and the budget counts it until then.
+        # A part of an answer takes memory until all its bytes are sent, and the budget counts it
+        # until then.
         left, freed = self._first_sent + sent, 0
         for length in lengths:
             if left < length:

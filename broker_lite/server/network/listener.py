@@ -356,7 +356,9 @@ class Listener:
         if the connection is allowed.
         """
         if port.config.is_of_brokers_alone:
-            return ""  # No limit: clients must not keep out a broker by using up the connections.
+            # Connections of brokers have no limit, so that clients cannot keep out a broker by
+            # using up the connections.
+            return ""
         config = self._config
         handshakes = len(self._handshakes) if self._handshakes is not None else 0
         if len(self._connections) + handshakes >= config.connections_max:

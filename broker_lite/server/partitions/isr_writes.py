@@ -93,7 +93,8 @@ class IsrWrites:
                     try:
                         target.deliver(IsrRefused(proposed) if state is None else IsrWritten(state))
                     except Exception:
-                        # The other leaders of this write must still get their outcomes.
+                        # Log the error and go on, so that the other leaders of this write get their
+                        # outcomes.
                         logger.exception("cannot deliver an ISR write's outcome to %s", target)
         finally:
             self._task = None

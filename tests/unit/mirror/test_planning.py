@@ -120,9 +120,11 @@ def test_setting_that_the_source_removed_is_removed_only_if_the_mirror_had_set_i
     now = entries(
         retention_ms=("5", "topic"),
         segment_ms=("7", "topic"),
-        index_interval_bytes=("10", "topic"),  # Changed on the target after the mirror set 9.
+        # The mirror set 9; then an administrator set 10 on the target.
+        index_interval_bytes=("10", "topic"),
         flush_ms=("3", "default"),
-        segment_bytes=("1048576", "topic"),  # Set on the target; the mirror never set it.
+        # An administrator set this on the target; the mirror never did.
+        segment_bytes=("1048576", "topic"),
     )
     changes = planning.settings_to_alter(wanted, now, given)
     assert changes == {"segment.ms": None}

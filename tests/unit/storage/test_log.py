@@ -607,7 +607,8 @@ def test_append_that_races_with_the_logs_deletion_does_not_stop_the_data_directo
     log = disk.log
     disk.manager.delete(KEY, 0)
     with pytest.raises(UnknownTopicOrPartitionError):
-        # The appending thread has checked that the log exists; then another thread deletes it.
+        # The append thread has checked that the log exists. Then another thread deletes the log,
+        # and the append thread writes.
         log._write(batch(), (read_header(batch())._replace(base_offset=34),), 0)
     assert not disk.manager.failed
 

@@ -136,7 +136,8 @@ def test_end_offsets_watch_closes_the_connection_of_a_long_poll_that_failed(
         bench.poll().fetched([PartitionAnswer(0, NotLeaderError.code)])
         bench.reactor.run(2000)
     assert bench.watch.error is None
-    assert len(bench.reactor.open) == 2  # One for metadata and lookups, one for the poll.
+    # One connection is for metadata and lookups, the other for the poll.
+    assert len(bench.reactor.open) == 2
     assert {endpoint for endpoint, _ in bench.reactor.open} == {ONE}
 
 

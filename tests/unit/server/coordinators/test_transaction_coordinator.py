@@ -244,7 +244,7 @@ def test_coordinator_with_the_maximum_of_transactional_ids_refuses_new_ids_and_s
             await coordinator.ask_sink("t", join("first"))
         with pytest.raises(PolicyViolationError, match="the maximum; reuse ids and sinks"):
             await coordinator.ask("y", lambda token: ev.Init(token, 60_000))
-        # Known ids and sinks go on.
+        # Ids and sinks that the coordinator knows already are not limited.
         await cluster.init()
         assert (await coordinator.ask_sink("s", join("second"))).error is None
 
