@@ -66,9 +66,11 @@ class Beaten(NamedTuple):
 
 class RequestFailed(NamedTuple):
     """A request to ZooKeeper failed while the connection stayed open. If it was a write, it may
-    have taken effect."""
+    have taken effect. ``error`` is the error if a retry is useless, for example because the
+    consumer may not read the znode; else None."""
 
     tag: int
+    error: LogbusError | None = None
 
 
 class NativeTick(NamedTuple):

@@ -137,7 +137,8 @@ class NativeMachine:
             self._handle(event)
             self._pass_time()
         except LogbusError as error:
-            # A znode's value is unreadable: a later logbus or another application wrote it.
+            # A znode's value is unreadable: a later logbus or another application wrote it. Or
+            # ZooKeeper refuses the consumer's requests.
             self._end(error)
         out, self._requests.out = self._requests.out, []
         return out
@@ -160,9 +161,10 @@ class NativeMachine:
                 self._requests.answered(tag, value)
             case Beaten(tag):
                 self._requests.answered(tag, None)
-            case RequestFailed(tag):
-                if self._requests.is_pending(tag):
-                    self._start_over()
+            case RequestFailed(tag, error) if self._requests.is_pending(tag):
+                if error is not None:
+                    raise error
+                self._start_over()
             case StreamCommit():
                 self._commit(event)
             case Settled(tp, offset, grant):

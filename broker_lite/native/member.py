@@ -251,6 +251,8 @@ class NativeShell:
                     event = Beaten(tag)
         except CoordinationUnavailableError:
             event = RequestFailed(effect.tag)
+        except LogbusError as error:
+            event = RequestFailed(effect.tag, error)
         if store is self._store and connection == self._connection:
             self._step(event)
 
