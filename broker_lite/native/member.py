@@ -119,7 +119,13 @@ class NativeShell:
         """Connect to ZooKeeper. The consumer joins the group in the background. Raises
         CoordinationUnavailableError."""
         store = self._store = self._make_store()
-        await store.start(lambda event: self._handle_store_event(store, event))
+        try:
+            await store.start(lambda event: self._handle_store_event(store, event))
+        except BaseException:
+            # The session may be open. Another one begins at the next attempt.
+            self._store = None
+            await store.close()
+            raise
 
     async def close(self) -> None:
         """Leave the group. This ends the ZooKeeper session, which removes the consumer's

@@ -5,22 +5,31 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from broker_lite.errors import InvalidConfigError, LogbusError
+import pytest
+
+from broker_lite.errors import CoordinationUnavailableError, InvalidConfigError, LogbusError
 from broker_lite.metadata.store import Connected
 from broker_lite.metadata.znodes import NativeSubscription
 from broker_lite.native.member import NativeShell
 
 
 class ClosedStore:
-    """A client of a ZooKeeper that refuses every request."""
+    """A client of a ZooKeeper that refuses every request. With ``fails``, the connection is lost
+    just after it was opened."""
 
     session_timeout_ms = 6000
 
+    def __init__(self, *, fails: bool = False) -> None:
+        self.is_closed = False
+        self._fails = fails
+
     async def start(self, on_event: Any) -> None:
         asyncio.get_running_loop().call_soon(on_event, Connected(1, True))
+        if self._fails:
+            raise CoordinationUnavailableError("the connection is lost")
 
     async def close(self) -> None:
-        """Do nothing."""
+        self.is_closed = True
 
     async def get(self, path: str, *, watch: bool = False) -> Any:
         raise InvalidConfigError("ZooKeeper refuses this client: the znodes have ACLs")
@@ -36,24 +45,43 @@ class Readers:
         self.refused = error
 
 
+def shell(readers: Readers, store: ClosedStore, on_joined: Any = None) -> NativeShell:
+    return NativeShell(
+        "g",
+        "me",
+        NativeSubscription((), ".*", 1),
+        readers,  # type: ignore[arg-type]
+        make_store=lambda: store,  # type: ignore[arg-type, return-value]
+        now_ms=lambda: 0.0,
+        on_joined=on_joined,
+    )
+
+
 def test_consumer_whose_requests_zookeeper_refuses_gets_the_reason() -> None:
     """Regression: the machine never learnt of the error. A new consumer reported after 30 s that
     ZooKeeper did not answer, and the calls of a member that lost its access never ended."""
 
     async def main() -> None:
         readers, joined = Readers(), asyncio.Event()
-        member = NativeShell(
-            "g",
-            "me",
-            NativeSubscription((), ".*", 1),
-            readers,  # type: ignore[arg-type]
-            make_store=lambda: ClosedStore(),  # type: ignore[arg-type, return-value]
-            now_ms=lambda: 0.0,
-            on_joined=joined.set,
-        )
+        member = shell(readers, ClosedStore(), joined.set)
         await member.start()
         await asyncio.wait_for(joined.wait(), 20)
         assert isinstance(readers.refused, InvalidConfigError)
         await member.close()
+
+    asyncio.run(main())
+
+
+def test_session_of_a_failed_start_is_closed() -> None:
+    """Regression: after a failed attempt to open a new session, the old client stayed connected. It
+    could join the group beside the next session, and kept its partitions for ever."""
+
+    async def main() -> None:
+        readers, store = Readers(), ClosedStore(fails=True)
+        with pytest.raises(CoordinationUnavailableError):
+            await shell(readers, store).start()
+        assert store.is_closed
+        await asyncio.sleep(0)
+        assert readers.refused is None
 
     asyncio.run(main())
