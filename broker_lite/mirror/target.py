@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker_lite.client.administration.admin import Admin
@@ -168,8 +168,9 @@ class MirrorTarget:
         for connection, waves in sent:
             try:
                 for wave in waves:
-                    for tp, row in self._answered(wave, connection.receive(deadline_ms)):
-                        problem = self._handle_answer(tp, row, left) or problem
+                    rows = self._rows(wave, connection.receive(deadline_ms))
+                    for tp in wave:
+                        problem = self._handle_answer(tp, rows.get(tp), left) or problem
             except LogbusError as error:
                 problem = error
                 connection.close()
@@ -236,23 +237,28 @@ class MirrorTarget:
             raise
         return connection, waves
 
-    def _answered(
+    def _rows(
         self, wave: Iterable[TopicPartition], answer: ProduceResponse
-    ) -> Iterator[tuple[TopicPartition, ProducedPartition]]:
-        """Yield each partition of a produce response with its result. The response names topics by
-        id; the method looks up their names."""
-        names = {self._cluster.view.topic_id(tp.topic): tp.topic for tp in wave}
-        for topic in answer.topics:
-            for row in topic.partitions:
-                yield TopicPartition(names[topic.topic_id], row.partition), row
+    ) -> dict[TopicPartition, ProducedPartition]:
+        """Return the rows of a response by partition. The response has topic ids, not names."""
+        rows = {
+            (topic.topic_id, row.partition): row
+            for topic in answer.topics
+            for row in topic.partitions
+        }
+        keys = {tp: (self._cluster.view.topic_id(tp.topic), tp.partition) for tp in wave}
+        return {tp: rows[key] for tp, key in keys.items() if key in rows}
 
     def _handle_answer(
-        self, tp: TopicPartition, row: ProducedPartition, left: _UnwrittenBatches
+        self, tp: TopicPartition, row: ProducedPartition | None, left: _UnwrittenBatches
     ) -> LogbusError | None:
         """Handle the result of the batch of one partition. If the batch is written, remove it from
-        the partition's queue. If it must be sent again, return its error."""
+        the partition's queue. If it must be sent again, return its error. ``row`` is None if the
+        response lacks the batch."""
         if tp in left.failed:
             return None  # An earlier batch of the partition failed. Send both again, in order.
+        if row is None:
+            return self._lose(tp, "the response lacks a batch")
         if not row.error_code and row.base_offset >= 0:
             piece = left.queues[tp].popleft()
             header = piece.header
@@ -273,3 +279,9 @@ class MirrorTarget:
         left.refused[tp] = type(error)(f"{tp}: {error.message}")
         left.queues[tp].clear()
         return None
+
+    def _lose(self, tp: TopicPartition, why: str) -> LogbusError:
+        """Record that the outcome of a batch is unknown. The caller of ``write`` reads the log, and
+        goes on with a new producer."""
+        self._lost = RequestTimedOutError(f"{tp}: {why}")
+        return self._lost
