@@ -55,6 +55,8 @@ T = TypeVar("T")
 
 IDLE_PER_BROKER = 4
 """Maximum number of idle connections to one broker that a pool keeps."""
+SHARED_POOLS_MAX = 16
+"""Maximum number of shared pools. A Spark executor gets a pool for each new access token."""
 CONNECT_TIMEOUT_S = 10.0
 """Seconds after which an attempt to connect to one address of a broker fails."""
 CALLBACKS_PER_TURN = 1000
@@ -597,16 +599,29 @@ class Pool:
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 _reactors: weakref.WeakSet[Reactor] = weakref.WeakSet()
 _shared: dict[tuple[str, ClientSecurity], Pool] = {}
+_shared_lock = threading.Lock()
 
 
 def shared_pool(client_id: str = "logbus", security: ClientSecurity | None = None) -> Pool:
     """Return the pool that all callers in this process share for this client id and these security
-    settings."""
+    settings. If there are more than SHARED_POOLS_MAX, close the idle connections of the least
+    recently used pool."""
     chosen = security or security_of_environment()
-    return _shared.setdefault((client_id, chosen), Pool(client_id, chosen))
+    key = client_id, chosen
+    with _shared_lock:
+        pool = _shared.pop(key, None)
+        if pool is None:
+            pool = Pool(client_id, chosen)
+        _shared[key] = pool
+        oldest = _shared.pop(next(iter(_shared))) if len(_shared) > SHARED_POOLS_MAX else None
+    if oldest is not None:
+        oldest.close()
+    return pool
 
 
 def _after_fork_in_child() -> None:
+    global _shared_lock
+    _shared_lock = threading.Lock()
     for pool in list(_pools):
         pool.forget()
     for reactor in list(_reactors):

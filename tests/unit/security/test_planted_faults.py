@@ -99,8 +99,8 @@ PLANTS = {
     ),
     "the key of a shared pool lacks the credential": Plant(
         "client/transport/blocking.py",
-        "_shared.setdefault((client_id, chosen), Pool(client_id, chosen))",
-        "_shared.setdefault((client_id, chosen.username), Pool(client_id, chosen))",
+        "key = client_id, chosen",
+        "key = client_id, chosen.username",
         (
             "unit/client/transport/test_blocking.py",
             "test_pool_is_shared_only_by_clients_with_the_same_credential",

@@ -19,7 +19,13 @@ import pytest
 
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster
-from broker_lite.client.transport.blocking import Pool, Reactor, monotonic_ms, shared_pool
+from broker_lite.client.transport.blocking import (
+    SHARED_POOLS_MAX,
+    Pool,
+    Reactor,
+    monotonic_ms,
+    shared_pool,
+)
 from broker_lite.client.transport.steps import CallExchange, Send, SendAll
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.config.secret import Secret
@@ -403,6 +409,17 @@ def test_pool_is_shared_only_by_clients_with_the_same_credential() -> None:
 
     assert pool_of("alice", "a") is pool_of("alice", "a")
     assert len({id(pool_of(*each)) for each in (("alice", "a"), ("alice", "b"), ("bob", "a"))}) == 3
+
+
+def test_shared_pools_of_former_credentials_keep_no_connections(server: Server) -> None:
+    """Regression: a Spark executor kept the connections of every access token that it ever had."""
+    first = shared_pool("first")
+    assert first.ask(Send(server.endpoint, REQUEST)).producer_id == 7
+    [[idle]] = first._idle.values()
+    for number in range(SHARED_POOLS_MAX):
+        shared_pool(f"later {number}")
+    assert idle._transport.fileno() == -1
+    assert shared_pool("first") is not first
 
 
 class LoginServer(Server):
