@@ -79,7 +79,7 @@ def test_benchmark_summary_in_the_repository_is_short_and_agrees_with_the_result
     assert len(text.splitlines()) <= 150
 
 
-def test_report_contains_growth_of_cost_and_the_guarantee_of_an_acknowledgement() -> None:
+def test_benchmark_report_says_how_costs_grow_and_what_an_acknowledgement_guarantees() -> None:
     overview = peers("overview")
     sides = {
         size: {"median": {"restart_s": restart, "seek_ms": 10.0, "kb": kb}}

@@ -229,7 +229,7 @@ def test_consumer_commits_automatically(bus: Bus, topic: str) -> None:
         assert consumer.commit_error is None
 
 
-def test_closing_a_bus_closes_its_consumers(
+def test_closing_a_client_closes_its_consumers(
     face: Face, cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     group = f"g-{topic}"

@@ -108,7 +108,7 @@ def test_console_creates_writes_alters_and_deletes_a_topic(
     assert name not in bus.topics()
 
 
-def test_console_trims_records_after_a_confirmed_plan(
+def test_console_deletes_old_records_after_a_typed_confirmation(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     with bus.producer() as producer:

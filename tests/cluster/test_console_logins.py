@@ -185,7 +185,9 @@ def test_undecodable_form_is_refused(console: RunningConsole, path: str, body: b
     assert answer.status == 400 and "form cannot be read" in answer.text
 
 
-def test_login_beyond_the_limit_is_refused_without_waiting(admin_bus: Bus) -> None:
+def test_login_beyond_the_limit_of_concurrent_logins_is_refused_without_waiting(
+    admin_bus: Bus,
+) -> None:
     """Waiting logins must not block the threads that serve pages."""
     sessions = Sessions(admin_bus, ConsoleSettings())
     with ThreadPoolExecutor(40) as threads:

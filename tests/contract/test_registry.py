@@ -302,7 +302,7 @@ def test_restarted_broker_registers_before_its_former_session_expires(world: Wor
     run(world, body)
 
 
-def test_broker_with_another_directory_does_not_lead_its_old_partitions(
+def test_broker_with_another_data_directory_does_not_lead_its_old_partitions(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body(cluster: Cluster) -> None:
@@ -343,7 +343,7 @@ def test_broker_id_of_another_live_broker_is_refused(world: World) -> None:
     run(world, body)
 
 
-def test_rolled_back_or_copied_directory_is_refused(world: World) -> None:
+def test_rolled_back_or_copied_data_directory_is_refused(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         for _ in range(3):
             broker = await cluster.start(1)
@@ -357,7 +357,7 @@ def test_rolled_back_or_copied_directory_is_refused(world: World) -> None:
     run(world, body)
 
 
-def test_directory_of_another_broker_id_is_refused(world: World) -> None:
+def test_data_directory_of_another_broker_id_is_refused(world: World) -> None:
     """With the directory, this broker would treat the other broker's replicas as stray logs."""
 
     async def body(cluster: Cluster) -> None:
@@ -371,7 +371,7 @@ def test_directory_of_another_broker_id_is_refused(world: World) -> None:
     run(world, body)
 
 
-def test_directory_of_another_cluster_is_refused(world: World) -> None:
+def test_data_directory_of_another_cluster_is_refused(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         with pytest.raises(InconsistentClusterIdError, match="has no cluster"):
             await cluster.start(1, cluster_id="A" * 22)

@@ -83,7 +83,7 @@ def test_discovery_uses_sources_in_the_documented_order(
         resolve("a:1", "z:1", environment=environment)
 
 
-def test_unreadable_record_of_a_running_cluster_is_ignored(tmp_path: Path) -> None:
+def test_unreadable_file_with_the_address_of_a_running_cluster_is_ignored(tmp_path: Path) -> None:
     assert read_cluster(tmp_path / "missing") is None
     broken = tmp_path / "broken"
     broken.write_text("{")

@@ -29,14 +29,16 @@ def snippets(**query: str) -> dict[str, str]:
         ({"from": "newest", "header": "unit=a b"}, "--header 'unit=a b'"),
     ],
 )
-def test_copied_command_has_the_filters_of_its_page(query: dict[str, str], words: str) -> None:
+def test_command_copied_from_the_console_has_the_filters_of_its_page(
+    query: dict[str, str], words: str
+) -> None:
     command = snippets(**query)["Command"]
     assert command == f"logbus consume orders -e {words} -b {SERVERS}"
     consume.make_context("consume", shlex.split(command)[2:])
 
 
 @pytest.mark.parametrize("text", ["plain", "quote ' and \" and \\", "{braces}", "\u00e4"])
-def test_copied_programs_quote_the_filters_of_their_page(text: str) -> None:
+def test_programs_copied_from_the_console_quote_the_filters_of_their_page(text: str) -> None:
     found = snippets(partition="1", key=text, text=text, header=f"{text}={text}")
     for language in ("Python", "PySpark"):
         compile(found[language], language, "exec")
@@ -53,7 +55,9 @@ def test_copied_programs_quote_the_filters_of_their_page(text: str) -> None:
         ("-1h", "int(time.time() * 1000) - 3600000"),
     ],
 )
-def test_copied_programs_begin_at_the_time_of_their_page(at: str, start: str) -> None:
+def test_programs_copied_from_the_console_begin_at_the_time_of_their_page(
+    at: str, start: str
+) -> None:
     found = snippets(**{"from": "time", "at": at})
     assert f"consumer.seek_to_time({start})" in found["Python"]
     assert f".option('startingTimestamp', {start})" in found["PySpark"]

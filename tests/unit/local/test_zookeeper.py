@@ -73,7 +73,7 @@ def test_zookeeper_has_memory_for_its_last_500_writes(tmp_path: Path) -> None:
         client.close()
 
 
-def test_no_class_archive_is_written_to_an_open_relative_or_unwritable_folder(
+def test_no_jvm_class_archive_is_written_to_a_public_relative_or_unwritable_folder(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "open").mkdir()
@@ -90,7 +90,7 @@ def test_no_class_archive_is_written_to_an_open_relative_or_unwritable_folder(
         assert bool(archive.flags()) is makes, folder
 
 
-def test_only_the_newest_three_class_archives_are_kept(tmp_path: Path) -> None:
+def test_only_the_newest_three_jvm_class_archives_are_kept(tmp_path: Path) -> None:
     for number in range(5):
         archive = ClassArchive(tmp_path, sys.executable, f"jars {number}")
         _, flag = archive.flags()

@@ -87,7 +87,7 @@ def offsets(store: Any) -> GroupOffsets:
     )
 
 
-def test_unexpected_store_error_fails_one_commit_and_later_commits_succeed(
+def test_unexpected_metadata_store_error_fails_one_commit_and_later_commits_succeed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Regression: the failed commit was never completed, so all later commits of the group hung."""
@@ -106,7 +106,7 @@ def test_unexpected_store_error_fails_one_commit_and_later_commits_succeed(
     assert "ZeroDivisionError" in caplog.text, "the traceback is logged"
 
 
-def test_only_the_least_recently_used_claim_of_a_group_is_evicted_at_the_limit(
+def test_only_the_least_recently_used_group_claim_is_evicted_from_the_full_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: at the limit all claims were evicted, so the broker had to claim each group

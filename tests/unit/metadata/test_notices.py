@@ -162,7 +162,7 @@ STATES = st.builds(
 
 
 @given(st.dictionaries(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), STATES, min_size=1))
-def test_partition_states_survive_encoding_and_merge(
+def test_partition_states_in_change_notices_survive_encoding_and_merge(
     states: dict[tuple[str, int], LeaderAndIsr],
 ) -> None:
     news = states_changed(StateChange(*tp, state, "T") for tp, state in states.items())

@@ -102,7 +102,7 @@ def test_commit_that_is_split_into_several_writes_completes_after_the_last_write
     assert world.offsets() == [5] * PARTITIONS
 
 
-def test_only_the_partition_that_is_reset_during_a_split_commit_fails() -> None:
+def test_commit_split_into_several_writes_fails_only_for_a_partition_reset_meanwhile() -> None:
     world = Large()
     world.meanwhile = "reset"
     world.commit()

@@ -199,7 +199,7 @@ def test_restarted_query_commits_at_once_under_the_lease_of_its_previous_run(gro
     assert (progress.state, group.rows[T0].offset) == ("published", 7)
 
 
-def test_only_newest_pending_progress_is_committed(group, start):
+def test_only_the_newest_uncommitted_progress_of_a_query_is_committed(group, start):
     progress = start("one")
     progress.publish(at(1))
     progress.wait(5)
@@ -264,5 +264,5 @@ def test_progress_of_a_deleted_topic_is_reported_as_not_committed(group, start):
 
 
 @pytest.mark.parametrize("text", ["", "x", "{}", "[]", '{"spark":1}', '{"spark":"a","until":"x"}'])
-def test_commit_metadata_that_another_client_wrote_is_no_lease(text):
+def test_commit_metadata_of_another_client_are_not_taken_for_the_lease_of_a_query(text):
     assert lease_of(text) == ("", 0)

@@ -33,7 +33,7 @@ def test_aborted_batch_is_logged_with_a_note_that_written_rows_stay_in_the_log(c
     assert second.startswith("micro-batch 7 failed: rows that its tasks have written stay")
 
 
-def test_batch_of_a_single_topic_is_not_copied():
+def test_arrow_batch_with_rows_of_a_single_topic_is_not_copied():
     batch = pa.record_batch({"value": ["a", "b"]})
     [(topic, part)] = writer.by_topic(batch, "t", SinkColumns(value=0))
     assert (topic, part) == ("t", batch)

@@ -194,7 +194,7 @@ def test_random_events_keep_the_invariants_of_the_controller(seed: int) -> None:
         world.feed(world.next_event())
 
 
-def test_states_of_many_partitions_are_split_into_several_writes() -> None:
+def test_controller_splits_the_states_of_many_partitions_into_several_writes() -> None:
     machine = Controller()
     live = {
         1: BrokerView(1, Endpoint("h", 1), "A", 10),

@@ -46,7 +46,7 @@ LOCAL, OTHER = ReplicaId(1, "A"), ReplicaId(2, "B")
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def test_each_refusal_in_the_readme_has_an_error_and_a_test() -> None:
+def test_each_refused_request_in_the_replication_readme_has_an_error_and_a_test() -> None:
     text = (ROOT / "broker_lite/replication/README.md").read_text("utf-8")
     section = text.partition("## What is refused\n")[2].partition("\n## ")[0]
     rows = [match for line in section.splitlines() if (match := ROW.fullmatch(line))]

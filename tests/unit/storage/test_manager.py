@@ -30,7 +30,7 @@ def manager(files: MemFiles) -> LogManager:
     return made
 
 
-def test_directory_gets_its_id_once_and_each_start_is_counted() -> None:
+def test_data_directory_gets_its_id_once_and_each_start_is_counted() -> None:
     files = MemFiles()
     first = LogManager(files, DATA)
     first.lock()
@@ -62,7 +62,7 @@ def test_start_counter_is_on_disk_before_lock_returns() -> None:
             files.crash(Random(seed))
 
 
-def test_error_for_a_data_directory_that_another_process_has_locked_names_it(
+def test_error_for_a_data_directory_that_another_process_has_locked_names_the_directory(
     tmp_path: Path,
 ) -> None:
     first = LogManager(OsFiles(), str(tmp_path))
@@ -179,7 +179,7 @@ def test_damaged_checkpoint_is_ignored_with_a_warning(name: str) -> None:
     assert (disk.manager.warnings, disk.manager.suspect_logs) == ((), frozenset())
 
 
-def test_log_with_a_damaged_start_checkpoint_begins_at_its_first_segment() -> None:
+def test_log_whose_checkpointed_start_offset_is_damaged_begins_at_its_first_segment() -> None:
     """The segments before it, which retention deleted, are not reported as lost."""
     disk = Disk()
     disk.write(80, checkpoint=True)

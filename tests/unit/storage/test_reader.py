@@ -360,7 +360,7 @@ def test_first_at_returns_the_first_record_at_or_after_an_offset(make: object) -
     assert log.reader.first_at(0, 8) == ListedOffset(2, 20, 1)
 
 
-def test_timestamp_lookups_skip_void_batches_missing_offsets_and_aborted_records() -> None:
+def test_timestamp_lookups_skip_control_and_empty_batches_offset_gaps_and_aborted_rows() -> None:
     log = Disk().log
     log.append_as_follower(memoryview(b"".join(by_hand.contiguous())), by_hand.EPOCH, 0)
     for offset in range(48):

@@ -421,7 +421,7 @@ def test_flipped_bit_in_a_leader_epoch_is_not_reported_as_truncation() -> None:
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (3, -1)
 
 
-def test_error_that_every_poll_raises_keeps_no_frames_of_earlier_polls() -> None:
+def test_error_that_every_poll_raises_keeps_no_stack_frames_of_earlier_polls() -> None:
     """Regression: each raise of the same error object made its traceback longer. A program that
     polled on after an error used more and more memory."""
     bench = Bench()
@@ -546,7 +546,7 @@ def test_reader_can_take_records_and_arrow_rows_in_turn() -> None:
     assert arrow_rows([], headers=True).num_rows == 0
 
 
-def test_rows_are_taken_up_to_a_byte_limit_and_can_be_given_back() -> None:
+def test_rows_are_taken_from_the_buffer_up_to_a_byte_limit_and_can_be_given_back() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 5), batch(5, 2))

@@ -145,7 +145,7 @@ def test_send_arrow_refuses_an_argument_that_cannot_be_encoded(wrong: dict[str, 
     assert world.the(ApiKey.PRODUCE)
 
 
-def test_errors_of_a_closed_producer_keep_no_frames_of_earlier_calls() -> None:
+def test_errors_of_a_closed_producer_keep_no_stack_frames_of_earlier_calls() -> None:
     """Regression: each ``send``, and each ``result`` of a failed record, made the traceback of one
     error object longer."""
     producer = producer_in(World())

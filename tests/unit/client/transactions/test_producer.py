@@ -72,7 +72,7 @@ def test_transactional_id_must_be_text(bus: Bus, given: object) -> None:
         bus.transaction(given)  # type: ignore[arg-type]
 
 
-def test_transaction_on_a_bus_with_acks_1_is_refused() -> None:
+def test_transaction_of_a_client_with_acks_1_is_refused() -> None:
     with pytest.raises(InvalidConfigError, match="needs acks=all"):
         Bus(NOBODY, client_id="test", options={"acks": 1}).transaction("x")
 

@@ -361,7 +361,7 @@ def test_transaction_markers_are_refused_while_too_few_replicas_are_in_sync() ->
     run(body, brokers=2)
 
 
-def test_markers_of_many_partitions_are_appended_over_several_loop_turns(
+def test_markers_of_many_partitions_are_appended_over_several_event_loop_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     count = 20

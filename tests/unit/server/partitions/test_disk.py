@@ -250,7 +250,7 @@ def test_all_appends_to_a_partition_use_the_same_thread() -> None:
     asyncio.run(main())
 
 
-def test_call_soon_runs_after_delivered_results_and_before_the_next_loop_turn() -> None:
+def test_call_soon_runs_after_results_of_disk_jobs_and_before_the_next_event_loop_turn() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         disk = Disk(loop, append_threads=1, read_threads=1, clock=Clock())

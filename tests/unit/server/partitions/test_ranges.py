@@ -319,7 +319,7 @@ def test_read_error_fails_only_its_own_partition_of_a_fetch(
     assert values(content(good)) == [b"1"]
 
 
-def test_result_of_a_range_has_the_number_of_transcoded_batches(log: Log) -> None:
+def test_result_of_reading_a_range_contains_the_number_of_transcoded_batches(log: Log) -> None:
     append(log, columns_batch([b"x"]))
     append(log, rows_batch([b"x"]))
     (rows,) = prepare([wanted(log, rows_only=True)], 1 << 20)
