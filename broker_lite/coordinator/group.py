@@ -589,7 +589,7 @@ class Group:
 
     def _after_removals(self, count_before: int) -> None:
         """Continue after members may have been removed. ``count_before`` is the number of members
-        before.
+        before that.
 
         If a member was removed, rebalance. If a rebalance is waiting for members, check again
         whether all remaining members have joined.

@@ -115,9 +115,8 @@ class Roster:
         return self.former is not None and self.former.members <= len(self.members)
 
     def note_leaver(self, error: LogbusError) -> None:
-        """Count a member that the group does not know and that leaves, as a member of the previous
-        coordinator's generation that has left.
-        """
+        """Handle a LeaveGroup of a member that the group does not know: count it as a member of the
+        previous coordinator's generation that has left."""
         if self.former is not None and isinstance(error, UnknownMemberIdError):
             self.former = self.former._replace(members=max(self.former.members - 1, 0))
 

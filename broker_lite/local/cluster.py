@@ -109,7 +109,7 @@ class LocalCluster:
         self._guard: Guard | None = None
         self._lock: IO[bytes] | None = None
         self.console: LocalConsole | None = None
-        """The web console, after ``start_console``."""
+        """The web console; None before ``start_console``."""
 
     @property
     def directory(self) -> Path:

@@ -13,7 +13,7 @@ from broker_lite.errors import TABLE, LogbusError
 STOP_TIMEOUT_SECONDS = 15.0
 """Seconds in which a child must end after SIGTERM or after it closed its pipe."""
 _BYTES_MAX = 65536
-"""Maximum bytes of a report."""
+"""Maximum bytes of the line that a child writes to its pipe."""
 
 
 class ReadyPipe:

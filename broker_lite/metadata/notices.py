@@ -55,8 +55,7 @@ class NoticeContent(NamedTuple):
     states: NoticeStates | None = None
     security: Sequence[str] = ()
     """Paths of changed users, access control lists and quotas. Older brokers take such a notice for
-    a change of the cluster and read that again, which does no harm.
-    """
+    a change of the cluster's features or brokers and read these again, which does no harm."""
 
 
 class Notice(NamedTuple):

@@ -149,7 +149,7 @@ class PartOperations:
 
     def add(self, write: AddPart, count: int) -> None:
         """Add a part: store offsets of an open transaction. Fail the write if the group has too
-        many parts; ``count`` is the number that it has already."""
+        many parts; ``count`` is the number of parts that the group has already."""
         if count + len(self.added) >= PARTS_MAX:
             write.fail(
                 TransactionAbortableError(

@@ -39,7 +39,8 @@ class LocalLog:
         return self.writes_in_flight == 0 and self.flushed_end == self.log_end_offset
 
     def written(self, next_offset: int) -> None:
-        """Record a completed append: the log now ends at ``next_offset`` or later."""
+        """Record a completed append that ends at ``next_offset``. The log end offset rises to this
+        offset, but never falls."""
         self.writes_in_flight -= 1
         if next_offset > self.log_end_offset:
             self.log_end_offset = next_offset

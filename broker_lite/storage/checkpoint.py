@@ -33,8 +33,8 @@ def write_atomic(
 ) -> None:
     """Replace the file ``directory/name`` atomically by a file that contains ``data``.
 
-    ``sync=False`` omits both syncs. Use it only for files that the next broker start can rebuild
-    from the log.
+    ``sync=False`` omits the syncs of the file and of the directory. Use it only for files that the
+    next broker start can rebuild from the log.
     """
     temporary = f"{directory}/{name}{paths.TEMPORARY}"
     with contextlib.suppress(FileNotFoundError):

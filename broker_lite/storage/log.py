@@ -340,8 +340,8 @@ class Log:
         return self._refusal(f"writing to {self.key}", error)
 
     def _refusal(self, doing: str, error: OSError) -> LogbusError:
-        """Return the error for a failed write. Unless the disk is full, the write fails the whole
-        directory."""
+        """Return the error for a failed write. Unless the disk is full, mark the whole data
+        directory as failed."""
         if self._retired:
             return UnknownTopicOrPartitionError(f"{self.key} was deleted from this broker")
         return self._data.full(doing, error) or self._data.fail(f"{doing}: {error}")

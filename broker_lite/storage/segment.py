@@ -156,7 +156,7 @@ class Segment:
         self.size_bytes = 0
         self.synced_bytes = 0
         self.saved_bytes = 0
-        """Size in bytes at the last save of indexes and producer state."""
+        """Size of the log file in bytes when indexes and producer state were last saved."""
         self.name_synced = False
         self.has_transactions = False
         """Whether any batch is transactional or a control batch. Only such a segment has a
@@ -217,7 +217,8 @@ class Segment:
         """Load index files that describe a prefix of this log file. Return the entry at which the
         scan must begin.
 
-        An entry is used only if its batch is at its position.
+        The scan begins at an index entry only if the log file has the entry's batch at the entry's
+        position.
         """
         try:
             facts, index = offset_index.decode(self._whole(paths.INDEX))
@@ -311,9 +312,8 @@ class Segment:
         self._bytes_since_entry = self.size_bytes - self.index.last().position
 
     def ends_at_saved_offset(self) -> bool:
-        """Return whether the batches after the last index entry end at the saved
-        ``next_offset``.
-        """
+        """Return whether the batches after the last index entry end at ``next_offset``, as the
+        index file has saved it."""
         offset, position = self.index.last()
         try:
             for batch in walk_headers(self.file, position, self.size_bytes, offset):
@@ -361,7 +361,7 @@ class Segment:
         return scanned.index, scanned.times
 
     def rebuild_indexes(self) -> None:
-        """Rebuild both indexes after an entry led to a wrong position."""
+        """Rebuild both indexes after an index entry led to a position without its batch."""
         index, times = self.rebuilt()
         self._times, self._index = times, index
         self._store()  # The segment may have been released in the meantime.

@@ -588,7 +588,7 @@ class SinkPartition:
         self._send_rows(name, sink, rows)
 
     def _send_rows(self, name: str, sink: _Sink, rows: list[ev.SlotMarkers]) -> None:
-        """Send these markers. After the last one, ``_complete`` opens the sink for the next
+        """Send the markers ``rows``. After the last one, ``_complete`` opens the sink for the next
         batch."""
         silent = [row for row in rows if not row.partitions]
         sent = tuple(row for row in rows if row.partitions)

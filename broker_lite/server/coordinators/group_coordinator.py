@@ -298,10 +298,10 @@ class GroupCoordinator:
             await asyncio.wait([coordinated.writing])
 
     async def find_or_take_over(self, group: str) -> Group | None:
-        """Return the group's state machine; None if this broker has none for the group.
+        """Return the group's state machine if this broker has it in memory, else None.
 
-        If members that joined at the previous coordinator may be alive, this broker becomes
-        coordinator first.
+        If it is not in memory and members that joined at the previous coordinator may be alive,
+        this broker becomes coordinator first and returns the new state machine.
         """
         coordinated = await self._coordinated_or_taken_over(group)
         return None if coordinated is None else coordinated.group

@@ -171,9 +171,8 @@ class GroupTransactions:
         )
 
     async def end_overdue(self) -> None:
-        """Drop the overdue offsets of transactions that have ended without an EndGroupOffsets
-        request.
-        """
+        """Drop the offsets of transactions that have ended without an EndGroupOffsets request. Only
+        offsets that have been pending for long (``TIMEOUTS``) are examined."""
         for group in await self._registry.groups.kinds():
             try:
                 self._groups.check_coordinator(group)

@@ -135,7 +135,8 @@ class SinkCoordinator:
         self._timeout_max_ms = timeout_max_ms
         self._led: dict[int, _LedSinks] = {}
         self._unreadable: dict[int, ProtocolError] = {}
-        """Why the sinks of a partition that this broker leads could not be loaded, by partition."""
+        """The error of each partition that this broker leads and whose sinks could not be
+        loaded."""
         self._tokens = itertools.count(1)
         self._tasks = TaskSet()
         self._alarm = Alarm(clock, self._tick)

@@ -133,8 +133,8 @@ class StateLog:
         """Wait until the partition is loaded, if the metadata name this broker as its leader, but
         at most ``WAIT_S`` seconds.
 
-        The log of a new topic may still be being created. If the broker refused a request
-        meanwhile, the client would back off for longer than the creation takes.
+        The log of a new topic may not be created yet. If the broker refused a request meanwhile,
+        the client would back off for longer than the creation takes.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WAIT_S):

@@ -352,8 +352,7 @@ class TransactionCoordinator:
 
     def check_loaded(self) -> None:
         """Raise CoordinatorLoadInProgressError while any partition of ``__transaction_state`` is
-        being loaded here.
-        """
+        being loaded by this broker."""
         view = self._registry.snapshot.topics.get(TRANSACTION_STATE)
         for partition in view.partitions if view is not None else ():
             self._log.led(partition.partition)

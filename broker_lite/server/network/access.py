@@ -184,7 +184,7 @@ FORWARDED = frozenset(
 
 
 class Client(Protocol):
-    """The fields of a session that authorization needs."""
+    """The fields of a session from which authorization decides."""
 
     @property
     def principal(self) -> str: ...

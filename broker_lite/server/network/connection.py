@@ -148,8 +148,8 @@ class ResponseSlot:
         self.closes = reason
 
     def refuse(self, reason: str) -> None:
-        """Close the connection because of ``reason``. For a request that the broker cannot answer
-        in any format that the client could decode."""
+        """Close the connection because of ``reason``. Call this for a request that the broker
+        cannot answer in any format that the client could decode."""
         self.release()
         self._connection.close(reason)
 

@@ -57,7 +57,7 @@ class Principal(Protocol):
 
 
 class Metered(Protocol):
-    """The fields of a request that quotas need."""
+    """The fields of a request that its quotas are computed from."""
 
     @property
     def session(self) -> Principal: ...
