@@ -172,7 +172,7 @@ def test_console_moves_offsets_of_a_group_and_deletes_the_group(
 def test_command_that_the_console_shows_before_a_change_makes_the_same_change(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
-    """Regression: the command of a trim lacked --before.
+    """Regression: the command that deletes old records lacked --before.
 
     Other commands lacked --yes, -t or the cluster.
     """

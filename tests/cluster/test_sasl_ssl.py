@@ -56,7 +56,7 @@ PASSWORD = "wonder land"
 
 
 class Secured(NamedTuple):
-    """A running cluster and the files of its clients."""
+    """A running cluster with SASL over TLS, and the files of its clients."""
 
     cluster: LocalCluster
     pem: PemFiles

@@ -104,7 +104,7 @@ World = SimWorld | RealWorld
 
 
 class Events:
-    """A listener that collects the events of a store, so that tests can wait for them."""
+    """A listener that collects the events of a metadata store, so that tests can wait for them."""
 
     def __init__(self) -> None:
         self.seen: list[StoreEvent] = []

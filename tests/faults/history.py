@@ -192,7 +192,7 @@ class Workload:
         self._errors: list[BaseException] = []
 
     def start(self) -> Workload:
-        """Start writing and reading."""
+        """Start the writers and readers of the workload."""
         everything = tuple(range(self.partitions))
         streams = [(f"w{n}", (n,)) for n in everything] + [("wide", everything)]
         for name, partitions in streams:

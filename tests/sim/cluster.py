@@ -75,7 +75,7 @@ class SimCluster:
         loop.set_exception_handler(self._unhandled)
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Fail the seed because of an exception that no code handled."""
+        """Make the simulated run fail because of an exception that no code handled."""
         error = context.get("exception")
         if error is not None and not isinstance(error, LogbusError):
             self.failure = self.failure or error

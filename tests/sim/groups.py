@@ -150,7 +150,9 @@ class World:
             self.fail(f"{tp} was handed out by {reader.name}; its owner is {owner}")
 
     def fail(self, message: str) -> NoReturn:
-        """Record and raise a Violation; the record ends the run before the task's error is seen."""
+        """Record a Violation and raise it. The record ends the run before the failed task is
+        examined.
+        """
         violation = Violation(f"at {self.loop.now:.3f} s: {message}")
         self.problems.append(violation)
         raise violation
@@ -354,7 +356,7 @@ def count_requests(world: World) -> None:
 
 
 def is_commit(asked: object) -> bool:
-    """Return whether the operations only set offsets."""
+    """Return whether the operations of a write to ZooKeeper only set offsets."""
     return isinstance(asked, tuple) and not any(isinstance(each, Create | Delete) for each in asked)
 
 

@@ -17,7 +17,9 @@ from broker_lite.model import Endpoint
 
 
 class LoopShell(ABC):
-    """A shell with the loop's clock and timers; subclasses answer requests."""
+    """The clock and timers of a client in the simulated event loop; subclasses answer the client's
+    requests.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -36,7 +38,9 @@ class LoopShell(ABC):
 
     @abstractmethod
     def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
-        """Call ``on_answer`` with the response to the exchange, a Python value or an error."""
+        """Send a request. Call ``on_answer`` with the response as a Python value, or with an
+        error.
+        """
 
     async def run(self, operation: Operation[Any]) -> Any:
         """Run an operation; return its result or raise its error."""

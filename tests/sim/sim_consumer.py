@@ -18,7 +18,7 @@ from broker_lite.model import TopicPartition
 
 
 def fetch_nothing(_: Callable[[], None]) -> None:
-    """Replace the engine's ``post``, so that the engine never fetches."""
+    """Stands for the method ``post`` of the fetch engine, so that the engine never fetches."""
 
 
 class SimConsumer(AsyncConsumer):

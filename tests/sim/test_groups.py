@@ -90,7 +90,9 @@ def _unversioned(patch: Patch, *, of_claims: bool) -> None:
 
 
 def commit_counts_for_the_present_claim(patch: Patch) -> None:
-    """Plant a fault: a position read under a former claim is committed under the present claim."""
+    """Plant a fault: a position that was read in a former ownership of the partition is committed
+    in the present ownership.
+    """
     commit = Ownership.commit
 
     def blind(ownership: Ownership, event: StreamCommit) -> None:
@@ -101,8 +103,9 @@ def commit_counts_for_the_present_claim(patch: Patch) -> None:
 
 
 def last_position_counts_for_the_present_claim(patch: Patch) -> None:
-    """Plant a fault: a reader's last position under a former claim is committed under the
-    present claim."""
+    """Plant a fault: a reader's last position from a former ownership of the partition is committed
+    in the present ownership.
+    """
     settled = Ownership.settled
 
     def blind(ownership: Ownership, tp: Any, final: Any, grant: int) -> None:

@@ -84,7 +84,9 @@ def claims_are_not_checked(patch: Patch) -> None:
 
 
 def claims_are_not_compared(patch: Patch) -> None:
-    """Plant a fault: a broker takes a group over without comparing the claim's version."""
+    """Plant a fault: a broker takes a group over without comparing the version of the znode with
+    the former coordinator's claim.
+    """
     claims: Any = group_claims
     patch.setattr(claims, "Set", lambda path, data, version: Set(path, data))
 

@@ -177,7 +177,7 @@ class ZkService:
     def _check(self, operations: Sequence[Operation]) -> Refused | None:
         """Check a multi-operation as ZooKeeper does: an operation sees the results of earlier ones.
 
-        Return the first refusal, or None.
+        Return the error of the first operation that fails, or None.
         """
         versions: dict[str, int | None] = {}
         births: dict[str, int] = {}

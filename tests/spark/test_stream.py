@@ -101,7 +101,9 @@ def test_stream_copies_a_topic_across_a_restart(queries, bus, capsys):
 
 
 def test_triggers_available_now_and_once_read_the_backlog(queries, bus):
-    """Limits apply only to availableNow. The group also gets the offsets of the last batch."""
+    """Row limits apply to availableNow but not to once. The query also commits the offsets of its
+    last batch to its group.
+    """
     source, target = queries.topic(15), queries.topic(0)
     checkpoint = queries.checkpoint()
     given = {"subscribe": source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "5",

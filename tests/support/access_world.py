@@ -119,7 +119,7 @@ class Reply:
         self._end()
 
     def refuse(self, reason: str) -> None:
-        """Close the connection, and drop its responses of the same turn of the loop.
+        """Close the connection, and drop its responses of the same turn of the event loop.
 
         ``ClientConnection`` drops them too, because it sends responses only in the next turn.
         """

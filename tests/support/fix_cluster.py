@@ -83,7 +83,9 @@ def face(request: pytest.FixtureRequest) -> Iterator[Face]:
 
 @pytest.fixture
 def face_bus(face: Face, cluster: LocalCluster) -> Iterator[Any]:
-    """A bus of ``face`` that is connected to the worker's cluster."""
+    """A client of the kind ``face`` (blocking or asyncio) that is connected to the worker's
+    cluster.
+    """
     with face.connect(cluster.bootstrap_servers) as connected:
         yield connected
 

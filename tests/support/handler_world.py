@@ -196,5 +196,7 @@ def versions(api_key: int) -> range:
 
 
 def run(body: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    """Run ``body`` with a new world, in virtual time. ``body`` starts the brokers."""
+    """Run ``body`` with a new simulated cluster (a ``World``), in virtual time. ``body`` starts the
+    brokers.
+    """
     scheduler.run(body(World()))

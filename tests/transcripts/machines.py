@@ -39,7 +39,9 @@ _ACKS = {"1": ev.ACKS_LEADER, "all": ev.ACKS_ALL}
 
 
 class PartitionMachine:
-    """The machine of the verb ``partition``, one replica. ``now=`` sets the clock."""
+    """The state machine of one replica, driven by lines with the verb ``partition``. ``now=`` sets
+    the clock.
+    """
 
     def __init__(self, words: Words) -> None:
         self.now_ms = 0

@@ -20,7 +20,9 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Broker:
-    """The target's pool and its only connection. It gives each of ``responses`` once."""
+    """Stands for the connection pool of the target cluster and its only connection. It returns each
+    of ``responses`` once.
+    """
 
     def __init__(self, *responses: ProduceResponse) -> None:
         self.responses = list(responses)
@@ -29,13 +31,13 @@ class Broker:
         return self
 
     def send(self, *_: Any) -> None:
-        """Do nothing: ``responses`` has the answers."""
+        """Do nothing, because ``responses`` has the prepared responses."""
 
     def receive(self, _: float) -> ProduceResponse:
         return self.responses.pop(0)
 
     def release(self, _: Any) -> None:
-        """Do nothing: there is one connection."""
+        """Do nothing, because there is only one connection."""
 
     close = release
 

@@ -58,8 +58,10 @@ def shell(readers: Readers, store: ClosedStore, on_joined: Any = None) -> Native
 
 
 def test_consumer_whose_requests_zookeeper_refuses_gets_the_reason() -> None:
-    """Regression: the machine never learnt of the error. A new consumer reported after 30 s that
-    ZooKeeper did not answer, and the calls of a member that lost its access never ended."""
+    """Regression: the consumer's state machine never learnt of the error. A new consumer reported
+    after 30 s that ZooKeeper did not answer, and the calls of a member that lost its access never
+    ended.
+    """
 
     async def main() -> None:
         readers, joined = Readers(), asyncio.Event()

@@ -1,7 +1,7 @@
 """Tests of how a member of a native group claims partitions, and splits a large commit.
 
-A member owns a partition while the partition's owner znode names this member. It commits by writing
-the partition's offset znode.
+A member owns a partition while the partition's owner znode names this member. The member commits by
+writing the partition's offset znode.
 """
 
 from __future__ import annotations

@@ -47,14 +47,16 @@ def test_walker_advances_by_the_last_offset_of_a_batch_not_by_its_record_count()
     assert (walker.offset, walker.position) == (by_hand.END, sum(map(len, batches)))
 
 
-def test_walker_marks_control_and_empty_batches_as_without_rows() -> None:
+def test_walker_marks_control_and_empty_batches_as_batches_without_rows() -> None:
     batches = by_hand.contiguous()
     seen = [each.header.base_offset for each in walked(batches) if not each.is_void]
     assert seen == row_batches(batches)
 
 
 @pytest.mark.parametrize("policy", [OWN_LOG, KAFKA_LOG])
-def test_walker_marks_batches_of_aborted_transactions_as_without_rows(policy: WalkPolicy) -> None:
+def test_walker_marks_batches_of_aborted_transactions_as_batches_without_rows(
+    policy: WalkPolicy,
+) -> None:
     batches = by_hand.contiguous() if policy is OWN_LOG else by_hand.with_gaps()
     found = walked(batches, policy._replace(aborted=by_hand.ABORTED))
     seen = [each.header.base_offset for each in found if not each.is_void]
@@ -70,7 +72,7 @@ def test_non_transactional_batch_of_a_producer_with_an_aborted_transaction_has_r
     assert [each.is_void for each in found] == [True, False, False]
 
 
-def test_walk_from_inside_an_aborted_transaction_marks_its_rest_as_without_rows() -> None:
+def test_walk_from_inside_an_aborted_transaction_returns_no_rows_of_its_rest() -> None:
     batches = by_hand.contiguous()[6:]
     found = walked(batches, OWN_LOG._replace(aborted=by_hand.ABORTED), 18)
     assert [each.header.base_offset for each in found if not each.is_void][:2] == [24, 32]

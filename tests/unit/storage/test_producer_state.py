@@ -1,7 +1,7 @@
 """Tests of producer state: duplicates, sequence gaps, epochs, expiry and snapshots.
 
-The log records the last five batches of each idempotent producer, and the last batch of it that was
-refused.
+The log records the last five batches of each idempotent producer, and the producer's last refused
+batch.
 """
 
 from __future__ import annotations

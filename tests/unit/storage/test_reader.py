@@ -157,7 +157,7 @@ def test_deleted_segment_has_no_open_file() -> None:
     assert deleted() is None
 
 
-def test_segment_that_becomes_active_by_a_truncation_stays_loaded() -> None:
+def test_segment_that_becomes_active_by_a_truncation_keeps_its_files_open() -> None:
     log = filled()
     end = log.reader.chain[1][3].base_offset + 5
     assert log.reader.read(end, 1000, 700).length

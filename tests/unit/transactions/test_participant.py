@@ -1,6 +1,7 @@
 """Tests of a participant: the state of transactions in one partition.
 
-It accepts a producer's write only after the coordinator *verified* that the transaction is open.
+The participant accepts a producer's write only after the coordinator *verified* that the
+transaction is open.
 """
 
 from __future__ import annotations

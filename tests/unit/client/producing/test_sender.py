@@ -375,8 +375,9 @@ def test_rows_of_a_new_producer_fail_if_no_broker_of_the_cluster_has_ever_answer
 
 
 def test_rows_of_a_new_producer_wait_for_silent_brokers_of_a_known_cluster() -> None:
-    """Regression: a new producer of a connected bus failed its first record after five seconds
-    while all brokers restarted."""
+    """Regression: a new producer of a connected client failed its first record after five seconds
+    while all brokers restarted.
+    """
     bench = Bench()
     bench.cluster.has_answered = True
     bench.metadata = NoBrokersError("refused")

@@ -328,7 +328,7 @@ def test_commit_without_a_response_is_repeated_with_the_same_producer_epoch() ->
 
 
 def test_transactional_producer_is_idle_only_between_transactions() -> None:
-    """A bus reuses idle producers.
+    """The client reuses idle transactional producers.
 
     A producer whose ``begin`` was interrupted must not be reused.
     """

@@ -98,9 +98,9 @@ def test_cancelled_operation_sends_no_further_request() -> None:
 def test_closed_connection_does_not_unregister_a_socket_that_reuses_its_descriptor(
     is_disconnected: bool,
 ) -> None:
-    """Regression: the shell removed the descriptor of a closed connection from the event loop one
-    turn later. A socket of another client that had reused the number then heard of no more
-    bytes."""
+    """Regression: the client removed the descriptor of a closed connection from the event loop one
+    turn later. A socket of another client that had reused the number then heard of no more bytes.
+    """
 
     async def main() -> None:
         loop, heard = asyncio.get_running_loop(), asyncio.Event()
