@@ -47,6 +47,7 @@ class LogbusReader(DataSourceReader):
         from pyspark_logbus.partition_reader import read_ranges
 
         modules_are_no_garbage()
-        # If ``partitions()`` is empty, Spark passes an InputPartition of its own, without ranges.
+        # If ``partitions()`` is empty, Spark passes an InputPartition of its own, which has no
+        # ranges: return no rows.
         with error_line():
             yield from read_ranges(getattr(partition, "ranges", ()), self._plan)

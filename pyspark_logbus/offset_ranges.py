@@ -272,8 +272,8 @@ class Admission:
             return settled
         sizes = _sizes(start, settled)
         is_due = self._last_ms is None or now_ms - self._last_ms >= limits.delay_max_ms
-        # A second call for the same start means that the caller has put the batch off, because its
-        # byte limit is not known yet. The batch stays due.
+        # If the batch was due in the last call with the same start, it is still due. The caller put
+        # it off, because its byte limit was not known yet.
         is_due = is_due or start == self._last_start
         if limits.rows_min and not is_due and sum(sizes.values()) < limits.rows_min:
             return start

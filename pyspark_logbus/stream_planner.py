@@ -366,7 +366,8 @@ class StreamPlanner:
                 self._reader.admin,
                 group,
                 explicit=bool(self.options.group_id),
-                # The next run has the same run id, so it need not wait for this lease.
+                # The query's next run has the same run id. It therefore need not wait until this
+                # run's lease of the group expires.
                 run=start.query or _new_query(),
                 lease_ms=group_progress.LEASE_MS,
                 renew_ms=group_progress.RENEW_MS,

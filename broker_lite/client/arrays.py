@@ -106,7 +106,8 @@ def python_of(array: pa.Array | None, count: int) -> Iterator[bytes | None]:
     if data_buffer is None or not count:
         contents: Iterator[bytes | None] = repeat(b"", count)
     else:
-        # Slice by count: in an array that another library built, the buffer may be longer.
+        # Read only ``count`` values: in an array that another library built, the buffers may be
+        # longer.
         if count <= FEW and not array.null_count:
             edges = struct.unpack_from(f"={count + 1}i", offsets_buffer, 4 * array.offset)
             few = memoryview(data_buffer)

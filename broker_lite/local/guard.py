@@ -95,7 +95,8 @@ _OPEN_GUARDS: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    # A forked worker with the pipe open would keep the guard waiting after the parent has ended.
+    # The guard process waits until all copies of its pipe are closed. A forked worker that keeps
+    # its copy open would keep the guard waiting after the parent has ended.
     for guard in list(_OPEN_GUARDS):
         guard._forget_pipe()
 

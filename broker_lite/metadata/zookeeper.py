@@ -339,7 +339,8 @@ class ZooKeeperStore:
             hint = "" if self._is_encrypted else "; if its port has TLS, set " + TLS_ENABLE
             cause = _tls_failure(self._client) or f"no answer in {timeout_s:g} s{hint}"
             raise _unavailable(self._address, cause)
-        # kazoo's report of the connection may still be on its way to the event loop.
+        # kazoo's own report of the connection may still be on its way to the event loop, so do not
+        # wait for it.
         self._take_state(KazooState.CONNECTED, self._kazoo_session_id())
         path = ""
         for part in self._chroot.split("/")[1:]:

@@ -218,9 +218,9 @@ class Mirror:
         for name in names:
             refused = planning.refusal(name, current["topic", name])
             if refused is not None:
-                # Store the positions before ``_set_aside`` drops them. The topic has LogAppendTime,
-                # so the copies' timestamps differ from the source's. Without a stored position, a
-                # later mirror would not recognise them as copies.
+                # Store the positions before ``_set_aside`` drops them. Without a stored position, a
+                # later mirror recognises copies only if their timestamps equal the source's. In a
+                # topic with LogAppendTime they differ.
                 self.save()
                 self._set_aside(name, refused)
                 continue

@@ -40,8 +40,9 @@ class OffsetMap:
         """Record that ``count`` records, at the source from offset ``source`` on, were copied to
         the target, from offset ``target`` on. Return True if this begins a new run."""
         is_new = not self.runs or self.runs[-1].target - self.runs[-1].source != target - source
-        # If both logs have a gap of the same size here, the run continues across it. An offset in
-        # the source's gap then maps to an offset in the target's gap, before the same record.
+        # Both logs may have a gap of the same size before these records. Then the last run simply
+        # continues. An offset in the source's gap is translated to an offset in the target's gap,
+        # which leads to the same next record.
         if is_new:
             self.runs.append(Run(source, target))
         self.source_next, self.target_next = source + count, target + count

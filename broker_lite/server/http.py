@@ -143,8 +143,8 @@ class HttpServer:
             certificate = tls.getpeercert(binary_form=True) if tls is not None else None
             await self._exchange(reader, writer, HttpClient(host, certificate or b""))
             writer.close()
-            # With TLS this waits for the client's close_notify, which may never come; the timeout
-            # of the connection then ends the wait.
+            # With TLS, wait_closed waits for the client's close_notify, which may never come. The
+            # timeout of the connection then ends the wait.
             await writer.wait_closed()
         finally:
             transport.abort()

@@ -257,7 +257,8 @@ class Log:
 
     def _follow_epoch(self, epoch: int, offset: int) -> None:
         if epoch < self.leader_epochs.latest:
-            # This replica may have begun epochs in which it wrote no batch. Remove them.
+            # As a leader, this replica may have begun epochs in which it wrote no batch. Remove
+            # such epochs.
             self._truncate_epochs(offset)
             if epoch < self.leader_epochs.latest:
                 raise CorruptMessageError(

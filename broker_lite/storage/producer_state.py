@@ -110,9 +110,10 @@ class ProducerEntry:
             return None
         oldest = self.batches[0]
         if first <= last < oldest.first_sequence <= first + SEQUENCE_MASK // 2:
-            # The sequences of an epoch begin at 0 and have no gap, so the log got this batch. If
-            # the distance exceeds half the sequence range, the sequences have wrapped, and the
-            # batch is ahead.
+            # The batch is older than the oldest remembered batch. The sequences of an epoch begin
+            # at 0 and have no gap, so the log got the batch at some time. A distance of more than
+            # half the sequence range means instead that the sequences have wrapped, and the batch
+            # is ahead.
             return ProducedBatch(first, last, NO_OFFSET, oldest.base_offset)
         return None
 

@@ -232,7 +232,8 @@ class LogReader:
             stop = self._cut(segment, IndexEntry(base, position), stop, max_bytes, min_one)
         end, stop_position = stop
         if hints is not self.hints:
-            # A truncation or deletion may have removed this range.
+            # During this lookup a truncation or a deletion changed the log, perhaps in this range.
+            # Begin again.
             return self.read(offset, max_bytes, end_offset, min_one)
         if end > self.tail[0] or stop_position < position:
             raise self._removed(end - 1)

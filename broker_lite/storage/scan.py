@@ -175,7 +175,8 @@ def is_whole(file: File, bad: BadBatch, end: int) -> bool:
         if again is None:
             return False
         beyond = again.position
-    # The zeros may begin in the sector after a small batch's last byte: include that sector.
+    # If the batch is small, the first whole sector of zeros may begin only after its last byte:
+    # check one sector more.
     for at in range(-(-bad.position // SECTOR) * SECTOR, min(beyond + SECTOR, end), SECTOR):
         if not file.pread(at, min(SECTOR, end - at)).strip(b"\x00"):
             return False

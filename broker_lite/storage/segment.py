@@ -364,7 +364,8 @@ class Segment:
         """Rebuild both indexes after an index entry led to a position without its batch."""
         index, times = self.rebuilt()
         self._times, self._index = times, index
-        self._store()  # The segment may have been released in the meantime.
+        # Register the indexes as loaded: the segment may have been released in the meantime.
+        self._store()
 
     def release(self) -> None:
         """Drop the file and the indexes from memory; they can be loaded again. Reads in progress

@@ -390,7 +390,7 @@ class FetchCollector:
         self._positions[self._tp] = self._slice_end()
         self._slice, self.at = None, 0
 
-    # Methods that return the records of the open slice.
+    # Methods that return the decoded records of a fetched batch.
 
     def peek_records(self, count: int) -> Iterator[Record]:
         """Yield up to ``count`` records of the open slice (the decoded rows that are being

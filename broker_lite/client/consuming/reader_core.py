@@ -294,14 +294,15 @@ class ReaderCore:
             # Commit the starting offsets. Otherwise the partition's next owner would find no
             # committed offset, start at a later end of the log and skip records.
             yield from self._try_commit(plan.commits)
-        # Until here, a cancelled call leaves the partitions pending, and the next call begins them.
+        # Only now begin the partitions. If the call was cancelled before, they are still pending,
+        # and the next call begins them.
         self.assignment.begin(plan.starts)
         yield from self._call_back(self._callbacks.on_assign, plan.starts.offsets)
 
     def _call_back(self, callback: Callback | None, tps: Iterable[TopicPartition]) -> Task[None]:
         yield Await(call_back(callback, self.consumer, tps))
 
-    # Methods that the shell's thread calls.
+    # Methods that run on the shell's thread, which does the client's I/O.
 
     def _discover_partitions(self, view: ClusterView) -> None:
         self.discovery.discover(view, self.collector.assignment())

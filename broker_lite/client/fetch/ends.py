@@ -198,7 +198,8 @@ class EndOffsetsWatch:
         if led:
             log_ends = yield from self._list(led, min(deadline_ms, cluster.now_ms() + 1000))
         self._topic_ids = topic_ids
-        # A poll may have found meanwhile that an end offset is out of range, and removed it.
+        # If a poll has found meanwhile that an end offset is out of range, it has removed the
+        # offset.
         old = {tp: self._ends.get(tp) or _out_of_range(tp) for tp in tps if tp not in stale}
         return {**old, **log_ends}
 

@@ -299,7 +299,8 @@ class MemberMachine:
         if has_missed_one and self.owned:
             # This static member keeps its member id, but has missed a generation. In that
             # generation the leader may have assigned its partitions to other members, so drop them.
-            # The leader only knew what the member's last join had reported.
+            # The leader could not know better: it saw only the partitions that the member had
+            # reported with its last join.
             self._lose(frozenset(self.owned))
         self.member_id, self.generation = answer.member_id, answer.generation_id
         self._protocol = answer.protocol_name

@@ -138,7 +138,7 @@ class MemberShell:
     def _post(self, event: Event) -> None:
         self._shell.call_soon(partial(self._step, event))
 
-    # Methods that the shell's thread calls.
+    # Methods that run on the shell's thread, which does the client's I/O.
 
     def _step(self, event: Event) -> None:
         now_ms, machine = self._now_ms(), self.machine

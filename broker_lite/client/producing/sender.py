@@ -134,7 +134,7 @@ class Sender:
         limit_bytes = self.delivery.limits_bytes.get(topic, self._config.batch_bytes)
         return min(limit_bytes, self._config.batch_bytes)
 
-    # Methods that run on the shell's thread.
+    # Methods that run on the shell's thread, which does the client's I/O.
 
     def _take(self) -> None:
         self._kicked = False

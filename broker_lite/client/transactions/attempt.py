@@ -94,7 +94,7 @@ class AttemptProducer(Producer):
             self._shut = InvalidTxnStateError("the attempt has ended; call join() before send()")
         self._shell.call_soon(self._stop_keeping)
 
-    # Methods that the shell's thread calls.
+    # Methods that run on the shell's thread, which does the client's I/O.
 
     def _check_delivery(self) -> None:
         """After the first failed batch, fail all records that are not acknowledged yet."""

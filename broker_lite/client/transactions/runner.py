@@ -113,7 +113,7 @@ class TransactionRunner:
             if call is not None:
                 call.on_answer(error)
 
-    # Methods that run on the shell's thread.
+    # Methods that run on the shell's thread, which does the client's I/O.
 
     def _queue(self, call: PendingCall) -> None:
         if self._closed is not None:

@@ -568,7 +568,8 @@ class GroupCoordinator:
             raise NotCoordinatorError(
                 f"group {name!r} was taken over by another broker; find its coordinator"
             )
-        # The group may have become empty, and been dropped from memory, in the meantime.
+        # The group may have become empty in the meantime. It was then dropped from memory, so add
+        # it again.
         self._groups[name] = held
         token = next(self._tokens)
         return await held.parked.ask(token, partial(self._step, held), make(token))

@@ -23,9 +23,9 @@ async def handle(
         known = parts.registry.snapshot.topics_by_id
         for key in message.partitions:
             request.access.check_topic_id(key.topic_id, known)
-        # Leave out topics that this snapshot does not have: the check above did not cover them.
-        # When the attempt sends the first batch for such a partition, the partition's leader checks
-        # the permission to write, and has the partition added then.
+        # Leave out topics that this broker's metadata do not have, because their permissions could
+        # not be checked. When the attempt sends its first batch to such a topic, the leader of the
+        # partition checks the permission, and then asks to add the partition.
         partitions = frozenset(key for key in message.partitions if key.topic_id in known)
         result = await parts.transactions.ask_sink(
             message.sink,

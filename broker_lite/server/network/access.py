@@ -101,13 +101,15 @@ ROWS: Mapping[int, AccessRow] = {
     ApiKey.API_VERSIONS: AccessRow(),
     ApiKey.SASL_AUTHENTICATE: AccessRow(),
     ApiKey.PRODUCE: AccessRow(_OP.WRITE, transactional_id=_OP.WRITE),
-    # READ is for consumers. For a follower's fetch, the handler checks that a broker sent it.
+    # READ is for consumers. For a follower's fetch, the handler checks instead that a broker sent
+    # the request.
     ApiKey.FETCH: AccessRow(_OP.READ),
     ApiKey.LIST_OFFSETS: AccessRow(_OP.DESCRIBE, names=_TOPICS),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: AccessRow(
         _OP.DESCRIBE, instead=_OP.CLUSTER_ACTION, names=_TOPICS
     ),
-    # Metadata has no ``names``: in version 0 an empty list of topics requests all topics.
+    # Metadata has no ``names``, because in version 0 an empty list of topics does not mean no
+    # topics: it requests all topics.
     ApiKey.METADATA: AccessRow(_OP.DESCRIBE),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: AccessRow(_OP.DESCRIBE),
     ApiKey.OFFSET_COMMIT: AccessRow(_OP.READ, _OP.READ),

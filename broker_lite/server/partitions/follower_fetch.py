@@ -357,7 +357,8 @@ class _FollowerFetch:
             if row.allowance < UNLIMITED:
                 self._owner.throttle.spend(one.length)
         for row in self._rows:
-            # The leader epoch and the high watermark may have changed during the disk read.
+            # Check the fetch again: leader epoch and high watermark may have changed during the
+            # disk read.
             self._check(row)
         for row, one in zip(rows, prepared):
             # Ignore a read error of a replica that no longer leads: it may have truncated its log

@@ -281,8 +281,9 @@ class Replica:
         elif self.has_followers and role.log_end_offset != end:
             self.end_waiters.wake()
         if isinstance(event, EpochStarted):
-            # Fetches wait for the new leader epoch to start. If the high watermark equals the start
-            # offset of the epoch already, its advance does not wake them.
+            # Wake the fetches that wait for the new leader epoch to start. If the high watermark
+            # equals the start offset of the epoch already, it does not advance, and would not wake
+            # them.
             self.waiters.wake()
 
     def follower_fetched(self, event: FollowerFetched) -> AnswerFollower:

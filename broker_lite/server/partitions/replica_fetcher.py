@@ -300,8 +300,8 @@ class _Leader:
         if not rows or self._under_way == 2 or self._owner.closed:
             return
         if self._under_way and not self._has_new:
-            # Wait for the answer to the first request. A second one would end its wait at the
-            # leader, and the two would go on ending each other's wait.
+            # Wait for the answer to the first request. At the leader a second request ends the wait
+            # of the first, so the two would go on ending each other's wait.
             return
         if self._busy and not self._under_way:
             self._patience = self._owner.loop.call_later(PATIENCE_MS / 1000, self._patience_ended)

@@ -301,8 +301,8 @@ class ReplicaManager:
         """
         end = replica.participant.end
         # A marker with ``raises_epoch`` carries the epoch of its transaction plus one, so subtract
-        # one. A verified producer with a higher epoch is already in the next transaction, whose
-        # first batch may be waiting.
+        # one. If the coordinator has verified the producer with a higher epoch, the producer is
+        # already in its next transaction, whose first batch may be waiting.
         current = [
             end(m.producer_id, m.producer_epoch - m.raises_epoch, m.transaction_number)
             for m in markers
@@ -575,7 +575,8 @@ class ReplicaManager:
                 self.storage_failed(as_storage_error(error))
                 return
             if not self._closed:
-                # The partition may have been assigned to this broker again during the deletion.
+                # Apply the metadata again: the partition may have been assigned to this broker
+                # again during the deletion.
                 self._reapply(key)
 
         self.disk.keep(lambda: forget(key, now_ms), done)
