@@ -39,7 +39,7 @@ def decode_rows(buffer: Buffer, header: BatchHeader) -> list[Row]:
     an unknown codec. If a header key is not valid UTF-8, its wrong bytes become replacement
     characters, as in Java.
     """
-    body = rows_body(buffer, header)
+    body = bytes(rows_body(buffer, header))
     rows: list[Row] = []
     position = 0
     try:
@@ -59,18 +59,17 @@ def decode_rows(buffer: Buffer, header: BatchHeader) -> list[Row]:
 
 
 def decode_entries(buffer: Buffer, header: BatchHeader) -> list[tuple[bytes | None, bytes | None]]:
-    """Decode only the keys and values of the batch of rows at the start of ``buffer``, in a quarter
-    of the time of ``decode_rows``.
+    """Decode only the keys and values of the batch of rows at the start of ``buffer``, in half of
+    the time of ``decode_rows``.
 
     The caller checks the CRC. Raises the same errors as ``decode_rows``.
     """
     body = bytes(rows_body(buffer, header))
-    view = memoryview(body)
     entries: list[tuple[bytes | None, bytes | None]] = []
     at, size = 0, len(body)
     try:
         for _ in range(header.record_count):
-            length, at = read_varint(view, at)
+            length, at = read_varint(body, at)
             end = at + length
             if length < 0 or end > size:
                 raise CorruptMessageError(f"a record of {length} bytes extends beyond its batch")
@@ -80,24 +79,9 @@ def decode_entries(buffer: Buffer, header: BatchHeader) -> list[tuple[bytes | No
             at += 1
             while body[at] > 0x7F:  # Skip the offset delta.
                 at += 1
-            at += 1
-            fields: list[bytes | None] = []
-            for _ in (0, 1):
-                raw = body[at]
-                if raw > 0x7F:
-                    length, at = read_varint(view, at)
-                else:
-                    length, at = (raw >> 1) ^ -(raw & 1), at + 1
-                if length < 0:
-                    fields.append(None)
-                    continue
-                if length > end - at:
-                    raise CorruptMessageError(
-                        f"a field of {length} bytes extends beyond its record"
-                    )
-                fields.append(body[at : at + length])
-                at += length
-            entries.append((fields[0], fields[1]))
+            key, at = _read_bytes(body, at + 1, end)
+            value, at = _read_bytes(body, at, end)
+            entries.append((key, value))
             at = end
     except IndexError as error:
         raise CorruptMessageError("a record extends beyond its batch") from error
@@ -187,7 +171,7 @@ def batch_of_rows(header: BatchHeader, body: Buffer) -> bytearray:
     return out
 
 
-def _read_row(body: memoryview, position: int, header: BatchHeader) -> tuple[Row, int]:
+def _read_row(body: bytes, position: int, header: BatchHeader) -> tuple[Row, int]:
     length, position = read_varint(body, position)
     end = position + length
     if length < 0 or end > len(body):
@@ -226,23 +210,34 @@ def _read_row(body: memoryview, position: int, header: BatchHeader) -> tuple[Row
     return Row(header.base_offset + offset_delta, timestamp, key, value, tuple(headers)), end
 
 
-def read_varint(body: memoryview, position: int) -> tuple[int, int]:
+def read_varint(body: Buffer, position: int) -> tuple[int, int]:
     """Decode the zigzag varint at ``position``. Return its value and the position after it. Raises
     IndexError if the body ends within it."""
-    byte = body[position]
-    raw = byte & 0x7F
-    for shift in range(7, 7 * _VARINT_BYTES_MAX, 7):
+    raw = body[position]
+    position += 1
+    if raw >= 0x80:
+        byte = body[position]
+        position += 1
+        raw = raw & 0x7F | (byte & 0x7F) << 7
+        if byte >= 0x80:
+            raw, position = _read_long_varint(body, position, raw)
+    return (raw >> 1) ^ -(raw & 1), position
+
+
+def _read_long_varint(body: Buffer, position: int, raw: int) -> tuple[int, int]:
+    """Decode the rest of a varint of more than two bytes. ``raw`` holds the first 14 bits."""
+    for shift in range(14, 7 * _VARINT_BYTES_MAX, 7):
+        byte = body[position]
+        position += 1
+        raw |= (byte & 0x7F) << shift
         if byte < 0x80:
             break
-        position += 1
-        byte = body[position]
-        raw |= (byte & 0x7F) << shift
     if byte >= 0x80 or raw > _UINT64:
         raise CorruptMessageError("a varint is longer than 64 bits")
-    return (raw >> 1) ^ -(raw & 1), position + 1
+    return raw, position
 
 
-def _read_bytes(body: memoryview, position: int, end: int) -> tuple[bytes | None, int]:
+def _read_bytes(body: bytes, position: int, end: int) -> tuple[bytes | None, int]:
     length, position = read_varint(body, position)
     if length < 0:
         if length != -1:
@@ -250,7 +245,7 @@ def _read_bytes(body: memoryview, position: int, end: int) -> tuple[bytes | None
         return None, position
     if length > end - position:
         raise CorruptMessageError(f"a field of {length} bytes extends beyond its record")
-    return bytes(body[position : position + length]), position + length
+    return body[position : position + length], position + length
 
 
 def _write_row(out: bytearray, row: Row, base_offset: int, base_timestamp: int) -> None:
