@@ -10,8 +10,9 @@ flushes every batch and the state of the coordinator to disk before it answers; 
 ``coordinator_killed``: the time from the kill of a producer's coordinator until its commit returns,
 on three brokers. The broker restarts after each kill. Without Maven, Kafka's figures are missing.
 
-``idle_ids``: one broker starts with IDS idle transactional ids, and without ids. ``load_ms`` is the
-difference of the times until the broker can describe an id of every state partition.
+``idle_ids``: one broker starts with few transactional ids, with IDS idle ids, and after CHANGES
+changes of the few ids. ``load_ms`` and ``changed_ms`` are how much later than at the first start
+the broker can describe an id of every state partition.
 
 ``sink``: one broker and one Spark session run both guarantees, each round in the reverse order of
 the round before. ``write`` and ``stream`` are one batch of SINK_ROWS rows, from Parquet and from a
@@ -55,7 +56,7 @@ WARM_S = 2.0
 WAIT_S = 60.0
 SINK_ROWS, SINK_PARTITIONS = 1_200_000, 4
 SINK_ROW = b"%0200d"
-IDS, IDS_CONNECTIONS = 100_000, 64
+IDS, IDS_CONNECTIONS, CHANGES = 100_000, 64, 128_000
 STARTS = 3
 TRIGGERS, TRIGGERS_WARM = 40, 10
 GUARANTEES = ("at_least_once", "exactly_once")
@@ -188,9 +189,12 @@ async def begin_ids(host: str, port: int, names: list[str]) -> None:
 
 
 def idle_ids(count: int) -> dict[str, Any]:
-    """Measure the start of a coordinator with many transactional ids, and with few."""
-    few = [f"idle-{number}" for number in range(60)]
+    """Measure the start of a coordinator with few transactional ids, with many, and after many
+    changes of the few ids.
+    """
+    few = [f"idle-{number}" for number in range(IDS_CONNECTIONS)]
     names = few + [f"idle-{number}" for number in range(len(few), count)]
+    changes = few * (CHANGES // len(few))
     with LocalCluster(1) as cluster, Admin(cluster.bootstrap_servers) as admin:
         (broker,) = cluster.brokers
         # The first producer creates the topic __transaction_state.
@@ -205,12 +209,13 @@ def idle_ids(count: int) -> dict[str, Any]:
             return time.perf_counter() - began
 
         took = []
-        for rows in (few, names):
+        for rows in (few, names, changes):
             asyncio.run(begin_ids(broker.host, broker.port, rows))
             took.append(statistics.median(start() for _ in range(STARTS)))
     return {
         "ids": count,
         "load_ms": round(1000 * (took[1] - took[0])),
+        "changed_ms": round(1000 * (took[2] - took[0])),
         "few_ms": round(1000 * took[0]),
     }
 

@@ -41,10 +41,11 @@ this many bytes."""
 COPY_RATIO = 4
 """The state is copied to the end of the log once the batches since the last copy have this many
 times the bytes of all keys and values. This keeps the log short without copying too often."""
-COPY_BATCHES = 40_000
+COPY_BATCHES = 8_000
 """The state is also copied after this number of batches since the last copy, or after half as many
 batches as there are keys, whichever is more. This bounds the time for which a new leader loads the
-partition: about 150,000 batches a second, whatever their size."""
+partition: about 200,000 batches a second, whatever their size. Copies of 17,000 keys cost the
+leader 2 µs a batch."""
 _MARK = struct.Struct(">BQI")
 """Layout of the records that begin and end a copy of the state: kind, number of the copy, and count
 of copied keys (0 at the beginning).

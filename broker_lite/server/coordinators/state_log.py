@@ -372,17 +372,14 @@ def _replay(reader: LogReader, end_offset: int) -> Replay:
     walker = BatchWalker(WalkPolicy(checks_crc=True), offset)
     while walker.offset < end_offset:
         log_slice = reader.read(walker.offset, READ_BYTES, end_offset)
-        walker.position = log_slice.position
+        walker.position, offset = log_slice.position, walker.offset
         try:
-            batches = list(walker.walk(log_slice.read()))
+            for batch in walker.walk(log_slice.read()):
+                replay.batch(batch.buffer, batch.header)
         except BadBatch as bad:
             raise CorruptMessageError(f"{reader.key}: {bad}") from None
-        if not batches:
-            raise CorruptMessageError(
-                f"{reader.key}: nothing can be read at offset {walker.offset}"
-            )
-        for batch in batches:
-            replay.batch(batch.buffer, batch.header)
+        if walker.offset == offset:
+            raise CorruptMessageError(f"{reader.key}: nothing can be read at offset {offset}")
     return replay
 
 
