@@ -251,8 +251,9 @@ class StreamPlanner:
         # Spark keeps no initial offset, so the first batch's end records its start.
         begin = start.topics if is_first else None
         if end is start and not is_first:
-            # Skip later calls until a log end moves. With minOffsetsPerTrigger they must run,
-            # because maxTriggerDelay can make a batch due without new records.
+            # If nothing is new, later planning calls need not plan until a log end moves. With
+            # minOffsetsPerTrigger every call must plan, because maxTriggerDelay can make a batch
+            # due without new records.
             if nothing_new and not self.options.rows_min:
                 self._idle = (start, live)
             return document

@@ -141,7 +141,8 @@ class Meter:
         of_before = self._before
         for role, seen in self._seen.items():
             after[role] = after.get(role, 0.0) + sum(seen.values())
-            # The clients' times include waited-for children, so subtract the servers among them.
+            # The operating system adds the time of ended servers to that of the client process
+            # which started them, so subtract it.
             after[CLIENTS] -= sum(seen.values())
         for role, spent in after.items():
             cpu = max(spent - of_before.get(role, 0.0), 0.0)

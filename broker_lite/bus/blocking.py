@@ -258,8 +258,8 @@ class Bus:
             config=build(ConsumerConfig, options, self._options),
             callbacks=Callbacks(on_assign, on_revoke, on_lost),
         )
-        # Both sets refer to their members weakly. Add each stream as well as ``opened``: the caller
-        # may drop ``opened`` and use a stream alone.
+        # ``_streams`` and ``_consumers`` refer to their members weakly. Add each stream as well as
+        # ``opened``: the caller may drop ``opened`` and use a stream alone.
         self._streams.add(opened)
         self._consumers.update(opened)
         return opened

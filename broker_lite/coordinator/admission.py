@@ -45,7 +45,8 @@ def refusal(group: str, limits: GroupLimits, roster: Roster, event: Join) -> Log
         )
     reason = unreadable(event.protocol_type, event.protocols)
     if reason is not None:
-        # Kafka's coordinator answers a subscription that it cannot decode with the same error.
+        # Kafka's coordinator, too, answers INCONSISTENT_GROUP_PROTOCOL if it cannot decode a
+        # subscription.
         return InconsistentGroupProtocolError(
             f"the consumer's subscription cannot be decoded {reason}; encode it as "
             "ConsumerProtocolSubscription, or join with another protocol type"

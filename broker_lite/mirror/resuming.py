@@ -82,7 +82,8 @@ class Resumer:
             end = ends((copy.tp,), LATEST_TIMESTAMP)[copy.tp]
             resume_at = OffsetAndEpoch(end, NO_EPOCH) if end < at else None
         if resume_at is None:
-            # It is unknown where the logs differ. Fetch again, without a check of leader epochs.
+            # It is unknown from which offset on the source's records differ from the copied ones.
+            # Fetch again, without a check of leader epochs.
             copy.position.lineage.forget()
         else:
             gone = f"offsets {resume_at.offset} to {at - 1}"

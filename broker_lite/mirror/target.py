@@ -268,8 +268,8 @@ class MirrorTarget:
         left.failed.add(tp)
         error = error_for(row.error_code, row.error_message or "")
         if isinstance(error, OutOfOrderSequenceError) or not row.error_code:
-            # It is unknown whether the batch is written. The caller must read the target's log, and
-            # continue with a new producer epoch.
+            # The broker may or may not have written the batch. The caller must read the target's
+            # log, and continue with a new producer epoch.
             self._lost = RequestTimedOutError(
                 f"{tp}: the target no longer knows this mirror's producer: {error}"
             )

@@ -315,8 +315,9 @@ class NativeMachine:
 
     def _registered(self, refused: Refused | None) -> None:
         if refused is not None and refused.reason == "exists":
-            # Either this session created the registration, and ZooKeeper's answer was lost. Or it
-            # belongs to an earlier session of this consumer, which expires soon.
+            # The registration exists already. Either this session created it, and ZooKeeper's
+            # answer was lost. Or it belongs to an earlier session of this consumer, which expires
+            # soon.
             path = znodes.consumer_path(self._group, self._consumer)
             self._requests.get(path, self._check_registration)
         elif refused is not None:

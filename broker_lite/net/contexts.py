@@ -236,7 +236,7 @@ def server_context(tls: TlsSettings, *, asks_clients: bool = True) -> ssl.SSLCon
             _load_revocations(context, tls.crl, tls.prefix + "ssl.crl.location")
         required = tls.client_auth == "required"
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
-        # A resumed session would skip the check of the client's certificate.
+        # Allow no resumption of TLS sessions: it would skip the check of the client's certificate.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
     return context

@@ -131,6 +131,7 @@ class PartitionQueue:
                 if batch.sequence >= 0 and not batch.maybe_appended:
                     batch.renumber()
                 elif batch.sequence >= 0 and batch.identity == self.identity:
-                    # This batch keeps its sequence, so the next batch's sequence follows it.
+                    # A batch that may be in the log keeps its sequence, so the next batch's
+                    # sequence follows it.
                     self.next_sequence = (batch.sequence + batch.row_count) & SEQUENCE_MASK
         return not self.queue
