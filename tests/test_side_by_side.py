@@ -342,7 +342,9 @@ def test_benchmark_report_says_whether_a_missed_goal_is_within_reach(
 def test_growth_benchmark_stops_the_servers_of_the_benchmark_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise the meter would count servers that stop during a measurement as clients."""
+    """Otherwise the meter of processor time would count servers that stop during a measurement as
+    clients.
+    """
     growth, order = importlib.import_module("peers.rows.growth"), []
     with peers("bench").Bench() as bench:
         monkeypatch.setattr(bench, "stop_all", lambda: order.append("ended"))

@@ -222,7 +222,9 @@ def test_failed_reauthentication_ends_the_connection(secured: LocalCluster) -> N
     connection.close()
 
 
-def test_no_other_request_is_answered_before_login(secured: LocalCluster) -> None:
+def test_no_request_except_those_of_the_login_is_answered_before_the_login(
+    secured: LocalCluster,
+) -> None:
     connection = PlainConnection(secured.bootstrap_servers)
     with pytest.raises(EOFError):
         connection.call(MetadataRequest(None))

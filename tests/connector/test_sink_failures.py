@@ -362,7 +362,7 @@ def test_second_batch_write_with_the_same_transactional_id_fences_the_first(
         third.write(7, "again")
 
 
-def test_repeated_batch_with_other_rows_is_skipped_if_an_option_allows_it(
+def test_repeated_batch_with_other_rows_is_skipped_if_the_sink_option_allows_it(
     make: Callable[..., Run],
 ) -> None:
     run = make()

@@ -460,7 +460,7 @@ def state_versions_are_not_compared(patch: Patch) -> None:
 
 @plant
 def lost_response_counts_as_applied(patch: Patch) -> None:
-    """Plant a fault: a leader treats a write whose response was lost as applied."""
+    """Plant a fault: a leader treats an ISR write whose response was lost as applied."""
 
     async def hopeful(store: Any, operations: Any, wait_connected: Any) -> Any:
         try:

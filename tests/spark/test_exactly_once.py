@@ -160,7 +160,7 @@ def test_query_that_is_stopped_in_the_middle_of_a_batch_holds_back_no_reader(
     assert visible(bus, target) == sorted([*rows, "later", "later"])
 
 
-def test_repeated_batch_with_other_rows_fails_or_is_skipped_as_the_option_says(
+def test_repeated_batch_with_other_rows_fails_unless_the_sink_option_allows_to_skip_it(
     queries, bus, copied
 ):
     source, target, checkpoint = copied

@@ -196,7 +196,7 @@ def test_undecodable_columns_with_a_correct_crc_are_not_reported_as_corruption(
     assert values(content(behind)) == [b"behind"]
 
 
-def test_range_check_detects_damage_to_fields_outside_the_crc(log: Log) -> None:
+def test_check_of_a_fetched_range_detects_damage_to_fields_outside_the_crc(log: Log) -> None:
     """The CRC does not cover the base offset and the leader epoch of a batch."""
     for n in range(3):
         append(log, rows_batch([b"%d" % n * 20]), epoch=3)
