@@ -118,7 +118,8 @@ def _typed(folder: Path) -> str:
     """Return a folder's path for a shell: relative to the current folder or to the home folder, if
     it is below one of them."""
     for find_root, prefix in ((Path.cwd, ""), (Path.home, "~/")):
-        # The current folder may have been deleted, and a user may have no home folder.
+        # Skip a folder that does not exist: the current folder may have been deleted, and a user
+        # may have no home folder.
         with contextlib.suppress(ValueError, OSError, RuntimeError):
             return prefix + shlex.quote(str(folder.relative_to(find_root())))
     return shlex.quote(str(folder))

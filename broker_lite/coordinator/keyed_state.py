@@ -319,7 +319,8 @@ class KeyedState:
         assert copy is not None
         copy.is_writing = False
         if batch.kind == _BEGIN:
-            # All batches before ``begin`` are settled, so ``values`` is the state as of ``begin``.
+            # The outcome of every batch before the ``begin`` record is known, so ``values`` is the
+            # state as of that record.
             copy.begin_offset, copy.left = batch.base_offset, dict.fromkeys(self.values)
             self._dirty_bytes = self._dirty_batches = 0
         elif batch.kind == _END:

@@ -713,13 +713,14 @@ class GroupOffsets:
         The znodes that every write of a coordinator checks are deleted last.
         """
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
-        # After the release, a join or commit must make a new claim. ZooKeeper then refuses this
-        # deletion. With the old claim, a new generation could begin during the listing of znodes.
+        # After the release, a join or commit must make a new claim, and then ZooKeeper refuses this
+        # deletion. Under the old claim, a new generation could begin while this method lists the
+        # znodes.
         self.release(claim)
         checks, version = claim.checks, claim.version
-        # Leave out the znodes of live native members and of open transactions. If there are any,
-        # ZooKeeper refuses to delete their parents. The parents are in the first write, so in that
-        # case no znode is deleted.
+        # Do not delete the znodes of live native members and of open transactions. As long as there
+        # are any, ZooKeeper refuses to delete their parents, and so the whole first write, which
+        # contains the parents.
         parents = znodes.consumers_path(claim.group), znodes.pending_path(claim.group)
         theirs = tuple(f"{parent}/" for parent in parents)
         below = [each async for each in self._below(group)]

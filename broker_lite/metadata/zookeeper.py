@@ -345,7 +345,7 @@ class ZooKeeperStore:
         path = ""
         for part in self._chroot.split("/")[1:]:
             path += f"/{part}"
-            # Other programs may have created the parents of the chroot.
+            # Go on if another program has created a parent of the chroot.
             with contextlib.suppress(NodeExistsError):
                 await self._request("create", self._client.create_async, path, b"", acl=self._acl)
 

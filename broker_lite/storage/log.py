@@ -574,7 +574,7 @@ class Log:
         active.damaged = any(d.segment_base == active.base_offset for d in self.reader.corruption)
         active.save_indexes()
         for segment in (*closed, active):
-            # A closed segment may still hold bytes that no flush has synced.
+            # Flush closed segments, too: a segment may still hold bytes that no flush has synced.
             if segment is active or not segment.is_synced:
                 segment.datasync()
         self._files.sync_dir(self.directory)

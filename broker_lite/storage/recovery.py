@@ -239,7 +239,8 @@ class _Opening:
         segment.open_writable()
         start = segment.load_prefix(self.recovery_point if self._epochs_known else 0)
         if point != UNBOUNDED:
-            # The page cache may hold bytes that a failed fsync of an earlier process never wrote.
+            # Read from the disk: the page cache may hold bytes that a failed fsync of an earlier
+            # process never wrote.
             segment.file.forget_cached(start.position)
         limit = following if following != UNBOUNDED else max(point, segment.base_offset)
         rescan = segment.rescan(

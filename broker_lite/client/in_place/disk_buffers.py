@@ -89,7 +89,8 @@ def _new(front: int, size: int) -> DiskBuffer:
     begin = front + -(address + front) % HUGE_BYTES
     huge = size - size % HUGE_BYTES
     if huge and _HUGE >= 0:
-        with contextlib.suppress(OSError):  # The kernel may lack huge pages.
+        # A kernel without huge pages refuses the call: continue without them.
+        with contextlib.suppress(OSError):
             memory.madvise(_HUGE, begin, huge)
     return DiskBuffer(memory, begin)
 

@@ -139,7 +139,7 @@ class LocalRange:
             self._may_pass_cache = False
             return
         # The test whether ``looked_at`` is in the page cache may itself have read that page into
-        # the cache.
+        # the cache: drop the page later.
         if begins_in_memory:
             page = looked_at - looked_at % _PAGE_BYTES
             self._brought.append((page, min(page + _PAGE_BYTES, self._end)))

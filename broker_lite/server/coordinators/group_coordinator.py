@@ -414,8 +414,8 @@ class GroupCoordinator:
             kept_ms = self._config.offsets_retention_minutes * MINUTE
             since_ms = max(since_ms or 0, newest_ms)
         # ``since_ms`` is None if no broker has claimed the group since its coordinator died. Return
-        # True: the caller then claims the group, which starts its time without members, and asks
-        # again.
+        # True, so that the caller claims the group. The group's time without members begins with
+        # this claim, and the caller asks again.
         return since_ms is None or self._clock.now_ms() - since_ms >= kept_ms
 
     def close(self) -> None:

@@ -252,7 +252,9 @@ class Replica:
             self.role.check_leader(leader_epoch)
             return
         except NotLeaderError:
-            pass  # Raise outside the handler: a chained exception would keep these frames alive.
+            # Raise the error outside the handler. Within it, Python would chain the exception and
+            # so keep these frames alive.
+            pass
         raise NotLeaderError(f"this broker does not lead {self}; refresh the metadata")
 
     def deliver(self, event: Event) -> None:
