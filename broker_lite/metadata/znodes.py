@@ -447,9 +447,8 @@ def encode_state(value: LeaderAndIsr) -> bytes:
 
 
 def decode_state(path: str, data: bytes, version: int) -> LeaderAndIsr:
-    """Decode the state of a partition. ``version`` is the version of its znode, which is not in the
-    JSON.
-    """
+    """Decode the state of a partition. The JSON lacks the version of the znode; ``version`` gives
+    it."""
     value = decode_value(path, data)
     return LeaderAndIsr(
         value["leader"],

@@ -520,7 +520,8 @@ class ZooKeeperStore:
         """Send a request through kazoo, after the reads that are queued, and return the answer.
 
         Errors of the connection and the session become CoordinationUnavailableError. Without a
-        connection it raises at once, because kazoo would queue the request and send it later.
+        connection the method raises at once, because kazoo would queue the request and send it
+        later.
         """
         self._send_reads()  # Send the batched reads first, so that requests keep their order.
         return await self._answered(

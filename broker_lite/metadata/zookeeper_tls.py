@@ -33,9 +33,8 @@ class ZooKeeperTls(NamedTuple):
     checks_host_name: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """Return an SSL context with the certificates of these files. Raises InvalidConfigError for
-        a file that cannot be used.
-        """
+        """Return an SSL context with the certificates in ``truststore`` and ``keystore``. Raises
+        InvalidConfigError for a file that cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.checks_host_name

@@ -2,8 +2,9 @@
 
 A producer of transaction version 1 sends the request before its first TxnOffsetCommit; the group
 coordinator later verifies that the transaction includes the group. For a producer of version 2
-(KIP-890), the group coordinator adds the group. In both cases the group coordinator sends this
-request too, with a tagged field of logbus, and its answer has tagged fields.
+(KIP-890), the group coordinator adds the group. To verify or to add the group, the group
+coordinator sends this request too, with a tagged field of logbus. The answer to the group
+coordinator has tagged fields.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         try:
             if times[name] > 1:
                 raise InvalidRequestError(
-                    "an entity occurs more than once in the request; name each entity once"
+                    "an entity (user, client id, ip) is named twice in the request; name each once"
                 )
             await _alter(parts, row, validate_only=message.validate_only)
         except LogbusError as raised:
