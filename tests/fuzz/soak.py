@@ -2,7 +2,7 @@
 
 Run ``python -m fuzz.soak --seconds 600 --only sasl --first 0``. A target ends after its number of
 inputs (``INPUTS``), and leaves its unused time to the targets after it. A failure prints its target
-and seed; ``--first SEED --count 1`` repeats the failure. For every thousandth input, the allocated
+and seeds; ``--first SEED --count N`` repeats the failure. For every thousandth input, the allocated
 memory is checked. The result is ``benchmarks/results/fuzz.json``.
 """
 
@@ -45,14 +45,16 @@ def _run(name: str, target: Target, first: int, count: int, seconds: float) -> d
     began = time.monotonic()
     done, size, rss = 0, 0, 0
     while done < count and time.monotonic() - began < seconds:
-        seed = first + done
+        seeds = range(first + done, first + min(done + target.together, count))
         try:
-            is_watched = target.is_remote and done % WATCHED_EVERY == WATCHED_EVERY // 2
-            size += _watched(target, seed) if is_watched else once(target, seed)
+            if target.is_remote and done % WATCHED_EVERY == WATCHED_EVERY // 2:
+                _check_memory(target, seeds[0])
+            size += target.all_at_once([random.Random(seed) for seed in seeds])
         except BaseException:
-            print(f"target {name}, seed {seed}: --only {name} --first {seed} --count 1")
+            again = f"--only {name} --first {seeds[0]} --count {len(seeds)}"
+            print(f"target {name}, seeds from {seeds[0]} on: {again}")
             raise
-        done += 1
+        done += len(seeds)
         if done == WARM_UP:
             rss = _rss()
     grown = max(0, _rss() - rss) if done > WARM_UP else 0
@@ -66,18 +68,12 @@ def _run(name: str, target: Target, first: int, count: int, seconds: float) -> d
     }
 
 
-def once(target: Target, seed: int) -> int:
-    """Run the target on the input of one seed; return the input's size in bytes."""
-    return target.once(random.Random(seed))
-
-
-def _watched(target: Target, seed: int) -> int:
+def _check_memory(target: Target, seed: int) -> None:
     """Run an input and check the memory it allocates; retry, because the first run fills caches."""
     size, peak = _measured(target, seed)
     if peak > _allowed(size):
         size, peak = _measured(target, seed)
     assert peak <= _allowed(size), f"{peak} bytes were allocated for an input of {size}"
-    return size
 
 
 def _allowed(size: int) -> int:
@@ -88,7 +84,7 @@ def _measured(target: Target, seed: int) -> tuple[int, int]:
     """Run an input; return its size and the peak of allocated bytes."""
     tracemalloc.start()
     try:
-        size = once(target, seed)
+        size = target.once(random.Random(seed))
         return size, tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -66,14 +66,20 @@ LOGINS_A_WORLD = 2000
 class Target:
     """A fuzz target.
 
-    If ``is_remote``, its input comes from the network and must not exhaust memory.
+    If ``is_remote``, its input comes from the network and must not exhaust memory. ``together`` is
+    the number of inputs that ``all_at_once`` runs, 1 unless inputs spend their time waiting.
     """
 
     is_remote = True
+    together = 1
 
     def once(self, rng: random.Random) -> int:
         """Feed one random input to the code; return its size in bytes."""
         raise NotImplementedError
+
+    def all_at_once(self, rngs: list[random.Random]) -> int:
+        """Feed several random inputs to the code; return their size in bytes."""
+        return sum(map(self.once, rngs))
 
     def close(self) -> None:
         """Close the sockets of the target. By default, a target has no socket."""
@@ -289,6 +295,9 @@ class Live(_World):
     in this process, on a real event loop.
     """
 
+    # Answers to failed logins are delayed, by 100 ms or more.
+    together = 50
+
     def __init__(self) -> None:
         super().__init__()
         config = BrokerConfig(
@@ -308,7 +317,14 @@ class Live(_World):
         self._listener.start(self._real, begin)
 
     def once(self, rng: random.Random) -> int:
-        return self._real.run_until_complete(self._connect(rng))
+        return self.all_at_once([rng])
+
+    def all_at_once(self, rngs: list[random.Random]) -> int:
+        self._sessions.clear()
+        return sum(self._real.run_until_complete(self._connect_all(rngs)))
+
+    async def _connect_all(self, rngs: list[random.Random]) -> list[int]:
+        return await asyncio.gather(*map(self._connect, rngs))
 
     def close(self) -> None:
         self._listener.close()
@@ -318,7 +334,6 @@ class Live(_World):
 
     async def _connect(self, rng: random.Random) -> int:
         stream = self._stream(rng)
-        self._sessions.clear()
         # Clients of one address would use up its ports, because a closed connection keeps its port
         # for a minute.
         address = f"127.1.{rng.randrange(1, 250)}.1"
