@@ -321,7 +321,9 @@ class Live(_World):
 
     def all_at_once(self, rngs: list[random.Random]) -> int:
         self._sessions.clear()
-        return sum(self._real.run_until_complete(self._connect_all(rngs)))
+        size = sum(self._real.run_until_complete(self._connect_all(rngs)))
+        self.parts.logins.sweep()  # A broker does this every second.
+        return size
 
     async def _connect_all(self, rngs: list[random.Random]) -> list[int]:
         return await asyncio.gather(*map(self._connect, rngs))
@@ -336,7 +338,8 @@ class Live(_World):
         stream = self._stream(rng)
         # Clients of one address would use up its ports, because a closed connection keeps its port
         # for a minute.
-        address = f"127.1.{rng.randrange(1, 250)}.1"
+        # Too many failures from one address also lengthen the delay of its next failure.
+        address = f"127.{rng.randrange(1, 250)}.{rng.randrange(1, 250)}.1"
         reader, writer = await asyncio.open_connection(
             *self._listener.bound, local_addr=(address, 0)
         )
