@@ -127,9 +127,9 @@ class ClusterSecurity:
         return {key: value for key, value in settings.items() if key not in given}
 
     def write_client_configs(self, servers: str, password: str = "") -> None:
-        """Write admin.conf and admin.properties, the login of user admin at the brokers
-        ``servers``. Do nothing if the files have these addresses already. An empty ``password``
-        means the password in the present files."""
+        """Write admin.conf and admin.properties, with which clients log in as user admin at the
+        brokers ``servers``. Do nothing if the files already have these addresses. An empty
+        ``password`` keeps the password of the present files."""
         known = self._admin() if self.client_config.exists() else {}
         password = password or known["sasl.password"]
         ca = str(self.folder / "clients-ca.pem")

@@ -28,11 +28,14 @@ def rebuild_producers(
     reader: LogReader, snapshots: ProducerSnapshots, files: Files, directory: str, now_ms: int
 ) -> ProducerState:
     """Load the newest valid snapshot at or below the log's end, and replay the batches after it.
+    Raises OSError.
 
     The replay reads only headers. Opening a log does not verify checksums below the recovery point,
     and a flipped bit in a header could fence a producer. The replay therefore verifies the checksum
-    of every batch that does not continue its producer's sequence. The replay starts early enough to
-    complete transaction indexes that miss transactions. Raises OSError.
+    of every batch that does not continue its producer's sequence.
+
+    If the transaction index of a segment misses transactions, the replay starts early enough to add
+    them.
     """
     end = reader.log_end_offset
     bases, segments = reader.chain

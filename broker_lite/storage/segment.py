@@ -522,10 +522,11 @@ class Segment:
     # Methods that find a batch.
 
     def find(self, offset: int, end: int) -> LogBatch:
-        """Return the batch that holds ``offset``, which lies before position ``end``.
+        """Return the batch that holds ``offset``, which lies before position ``end``. Raises
+        BadBatch.
 
-        Raises BadBatch. If the index entry does not lead to its batch, rebuild the indexes once and
-        retry.
+        If the batch at the index entry itself is invalid, the indexes may be wrong. The method then
+        rebuilds them and searches once more before it raises.
         """
         try:
             return self.find_from(self.index.floor(offset), offset, end)

@@ -161,9 +161,8 @@ def encode_slot(slot: SinkSlot) -> bytes:
 
 
 def decode_slot(value: bytes) -> SinkSlot:
-    """Return the state of a slot (producer id) from the value in the log. Raises ProtocolError for
-    other bytes.
-    """
+    """Decode the value of a slot's record. A slot is a producer id of a sink. Raises ProtocolError
+    if the bytes are no such value."""
     reader = _reader(value)
     epoch, batch, task, attempt, timeout_ms = reader.unpack(_SLOT)
     sink, run = reader.string(), reader.string()

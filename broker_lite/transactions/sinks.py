@@ -51,8 +51,8 @@ from broker_lite.transactions.sink_records import (
 from broker_lite.transactions.transaction import EPOCH_LAST, NEVER, Now
 
 ANSWER_MS = 1_000
-"""Maximum time (ms) for which the answer to a committed decision waits for the markers. The markers
-are written even if the answer does not wait for them."""
+"""Maximum time (ms) for which the answer to EndBatch waits for the transaction markers. Markers
+that are still missing are written after the answer."""
 RETRY_MS = 1_000
 """Time in ms after which the coordinator writes a record again that the log refused. This applies
 to records for which no request waits; otherwise the request fails."""

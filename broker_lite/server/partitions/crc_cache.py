@@ -81,9 +81,8 @@ class CrcCache:
         self.rows_from = min(self.rows_from, offset)
 
     def is_recent(self, now_ms: int, start: int) -> bool:
-        """Return whether all offsets from ``start`` on were appended within the last ``TRUST_MS``,
-        and their pages are still in the page cache.
-        """
+        """Return whether all records from offset ``start`` on were appended within the last
+        ``TRUST_MS`` and are still in the page cache."""
         since = now_ms - TRUST_MS
         return self._left_ms <= since and any(
             at_ms > since and start >= offset for at_ms, offset in self._marks

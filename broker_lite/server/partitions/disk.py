@@ -173,8 +173,9 @@ class Worker(threading.Thread):
         self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._is_called = self._is_ended = False
         self._in_flight_count = 0
-        """Number of jobs in the previous group of jobs, plus the jobs that were queued when that
-        group was answered. About as many producers may send again."""
+        """Number of jobs in the previous group, plus the jobs that were queued when the previous
+        group was answered. A smaller group waits, because about as many producers may soon send
+        their next batch."""
         self._coalesce_until_us = 0
         """Monotonic time (microseconds) until which a small group of appends waits for more."""
         self._appends = disk.metrics.histogram("append_duration_seconds")

@@ -1,8 +1,12 @@
 """Deliver ``Tick`` events to the state machines of replicas, which read no clock.
 
-Replicas whose topic flushes by time receive flush ticks while they have unflushed records. Replicas
-of partitions with several replicas always receive slow ticks. Each of the two timers runs only
-while a replica needs it. ``replica_manager`` owns the timers.
+A flush tick tells a replica to check whether its flush is due. Replicas whose topic flushes by time
+receive flush ticks while they have unflushed records.
+
+A slow tick tells a leader to look for lagging followers, and a follower to retry failed operations.
+Replicas of partitions with several replicas always receive slow ticks.
+
+Each of the two timers runs only while a replica needs it. ``replica_manager`` owns the timers.
 """
 
 from __future__ import annotations
@@ -20,8 +24,7 @@ above 1 check whether a flush is due."""
 
 SLOW_TICK_MS = 1000
 """Maximum time in ms between two slow ticks. On a slow tick, leaders look for lagging followers,
-and followers retry failed operations.
-"""
+and followers retry failed operations."""
 
 
 class Ticks:
