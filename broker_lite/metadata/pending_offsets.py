@@ -84,8 +84,8 @@ PartWrite = AddPart | EndPart
 
 
 def group_cost(group: str) -> int:
-    """Return an upper bound of the bytes that one group adds to a write: those of the checks of the
-    coordinator's claim, or of the path of one offset."""
+    """Return an upper bound of two sizes in bytes, which grow with the group's name: the checks in
+    one write that this broker still coordinates the group, and the path of one offset."""
     return 300 + 3 * len(group)
 
 

@@ -95,7 +95,10 @@ def _options(tokens: list[str]) -> dict[str, str]:
     for name, sign, value in zip(*[iter(tokens)] * 3, strict=True):
         is_pair = sign == "=" and not isinstance(sign, _Text)
         if not is_pair or isinstance(name, _Text) or name in options:
-            raise InvalidConfigError(f"sasl.jaas.config: option {name[:40]!r} is broken; {_CURE}")
+            raise InvalidConfigError(
+                f"sasl.jaas.config: option {name[:40]!r} is repeated or not a pair name=value; "
+                f"{_CURE}"
+            )
         if "class" in name.lower() or "callback" in name.lower():
             raise InvalidConfigError(
                 f"sasl.jaas.config: option {name[:40]!r} names Java code, which logbus never runs"

@@ -82,7 +82,8 @@ class AddToSlot(NamedTuple):
 
 
 class SlotMarked(NamedTuple):
-    """All markers of one ``SlotMarkers`` are written. A deleted partition counts as written."""
+    """All commit or abort markers of one task attempt (``SlotMarkers``) are written. A deleted
+    partition counts as written."""
 
     producer_id: int
     epoch: int

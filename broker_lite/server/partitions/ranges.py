@@ -244,7 +244,7 @@ def _prepare(row: WantedRange, max_bytes: int, first_max: int, copied_max: int) 
 
     With ``first_max`` above 0, the range has at least one batch, even if that batch is larger than
     ``max_bytes``, and the batch may decompress to ``first_max`` bytes of rows. A range of at most
-    ``copied_max`` bytes is copied.
+    ``copied_max`` bytes is copied into memory. A larger one is sent from the segment file.
     """
     log_slice = row.reader.read(row.offset, max_bytes, row.end_offset, first_max > 0)
     if log_slice.length == 0:
