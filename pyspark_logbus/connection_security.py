@@ -16,10 +16,12 @@ from typing import Any
 
 from broker_lite.client.client_config import FILE, OPTIONS, security_of_file, security_of_options
 from broker_lite.client.discovery import security_for
+from broker_lite.client.transport.access_tokens import with_token
 from broker_lite.config.client_security import KEY_PASSWORD, ClientSecurity
 from broker_lite.config.secret import Secret
 from broker_lite.errors import InvalidConfigError
 from broker_lite.model import PLAIN
+from broker_lite.security.bearer import AccessToken
 
 log = logging.getLogger("pyspark_logbus")
 
@@ -57,7 +59,7 @@ def for_tasks(
     """Return the security settings to pickle into Spark's tasks, with these replacements:
 
     - SCRAM: keys, which are valid for this cluster only, in place of the password;
-    - OAUTHBEARER: the present access token in place of the client secret;
+    - OAUTHBEARER: the present access token in place of the client secret (``task_token``);
     - PLAIN: none. The tasks receive the password, and this function logs a warning.
 
     Raises the login's error, NoBrokersError if no broker answers within ``timeout_ms``, and
@@ -73,6 +75,8 @@ def for_tasks(
         )
     if not isinstance(security.secret, Secret):
         return security
+    if security.token_url:
+        return with_token(security)
     if security.mechanism == PLAIN and security.username not in _warned:
         _warned.add(security.username)
         log.warning(
@@ -98,3 +102,12 @@ def for_tasks(
     _derived.clear()
     _derived[key] = now, secured
     return secured
+
+
+def task_token(security: QuerySecurity) -> AccessToken | None:
+    """Return the present access token of a query with OAUTHBEARER, to pickle for tasks. Return None
+    for other mechanisms, and if tasks fetch their own tokens."""
+    if not isinstance(security, ClientSecurity) or not security.token_url:
+        return None
+    secret = with_token(security).secret
+    return secret if isinstance(secret, AccessToken) else None

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from broker_lite.config.client_security import ClientSecurity
+from broker_lite.security.bearer import AccessToken
 from pyspark_logbus.connection_security import QuerySecurity, for_tasks
 from pyspark_logbus.offset_ranges import OffsetRange
 
@@ -44,13 +46,24 @@ class ReadPlan:
         )
         return self if security is self.security else replace(self, security=security)
 
+    def with_token(self, token: AccessToken | None) -> ReadPlan:
+        """Return the plan with a newer access token, unless ``token`` is None."""
+        if token is None or not isinstance(self.security, ClientSecurity):
+            return self
+        return replace(self, security=replace(self.security, secret=token))
+
 
 class ReadTask(InputPartition):
-    """The ranges that one task reads, in reading order."""
+    """The ranges that one task reads, in reading order.
 
-    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+    Spark pickles the plan of a stream once, but the tasks of each batch anew. So a task of a stream
+    with OAUTHBEARER has the access token (``token``).
+    """
+
+    def __init__(self, ranges: tuple[OffsetRange, ...], token: AccessToken | None = None) -> None:
         super().__init__(None)
         self.ranges = ranges
+        self.token = token
 
     def __repr__(self) -> str:
         named = (f"{r.topic}-{r.partition} [{r.start}, {r.end})" for r in self.ranges)

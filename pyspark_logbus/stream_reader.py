@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from broker_lite.errors import LogbusError
+from pyspark_logbus.connection_security import task_token
 from pyspark_logbus.error_line import error_line, pickled_error_line
 from pyspark_logbus.read_task import ReadPlan, ReadTask
 from pyspark_logbus.worker_process import modules_are_no_garbage
@@ -98,7 +99,10 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @error_line()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [ReadTask(ranges) for ranges in self._planning().ranges(start, end)]
+        planned = self._planning().ranges(start, end)
+        assert self._plan is not None
+        token = task_token(self._plan.security)
+        return [ReadTask(ranges, token) for ranges in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Only executors import pyarrow and the fetching client; planning imports this module, too.
@@ -107,7 +111,8 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert self._plan is not None
         modules_are_no_garbage()
         with error_line():
-            yield from read_ranges(getattr(partition, "ranges", ()), self._plan)
+            plan = self._plan.with_token(getattr(partition, "token", None))
+            yield from read_ranges(getattr(partition, "ranges", ()), plan)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing, because Spark calls this method one batch late and never for the last batch.

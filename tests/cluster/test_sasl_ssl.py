@@ -244,9 +244,23 @@ def check_tasks(servers: str, login: dict[str, str]) -> None:
     given["kafka.sasl.login.callback.handler.class"] = (
         "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
     )
-    source = DefaultSource({"bootstrap.servers": servers, "subscribe": "t", **given})
+    given |= {"bootstrap.servers": servers, "subscribe": "t", "startingOffsets": "earliest"}
+    source = DefaultSource(given)
     planned = pickle.dumps(source.streamReader(source.schema()))
     assert b"AccessToken" in planned and b"of carol" not in planned
+    # Spark pickles the reader of a stream once. A later batch must not use its expired token.
+    reader = source.streamReader(source.schema())
+    executor = pickle.loads(planned)
+    try:
+        start = reader.initialOffset()
+        end = until(lambda: reader.latestOffset(start, ReadAllAvailable()), lambda at: at != start)
+        until(lambda: time.time() * 1000 > executor._plan.security.secret.ends_ms)
+        tasks = pickle.dumps(reader.partitions(start, end))
+        assert b"of carol" not in tasks
+        batches = [rows for task in pickle.loads(tasks) for rows in executor.read(task)]
+        assert b"ours" in [value for rows in batches for value in rows["value"].to_pylist()]
+    finally:
+        reader.stop()
 
 
 def test_asyncio_clients_log_in_over_tls(secured: Secured) -> None:
