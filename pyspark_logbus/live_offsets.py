@@ -18,6 +18,7 @@ from broker_lite.model import OffsetAndEpoch
 from pyspark_logbus.connection_security import connection_security
 from pyspark_logbus.offset_ranges import Live, LiveTopic
 from pyspark_logbus.offset_reader import matching, named_topics
+from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
 
 UNKNOWN_END = OffsetAndEpoch(-1)
@@ -48,8 +49,9 @@ class LiveOffsets:
         self._snapshot: EndsSnapshot | None = None
         self._live: Live | None = None
         self._missing_since: dict[str, float] = {}
-        self.seen: dict[tuple[str, int], int] = {}
-        """The last known log end by topic id and partition number, also of deleted topics."""
+        self.seen: dict[str, dict[int, int]] = {}
+        """The last known log ends, by topic id and partition number. They include the ends of
+        deleted topics until ``forget_deleted``."""
 
     def close(self) -> None:
         self._watch.close()
@@ -85,10 +87,18 @@ class LiveOffsets:
             for topic in topics.values():
                 for number, end in topic.ends.items():
                     if end.offset >= 0:
-                        self.seen[topic.topic_id, number] = end.offset
+                        self.seen.setdefault(topic.topic_id, {})[number] = end.offset
             version = before.version + 1 if before is not None else 1
             self._live = Live(snapshot.view.cluster_id, topics, version)
         return self._live
+
+    def forget_deleted(self, position: SourceOffset) -> None:
+        """Forget the log ends of deleted topics that are not in the query's position."""
+        known = self._live.topics if self._live is not None else {}
+        kept = {topic.topic_id for topic in known.values()}
+        kept |= {topic.topic_id for topic in position.topics.values()}
+        for topic_id in self.seen.keys() - kept:
+            del self.seen[topic_id]
 
     def _topic(self, name: str, snapshot: EndsSnapshot) -> LiveTopic:
         ends, transactions = {}, {}

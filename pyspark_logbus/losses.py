@@ -30,6 +30,8 @@ class Losses:
         self._monotonic = monotonic
         self._suspects: dict[tuple[str, str, int], float] = {}
         self._accepted: set[tuple[str, str, int, int]] = set()
+        """The losses that are logged and counted, by ``_key``: those of the query's present
+        position, which every planning call finds again, and those of its next batch."""
 
     @property
     def are_suspected(self) -> bool:
@@ -38,11 +40,12 @@ class Losses:
         return bool(self._suspects)
 
     def confirmed(self, losses: list[Loss]) -> list[Loss]:
-        """Return the losses that are certain: log ends that moved back at least ``grace_s`` ago,
-        and all losses of other kinds.
+        """Return those of ``losses``, the losses of the query's present position, that are certain:
+        log ends that moved back at least ``grace_s`` ago, and all losses of other kinds.
 
         A log end may move back briefly while a partition's leader changes.
         """
+        self._accepted &= set(map(_key, losses))
         if not losses and not self._suspects:
             return losses
         now = self._monotonic()
@@ -67,9 +70,8 @@ class Losses:
         if losses and self._ends_query:
             raise plan.data_loss(losses)
         for loss in losses:
-            key = (loss.kind, loss.topic, loss.partition, loss.first)
-            if key not in self._accepted:
-                self._accepted.add(key)
+            if _key(loss) not in self._accepted:
+                self._accepted.add(_key(loss))
                 self.row_count += loss.rows
                 log.warning("[LOGBUS_DATA_LOSS] the query continues without %s", loss)
         return frozenset(
@@ -77,3 +79,7 @@ class Losses:
             for loss in losses
             if loss.kind == plan.REGRESSED
         )
+
+
+def _key(loss: Loss) -> tuple[str, str, int, int]:
+    return loss.kind, loss.topic_id, loss.partition, loss.first

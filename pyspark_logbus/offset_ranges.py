@@ -94,7 +94,7 @@ class Loss(NamedTuple):
     """A range of records of one partition that a query cannot read.
 
     The range is ``first`` to ``end`` (exclusive); an ``end`` of -1 is unknown. ``detail`` is the
-    reason, for error messages.
+    reason, for error messages. ``topic_id`` is the id of the topic that had the records.
     """
 
     kind: str
@@ -103,6 +103,7 @@ class Loss(NamedTuple):
     first: int
     end: int
     detail: str
+    topic_id: str = ""
 
     @property
     def rows(self) -> int:
@@ -135,7 +136,7 @@ def data_loss(losses: Collection[Loss]) -> DataLossError:
 
 
 def find_losses(
-    start: SourceOffset, live: Live, topics: Topics, seen: Mapping[tuple[str, int], int]
+    start: SourceOffset, live: Live, topics: Topics, seen: Mapping[str, Mapping[int, int]]
 ) -> list[Loss]:
     """Return the losses at the position ``start``: deleted topics and partitions, ends that moved
     back, and topics that the options (``topics``) no longer name.
@@ -162,10 +163,10 @@ def find_losses(
             elif number not in now.ends:
                 kind, detail = GONE, f"partition {number} does not exist any more"
             elif 0 <= now.ends[number].offset < at.offset:
-                losses.append(_regression(name, number, at, now.ends[number]))
+                losses.append(_regression(name, before.topic_id, number, at, now.ends[number]))
             if kind:
-                end = seen.get((before.topic_id, number), -1)
-                losses.append(Loss(kind, name, number, at.offset, end, detail))
+                end = seen.get(before.topic_id, {}).get(number, -1)
+                losses.append(Loss(kind, name, number, at.offset, end, detail, before.topic_id))
     return losses
 
 
@@ -175,7 +176,9 @@ def unsubscribed(topics: Topics) -> str:
     return f"the query no longer subscribes to it, but to {topics.describe()}"
 
 
-def _regression(name: str, number: int, at: OffsetAndEpoch, now: OffsetAndEpoch) -> Loss:
+def _regression(
+    name: str, topic_id: str, number: int, at: OffsetAndEpoch, now: OffsetAndEpoch
+) -> Loss:
     return Loss(
         REGRESSED,
         name,
@@ -184,6 +187,7 @@ def _regression(name: str, number: int, at: OffsetAndEpoch, now: OffsetAndEpoch)
         at.offset,
         f"partition {name}-{number}'s offset was changed from {at.offset} to {now.offset} "
         f"(leader epoch {at.leader_epoch}, now {now.leader_epoch})",
+        topic_id,
     )
 
 

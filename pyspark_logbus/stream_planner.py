@@ -230,6 +230,7 @@ class StreamPlanner:
     ) -> Document:
         target = self._available_now_target(start, live) if self._is_available_now else live
         cut_back = self._losses.judge(self._losses.confirmed(self._find_losses(start, live)))
+        self._live.forget_deleted(start)
         self._checked = True
         is_first = document == self._initial
         wait_for_group = is_first and self.options.starting == offsets.GROUP and not unlimited
@@ -431,9 +432,10 @@ class StreamPlanner:
                     if tp in fresh
                     else f"records before offset {row.offset} were deleted before they were read"
                 )
-                losses.append(Loss(plan.LATE, *tp, item.start, row.offset, detail))
+                losses.append(Loss(plan.LATE, *tp, item.start, row.offset, detail, item.topic_id))
             elif row is None and tp in fresh:
-                losses.append(Loss(plan.GONE, *tp, item.start, item.end, "the topic was deleted"))
+                detail = "the topic was deleted"
+                losses.append(Loss(plan.GONE, *tp, item.start, item.end, detail, item.topic_id))
         self._losses.judge(losses)
         clipped = []
         for item in ranges:
@@ -479,14 +481,15 @@ class StreamPlanner:
         topic = live.topics.get(item.topic)
         if topic is not None and topic.topic_id == item.topic_id:
             return True
-        end = self._live.seen.get((item.topic_id, item.partition), item.end)
+        end = self._live.seen.get(item.topic_id, {}).get(item.partition, item.end)
         kind, reason = plan.GONE, "the topic was deleted"
         topics = self.options.topics
         if not topics.reads(TopicPartition(item.topic, item.partition)):
             kind, reason = plan.UNSUBSCRIBED, plan.unsubscribed(topics)
         elif topic is not None:
             kind, reason = plan.RECREATED, "the topic was deleted and recreated"
-        self._losses.judge([Loss(kind, item.topic, item.partition, item.start, end, reason)])
+        lost = item.topic, item.partition, item.start, end, reason, item.topic_id
+        self._losses.judge([Loss(kind, *lost)])
         return False
 
 

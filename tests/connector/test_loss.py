@@ -78,6 +78,51 @@ def test_recreated_topic_is_data_loss_however_many_records_it_has(planner, bus, 
     assert rows(lax, first, end) == [(0, 0, count)]
 
 
+def test_each_recreation_of_a_topic_is_logged_and_counted(planner, bus, make_topic, caplog):
+    """Regression: later losses at the same offset were neither logged nor counted."""
+    topic = make_topic(5)
+    plan = planner(subscribe=topic, startingOffsets="earliest", failOnDataLoss="false")
+
+    def read(at):
+        return until(
+            lambda: plan.latest_offset(at, unlimited=False),
+            lambda end: topic in end["topics"] and ends(end, topic) == [5],
+        )
+
+    at = read(plan.initial_offset())
+    for count in (1, 2, 3):
+        fill(bus, topic, 3)
+        until(plan._live.now, lambda live: live.topics[topic].ends[0].offset == 8)
+        bus.delete_topic(topic)
+        make_topic(5, name=topic)
+        at = read(at)
+        assert plan.report()["lostRecords"] == 3 * count
+        assert caplog.text.count(f"the query continues without {topic}-0 [5, 8)") == count
+
+
+def test_planner_keeps_nothing_about_topics_that_were_deleted_long_ago(planner, bus, make_topic):
+    first = make_topic(1)
+    plan = planner(
+        subscribePattern=f"{first}.*", startingOffsets="earliest", failOnDataLoss="false"
+    )
+
+    def planned(at, expected):
+        return until(
+            lambda: plan.latest_offset(at, unlimited=False),
+            lambda end: {name: ends(end, name) for name in end["topics"]} == expected,
+        )
+
+    at = planned(plan.initial_offset(), {first: [1]})
+    for number in range(3):
+        name = make_topic(1, 1, name=f"{first}-{number}")
+        at = planned(at, {first: [1], name: [1, 1]})
+        bus.delete_topic(name)
+        at = planned(at, {first: [1]})
+    plan.latest_offset(at, unlimited=False)
+    assert list(plan._live.seen) == [at["topics"][first]["id"]]
+    assert not plan._losses._accepted
+
+
 def test_deleted_topic_of_a_running_query_is_data_loss(planner, bus, make_topic, caplog):
     kept, gone = make_topic(1), make_topic(7)
     given = {"subscribe": f"{kept},{gone}", "startingOffsets": "earliest"}

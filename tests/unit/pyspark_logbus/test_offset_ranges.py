@@ -369,7 +369,7 @@ def test_end_offset_decreases_with_a_truncated_log_if_data_loss_is_allowed():
 
 
 def test_lost_range_of_a_deleted_topic_ends_at_its_last_known_end_offset():
-    found = find_losses(offset({"t": [5]}), live({}), seen={("id-t", 0): 8})
+    found = find_losses(offset({"t": [5]}), live({}), seen={"id-t": {0: 8}})
     assert [(loss.first, loss.end, loss.rows) for loss in found] == [(5, 8, 3)]
     assert "t-0 [5, 8)" in str(found[0])
 
