@@ -57,8 +57,11 @@ def source_schema(include_headers: bool) -> StructType:
 
 
 def check_user_schema(schema: StructType) -> None:
-    """Check that the schema has only the source's eight columns, each at most once, with its exact
-    type. Raises InvalidSchemaError."""
+    """Check that the schema has at least one of the source's eight columns, each at most once, with
+    its exact type, and no other columns. Raises InvalidSchemaError."""
+    if not schema.fields:
+        # An Arrow batch without columns has no rows.
+        raise InvalidSchemaError(f"the schema has no columns; use some of {', '.join(COLUMNS)}")
     for field in schema.fields:
         kind = COLUMNS.get(field.name)
         if kind is None:

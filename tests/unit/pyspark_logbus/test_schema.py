@@ -65,6 +65,7 @@ def test_users_schema_may_select_columns_in_any_order():
         (struct(offset=IntegerType()), "'offset' is bigint"),
         (struct(Value=BinaryType()), "'Value'"),
         (struct(headers=MapType(StringType(), BinaryType())), "'headers'"),
+        (struct(), "the schema has no columns"),
         (StructType([StructField("key", BinaryType(), nullable=False)]), "NOT NULL"),
         (
             StructType([StructField("key", BinaryType()), StructField("key", BinaryType())]),
