@@ -88,9 +88,14 @@ def lag_of(progress: Mapping[str, Any]) -> list[QueryLag]:
 
 
 def _document(offset: Any) -> dict[str, Any]:
-    """Return an offset of a progress report as a dict, empty for a missing offset. Spark may write
-    the offset as a JSON document or as a text that holds JSON."""
-    offset = json.loads(offset) if isinstance(offset, str) else offset
+    """Return an offset of a progress report as a dict; empty for a missing offset, and for one of
+    another source. Spark may write an offset of logbus as a JSON document or as a text that holds
+    JSON. Offsets of other sources may be any text."""
+    if isinstance(offset, str):
+        try:
+            offset = json.loads(offset)
+        except ValueError:
+            return {}
     return offset if isinstance(offset, dict) else {}
 
 

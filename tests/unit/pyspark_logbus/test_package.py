@@ -195,6 +195,7 @@ def test_lag_is_read_from_spark_progress():
             {"latestOffset": latest, "endOffset": end, "numInputRows": 2},
             {"latestOffset": {"other": 1}},
             {"latestOffset": None},
+            {"latestOffset": "shard-3", "startOffset": "shard-1", "endOffset": "shard-2"},
         ],
     }  # fmt: skip
     [lag] = lag_of(progress)
