@@ -465,6 +465,21 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
+def _warn_of_misplaced(values: Parsed, *, reads: bool) -> None:
+    """Log one warning for options that only the sink has in a source (``reads``), or the other way
+    round. They are no error, because a program may give both the same options."""
+    names = [
+        option.name
+        for option in OPTIONS
+        if option.name in values and not (option.reads if reads else option.writes)
+    ]
+    here, there = ("source", "sink") if reads else ("sink", "source")
+    said = f"these options have no effect in a {here}: {', '.join(names)}; give them to the {there}"
+    if names and said not in _warned:
+        _warned.add(said)
+        log.warning("%s", said)
+
+
 def _warn_of_replacement(name: str, text: str, why: str, replacement: str) -> None:
     said = f"{name}={text.strip()}"
     if text.strip().lower() != replacement and said not in _warned:
@@ -536,6 +551,7 @@ def read_options(values: Parsed, bootstrap_servers: str, *, streaming: bool) -> 
 
     Raises InvalidConfigError for an option that only the other kind of query has.
     """
+    _warn_of_misplaced(values, reads=True)
     starting_option, starting = _start_of(values, streaming)
     ending_option, ending = _end_of(values, streaming)
     if not streaming:
@@ -594,6 +610,7 @@ def write_options(
     get = _with_defaults(values)
     acks = get("acks")
     _check_exactly_once(values, streaming)
+    _warn_of_misplaced(values, reads=False)
     return WriteOptions(
         bootstrap_servers=bootstrap_servers,
         topic=values.get("topic", ""),

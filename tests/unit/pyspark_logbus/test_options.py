@@ -151,6 +151,21 @@ def test_unsupported_tuning_options_of_kafka_are_ignored_with_one_warning(caplog
     assert len(said) == 1
 
 
+def test_options_of_the_other_side_are_ignored_with_one_warning(caplog, monkeypatch):
+    """Regression: a query with deliveryGuarantee=exactly_once at its source was at least once,
+    without a word."""
+    monkeypatch.setattr(options, "_warned", set())
+    caplog.set_level(logging.WARNING, logger="pyspark_logbus")
+    found = options.parse({"subscribe": "t", "topic": "u", "deliveryGuarantee": "exactly_once"})
+    for _ in range(2):
+        options.read_options(found, "h:1", streaming=True)
+        options.write_options(found, "h:1", streaming=True)
+    assert [row.getMessage() for row in caplog.records] == [
+        "these options have no effect in a source: topic, deliveryGuarantee; give them to the sink",
+        "these options have no effect in a sink: subscribe; give them to the source",
+    ]
+
+
 @pytest.mark.parametrize(("given", "taken"), [("gzip", "zstd"), ("Snappy", "lz4")])
 def test_unsupported_codecs_are_replaced_with_one_warning(given, taken, caplog):
     caplog.set_level(logging.WARNING, logger="pyspark_logbus")
