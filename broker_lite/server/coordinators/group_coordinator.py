@@ -348,7 +348,8 @@ class GroupCoordinator:
                 self._drop(
                     coordinated,
                     NotCoordinatorError(
-                        "this broker registered again; find the group's coordinator"
+                        "this broker has registered in ZooKeeper again, so another broker may "
+                        f"coordinate group {name!r}; find its coordinator"
                     ),
                 )
         # Also release the claims of groups without members: their next coordinator may delete such

@@ -187,7 +187,8 @@ class SinkCoordinator:
         for job in led.jobs.values():
             job.is_cancelled = True
         error = NotCoordinatorError(
-            "this broker no longer coordinates the sink; find the sink's coordinator again"
+            f"this broker no longer leads __transaction_state-{partition}, which has the sink; "
+            "find the sink's coordinator again"
         )
         self._step(led, Deposed(error))
 
@@ -232,7 +233,8 @@ class SinkCoordinator:
         led = self._led.get(partition)
         if led is None:
             raise NotCoordinatorError(
-                "this broker does not coordinate the sink; find the sink's coordinator again"
+                f"this broker does not lead __transaction_state-{partition}, which has the sink; "
+                "find the sink's coordinator again"
             )
         request = make(next(self._tokens))
         if isinstance(request, ev.JoinBatch) and request.timeout_ms > self._timeout_max_ms:

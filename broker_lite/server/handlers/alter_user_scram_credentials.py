@@ -115,11 +115,13 @@ def _credential(
     time, the credential also has the keys of that password."""
     if not ITERATIONS_MIN <= row.iterations <= ITERATIONS_MAX:
         raise UnacceptableCredentialError(
-            f"iterations={row.iterations}: give {ITERATIONS_MIN} to {ITERATIONS_MAX}"
+            f"user {row.name!r}: iterations={row.iterations}; "
+            f"give {ITERATIONS_MIN} to {ITERATIONS_MAX}"
         )
     if not 0 < len(row.salt) <= SALT_BYTES_MAX or not row.salted_password:
         raise UnacceptableCredentialError(
-            f"salt or salted password is empty, or the salt exceeds {SALT_BYTES_MAX} bytes"
+            f"user {row.name!r}: the salt or the salted password is empty, or the salt has more "
+            f"than {SALT_BYTES_MAX} bytes"
         )
     keys = keys_of_salted(mechanism, row.salted_password, row.salt, row.iterations)
     fresh = ScramCredential(row.salt, row.iterations, (keys.pair(),))
@@ -128,7 +130,8 @@ def _credential(
         return fresh
     if before is None or (before.salt, before.iterations) != (row.salt, row.iterations):
         raise UnacceptableCredentialError(
-            f"user {row.name!r} has no former password with this salt that could be kept"
+            f"user {row.name!r} has no former password with this salt and number of iterations, so "
+            "none can stay valid"
         )
     if not 0 < keep_old_ms <= KEEP_OLD_MS_MAX:
         raise UnacceptableCredentialError(

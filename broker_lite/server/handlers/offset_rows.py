@@ -115,7 +115,7 @@ def _checked_offset(
     limit = parts.config.offset_metadata_bytes_max
     if len(metadata.encode("utf-8")) > limit:
         raise OffsetMetadataTooLargeError(
-            f"{key}: the metadata is longer than {limit} bytes; commit less metadata"
+            f"{key}: the metadata of the offset has more than {limit} bytes; commit less metadata"
         )
     return CommittedOffset(
         row.committed_offset,
