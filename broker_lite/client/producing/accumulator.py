@@ -55,6 +55,7 @@ class OpenRows(Outcome):
     """
 
     __slots__ = (
+        "deadline_ms",
         "has_keys",
         "headers",
         "is_open",
@@ -79,6 +80,7 @@ class OpenRows(Outcome):
         self.size_bytes = 0
         self.limit_bytes = limit_bytes
         self.timestamp_ms = -1
+        self.deadline_ms = 0.0
 
     def set_optional_fields(
         self,
@@ -129,7 +131,7 @@ class Chunk(Outcome):
     partition of each row (-1: the producer chooses). If it is None, the producer chooses for all.
     """
 
-    __slots__ = ("columns", "requested", "size_bytes", "timestamp_ms")
+    __slots__ = ("columns", "deadline_ms", "requested", "size_bytes", "timestamp_ms")
 
     def __init__(
         self,
@@ -147,6 +149,7 @@ class Chunk(Outcome):
         self.requested = requested
         self.size_bytes = size_bytes
         self.timestamp_ms = timestamp_ms
+        self.deadline_ms = 0.0
 
     def take_columns(self) -> tuple[Columns, PartitionIndex | int | None]:
         assert self.columns is not None
@@ -155,6 +158,8 @@ class Chunk(Outcome):
 
 
 Waiting = OpenRows | Chunk
+"""Rows that are not in batches yet. The sender sets their ``deadline_ms``, the time (ms) at which
+they fail, when it receives them."""
 
 
 class RowPiece(NamedTuple):
@@ -175,9 +180,7 @@ class TopicShape(NamedTuple):
     sticky: Sticky
 
 
-def split(
-    rows: Waiting, shape: TopicShape, batch_bytes: int, deadline_ms: float
-) -> list[ProducerBatch]:
+def split(rows: Waiting, shape: TopicShape, batch_bytes: int) -> list[ProducerBatch]:
     """Split rows by partition into batches of about ``batch_bytes`` at most. A larger row becomes a
     batch of its own.
 
@@ -206,7 +209,7 @@ def split(
                     piece,
                     timestamp_ms=rows.timestamp_ms,
                     size_bytes=share,
-                    deadline_ms=deadline_ms,
+                    deadline_ms=rows.deadline_ms,
                     outcome=rows,
                 )
             )

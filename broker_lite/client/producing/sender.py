@@ -106,7 +106,9 @@ class Sender:
         self._on_finished = on_finished
         self._unplaced: dict[str, list[Waiting]] = {}
         self._sticky: dict[str, Sticky] = {}
-        self._shapes: dict[str, tuple[ClusterView, TopicShape]] = {}
+        self._shapes: dict[str, TopicShape] = {}
+        """Shapes of topics by the metadata ``_shapes_view``."""
+        self._shapes_view = cluster.view
         self._kicked = False
         self._is_renewing = False
         self._is_identifying = False
@@ -140,6 +142,7 @@ class Sender:
         self._kicked = False
         while self.inbox:
             rows = self.inbox.popleft()
+            rows.deadline_ms = self._shell.now_ms() + self._config.delivery_timeout_ms
             if self._closed:
                 self._give_up(rows, ClosedError("the producer was closed"))
             else:
@@ -155,11 +158,10 @@ class Sender:
         shape = self._shape(rows.topic)
         if shape is None:
             self._unplaced[rows.topic] = [rows]
-            self._learn(rows.topic)
+            self._learn(rows.topic, rows.deadline_ms)
             return
         try:
-            deadline_ms = self._shell.now_ms() + self._config.delivery_timeout_ms
-            batches = split(rows, shape, self.batch_bytes(rows.topic), deadline_ms)
+            batches = split(rows, shape, self.batch_bytes(rows.topic))
         except LogbusError as error:
             self._give_up(rows, error)
             return
@@ -169,9 +171,12 @@ class Sender:
         view = self._cluster.view
         if self._shell.now_ms() - self._cluster.view_ms > self._config.metadata_max_age_ms:
             self.delivery.stale.add(topic)
+        if self._shapes_view is not view:
+            self._shapes_view = view
+            self._shapes.clear()
         known = self._shapes.get(topic)
-        if known is not None and known[0] is view:
-            return known[1]
+        if known is not None:
+            return known
         metadata = view.topics.get(topic)
         if metadata is None or metadata.error is not None or not metadata.partitions:
             return None
@@ -179,17 +184,13 @@ class Sender:
         if sticky is None:
             sticky = self._sticky[topic] = Sticky(random.randrange(1 << 16))
         available = [row.partition for row in metadata.partitions if row.leader in view.brokers]
-        shape = TopicShape(len(metadata.partitions), available, sticky)
-        self._shapes[topic] = (view, shape)
+        shape = self._shapes[topic] = TopicShape(len(metadata.partitions), available, sticky)
         return shape
 
-    def _learn(self, topic: str) -> None:
-        now_ms = self._shell.now_ms()
+    def _learn(self, topic: str, deadline_ms: float) -> None:
         spawn(
             self._shell,
-            requests.known_topics(
-                self._cluster, (topic,), now_ms + self._config.delivery_timeout_ms
-            ),
+            requests.known_topics(self._cluster, (topic,), deadline_ms),
             lambda found: self._learned(topic, found),
         )
 

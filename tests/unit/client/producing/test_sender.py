@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
 
@@ -12,7 +13,7 @@ from support.client_world import ONE, OTHER_ID, TOPIC_ID, Asked, World
 from support.java_partitions import partition_for
 
 from broker_lite.client.arrays import binary_of
-from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.operations.cluster import Cluster, ClusterView
 from broker_lite.client.producing.accumulator import Chunk, OpenRows
 from broker_lite.client.producing.futures import Outcome, RecordFuture
 from broker_lite.client.producing.sender import Sender
@@ -387,6 +388,35 @@ def test_rows_of_a_new_producer_wait_for_silent_brokers_of_a_known_cluster() -> 
     bench.world.run(5_000)
     bench.world.the(ApiKey.PRODUCE).produced(**{f"p{next(iter(bench.produced()))}": (100, -1)})
     assert rows.error is None
+
+
+def test_delivery_timeout_includes_the_wait_for_the_topics_metadata() -> None:
+    """Regression: rows whose topic was unknown for long got the whole time again afterwards, and
+    failed only after twice ``delivery.timeout.ms``."""
+    bench = Bench(delivery_timeout_ms=60_000)
+    bench.cluster.has_answered = True
+    bench.metadata = NoBrokersError("refused")
+    rows = bench.rows((b"k", b"v"))
+    bench.world.run(50_000)
+    bench.metadata = metadata(leader=-1)
+    bench.world.run(11_000)
+    assert rows.error is not None
+    assert rows.error.name == "DELIVERY_TIMED_OUT"
+
+
+def test_sender_keeps_no_former_metadata() -> None:
+    """Regression: each topic kept the metadata of all topics as they were when a record was last
+    sent to it. The memory grew with the square of the number of topics."""
+    bench = Bench()
+    for name in ("one", "two", "three"):
+        [topic] = metadata().topics
+        bench.metadata = metadata()._replace(topics=(topic._replace(name=name),))
+        rows = OpenRows(name, threading.Condition(), lambda _: None, 1 << 20)
+        rows.values, rows.keys = [b"v"], [None]
+        bench.put(rows)
+    gc.collect()
+    views = [each for each in gc.get_objects() if isinstance(each, ClusterView)]
+    assert [each for each in views if "one" in each.topics] == [bench.cluster.view]
 
 
 def test_refused_init_producer_id_is_retried() -> None:
