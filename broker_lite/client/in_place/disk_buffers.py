@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 import threading
 from typing import NamedTuple
 
@@ -71,6 +72,10 @@ class DiskBuffers:
                 buffers.append(buffer)
         return memoryview(buffer.memory), buffer.begin
 
+    def forked(self) -> None:
+        """Make the pool usable in a forked child: another thread may have held the lock."""
+        self._lock = threading.Lock()
+
     def _has_space(self) -> bool:
         """Return whether the pool may keep one more buffer. If it is full, first drop the free
         buffer that was used least recently."""
@@ -97,3 +102,5 @@ def _new(front: int, size: int) -> DiskBuffer:
 
 disk_buffers = DiskBuffers()
 """The pool that all readers of this process share."""
+
+os.register_at_fork(after_in_child=disk_buffers.forked)

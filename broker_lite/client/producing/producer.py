@@ -574,8 +574,9 @@ class Producer:
         self._lock = threading.Lock()
         self._space = threading.Condition(self._lock)
         self._open = {}
+        self._waking = threading.Condition()
         for outcome in self._unfinished:
-            outcome.error, outcome.done = self._end, True
+            outcome.waking, outcome.error, outcome.done = self._waking, self._end, True
         self._unfinished = {}
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import os
 import threading
 import time
 from dataclasses import replace
@@ -46,6 +47,8 @@ class _CachedToken:
 
 
 _cached: dict[ClientSecurity, _CachedToken] = {}
+# In a forked child, the lock of a token may be held, and no thread renews the token.
+os.register_at_fork(after_in_child=_cached.clear)
 
 
 def with_token(security: ClientSecurity) -> ClientSecurity:

@@ -7,6 +7,7 @@ or Arrow column refers to it any more. Any thread may use the pool.
 
 from __future__ import annotations
 
+import os
 import threading
 
 from broker_lite.wire.buffer_pool import BufferPool
@@ -34,6 +35,12 @@ class SharedBufferPool:
         with self._lock:
             return self._memory.take(size)
 
+    def forked(self) -> None:
+        """Make the pool usable in a forked child: another thread may have held the lock."""
+        self._lock = threading.Lock()
+
 
 received_buffers = SharedBufferPool(KEPT_BYTES_MAX)
 """The pool of this process, for responses and for bytes read from brokers' files."""
+
+os.register_at_fork(after_in_child=received_buffers.forked)
