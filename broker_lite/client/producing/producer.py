@@ -48,6 +48,7 @@ from broker_lite.errors import (
     BufferFullError,
     ClosedError,
     InvalidPartitionsError,
+    InvalidRequestError,
     InvalidSchemaError,
     InvalidTopicError,
     LogbusError,
@@ -283,7 +284,7 @@ class Producer:
         chunk = Chunk(
             topic,
             self._waking,
-            _already_sent,
+            self._check_waiter,
             columns=piece.columns,
             requested=piece.requested,
             size_bytes=piece.size_bytes,
@@ -462,9 +463,19 @@ class Producer:
     def _end_linger(self, rows: Outcome) -> None:
         """Send rows before ``linger_ms`` has passed, because a caller waits for their
         acknowledgement."""
+        self._check_waiter(rows)
         if isinstance(rows, OpenRows) and rows.is_open:
             with self._lock:
                 self._seal(rows)
+
+    def _check_waiter(self, _: Outcome | None = None) -> None:
+        """Raise InvalidRequestError if the caller waits on the producer's thread, in a callback:
+        that thread would wait for itself."""
+        if self._reactor is not None and self._reactor.is_own_thread:
+            raise InvalidRequestError(
+                "a callback of a sent record waits for other records, which the same thread sends; "
+                "call flush, close, result and the methods of transactions on another thread"
+            )
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until all records sent before are acknowledged.
@@ -513,6 +524,7 @@ class Producer:
     def wait_answer(self, answers: queue.SimpleQueue[T]) -> T:
         """Wait until the background thread puts an item into ``answers``, and return the item. If
         the producer ends meanwhile, raise the error with which it ended."""
+        self._check_waiter()
         while True:
             try:
                 return answers.get(timeout=WAIT_SLICE_S)
@@ -578,11 +590,6 @@ class Producer:
         for outcome in self._unfinished:
             outcome.waking, outcome.error, outcome.done = self._waking, self._end, True
         self._unfinished = {}
-
-
-def _already_sent(_: Outcome) -> None:
-    """Do nothing when a caller waits for the result of an Arrow chunk. For records from ``send``,
-    the wait ends the linger; a chunk goes to the sender at once, without a linger."""
 
 
 def _check_topic(topic: Any) -> None:

@@ -4,15 +4,17 @@ rows.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from support.client_world import TOPIC_ID, Asked, World
 
+from broker_lite.client.producing.futures import RecordFuture
 from broker_lite.client.producing.producer import BACKLOG_LINGER_MS, Producer
 from broker_lite.config import ProducerConfig
-from broker_lite.errors import ClosedError, LogbusError
+from broker_lite.errors import ClosedError, LogbusError, NoBrokersError
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.calls.cluster import (
     MetadataBroker,
@@ -158,3 +160,27 @@ def test_errors_of_a_closed_producer_keep_no_stack_frames_of_earlier_calls() -> 
                 call()
             lengths.add(len(caught.traceback))
         assert len(lengths) == 1
+
+
+@pytest.mark.parametrize("call", ["flush", "close", "result"])
+def test_callback_that_waits_for_other_records_gets_an_error(
+    call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression: the producer's thread waited for itself, for ever."""
+    producer = Producer("127.0.0.1:1")
+    first, second = producer.send("t", b"x"), producer.send("u", b"x")
+    called = threading.Event()
+
+    def wait(_: RecordFuture) -> None:
+        calls = {"flush": producer.flush, "close": producer.close, "result": second.result}
+        try:
+            calls[call]()
+        finally:
+            called.set()
+
+    first.add_done_callback(wait)
+    assert producer._reactor is not None
+    producer._reactor.call_soon(lambda: first.outcome.finish(NoBrokersError("planted")))
+    assert called.wait(60)
+    producer.end()
+    assert "a callback of a sent record waits for other records" in caplog.text
