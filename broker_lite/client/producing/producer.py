@@ -53,6 +53,7 @@ from broker_lite.errors import (
     InvalidTopicError,
     LogbusError,
     MessageTooLargeError,
+    RequestTimedOutError,
 )
 from broker_lite.record import arrow
 from broker_lite.record.arrow import Columns
@@ -521,16 +522,24 @@ class Producer:
         finally:
             self.end()
 
-    def wait_answer(self, answers: queue.SimpleQueue[T]) -> T:
+    def wait_answer(self, answers: queue.SimpleQueue[T], timeout_s: float | None = None) -> T:
         """Wait until the background thread puts an item into ``answers``, and return the item. If
-        the producer ends meanwhile, raise the error with which it ended."""
+        the producer ends meanwhile, raise the error with which it ended. Raises
+        RequestTimedOutError after ``timeout_s`` seconds (None: no limit)."""
         self._check_waiter()
+        deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         while True:
+            left_s = max(0.0, deadline - time.monotonic())
             try:
-                return answers.get(timeout=WAIT_SLICE_S)
+                return answers.get(timeout=min(left_s, WAIT_SLICE_S))
             except queue.Empty:
                 if self._end is not None:
                     raise self._end.with_traceback(None) from None
+                if not left_s:
+                    raise RequestTimedOutError(
+                        f"the producer did not end the call within {timeout_s:g} s; an earlier "
+                        "call may still run"
+                    ) from None
 
     def partition_count(self, topic: str) -> int:
         """Request the topic's metadata, and return the number of its partitions. From then on the

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from broker_lite.client.operations.group_requests import NO_MEMBER
 from broker_lite.client.operations.transaction_requests import OffsetsToCommit
 from broker_lite.client.producing.futures import BatchFuture, RecordFuture
-from broker_lite.client.producing.producer import Producer
+from broker_lite.client.producing.producer import WAIT_SLICE_S, Producer
 from broker_lite.client.transactions.events import (
     AbortCall,
     BeginCall,
@@ -155,12 +155,12 @@ class TransactionalProducer(Producer):
         if offsets.rows:
             self._call(OffsetsCall(offsets.group), offsets=offsets)
 
-    def _call(self, call: Call, **options: Any) -> None:
+    def _call(self, call: Call, wait_s: float | None = None, **options: Any) -> None:
         answers: queue.SimpleQueue[LogbusError | None] = queue.SimpleQueue()
         if self._end is not None:
             raise self._end.with_traceback(None)
         self.runner.call(call, answers.put, **options)
-        error = self.wait_answer(answers)
+        error = self.wait_answer(answers, wait_s)
         if error is not None:
             raise error
 
@@ -181,10 +181,14 @@ class TransactionalProducer(Producer):
             self.on_shut(error)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Abort an open transaction, then stop the background thread."""
+        """Abort an open transaction, then stop the background thread. Raises RequestTimedOutError
+        if an earlier call still runs after ``timeout_s`` seconds."""
         if self._end is not None:
             return
-        options = {} if timeout_s is None else {"timeout_ms": timeout_s * 1000.0}
+        options: dict[str, Any] = {}
+        if timeout_s is not None:
+            # The requests of the abort usually fail before the call does, and say why.
+            options = {"timeout_ms": timeout_s * 1000.0, "wait_s": timeout_s + WAIT_SLICE_S}
         try:
             self._call(AbortCall(), **options)
         except FencedError:

@@ -12,6 +12,7 @@ from broker_lite.bus import AsyncBus, Bus
 from broker_lite.client.consuming.changes import MemberIdentity
 from broker_lite.client.consuming.membership import MemberOffsets
 from broker_lite.client.operations.transaction_requests import OffsetsToCommit
+from broker_lite.client.transactions.events import BeginCall
 from broker_lite.client.transactions.idle import IDLE_MAX, IdleProducers
 from broker_lite.client.transactions.producer import TransactionalProducer, checked_offsets
 from broker_lite.config import ConsumerConfig, ProducerConfig
@@ -19,6 +20,7 @@ from broker_lite.errors import (
     InvalidConfigError,
     InvalidTxnStateError,
     LogbusError,
+    RequestTimedOutError,
 )
 from broker_lite.model import CommittedOffset, TopicPartition
 
@@ -50,6 +52,17 @@ def test_with_block_of_a_transaction_that_cannot_begin_does_not_run(bus: Bus) ->
     with pytest.raises(InvalidTxnStateError, match=r"bus\.transaction"):
         transaction.send("t", "v")
     bus.close()
+
+
+def test_close_with_a_timeout_does_not_wait_for_another_call() -> None:
+    """Regression: ``close`` waited until the running call ended, for example a commit that a
+    KeyboardInterrupt had interrupted, whatever its timeout was."""
+    config = ProducerConfig(transactional_id="x", max_block_ms=1 << 40, has_answered=True)
+    producer = TransactionalProducer(NOBODY, config)
+    producer.runner.call(BeginCall(), lambda _: None)  # No broker answers it.
+    with pytest.raises(RequestTimedOutError, match="an earlier call may still run"):
+        producer.close(0.1)
+    assert producer.is_closed
 
 
 def test_asyncio_producer_refuses_a_send_outside_of_a_transaction() -> None:
