@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker_lite.config.client_security import ClientSecurity
-from broker_lite.config.setting import KIB, MIB, MINUTE, SECOND, Config, setting
+from broker_lite.config.setting import INT_MAX, KIB, MIB, MINUTE, SECOND, Config, setting
 from broker_lite.errors import InvalidConfigError
 
 
@@ -61,7 +61,12 @@ class ProducerConfig(Config):
         at_least=1,
     )
     request_timeout_ms: int = setting(
-        "request.timeout.ms", 30 * SECOND, "maximum wait for a response", "ms", at_least=1
+        "request.timeout.ms",
+        30 * SECOND,
+        "maximum wait for a response",
+        "ms",
+        at_least=1,
+        at_most=INT_MAX,
     )
     retry_backoff_ms: int = setting(
         "retry.backoff.ms", 50, "delay before a request is retried", "ms", at_least=0
@@ -98,6 +103,7 @@ class ProducerConfig(Config):
         "maximum length of a transaction; then the coordinator aborts it",
         "ms",
         at_least=1,
+        at_most=INT_MAX,
     )
     security: ClientSecurity | None = None
     """The security settings of the producer's connections. With None,
@@ -140,12 +146,23 @@ class ConsumerConfig(Config):
         "minimum bytes of a fetch response, or else fetch.max.wait.ms",
         "bytes",
         at_least=1,
+        at_most=INT_MAX,
     )
     fetch_max_wait_ms: int = setting(
-        "fetch.max.wait.ms", 500, "maximum wait for fetch.min.bytes", "ms", at_least=0
+        "fetch.max.wait.ms",
+        500,
+        "maximum wait for fetch.min.bytes",
+        "ms",
+        at_least=0,
+        at_most=INT_MAX,
     )
     fetch_max_bytes: int = setting(
-        "fetch.max.bytes", 32 * MIB, "maximum size of a fetch response", "bytes", at_least=1 * KIB
+        "fetch.max.bytes",
+        32 * MIB,
+        "maximum size of a fetch response",
+        "bytes",
+        at_least=1 * KIB,
+        at_most=INT_MAX,
     )
     partition_fetch_bytes: int = setting(
         "max.partition.fetch.bytes",
@@ -153,6 +170,7 @@ class ConsumerConfig(Config):
         "maximum bytes of one partition in a fetch response",
         "bytes",
         at_least=1 * KIB,
+        at_most=INT_MAX,
     )
     auto_commit: bool = setting(
         "enable.auto.commit", True, "commit the consumer's positions periodically"
