@@ -23,6 +23,7 @@ from broker_lite.errors import (
     LogbusError,
     RequestTimedOutError,
     SaslAuthenticationError,
+    TopicAuthorizationError,
     UnknownTopicOrPartitionError,
 )
 from broker_lite.model import (
@@ -127,11 +128,7 @@ class StreamPlanner:
         self._check_start(document)
         start = self._parse(document)
         live = self._ends_now(start, unlimited)
-        problem = self._live.problem
-        if isinstance(problem, SaslAuthenticationError):
-            # The user was deleted or its password changed. A retry cannot mend this, so the query
-            # must fail with the error.
-            raise problem
+        problem = self._check_access()
         self._silence.check(problem, is_known=live is not None)
         if live is None:
             return document
@@ -323,6 +320,7 @@ class StreamPlanner:
                 f"pollTimeoutMs={self.options.poll_timeout_ms}; check the brokers with: logbus "
                 "doctor"
             )
+        self._check_access()
         return live
 
     def _available_now_target(self, start: SourceOffset, live: Live) -> Live:
@@ -382,7 +380,16 @@ class StreamPlanner:
             # This may be the run's last call, so let the background thread publish before it ends.
             self._progress.wait(PATIENCE_S)
 
-    # Methods that check for losses and for another cluster.
+    # Methods that check for permissions, for losses and for another cluster.
+
+    def _check_access(self) -> LogbusError | None:
+        """Return the present problem with the brokers, if any. Raise the problem if the user may
+        not log in or may not read a topic: a retry cannot mend this, and a topic that the user may
+        not see would count as deleted."""
+        problem = self._live.problem
+        if isinstance(problem, (SaslAuthenticationError, TopicAuthorizationError)):
+            raise problem
+        return problem
 
     def _check_cluster(self, at: SourceOffset, live: Live) -> None:
         if at.cluster_id and at.cluster_id != live.cluster_id:

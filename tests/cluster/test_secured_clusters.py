@@ -25,6 +25,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from support.patience import until
+from support.spark_planning import ends, fails
 
 from broker_lite.bus import connect
 from broker_lite.cli import doctor
@@ -44,6 +45,8 @@ from broker_lite.local.cluster import LocalCluster
 from broker_lite.metadata.credentials import SALT_KEY, user_path
 from broker_lite.metadata.znodes import CHANGES
 from broker_lite.model import ScramMechanism, TopicPartition
+from pyspark_logbus import options
+from pyspark_logbus.stream_planner import StreamPlanner
 
 pytestmark = pytest.mark.real
 
@@ -197,6 +200,43 @@ def test_user_may_do_what_an_acl_allows_and_nothing_else(
         assert logbus(*delete, "--yes").returncode == 1
         assert logbus(*delete, "--yes", "--if-exists").returncode == 0
         until(lambda: not _succeeds(read))
+
+
+@pytest.mark.parametrize("may_describe", [True, False])
+def test_running_query_fails_with_the_reason_once_its_user_may_not_read_its_topic(
+    secured: LocalCluster, tmp_path: Path, may_describe: bool
+) -> None:
+    """Regression: the query read no more records, without an error. Without the permission to
+    describe, the topic counted as deleted, and failOnDataLoss=false skipped its records."""
+    name = topic = f"reader-{may_describe}"
+    own = add_user(secured, tmp_path, name)
+    grants = [("read", "--topic", topic), ("read", "--group", "spark-", "--prefix")]
+    if may_describe:
+        grants.append(("describe", "--topic", topic))
+    for words in grants:
+        assert command(secured, "acl", "add", name, *words).returncode == 0
+    given = {
+        "subscribe": topic, "startingOffsets": "earliest", "failOnDataLoss": "false",
+        "client.config": str(own), "metadata.max.age.ms": "100",
+    }  # fmt: skip
+    found = options.read_options(options.parse(given), secured.bootstrap_servers, streaming=True)
+    with connect(secured.bootstrap_servers, client_config=secured.client_config) as bus:
+        bus.create_topic(topic, partitions=1)
+        with bus.producer() as producer:
+            producer.send(topic, b"1")
+    query, again = StreamPlanner(found), StreamPlanner(found)
+    try:
+        start = query.initial_offset()
+        end = until(
+            lambda: query.latest_offset(start, unlimited=False), lambda at: ends(at, topic) == [1]
+        )
+        assert command(secured, "acl", "delete", name, *grants[0], "--yes").returncode == 0
+        fails(lambda: query.latest_offset(end, unlimited=False), TopicAuthorizationError)
+        # A restarted query repeats its batch before it looks for new records.
+        fails(lambda: again.ranges(start, end), TopicAuthorizationError)
+    finally:
+        query.stop()
+        again.stop()
 
 
 def test_error_of_a_denied_request_names_user_resource_and_the_command_that_allows_it(

@@ -26,7 +26,12 @@ from broker_lite.client.operations.cluster import (
 from broker_lite.client.transport.blocking import Reactor, monotonic_ms
 from broker_lite.client.transport.steps import FetchExchange, Operation, Send, Timer, spawn
 from broker_lite.config.client_security import ClientSecurity
-from broker_lite.errors import LogbusError, OffsetOutOfRangeError, error_for
+from broker_lite.errors import (
+    LogbusError,
+    OffsetOutOfRangeError,
+    TopicAuthorizationError,
+    error_for,
+)
 from broker_lite.model import (
     LATEST_TIMESTAMP,
     NO_EPOCH,
@@ -254,7 +259,6 @@ class EndOffsetsWatch:
             if isinstance(end, LogEnd)
         }
         self._publish(ends)
-        self._ready.set()
         self._poll_all()
         leaderless = [
             tp
@@ -271,9 +275,12 @@ class EndOffsetsWatch:
         if problems:
             self._later(problems[0])
         else:
-            self.error = None
+            # A poll needs the permission to read, which a metadata refresh does not need.
+            if not isinstance(self.error, TopicAuthorizationError):
+                self.error = None
             self._attempt = 0
             self._renew_in(self._refresh_ms)
+        self._ready.set()
 
     def _later(self, problem: LogbusError) -> None:
         self.error = problem
@@ -336,6 +343,8 @@ class EndOffsetsWatch:
         ends, problem = self._read(endpoint, answer)
         self._publish(ends)
         if problem is None:
+            if isinstance(self.error, TopicAuthorizationError):
+                self.error = None
             self._reactor.later(POLL_PAUSE_MS, lambda: self._poll(endpoint, lane))
             return
         # Remove the failed leader from the plan. The plan of the next refresh then differs, so
