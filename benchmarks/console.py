@@ -10,9 +10,10 @@ Each round measures the brokers' processor time without the console and then wit
 the median difference. ``at_rest``: no group commits. ``moving``: every group commits new offsets
 every 5 s, in both windows. A window of 31 s has six readings, one of them whole.
 
-``pages``: p95 in ms and kB of each page, requested one after the other. ``commands``: wall time
-with Python's start; ``completion`` reads topics from the brokers, ``completion_again`` from its
-cache. ``plugin``: the start and the end of the pytest plugin's cluster of one broker.
+``pages``: p95 in ms and kB of each page, requested one after the other, and the console's resident
+memory after them and at its peak. ``commands``: wall time with Python's start; ``completion`` reads
+topics from the brokers, ``completion_again`` from its cache. ``plugin``: the start and the end of
+the pytest plugin's cluster of one broker.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from peers.meter import fine_cpu_seconds, peak_mb
+from peers.meter import fine_cpu_seconds, peak_mb, resident_mb
 
 from broker_lite.bus import Bus, connect
 from broker_lite.local.cluster import LocalCluster
@@ -144,9 +145,9 @@ def pages(cluster: LocalCluster) -> dict[str, Any]:
                 took.append(1000 * (time.perf_counter() - began))
             p95 = statistics.quantiles(took[WARM:], n=20)[-1]
             found[path] = {"p95_ms": round(p95, 1), "kb": round(max(sizes) / 1000, 1)}
-        memory = round(peak_mb(pid))
+        memory = {"console_mb": round(resident_mb(pid)), "console_peak_mb": round(peak_mb(pid))}
     largest = {key: max(row[key] for row in found.values()) for key in ("p95_ms", "kb")}
-    return {"pages": found, "pages_largest": largest, "console_mb": memory}
+    return {"pages": found, "pages_largest": largest, **memory}
 
 
 def median_ms(*words: str, cache: str, is_cold: bool = False, **variables: str) -> float:

@@ -63,6 +63,12 @@ def fine_cpu_seconds(pid: int) -> float:
     return 0.0
 
 
+def resident_mb(pid: int) -> float:
+    """Return the resident memory of a process in MB (10^6 bytes)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1024 / 1e6
+
+
 def peak_mb(pid: int) -> float:
     """Return the peak resident memory of a process in MB (10^6 bytes).
 

@@ -72,7 +72,7 @@ class RunningConsole:
     def memory_mb(self) -> float:
         """Return the resident memory of the process in MB."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0]) / 1000
+        return int(status.partition("VmRSS:")[2].split()[0]) * 1024 / 1e6
 
     @property
     def address(self) -> str:
