@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import random
 import shutil
 import socket
 import subprocess
@@ -47,14 +48,22 @@ def require_browser() -> tuple[str, str]:
     return browser, driver
 
 
+def driver_port() -> int:
+    """Return a free port below the system's range for clients. In that range chromedriver fails to
+    listen if a closed connection still holds the port."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+
+
 class Browser:
     """A browser with one window."""
 
     def __init__(self, profile: Path) -> None:
         browser, driver = require_browser()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = driver_port()
         self._url = f"http://127.0.0.1:{port}"
         self._driver = subprocess.Popen(
             [driver, f"--port={port}", "--allowed-ips=127.0.0.1"],
