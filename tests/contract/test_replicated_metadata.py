@@ -532,7 +532,7 @@ def test_topic_with_the_maximum_number_of_partitions_is_reassigned_and_deleted(
         )
         assert isinstance(refused.error, InvalidPartitionsError)
         assert "give 1 to 948" in str(refused.error)
-        assert "with replication factor 4: one write to ZooKeeper" in str(refused.error)
+        assert "with replication factor 4, because one write to ZooKeeper" in str(refused.error)
         result = await controller.administration.delete_topics([name])
         assert result[0].error is None
 
