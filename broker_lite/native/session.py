@@ -227,9 +227,9 @@ class ThreadSession(GroupSession):
     def start(self) -> None:
         """Start the thread and join the group. Call this after all readers were added. Raises the
         errors of ``GroupSession.enter``."""
-        address = self._find_address()
-        self._thread.start()
         try:
+            address = self._find_address()
+            self._thread.start()
             asyncio.run_coroutine_threadsafe(self._join(address), self._loop).result()
         except BaseException:
             self.leave()
@@ -248,6 +248,8 @@ class ThreadSession(GroupSession):
             concurrent.futures.wait([leaving], CLOSE_TIMEOUT_S)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(CLOSE_TIMEOUT_S)
+        else:
+            self._loop.close()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -126,9 +126,9 @@ class EndOffsetsWatch:
         """The error of the last metadata refresh or poll. None means that the end offsets are
         current."""
         security = security_for(bootstrap_servers, security)
-        self._reactor = Reactor(client_id, "logbus-ends", security)
         endpoints = parse_endpoints(bootstrap_servers)
         self._cluster = Cluster(endpoints, monotonic_ms, client_id, security.user)
+        self._reactor = Reactor(client_id, "logbus-ends", security)
         self._reactor.call_soon(self._renew)
         self._reactor.start()
 

@@ -11,6 +11,7 @@ from broker_lite.errors import CoordinationUnavailableError, InvalidConfigError,
 from broker_lite.metadata.store import Connected
 from broker_lite.metadata.znodes import NativeSubscription
 from broker_lite.native.member import NativeShell
+from broker_lite.native.session import ThreadSession
 
 
 class ClosedStore:
@@ -87,3 +88,21 @@ def test_session_of_a_failed_start_is_closed() -> None:
         assert readers.refused is None
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+def test_session_that_never_ran_closes_its_event_loop(is_started: bool) -> None:
+    """Regression: each failed attempt to open streams left the three descriptors of an event loop
+    open until the next garbage collection."""
+
+    def no_address() -> str:
+        raise InvalidConfigError("planted")
+
+    subscription = NativeSubscription((), ".*", 1)
+    session = ThreadSession(no_address, "g", "me", subscription, 6000)
+    if is_started:
+        with pytest.raises(InvalidConfigError):
+            session.start()
+    else:
+        session.leave()
+    assert session._loop.is_closed()

@@ -10,7 +10,8 @@ from support.client_world import ONE, TOPIC_ID, Asked, World
 
 from broker_lite.client.fetch import ends
 from broker_lite.client.fetch.ends import REFRESH_MS, EndOffsetsWatch
-from broker_lite.errors import NotLeaderError, OffsetOutOfRangeError
+from broker_lite.config.client_security import NO_SECURITY
+from broker_lite.errors import InvalidConfigError, NotLeaderError, OffsetOutOfRangeError
 from broker_lite.model import Endpoint, TopicPartition
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.calls.cluster import (
@@ -156,3 +157,14 @@ def test_topic_added_to_an_end_offsets_watch_during_a_metadata_refresh_is_watche
     bench.reply(lookup, bench.listed(lookup))
     bench.reactor.run(100)
     assert set(bench.watch.topic_ids()) == {"t", "u"}
+
+
+def test_watch_of_a_malformed_address_opens_no_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: each attempt left the three descriptors of a reactor open."""
+
+    def opened(*_: Any) -> Any:
+        raise AssertionError("the reactor was created before the address was checked")
+
+    monkeypatch.setattr(ends, "Reactor", opened)
+    with pytest.raises(InvalidConfigError):
+        EndOffsetsWatch("host:port", ["t"], security=NO_SECURITY)
