@@ -27,6 +27,7 @@ from broker_lite.client.transport.blocking import Reactor, monotonic_ms
 from broker_lite.client.transport.steps import FetchExchange, Operation, Send, Timer, spawn
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import (
+    ClosedError,
     LogbusError,
     OffsetOutOfRangeError,
     TopicAuthorizationError,
@@ -130,7 +131,7 @@ class EndOffsetsWatch:
         self._cluster = Cluster(endpoints, monotonic_ms, client_id, security.user)
         self._reactor = Reactor(client_id, "logbus-ends", security)
         self._reactor.call_soon(self._renew)
-        self._reactor.start()
+        self._reactor.start(self._crashed)
 
     # Methods that any thread may call.
 
@@ -175,6 +176,12 @@ class EndOffsetsWatch:
         self.close()
 
     # Methods that run on the watch's thread.
+
+    def _crashed(self, error: BaseException) -> None:
+        self.error = ClosedError(
+            f"the thread that watches end offsets ended: {error!r}; create another watch"
+        )
+        raise error
 
     def _renew(self) -> None:
         """Refresh the metadata, and look up the end offsets of new and recreated partitions."""

@@ -181,6 +181,8 @@ class Reactor:
             while self._calls:
                 self._calls.popleft()()
         except BaseException as error:  # Nothing outside would catch the error.
+            # Run no callbacks of requests: the state of their owners may be inconsistent.
+            self._connections.drop()
             if self._on_crash is None:
                 raise
             self._on_crash(error)

@@ -431,7 +431,8 @@ class BrokerConnection:
             callback(error)
 
     def drop(self) -> None:
-        """In a forked child process, close the descriptor and drop all callbacks."""
+        """In a forked child process or after a crash, close the descriptor and drop all
+        callbacks."""
         self.closed = True
         self._pending.clear()
         self._waiting.clear()

@@ -88,7 +88,8 @@ class Connections:
             connection.close(ClosedError("the client was closed"))
 
     def drop(self) -> None:
-        """In a forked child process, close the descriptors and drop all callbacks."""
+        """In a forked child process or after a crash, close the descriptors and drop all
+        callbacks."""
         for connection in self:
             connection.drop()
         self._by_place.clear()

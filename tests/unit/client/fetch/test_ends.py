@@ -11,7 +11,12 @@ from support.client_world import ONE, TOPIC_ID, Asked, World
 from broker_lite.client.fetch import ends
 from broker_lite.client.fetch.ends import REFRESH_MS, EndOffsetsWatch
 from broker_lite.config.client_security import NO_SECURITY
-from broker_lite.errors import InvalidConfigError, NotLeaderError, OffsetOutOfRangeError
+from broker_lite.errors import (
+    ClosedError,
+    InvalidConfigError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+)
 from broker_lite.model import Endpoint, TopicPartition
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.calls.cluster import (
@@ -35,7 +40,7 @@ class Reactor(World):
         super().__init__()
         self.open: set[tuple[Endpoint, str]] = set()
 
-    def start(self) -> None:
+    def start(self, on_crash: Any) -> None:
         """Do nothing, because the test runs the code of this thread."""
 
     def request(self, send: Any, on_answer: Any) -> None:
@@ -168,3 +173,18 @@ def test_watch_of_a_malformed_address_opens_no_descriptors(monkeypatch: pytest.M
     monkeypatch.setattr(ends, "Reactor", opened)
     with pytest.raises(InvalidConfigError):
         EndOffsetsWatch("host:port", ["t"], security=NO_SECURITY)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_watch_reports_that_its_thread_ended() -> None:
+    """Regression: a watch whose thread had ended returned its last snapshot as if it were current,
+    and a Spark query waited for records without an error."""
+
+    def fail() -> None:
+        raise RuntimeError("planted")
+
+    watch = EndOffsetsWatch("127.0.0.1:1", ["t"])
+    watch._reactor.call_soon(fail)
+    watch._reactor._thread.join(30)
+    assert isinstance(watch.error, ClosedError)
+    assert "planted" in watch.error.message
