@@ -123,7 +123,8 @@ class NativeShell:
             await store.start(lambda event: self._handle_store_event(store, event))
         except BaseException:
             # The session may be open. Another one begins at the next attempt.
-            self._store = None
+            if self._store is store:
+                self._store = None
             await store.close()
             raise
 

@@ -316,6 +316,7 @@ class SimZk:
 
     async def start(self, on_event: Callable[[StoreEvent], None]) -> None:
         self._on_event = on_event
+        self._closed = False  # A native consumer's next session uses the same object.
         if not (self._service.running and self._reachable):
             raise _unavailable()
         self._session = self._service.open_session(self)
