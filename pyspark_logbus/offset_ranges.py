@@ -276,9 +276,10 @@ class Admission:
             return settled
         sizes = _sizes(start, settled)
         is_due = self._last_ms is None or now_ms - self._last_ms >= limits.delay_max_ms
-        # If the batch was due in the last call with the same start, it is still due. The caller put
+        # If the batch was due in the last call at the same place, it is still due. The caller put
         # it off, because its byte limit was not known yet.
-        is_due = is_due or start == self._last_start
+        if self._last_start is not None:
+            is_due = is_due or same_place(start, self._last_start)
         if limits.rows_min and not is_due and sum(sizes.values()) < limits.rows_min:
             return start
         self._last_ms, self._last_start = now_ms, start
