@@ -203,8 +203,8 @@ class OffsetReader:
         *,
         late: str | None,
     ) -> dict[TopicPartition, int]:
-        """Return the offset of each partition that ``spec``, the parsed value of ``option``,
-        means.
+        """Convert ``spec``, the parsed value of the option ``option``, to an offset for each
+        partition.
 
         ``late`` is the rule for a timestamp without a record at or after it: ``latest`` uses the
         log's end, and ``error`` raises an error. With None, the option

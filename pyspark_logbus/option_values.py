@@ -29,14 +29,16 @@ _LONG_UNITS = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "
 
 
 def text(name: str, value: str) -> str:
-    """Return the text without surrounding blanks. Raises InvalidConfigError for a blank text."""
+    """Return ``value``, the value of the option ``name``, without surrounding blanks. Raises
+    InvalidConfigError if it is blank."""
     if not value.strip():
         raise InvalidConfigError(f"{name} is empty; give a value or leave it out")
     return value.strip()
 
 
 def verbatim(name: str, value: str) -> str:
-    """Return the text unchanged. A password may begin with a blank."""
+    """Return ``value``, the value of the option ``name``, unchanged. A password may begin with a
+    blank."""
     return value
 
 

@@ -1,4 +1,5 @@
-"""Compare logbus with other systems. The systems (*sides*) of a row run alternately.
+"""Compare logbus with other systems. Each benchmark is a *row* of the table of results. Its
+*sides* (the compared systems) run alternately, once for each *variant* (a set of settings).
 
     PYTHONPATH=benchmarks python -P -m peers [ROW …] [--quick] [--input FILE]
 

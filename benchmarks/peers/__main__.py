@@ -1,4 +1,6 @@
-"""Run rows, store each result, and write the report: ``python -m peers [ROW[:VARIANT] …]``."""
+"""Run benchmarks (rows of the table), store each result, and write the report.
+
+``python -m peers [ROW[:VARIANT] …]``."""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from peers.rows import ROWS
 
 
 def listed(row: Row) -> dict[str, Any]:
-    """Return the line about a row (one comparison) in the list of all rows."""
+    """Return the line about a row (one benchmark) in the list of all rows."""
     return {
         "row": row.name,
         "number": row.number,
@@ -29,7 +31,8 @@ def listed(row: Row) -> dict[str, Any]:
 
 
 def chosen(asked: Sequence[str], variants: Sequence[str]) -> dict[str, list[str]]:
-    """Return the chosen rows, each with its chosen variants. An empty list means all variants.
+    """Return the chosen rows (benchmarks), each with its chosen variants (sets of settings). An
+    empty list means all variants.
 
     ``asked`` holds ``ROW`` or ``ROW:VARIANT``; ``variants`` apply to every row. Raises ValueError
     for an unknown name.
@@ -39,7 +42,7 @@ def chosen(asked: Sequence[str], variants: Sequence[str]) -> dict[str, list[str]
     for each in asked:
         name, _, variant = each.partition(":")
         if name not in rows:
-            raise ValueError(f"no such row: {name}; there are {', '.join(rows)}")
+            raise ValueError(f"no such row (benchmark): {name}; there are {', '.join(rows)}")
         found.setdefault(name, []).extend([variant] if variant else variants)
         there = [variant.name for variant in rows[name].variants]
         for wanted in found[name]:
@@ -51,7 +54,7 @@ def chosen(asked: Sequence[str], variants: Sequence[str]) -> dict[str, list[str]
 
 
 def has_failed(variant: Mapping[str, Any]) -> bool:
-    """Return whether a variant or one of its sides failed.
+    """Return whether a variant of a benchmark, or one of its sides (compared systems), failed.
 
     A variant that cannot run on this machine has not failed.
     """
@@ -61,7 +64,7 @@ def has_failed(variant: Mapping[str, Any]) -> bool:
 
 
 def measure(asked: Mapping[str, list[str]], *, quick: bool, given: Path | None) -> bool:
-    """Run rows and store each result; return whether no row failed.
+    """Run benchmarks and store each result; return whether no benchmark failed.
 
     ``asked`` holds the rows with their variants; if it is empty, all rows run.
     """

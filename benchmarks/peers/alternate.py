@@ -1,4 +1,5 @@
-"""Run both sides of a row alternately; store the first run of each side separately.
+"""Run both sides (compared systems) of a benchmark alternately; store the first run of each side
+separately.
 
 A round runs each side once, in the reverse order of the round before. Before each run, the page
 cache's dirty pages are written to disk, so that no side pays for the writes of another side.
@@ -23,11 +24,12 @@ from peers.row import LOGBUS, Goal, Measures, Row, Side, Variant, is_floor
 
 QUICK_ROUNDS = 2
 RETRIED_SECONDS_MAX = 240.0
-"""A variant that fails after this time is not retried, so that the whole run ends."""
+"""A variant (a benchmark with certain settings) that fails after this time is not retried, so that
+the whole run ends."""
 
 
 class TookTooLong(Exception):
-    """Raised when a row exceeds its time limit.
+    """Raised when a benchmark exceeds its time limit.
 
     The class is no OSError, as TimeoutError is: the alarm may interrupt the meter, which ignores an
     OSError of a file in /proc.
@@ -35,10 +37,10 @@ class TookTooLong(Exception):
 
 
 def run(row: Row, bench: Bench, names: Collection[str] = ()) -> dict[str, Any]:
-    """Run a row (one comparison); return its result.
+    """Run a benchmark (a row of the table of results); return its result.
 
-    ``names`` selects variants by name. Without names, all variants run; a quick run takes only the
-    first. In the result, ``cannot`` is the reason why a variant has no figures.
+    ``names`` selects variants (sets of settings) by name. Without names, all variants run; a quick
+    run takes only the first. In the result, ``cannot`` is the reason why a variant has no figures.
     """
     chosen = [each for each in row.variants if each.name in names] or list(row.variants)
     if bench.quick and not names:
@@ -55,7 +57,7 @@ def run(row: Row, bench: Bench, names: Collection[str] = ()) -> dict[str, Any]:
 
 
 def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
-    """Run one variant of a row, and return its result.
+    """Run one variant of a benchmark (with certain settings), and return its result.
 
     A failed variant is retried once with new servers. If it fails again, the result has the reason.
     """
@@ -98,7 +100,7 @@ def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
 def _at_most(seconds: float) -> Iterator[None]:
     """Raise TookTooLong here, in the main thread, if the block takes longer than ``seconds``.
 
-    This way, a row that hangs does not prevent the later rows.
+    This way, a benchmark that hangs does not prevent the later ones.
     """
 
     def expired(*_: object) -> None:
@@ -118,8 +120,8 @@ def _alternate(
 ) -> dict[str, Any]:
     """Run the sides (the compared systems) in turns and return their measurements.
 
-    If the row's sides are independent (``apart``), a side that fails is added to ``absent`` with
-    the reason and not run again.
+    If the benchmark's sides are independent (``apart``), a side that fails is added to ``absent``
+    with the reason and not run again.
     """
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
     rounds = min(row.rounds, QUICK_ROUNDS) if bench.quick else row.rounds
@@ -145,7 +147,7 @@ def _alternate(
 
 
 def _once(row: Row, bench: Bench, sides: Mapping[str, Side], name: str) -> dict[str, Any]:
-    """Run one side (one of the compared systems) of a row once, and measure its processes."""
+    """Run one side (one of the compared systems) of a benchmark once, and measure its processes."""
     os.sync()
     servers = {each: side.servers() for each, side in sides.items()}
     others = {pid for roles in servers.values() for pids in roles.values() for pid in pids}
@@ -184,8 +186,8 @@ def _taken(runs: list[dict[str, Any]], role: str) -> dict[str, float]:
 
 
 def compared(row: Row, variant: Variant, sides: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return, for each goal of this variant: the medians of logbus and of the other system, their
-    ratio, and the spread of the ratio."""
+    """Return, for each goal of this variant of the benchmark: the medians of logbus and of the
+    other system, their ratio, and the spread of the ratio."""
     return [
         {"peer": peer, **_against(goal, sides[LOGBUS], sides[peer])}
         for goal in row.goals

@@ -1,6 +1,6 @@
-"""Minimal servers in Python, with which rows 7, 10, 13 and 15 measure their floors.
+"""Minimal servers in Python, with which benchmarks 7, 10, 13 and 15 measure their floors.
 
-A *floor* is the result of a program that does only the unavoidable work of a row.
+A *floor* is the result of a program that does only the unavoidable work of a benchmark.
 
     python -P -m peers.bare turns|flushed|silent DESCRIPTOR FOLDER PARTITIONS
 

@@ -1,4 +1,4 @@
-"""The parts that all rows share: the input, its sizes, and the running servers."""
+"""The parts that all benchmarks share: the input, its sizes, and the running servers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUICK_SHARE = 0.15
 
 
 class Bench:
-    """Keeps the servers of each system running as long as rows need servers with the same
+    """Keeps the servers of each system running as long as benchmarks need servers with the same
     settings."""
 
     def __init__(self, *, quick: bool = False, given: Path | None = None) -> None:
@@ -75,7 +75,7 @@ class Bench:
         )
 
     def spark(self, tuned: bool = True) -> SparkHost:
-        """Return a Spark session that serves both sides; start it if necessary."""
+        """Return a Spark session for both sides (the compared systems). Start it if necessary."""
         return self._servers("spark", tuned, lambda: SparkHost(tuned))  # type: ignore[no-any-return]
 
     def folder(self) -> str:
@@ -85,7 +85,7 @@ class Bench:
         return self._folder.name
 
     def stop_all(self) -> None:
-        """Stop every running server, for a row that starts its own servers."""
+        """Stop every running server, for a benchmark that starts its own servers."""
         with contextlib.ExitStack() as stack:  # The stack stops all servers even if one fails.
             for peer in list(self._stack):
                 stack.callback(self._stop, peer)

@@ -1,6 +1,7 @@
-"""Upper bounds of logbus's ratio in rows whose client is a tool of Kafka on both sides.
+"""Upper bounds of logbus's ratio in benchmarks whose client is a tool of Kafka on both sides.
 
-Such a row has no floor. Its ``ceiling`` is a function of this module, which ``peers.missed`` calls.
+Such a benchmark (a row of the table of results) has no floor, which is a side that does only the
+necessary work. Its ``ceiling`` is a function of this module, which ``peers.missed`` calls.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from peers.row import KAFKA, LOGBUS
 
 
 def only_by_a_floor(_: Mapping[str, Any], __: str) -> None:
-    """Return None: only a floor can bound this row's rate, because flushes may limit it."""
+    """Return None: the highest possible ratio of this benchmark is unknown. Flushes may limit its
+    rate, so only a floor (a side that does only the necessary work) could bound the rate."""
 
 
 def without_servers(found: Mapping[str, Any], measure: str, *, count: int) -> float | None:

@@ -30,12 +30,13 @@ MEASURED = (
     ("python-send-100b", "defaults", "records_per_s", "rate of send {:.2f}"),
     ("python-table", "defaults", "records_per_s", "of send_arrow {:.2f}"),
 )
-"""A row, its variant without compression, a measure, and a text for the ratio with lz4."""
+"""For each entry: a benchmark, its variant without compression, a measure of the results, and a
+text for the ratio of the measure with lz4 to that without."""
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
-    """Yield the report's lines about compression. There are no lines unless a row ran with and
-    without compression."""
+    """Yield the report's lines about compression. There are no lines unless a benchmark ran
+    with and without compression."""
     by_row = {found["row"]: found for found in rows}
     said = []
     for row, plain, measure, words in MEASURED:

@@ -1,8 +1,8 @@
 """Download the other systems once, with their package managers, into a cache.
 
 The cache is ``$XDG_CACHE_HOME/logbus-bench``, by default ``~/.cache/logbus-bench``. It has a folder
-for each set of jars, and is safe to delete. A failed download raises ``Cannot``, which ends the row
-and is stored in its result.
+for each set of jars, and is safe to delete. A failed download raises ``Cannot``: the benchmark that
+needs the jars does not run, and its result holds the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ FETCH_SECONDS = 300
 
 
 class Cannot(Exception):
-    """Raised if a row cannot run on this machine. The message names the cause and the remedy."""
+    """Raised if a benchmark cannot run on this machine. The message names the cause and the
+    remedy."""
 
 
 def cache() -> Path:

@@ -1,4 +1,5 @@
-"""The shared parts of the growth rows: one logbus cluster and its load.
+"""The shared parts of the benchmarks of growing cost (``rows.growth``): one logbus cluster and its
+load.
 
 Clients run in this process. They send Arrow columns for volume, and use plain sockets for many
 connections. The default sizes take minutes; ``GROWTH=full`` selects large sizes.
@@ -33,7 +34,7 @@ IS_FULL = os.environ.get("GROWTH", "") == "full"
 
 
 class Alone:
-    """A cluster that only one row uses, with a client; a context manager."""
+    """A cluster that only one benchmark uses, with a client; a context manager."""
 
     def __init__(self, brokers: int = 1, **config: str) -> None:
         self.cluster = LocalCluster(brokers, config=config)

@@ -1,4 +1,4 @@
-"""The input of every row: lines of real logs, made unique.
+"""The input of every benchmark: lines of real logs, made unique.
 
 The lines come from ``--input FILE`` (plain or gzip), or from ``../shared/data`` beside the
 repository, or from the source of Python's library. They compress as logs do.

@@ -1,8 +1,8 @@
 """Write the report's section about missed goals and their bounds.
 
 A bound is the highest ratio that any implementation could reach: the floor divided by the peer, or
-the row's ``ceiling``. Bounds vary between rounds, so a goal within a bound's spread may or may not
-be reachable. ``peers.report`` calls this module.
+the benchmark's ``ceiling``. Bounds vary between rounds, so a goal within a bound's spread may or
+may not be reachable. ``peers.report`` calls this module.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ def _bound(found: Found, variant: Found, missed: Found) -> Bound | None:
 
 
 def _once(variant: Found, runs: Sequence[Found]) -> Found:
-    """Return a copy of the variant with one run of each side in place of the medians."""
+    """Return a copy of a variant's results that has the figures of one run of each side instead of
+    the medians of all runs."""
     sides = zip(variant["sides"], runs, strict=True)
     once = {name: {"median": run["measures"], "processes": run["processes"]} for name, run in sides}
     return {**variant, "sides": once}

@@ -1,4 +1,4 @@
-"""Write the report's second section: rows without goals, the paper's systems, growth of cost.
+"""Write the report's second section: benchmarks without goals, the paper's systems, growth of cost.
 
 ``peers.summary`` has the first section; ``peers.report`` calls both.
 """

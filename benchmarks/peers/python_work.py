@@ -1,4 +1,4 @@
-"""The Python programs of rows 10 to 13, with logbus's client or confluent-kafka.
+"""The Python programs of benchmarks 10 to 13, with logbus's client or confluent-kafka.
 
     python -P -m peers.python_work '{"work": "send", "client": "logbus", …}'
 

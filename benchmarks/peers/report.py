@@ -1,8 +1,8 @@
-"""Write the report from the stored results.
+"""Write the report from the stored results of the benchmarks.
 
-``RESULTS.md`` is the summary in the repository: a line for each row, the paper's experiment, the
-growth of cost, and each missed goal with its bound. ``results/<row>.md`` has the settings, medians
-and processes of a row; each run writes it, and git ignores it.
+``RESULTS.md`` is the summary in the repository: a line for each row (benchmark), the paper's
+experiment, the growth of cost, and each missed goal with its bound. ``results/<row>.md`` has the
+settings, medians and processes of a row; each run writes it, and git ignores it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ acknowledges from memory.** `python -m peers --report` also writes a page for ea
 
 
 def brief(found: Found) -> Iterator[str]:
-    """Yield the lines of a row for a terminal."""
+    """Yield the results of one benchmark as lines for a terminal."""
     for variant in found["variants"]:
         head = f"{found['number']:>2} {found['row']} [{variant['variant']}]"
         if "cannot" in variant:
@@ -53,7 +53,7 @@ def brief(found: Found) -> Iterator[str]:
 
 
 def write(folder: Path, *, quick: bool) -> None:
-    """Write the summary, and a page for each row into the folder of the results.
+    """Write the summary, and a page for each benchmark into the folder of the results.
 
     Pages of a quick run are written beside its own results.
     """
@@ -69,7 +69,8 @@ def write(folder: Path, *, quick: bool) -> None:
 
 
 def results(folder: Path) -> list[Found]:
-    """Return the stored results in the order of the table, with the present texts of the rows."""
+    """Return the stored results in the order of the table. Their descriptive texts are those of the
+    present ``ROWS``, not the stored ones."""
     known = {row.name: row for row in ROWS}
     found = map(kept.read, sorted(folder.glob("*.json")))
     rows = [each | _texts(known.get(each["row"])) for each in found if each["variants"]]
@@ -118,7 +119,7 @@ def _where(rows: list[Found]) -> Iterator[str]:
 
 
 def _unmeasured(rows: list[Found]) -> Iterator[str]:
-    """Yield the variants that have no result yet."""
+    """Yield the benchmarks, with their variants (sets of settings), that have no result yet."""
     measured = {(found["row"], each["variant"]) for found in rows for each in found["variants"]}
     if any(found["quick"] for found in rows):
         return  # A quick run leaves out variants on purpose.

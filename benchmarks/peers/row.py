@@ -1,4 +1,5 @@
-"""Define the rows of the comparison: the work that both sides do, and its goals."""
+"""Define the rows of the comparison. A row is one benchmark: the work that both sides (the compared
+systems) do, its variants (sets of settings), and its goals."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Variant:
-    """Settings with which both sides run.
+    """Settings with which both sides (the compared systems) of a benchmark run.
 
     ``settings`` describes them for the table. ``compression`` maps each side to its codec.
     """
@@ -75,7 +76,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a variant.
+    """One side (a compared system) of a variant (a benchmark with certain settings).
 
     * ``run``: a function that does the work once and returns its measures.
     * ``servers``: a function that is called before each run and returns pids by role (``broker``,
@@ -93,7 +94,7 @@ class Side:
 
 
 def missing(why: object) -> Side:
-    """Return a side that cannot run here, for the reason ``why``."""
+    """Return a side (a compared system) that cannot run on this machine, for the reason ``why``."""
 
     def run() -> Measures:
         raise AssertionError("it is not run")
@@ -103,12 +104,12 @@ def missing(why: object) -> Side:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table.
+    """A row of the table of results: one benchmark.
 
     * ``name``: the name of the result's file, and the value of ``ONLY=``.
     * ``number``: the row's number in the table.
     * ``open``: a function that prepares a variant (servers, topics, input) and yields its sides by
-      name. It raises fetch.Cannot if the row cannot run here.
+      name. It raises fetch.Cannot if the benchmark cannot run on this machine.
     * ``note``: a text that readers of the row need.
     * ``bound``: a text about the row's limit, for the report of a missed goal.
     * ``ceiling``: a function that returns the highest possible ratio of a measure in a stored

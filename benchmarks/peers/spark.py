@@ -1,8 +1,8 @@
-"""The parts that all Spark rows share.
+"""The parts that all Spark benchmarks share.
 
-``Both`` fills a topic of each side with the same lines, once for all rows that need the lines, and
-checks that the topics are equal. Spark reads its input from Parquet files, which costs little
-compared with either sink.
+``Both`` fills a topic of each side with the same lines, once for all benchmarks that need the
+lines, and checks that the topics are equal. Spark reads its input from Parquet files, which costs
+little compared with either sink.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ Ending = dict[str, Any]
 _filled: weakref.WeakKeyDictionary[Servers, dict[tuple[str, int], str]] = (
     weakref.WeakKeyDictionary()
 )
-"""The filled topics of each set of servers, which later rows reuse."""
+"""The filled topics of each set of servers, which later benchmarks reuse."""
 _agreed: weakref.WeakKeyDictionary[SparkHost, set[tuple[str, ...]]] = weakref.WeakKeyDictionary()
-"""The topics of both sides that each session has already compared."""
+"""The topics of both sides that each Spark session has already compared."""
 _parquet: dict[tuple[int, str], Path] = {}
 
 
 class Both:
-    """The servers of both sides and one Spark session."""
+    """The servers of both sides (the compared systems) and one Spark session."""
 
     def __init__(self, bench: Bench, chosen: Variant) -> None:
         self.bench = bench
@@ -54,7 +54,8 @@ class Both:
         self._consumers: dict[str, ck.Consumer] = {}
 
     def side(self, name: str, run: Callable[[], Measures]) -> Side:
-        """Return the side whose work is ``run``, with the processes of its servers and of Spark."""
+        """Return a side (a compared system) that does the work ``run``. The cost of the processes
+        of its servers and of Spark is measured."""
         servers = self.servers[name]
         return Side(
             run, lambda: {**servers.processes(), **self.spark.processes()}, servers.settings
@@ -121,7 +122,7 @@ class Both:
             if key not in kept:
                 kept[key] = self._fill(name, count, compression, by)
             topics[name] = kept[key]
-        # Compare the topics once in each session, because later rows reuse them.
+        # Compare the topics once in each session, because later benchmarks reuse them.
         agreed = _agreed.setdefault(self.spark, set())
         both = tuple(
             end["address"] + end["topic"] for end in map(self.end, topics, topics.values())
@@ -207,7 +208,8 @@ def both(bench: Bench, chosen: Variant) -> Iterator[Both]:
 
 
 def must_agree(found: Mapping[str, object]) -> object:
-    """Return the result of every side; raise RuntimeError if they differ."""
+    """Return the result that every side (compared system) returned. Raise RuntimeError if the
+    results differ."""
     if len({json.dumps(value) for value in found.values()}) != 1:
         raise RuntimeError(f"the sides did not do the same work: {found}")
     return next(iter(found.values()))

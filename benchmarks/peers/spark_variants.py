@@ -1,4 +1,7 @@
-"""The settings of each variant of the Spark rows: those of the session, and options of the sides.
+"""The settings of each variant of the Spark benchmarks.
+
+A benchmark is a *row* of the table of results. It runs once for each *variant*: a combination of
+settings of the Spark session with options of the *sides* (the compared systems). The variants:
 
 * ``defaults``: no settings.
 * ``as advised``: the session settings that README.md advises, for both sides.
@@ -32,7 +35,7 @@ SINK: Options = {
     LOGBUS: {},
     KAFKA: {"kafka.batch.size": "262144", "kafka.linger.ms": "10"},
 }
-"""Options of sinks in ``tuned`` variants, as in the rows of producers.
+"""Options of sinks in ``tuned`` variants, as in the benchmarks of producers.
 
 logbus's sink needs none: it makes batches of 2 MB by default.
 """
@@ -43,17 +46,19 @@ TUNED_BOUND = (
 
 
 def is_advised(chosen: Variant) -> bool:
-    """Return whether the session has the settings that README.md advises."""
+    """Return whether a variant's Spark session has the settings that README.md advises."""
     return chosen.name != DEFAULTS
 
 
 def reading(chosen: Variant, side: str) -> dict[str, str]:
-    """Return the options with which a side (a compared system) reads in a variant."""
+    """Return the options of the Spark source with which a side (a compared system) reads. They
+    depend on the variant of the benchmark (the settings of this run)."""
     return dict(SOURCE[side]) if chosen.name == TUNED else {}
 
 
 def writing(chosen: Variant, side: str) -> dict[str, str]:
-    """Return the options of a side's sink; without compression, that option is left out."""
+    """Return the options of the Spark sink with which a side (a compared system) writes in a
+    variant. Without compression, the compression option is left out."""
     compression = chosen.compression[side]
     return {
         **({} if compression == "none" else {"kafka.compression.type": compression}),
@@ -62,7 +67,7 @@ def writing(chosen: Variant, side: str) -> dict[str, str]:
 
 
 def variant(name: str, **tuned: Options) -> Variant:
-    """Return the variant ``name`` of a Spark row.
+    """Return the variant ``name`` of a Spark benchmark: its settings and compression.
 
     ``tuned`` has options for each side by part, such as ``source`` or ``sink``. The result's
     settings describe them.
@@ -85,7 +90,7 @@ def variant(name: str, **tuned: Options) -> Variant:
 
 
 def variants(**tuned: Options) -> tuple[Variant, ...]:
-    """Return the four variants of a row, the last with the ``tuned`` options."""
+    """Return the four variants of a Spark benchmark, the last with the ``tuned`` options."""
     return (*map(variant, (DEFAULTS, AS_ADVISED, LZ4)), variant(TUNED, **tuned))
 
 

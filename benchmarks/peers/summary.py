@@ -1,4 +1,4 @@
-"""Write the report's first section: a line for each row, and which side is ahead.
+"""Write the report's first section: a line for each row (benchmark), and which side is ahead.
 
 ``peers.report`` calls this module. A ratio is logbus divided by the peer, as in the table.
 """
@@ -11,7 +11,8 @@ from typing import Any
 Found = Mapping[str, Any]
 
 COLUMNS = ("defaults", "as advised", "tuned")
-"""Variants that most rows have. A row's line names its other variants."""
+"""Variants (sets of settings) that most benchmarks have. The report's line of a benchmark names its
+other variants."""
 HOW = """Each figure in the table is logbus's result divided by the peer's. A **bold** figure
 misses its goal. *defaults*: both sides as installed. *as advised*: both sides with the Spark
 session that logbus's README advises. *tuned*: the peer has the settings that its users change for
@@ -19,7 +20,8 @@ this kind of work; logbus keeps its defaults where it can."""
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
-    """Yield the lines of the report's first section. There are no lines if no row has a goal."""
+    """Yield the lines of the report's first section. There are no lines if no benchmark has a
+    goal."""
     all_ = [(found, variant, each) for found, variant, each in _compared(rows)]
     if not all_:
         return
@@ -43,7 +45,8 @@ def is_behind(each: Found) -> bool:
 
 
 def _compared(rows: list[Found]) -> Iterator[tuple[Found, Found, Found]]:
-    """Yield row, variant and comparison of each measure that has a goal."""
+    """Yield the result of a benchmark, one of its variants and the comparison of both sides, for
+    each measure that has a goal."""
     for found in rows:
         for variant in found["variants"]:
             for each in variant.get("compared", ()):
@@ -76,7 +79,7 @@ def _by_column(all_: list[tuple[Found, Found, Found]]) -> str:
 
 
 def _of_row(found: Found) -> Iterator[str]:
-    """Yield a line for each measure of a row that has a goal."""
+    """Yield a line of the report for each measure of a benchmark that has a goal."""
     by_measure: dict[tuple[str, str], dict[str, Found]] = {}
     for _, variant, each in _compared([found]):
         by_measure.setdefault((each["measure"], each["of"]), {})[variant["variant"]] = each

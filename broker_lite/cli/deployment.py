@@ -79,7 +79,8 @@ _SECRET_VOLUME = "- name: security\n  secret: {secretName: logbus-security, defa
 
 
 def compose_parts(*, insecure: bool) -> dict[str, str]:
-    """Return the text for each placeholder of the compose template."""
+    """Return the text for each placeholder of the compose template. With ``insecure``, the
+    listeners have no TLS and no logins."""
     numbers = range(3)
     if insecure:
         names = {f"LISTENERS_{n}": f"{OPEN}\nadvertised.host=broker-{n}" for n in numbers}
@@ -94,7 +95,8 @@ def compose_parts(*, insecure: bool) -> dict[str, str]:
 
 
 def kubernetes_parts(*, insecure: bool) -> dict[str, str]:
-    """Return the text for each placeholder of the Kubernetes template."""
+    """Return the text for each placeholder of the template of the Kubernetes manifests. With
+    ``insecure``, the listeners have no TLS and no logins."""
     if insecure:
         names = 'echo "advertised.host=$HOSTNAME.logbus"'
         return {

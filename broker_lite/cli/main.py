@@ -49,7 +49,7 @@ COMMANDS = {
     "console": ("broker_lite.cli.console:console", "Serve the web console of a cluster."),
     "demo": (
         "broker_lite.cli.spark_programs:demo",
-        "Three brokers, a Spark query, every count checked.",
+        "Three brokers, a Spark query, a check of its totals.",
     ),
     "doctor": ("broker_lite.cli.doctor:doctor", "Check this machine for problems, with remedies."),
     "topic": ("broker_lite.cli.topic:topic", "Topics: create, describe, move, elect, …"),

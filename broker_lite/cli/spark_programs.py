@@ -33,6 +33,6 @@ def _program(name: str, help_: str, *needed: str) -> click.Command:
 
 
 demo = _program(
-    "demo", "Three brokers, a Spark query, every count checked.", "pyspark", "pyspark_logbus"
+    "demo", "Three brokers, a Spark query, a check of its totals.", "pyspark", "pyspark_logbus"
 )
 checkpoint = _program("checkpoint", "Carry a Kafka query's checkpoint over.", "pyspark_logbus")

@@ -338,7 +338,8 @@ def _state(facts: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 def _replicas(view: ClusterView) -> dict[str, Any]:
-    """Print the unhealthy partitions with the reasons, and return the counts for ``status``."""
+    """Print each unhealthy partition with the reason. Return the controller and the numbers
+    of topics and partitions, which ``logbus status`` shows."""
     from broker_lite.client.administration.health import cluster_health
 
     health = cluster_health(view)

@@ -282,5 +282,5 @@ def each_record(tp: TopicPartition, rows: Slice) -> Iterator[Record]:
 
 
 def records(tp: TopicPartition, rows: Slice) -> list[Record]:
-    """Return the rows as Python records."""
+    """Return the records of ``rows`` (a part of a batch of the partition ``tp``) as objects."""
     return list(each_record(tp, rows))

@@ -213,8 +213,8 @@ class LocalCluster:
             self._security.make(self._count, [host for host in hosts if host])
 
     def stop(self) -> None:
-        """Stop the brokers, then ZooKeeper. Remove a temporary directory. A second call does
-        nothing.
+        """Stop the brokers, then ZooKeeper. If the cluster's directory is temporary, remove it. A
+        second call does nothing.
 
         Kills brokers that still run after 15 s, and ZooKeeper after 6 s more.
         """
@@ -246,8 +246,8 @@ class LocalCluster:
         self._forget()
 
     def _forget(self) -> None:
-        """Close the guard, release the lock, and remove a temporary directory. Call this after the
-        processes have ended."""
+        """Close the guard, release the lock, and remove the cluster's directory if it is temporary.
+        Call this after the processes have ended."""
         if self._guard is not None:
             self._guard.close()
             self._guard = None

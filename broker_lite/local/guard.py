@@ -106,7 +106,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 def _others_in_group(group: int) -> bool:
     """Return whether the guard's process group has other live processes. On a system without /proc,
-    return True."""
+    return True: the guard then waits for its whole grace period."""
     try:
         entries = os.listdir("/proc")
     except OSError:

@@ -555,8 +555,8 @@ class GroupOffsets:
         return claim.held
 
     async def age(self, group: str) -> GroupAge:
-        """Return the times since which the group has had no members and no commits, by which the
-        retention of offsets decides."""
+        """Return since when the group has had no members, and since when no commits. The retention
+        of offsets decides by both times whether to delete the group's offsets."""
         path = znodes.coordinator_path(group)
         znode = await self._store.get(path)
         empty_ms = None

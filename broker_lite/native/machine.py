@@ -129,7 +129,8 @@ class NativeMachine:
         )
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
-        """Handle one event at the time ``now_ms``. Return the effects to carry out, in order."""
+        """Handle one event at the time ``now_ms``. Return the effects (requests and other actions)
+        that the caller must carry out, in order."""
         self._requests.now_ms = now_ms
         if self.phase == ENDED:
             return self._after_the_end(event)

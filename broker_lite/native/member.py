@@ -112,7 +112,8 @@ class NativeShell:
 
     @property
     def lease_until_ms(self) -> float:
-        """Return the time, on the clock ``now_ms``, until which the consumer may return records."""
+        """Return the time (ms, on the clock ``now_ms``) until which the member's lease holds: until
+        then the consumer may return records."""
         return self.machine.lease_until_ms
 
     async def start(self) -> None:

@@ -569,7 +569,8 @@ class Ownership:
     # Methods that handle the passing of time.
 
     def next_ms(self) -> int | None:
-        """Return the time (ms) at which to call ``pass_time`` next, or None."""
+        """Return the time (ms) at which the caller must call ``pass_time`` next. None: it need not,
+        as long as no other event occurs."""
         times = [owned.due_ms for owned in self.owned.values() if owned.state == REVOKED]
         times += [claim.retry_ms for claim in self.claims.values() if claim.stage == WAITING]
         return min(times, default=None)

@@ -92,7 +92,7 @@ class View:
             since < self._registered_zxids[name] for since in self._registered_zxids.values()
         )
 
-    # Methods that mark znodes as stale.
+    # Methods that mark znodes as stale: their cached values are out of date.
 
     def mark_all(self) -> None:
         self._stale_members = True
@@ -121,7 +121,7 @@ class View:
         self._unrecorded.clear()
         self.mark_all()
 
-    # Methods that read stale znodes.
+    # Methods that read the znodes whose cached values are out of date (stale).
 
     def read(self) -> None:
         """Read the znodes that have changed since they were last read. Then ``on_read`` is

@@ -85,10 +85,11 @@ class Message(NamedTuple):
     body_position: int
     decompressed_bytes: int
     nodes: tuple[int, ...]
-    """The number of entries and the number of nulls of each node (Arrow array), one after the
-    other."""
+    """Two numbers for each node (one Arrow array): its entries and its nulls. The pairs are in one
+    flat tuple: entries, nulls, entries, nulls, …"""
     buffers: tuple[int, ...]
-    """The position in the body and the stored size of each buffer, one after the other."""
+    """Two numbers for each buffer: its position in the body and its stored size, both in bytes. The
+    pairs are in one flat tuple."""
 
 
 @lru_cache(maxsize=64)
@@ -352,8 +353,8 @@ def _table_at(metadata: bytes, table: int) -> int:
 
 
 def _follow(metadata: bytes, position: int) -> int:
-    """Return the position to which the unsigned offset at ``position`` points. It always points
-    forward, so malicious metadata cannot make the reader run in a circle.
+    """Return the position to which the offset at ``position`` points. The offset is unsigned, so it
+    points forward, and malicious metadata cannot make the reader run in a circle.
     """
     target: int = position + _U32.unpack_from(metadata, position)[0]
     return target

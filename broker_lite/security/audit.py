@@ -70,7 +70,8 @@ def line_of(now_ms: int, event: str, fields: Mapping[str, Any]) -> str:
 
 
 def cut(value: Any) -> Any:
-    """Return the value with its texts cut to ``TEXT_MAX`` characters."""
+    """Return ``value``, a field of an audit event, with its texts cut to ``TEXT_MAX``
+    characters."""
     if isinstance(value, str):
         return value if len(value) <= TEXT_MAX else value[:TEXT_MAX] + "…"
     if isinstance(value, Mapping):

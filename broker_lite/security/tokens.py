@@ -178,5 +178,8 @@ def _time_ms(claims: Mapping[str, Any], name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise SaslAuthenticationError(f"OAUTHBEARER: the token's claim {name!r} is not a time")
     if not 0 <= value < 1 << 43:
-        raise SaslAuthenticationError(f"OAUTHBEARER: the token's claim {name!r} is out of range")
+        raise SaslAuthenticationError(
+            f"OAUTHBEARER: the token's claim {name!r} is out of range: {value} is not from 0 to "
+            f"{(1 << 43) - 1} seconds"
+        )
     return int(value * 1000)

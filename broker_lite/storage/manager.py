@@ -252,7 +252,7 @@ class LogManager:
         self.checkpoint()
 
     def usage(self) -> list[LogUsage]:
-        """Return the size and the offsets of every log."""
+        """Return the size, the start offset and the end offset of every log on this broker."""
         return [
             LogUsage(
                 key,

@@ -81,7 +81,9 @@ class OpenTransactions:
         return next(iter(self._starts.values()), default)
 
     def committed(self, high_watermark: int) -> None:
-        """Drop the ended transactions whose markers are below ``high_watermark``."""
+        """Handle an advance of the high watermark. Ended transactions (committed or aborted) whose
+        markers are below ``high_watermark`` are removed, because they no longer hold back the last
+        stable offset."""
         if self._ended and self._ended[0].marker_offset < high_watermark:
             self._ended = [one for one in self._ended if one.marker_offset >= high_watermark]
 

@@ -165,7 +165,10 @@ def decode_transaction(value: bytes) -> TransactionRecord:
     groups = frozenset(reader.array(Reader.string))
     reader.skip_tags()
     if state not in TransactionState.__members__.values():
-        raise ProtocolError(f"a transaction's record has the unknown state {state}")
+        raise ProtocolError(
+            f"a transaction's record has the unknown state {state}; if a newer logbus wrote it, "
+            "upgrade the broker"
+        )
     return TransactionRecord(
         producer_id,
         epoch,

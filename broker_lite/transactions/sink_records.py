@@ -142,7 +142,10 @@ def decode_head(value: bytes) -> SinkHead:
     winners = frozenset(reader.array(lambda it: ProducerPair(*it.unpack(_PAIR))))
     reader.skip_tags()
     if state not in SinkState.__members__.values():
-        raise ProtocolError(f"a sink's record has the unknown state {state}")
+        raise ProtocolError(
+            f"a Spark sink's record has the unknown state {state}; if a newer logbus wrote it, "
+            "upgrade the broker"
+        )
     return SinkHead(run, former_runs, batch, rows, SinkState(state), ends_batch, winners, day)
 
 
@@ -176,7 +179,7 @@ def _reader(value: bytes) -> Reader:
     (version,) = reader.unpack(_VERSION_FIELD)
     if version != _VERSION:
         raise ProtocolError(
-            f"a sink's record has version {version}; this broker reads {_VERSION}: "
+            f"a Spark sink's record has version {version}; this broker reads {_VERSION}: "
             "upgrade the broker"
         )
     return reader

@@ -157,5 +157,7 @@ def _partitions(reader: Reader) -> tuple[TopicPartition, ...]:
 def _count(reader: Reader) -> int:
     count = reader.classic_count()
     if count < 0:
-        raise ProtocolError("an array that may not be null is null")
+        raise ProtocolError(
+            "an array of topics or partitions is null; an array without items must be empty"
+        )
     return count

@@ -426,33 +426,36 @@ def _field_decoder(field: Any, version: int, flexible: bool) -> Decoder:
     nullable = field.nullable_for_version_q(version)
     if field.is_struct_array():
         inner = struct_decoder(field.data_class, field.array_of, version, flexible)
-        return _array_decoder(inner, nullable, flexible, _ROWS_MAX.get(field.data_class))
+        return _array_decoder(
+            inner, field.name, nullable, flexible, _ROWS_MAX.get(field.data_class)
+        )
     if field.is_struct():
         whole = struct_decoder(field.data_class, field, version, flexible)
         return (lambda reader: None if reader.i8() < 0 else whole(reader)) if nullable else whole
     if field.is_array():
-        return _array_decoder(_field_decoder(field.array_of, version, flexible), nullable, flexible)
+        item = _field_decoder(field.array_of, version, flexible)
+        return _array_decoder(item, field.name, nullable, flexible)
     if field.type_str == "string":
         return (_FLEXIBLE_STRING if flexible else _CLASSIC_STRING)[nullable]
     if field.type_str in ("bytes", "records"):
-        return _bytes_decoder(nullable, flexible)
+        return _bytes_decoder(field.name, nullable, flexible)
     return _FIXED[field.type_str]
 
 
-def _bytes_decoder(nullable: bool, flexible: bool) -> Decoder:
+def _bytes_decoder(name: str, nullable: bool, flexible: bool) -> Decoder:
     view_of = Reader.view if flexible else Reader.classic_view
 
     def take(reader: Reader) -> bytes | None:
         view = view_of(reader)
         if view is None and not nullable:
-            raise ProtocolError("bytes that may not be null are null")
+            raise ProtocolError(f"the field {name!r} is null, but it needs bytes")
         return None if view is None else bytes(view)
 
     return take
 
 
 def _array_decoder(
-    item: Decoder, nullable: bool, flexible: bool, rows_max: int | None = None
+    item: Decoder, name: str, nullable: bool, flexible: bool, rows_max: int | None = None
 ) -> Decoder:
     count_of = Reader.count if flexible else Reader.classic_count
 
@@ -460,10 +463,14 @@ def _array_decoder(
         count = count_of(reader)
         if count < 0:
             if not nullable:
-                raise ProtocolError("an array that may not be null is null")
+                raise ProtocolError(
+                    f"the array {name!r} is null; an array without items must be empty"
+                )
             return None
         if rows_max is not None and count > rows_max:
-            raise ProtocolError(f"an array has {count} items; at most {rows_max} are allowed")
+            raise ProtocolError(
+                f"the array {name!r} has {count} items; at most {rows_max} are allowed"
+            )
         return [item(reader) for _ in range(count)]
 
     return take

@@ -31,7 +31,11 @@ _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open
 
 
 class LineSource(NamedTuple):
-    """The lines of one file or journal, its name, and a note that the demo prints with it."""
+    """The lines of one file or of the systemd journal.
+
+    The demo prints ``name`` (of the file or the journal) and ``note``. The note is a remark about
+    the lines, such as how many of them had NUL bytes, or empty.
+    """
 
     name: str
     lines: list[bytes]

@@ -112,7 +112,11 @@ def test_error_of_a_refused_topic_request_says_how_to_correct_it(world: World) -
             (NewTopic("there", 1, 1), TopicExistsError, "exists"),
             (NewTopic("n", 0, 1), InvalidPartitionsError, "1 to 2662"),
             (NewTopic("n", 2663, 1), InvalidPartitionsError, "1 to 2662 with replication factor 1"),
-            (NewTopic("n", 2**31 - 1), InvalidPartitionsError, "with replication factor 2, because one"),
+            (
+                NewTopic("n", 2**31 - 1),
+                InvalidPartitionsError,
+                "with replication factor 2, because one",
+            ),
             (NewTopic("n", 1, 0), InvalidReplicationFactorError, "at least 1"),
             (NewTopic("n", 1, 3), InvalidReplicationFactorError, "only 2 brokers are live"),
             (NewTopic("n", 1, 1, [[9]]), InvalidReplicaAssignmentError, "live brokers: [1, 2]"),
@@ -572,7 +576,9 @@ def test_brokers_recover_after_an_outage_of_zookeeper(world: World) -> None:
     run(world, body)
 
 
-def test_tools_read_brokers_and_group_offsets_from_zookeeper_alone(world: World) -> None:
+def test_brokers_and_group_offsets_are_read_from_zookeeper_without_asking_a_broker(
+    world: World,
+) -> None:
     if isinstance(world, SimWorld):
         return
 

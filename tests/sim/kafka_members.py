@@ -311,7 +311,8 @@ class MachineMember(base.Member):
         self.owner.die()
 
     async def attempt(self, task: Task[Any]) -> bool:
-        """Run a task of the reader; if it fails, count its error.
+        """Run a task of this member's consumer (a generator), such as a poll or a commit. If the
+        task fails, count its error.
 
         Return whether the task succeeded.
         """

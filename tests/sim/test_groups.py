@@ -126,7 +126,7 @@ def last_position_counts_for_the_present_claim(patch: Patch) -> None:
         (claims_are_not_compared, 14),
     ],
 )
-def test_removed_native_group_rule_is_detected(
+def test_simulator_detects_the_removal_of_a_rule_of_native_groups(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
     """``first`` is at or shortly before a seed that detects the removed rule.

@@ -135,7 +135,7 @@ class _Instead:
         (any_generation_commits, 0),
     ],
 )
-def test_removed_kafka_group_rule_is_detected(
+def test_simulator_detects_the_removal_of_a_rule_of_kafka_groups(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
     """Run seeds until the simulation detects that ``plant`` removed a rule.

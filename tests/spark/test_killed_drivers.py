@@ -84,8 +84,10 @@ spark.stop()
 
 
 class Seen(NamedTuple):
-    """The visible values of each output topic: while the first driver waited, and after the second
-    driver finished.
+    """The values that a consumer reads from each output topic, at two times.
+
+    * ``at_the_kill``: while the first driver is held shortly before or after a commit.
+    * ``after_restart``: after a second driver has finished the queries of the first.
     """
 
     at_the_kill: Mapping[str, list[str]]

@@ -1,4 +1,4 @@
-"""The rows of all modules in the order of the table. Each module lists its rows in ``ROWS``."""
+"""All benchmarks, in the order of the rows of the table. Each module lists its own in ``ROWS``."""
 
 from __future__ import annotations
 

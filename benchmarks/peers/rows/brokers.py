@@ -1,4 +1,4 @@
-"""Row 14: memory and processor time of the brokers alone, for each GB written and read."""
+"""Benchmark 14: memory and processor time of the brokers alone, for each GB written and read."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def bare_cpu(found: Mapping[str, Any], measure: str) -> float | None:
     """Return the lowest possible ratio of processor times.
 
     It is the time of a server that only writes, flushes and answers, divided by that of Kafka's
-    broker. Return None without a result of the row produce-1kb.
+    broker. Return None without a result of the benchmark produce-1kb.
     """
     if measure != "broker_cpu_s_per_gb":
         return None

@@ -1,4 +1,4 @@
-"""Rows 8 and 9: Kafka's own ConsumerPerformance reads from the brokers of each side."""
+"""Benchmarks 8 and 9: Kafka's own ConsumerPerformance reads from the brokers of each side."""
 
 from __future__ import annotations
 

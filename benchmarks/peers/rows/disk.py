@@ -1,4 +1,4 @@
-"""Row 16: the disk space of the same log lines in row batches and in column batches."""
+"""Benchmark 16: the disk space of the same log lines in row batches and in column batches."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Measure how logbus's cost grows: each row increases one quantity.
+"""Measure how logbus's cost grows. Each benchmark (a *row* of the table of results) increases one
+quantity, such as the number of connections.
 
-The table has a column for each size of a row, the smallest first.
+The table has a column for each value of that quantity, the smallest first.
 """
 
 from __future__ import annotations
@@ -250,7 +251,8 @@ def connections(bench: Bench, count: int) -> Measures:
 
 
 def group_members(bench: Bench, count: int) -> Measures:
-    """Measure a Kafka group of ``count`` members that do not read."""
+    """Measure a Kafka group of ``count`` members that do not read: the time until the group is
+    stable, the latency of heartbeats, and the processor time of the servers."""
     with alone(bench) as logbus:
         logbus.new_topic(kafka_groups.TOPIC, kafka_groups.PARTITIONS_A_MEMBER)
         return members.measure(logbus, count)

@@ -47,7 +47,7 @@ NO_BATCHES = "its protocol has no batches of messages; see single messages"
 
 
 class Paper:
-    """Runs the Java programs of one variant."""
+    """Runs the Java programs of one variant (set of settings) of the benchmark."""
 
     def __init__(self, bench: Bench, batch: int, folder: Path) -> None:
         self._batch = batch
@@ -90,9 +90,9 @@ def warm_rate(found: Mapping[str, Any]) -> float:
 
 @contextlib.contextmanager
 def open_paper(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
-    """Start every installed system; yield the sides.
+    """Start every installed system, and yield one side for each system.
 
-    The side of a missing system has the reason why it is missing.
+    The side of a missing system holds the reason why the system is missing.
     """
     batch = BATCHES[chosen.name]
     with contextlib.ExitStack() as stack:

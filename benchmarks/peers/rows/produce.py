@@ -1,4 +1,5 @@
-"""Rows 7 and 9: Kafka's own ProducerPerformance sends to the brokers of each side, acks=all."""
+"""Benchmarks 7 and 9: Kafka's own ProducerPerformance sends to the brokers of each side,
+acks=all."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from peers.servers import KafkaServers, LogbusServers
 
 PARTITIONS = 4
 PRODUCED_MB = 200
-"""Size of all records of the row with 1 KB values."""
+"""Total size of the records of the benchmark with 1 KB values."""
 FLUSHED = f"{FLOOR}, flushed"
 PAYLOADS_MB = 20
 """Size of the file of distinct values, from which the tool chooses at random."""

@@ -1,4 +1,4 @@
-"""Rows 10 to 13: logbus's Python client and confluent-kafka, each with its own broker."""
+"""Benchmarks 10 to 13: logbus's Python client and confluent-kafka, each with its own broker."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def _variant(name: str) -> Variant:
 
 @dataclass(frozen=True)
 class Task:
-    """What both clients do in a row: a function of ``python_work``, the size and the number of
-    values."""
+    """The work of both clients in a benchmark: the name of a function of ``python_work``, and the
+    size and number of the values that it sends or reads."""
 
     name: str
     size: int
@@ -118,7 +118,7 @@ def open_writing(bench: Bench, variant: Variant, *, task: Task) -> Iterator[Mapp
 
 @contextlib.contextmanager
 def open_turns(bench: Bench, variant: Variant, *, task: Task) -> Iterator[Mapping[str, Side]]:
-    """Open the row in which a client repeatedly sends one record and then polls it."""
+    """Open the benchmark in which a client repeatedly sends one record and then polls it."""
     is_tuned = variant.name == "tuned"
     options: Options = {
         LOGBUS: {"asyncio": True} if is_tuned else {},
@@ -190,8 +190,9 @@ IN_PLACE_NOTE = (
 
 
 def fill(servers: Servers, topic: str, values: list[bytes], *, rows: bool, packed: bool) -> None:
-    """Write all values to a topic. For a broker of logbus use logbus's client, unless ``rows`` is
-    set; otherwise send them as rows with confluent-kafka."""
+    """Write all values to a topic. For a broker of logbus, send column batches with logbus's
+    client, unless ``rows`` is set. Otherwise send row batches (Kafka's format) with
+    confluent-kafka."""
     if servers.peer == LOGBUS and not rows:
         with (
             connect(servers.bootstrap_servers) as bus,

@@ -1,4 +1,4 @@
-"""Row 6: the time of one record from a topic through a Spark query into another topic.
+"""Benchmark 6: the time of one record from a topic through a Spark query into another topic.
 
 Both sides use confluent-kafka outside Spark; only the brokers and connectors differ.
 """
@@ -29,7 +29,7 @@ Pauses are random, so that records do not arrive in step with the query's trigge
 """
 WAIT_SECONDS = 60
 SOURCE: Options = {LOGBUS: {}, KAFKA: {"kafka.fetch.max.wait.ms": "10"}}
-"""Options of the sources in the variant ``tuned``."""
+"""Options of the Spark sources of both sides in the variant ``tuned``."""
 
 
 class Probe:

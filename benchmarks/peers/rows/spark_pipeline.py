@@ -1,4 +1,4 @@
-"""Row 5: Spark reads a topic, filters, aggregates, and writes to another topic."""
+"""Benchmark 5: Spark reads a topic, filters, aggregates, and writes to another topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows 1 and 2: Spark reads a topic as a table, all seven columns or only two."""
+"""Benchmarks 1 and 2: Spark reads a topic as a table, all seven columns or only two."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def open_read(
 
 @contextlib.contextmanager
 def open_first(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
-    """Open the variant in which each run starts a new Spark session."""
+    """Open the variant of the benchmark in which each run starts a new Spark session."""
     count = bench.size(LINES)
     with both(bench, chosen) as sides:
         topics = sides.filled(count, chosen.compression[LOGBUS])

@@ -1,4 +1,4 @@
-"""Row 3: a streaming query with availableNow processes a backlog and ends."""
+"""Benchmark 3: a streaming query with availableNow processes a backlog and ends."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _empty_seconds(sides: Both, chosen: Variant) -> dict[str, float]:
 
 @contextlib.contextmanager
 def open_catch_up(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
-    """Open the variant that reads its backlog from the disk.
+    """Open the variant of the benchmark that reads its backlog from the disk.
 
     Before each run, the pages of the backlog are dropped from the page cache.
     """

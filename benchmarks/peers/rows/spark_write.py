@@ -1,4 +1,4 @@
-"""Row 4: Spark writes log lines to a topic."""
+"""Benchmark 4: Spark writes log lines to a topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row 15: the time from the start command to the first acknowledged record."""
+"""Benchmark 15: the time from the start command to the first acknowledged record."""
 
 from __future__ import annotations
 

@@ -61,8 +61,9 @@ class ResolvedOffset(NamedTuple):
 def resolve(
     admin: Admin, partitions: Iterable[TopicPartition], spec: PositionSpec
 ) -> dict[TopicPartition, int]:
-    """Return the offset of the position in each partition. If the position is outside the log's
-    range, return the nearest end of the range."""
+    """Return for each partition the offset that ``spec`` stands for, such as the earliest offset, a
+    time or a number of records before the end. An offset below the log's start becomes the log's
+    start, and one beyond the log's end becomes the end."""
     return {tp: row.offset for tp, row in resolved_offsets(admin, partitions, spec).items()}
 
 

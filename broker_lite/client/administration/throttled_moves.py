@@ -42,7 +42,7 @@ def throttle(admin: Admin, view: ClusterView, ongoing: Ongoing, moves: Plan, rat
 
 def unthrottle(admin: Admin, topics: Iterable[str]) -> None:
     """Remove the lists of throttled replicas from these topics, and the rate limits from all live
-    brokers."""
+    brokers. A dead broker keeps its limit, which has no effect without throttled replicas."""
     for topic in topics:
         admin.alter_configs(topic, {f"{LEADER}.replicas": None, f"{FOLLOWER}.replicas": None})
     for broker_id in admin.cluster().brokers:

@@ -183,7 +183,8 @@ class AsyncConsumer(ConsumerFace):
         return await self.run(self.core.list_offsets(EARLIEST_TIMESTAMP, self.assignment()))
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """Return for each assigned partition the number of offsets from the position to the end."""
+        """Return for each assigned partition the number of offsets from the consumer's position to
+        the end of the log."""
         return self._behind(await self.end_offsets())
 
     # Methods that read and write the group's committed offsets.

@@ -208,7 +208,8 @@ class Consumer(ConsumerFace):
         return self.run(self.core.list_offsets(EARLIEST_TIMESTAMP, self.assignment()))
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Return for each assigned partition the number of offsets from the position to the end."""
+        """Return for each assigned partition the number of offsets from the consumer's position to
+        the end of the log."""
         return self._behind(self.end_offsets())
 
     # Methods that read and write the group's committed offsets.

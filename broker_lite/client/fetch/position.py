@@ -141,7 +141,8 @@ class FetchPosition:
         return walked
 
     def advance(self, walked: WalkResult) -> None:
-        """Move the position past batches that were fetched, or read from a segment file."""
+        """Move the position past ``walked``: batches that were fetched, or read from a segment
+        file."""
         self.lineage.read(walked.batches, self.offset, walked.leader_epoch)
         self.offset = walked.next_offset
         self.at_boundary = not self.policy.allows_gaps

@@ -158,7 +158,8 @@ class MemberMachine:
         return min(times)
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
-        """Handle one event at the time ``now_ms``. Return the effects to carry out, in order."""
+        """Handle one event at the time ``now_ms``. Return the effects (requests and other actions)
+        that the caller must carry out, in order."""
         self._now_ms, self._out = now_ms, []
         match event:
             case Start() if self.phase == NEW:
@@ -299,8 +300,8 @@ class MemberMachine:
         if has_missed_one and self.owned:
             # This static member keeps its member id, but has missed a generation. In that
             # generation the leader may have assigned its partitions to other members, so drop them.
-            # The leader could not know better: it saw only the partitions that the member had
-            # reported with its last join.
+            # The leader did not know that the member owns them, if the member got them after its
+            # last JoinGroup request, which reported the partitions that it owned at that time.
             self._lose(frozenset(self.owned))
         self.member_id, self.generation = answer.member_id, answer.generation_id
         self._protocol = answer.protocol_name

@@ -153,12 +153,12 @@ def committed(
     *,
     unstable: set[TopicPartition] | None = None,
 ) -> Operation[PerPartition[CommittedOffset]]:
-    """Return a group's committed offsets of the partitions ``tps`` (None: all), or errors. A
-    partition without a committed offset is missing from the result.
+    """Return for each of the partitions ``tps`` (None: all) the group's committed offset, or an
+    error. A partition without a committed offset is missing from the result.
 
-    Topics that were recreated since their offsets were committed are added to ``former``. If
-    ``unstable`` is given, partitions for which an open transaction contains a newer offset are
-    added to it (KIP-447), and are missing from the result.
+    Adds to the caller's sets, if given: to ``former`` the topics that were recreated since their
+    offsets were committed, and to ``unstable`` the partitions for which an open transaction
+    contains a newer offset (KIP-447), which are missing from the result.
     """
     topics = None
     asked = [] if tps is None else list(tps)

@@ -419,9 +419,9 @@ class Delivery:
             self._fail(part, batch, MessageTooLargeError(f"{batch.tp}: {error.message}"))
             return
         if batch.maybe_appended and batch.sequence >= 0:
-            # This batch was already sent without an answer, so it may be in the log, and the
-            # topic's limit was lowered since. If the batch were sent again in halves, the broker
-            # would not recognise them as duplicates.
+            # The batch was sent before, and no answer arrived, so it may be in the log. Since then
+            # the topic's max.message.bytes was lowered. Fail the batch instead of sending it again
+            # in halves, because the broker would not recognise the halves as duplicates.
             message = f"{batch.tp}: {error.message}; sent before, it may be in the log"
             self._fail(part, batch, MessageTooLargeError(message))
             return

@@ -491,7 +491,8 @@ class Producer:
         self.end_flush(waiting)
 
     def start_flush(self) -> list[Outcome]:
-        """Send all lingering records now. Return the outcomes for which ``flush`` waits."""
+        """Send all lingering records now. Return the outcomes of all records that are not
+        acknowledged yet, for which ``flush`` waits."""
         with self._lock:
             for rows in list(self._open.values()):
                 self._seal(rows)

@@ -135,8 +135,8 @@ def batches(
 
 
 def _before(batch: pa.RecordBatch, ends: Mapping[TopicPartition, int]) -> pa.RecordBatch:
-    """Return the rows before the end offsets. A fetched batch may reach beyond the end of its
-    range."""
+    """Return the rows of ``batch`` whose offsets are below the end offset of their partition. A
+    fetched batch may reach beyond the end of the searched range."""
     numbers = fixed(np.fromiter((tp.partition for tp in ends), np.int32, len(ends)), pa.int32())
     limits = fixed(np.fromiter(ends.values(), np.int64, len(ends)), pa.int64())
     partitions = batch.column("partition").cast(pa.int32())

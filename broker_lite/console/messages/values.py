@@ -110,7 +110,8 @@ def hexadecimal(value: bytes) -> str:
 
 
 def fields_of(rows: list[DisplayedValue]) -> list[str]:
-    """Return the field names of JSON objects, in the order of their first use, at most ten."""
+    """Return the field names of the JSON objects in ``rows``, in the order of their first use, at
+    most ten."""
     names: dict[str, None] = {}
     for row in rows:
         loaded = _object(row)

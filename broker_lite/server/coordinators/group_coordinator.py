@@ -352,8 +352,9 @@ class GroupCoordinator:
                         f"coordinate group {name!r}; find its coordinator"
                     ),
                 )
-        # Also release the claims of groups without members: their next coordinator may delete such
-        # a group, and a client may create it anew.
+        # Also release the claims of groups without members. Their next coordinator may delete such
+        # a group, and a client may create it anew. If this broker then coordinates the new group,
+        # it needs a new claim: writes with a claim on the deleted group fail.
         self._registry.groups.release_others(self._is_ours)
 
     def _is_ours(self, group: str) -> bool:

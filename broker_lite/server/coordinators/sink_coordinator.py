@@ -166,8 +166,10 @@ class SinkCoordinator:
                     slots[producer_id] = decode_slot(values[key])
             except ProtocolError as error:
                 logger.error(
-                    "the Spark sinks in partition %d of __transaction_state cannot be loaded: %s",
+                    "the Spark sinks in partition %d of __transaction_state cannot be loaded, "
+                    "because of the record with key %r: %s",
                     partition,
+                    key,
                     error.message,
                 )
                 self._unreadable[partition] = error

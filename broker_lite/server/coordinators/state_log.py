@@ -310,8 +310,9 @@ class _LedPartition:
         self._owner.replicas.append(self.replica, ACKS_LEADER, batch, sys.maxsize, done)
 
     def _written(self, number: int, appended: Appended | None, error: LogbusError | None) -> None:
-        """Handle the result of an append. After a loss of leadership the result is ignored:
-        ``close`` has failed the append, because its outcome is unknown.
+        """Handle the result of the append with this number. If this broker has lost the leadership
+        of the partition meanwhile, ignore the result: ``close`` has already failed the append,
+        because its outcome is unknown.
         """
         if self.state is None or not self._is_current:
             return

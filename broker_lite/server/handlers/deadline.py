@@ -25,8 +25,8 @@ T = TypeVar("T")
 
 
 async def within(timeout_ms: int, work: Awaitable[T], whom: str = "ZooKeeper") -> T:
-    """Return the result of ``work``. After the timeout, raise RequestTimedOutError with a message
-    that ``whom`` did not confirm the change.
+    """Wait for ``work`` and return its result. After ``timeout_ms``, raise RequestTimedOutError,
+    whose message says that ``whom`` did not confirm the change.
     """
     wait_ms = min(max(timeout_ms, WAIT_MS_MIN), WAIT_MS_MAX)
     try:

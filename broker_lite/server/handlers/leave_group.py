@@ -20,8 +20,9 @@ BATCHED_FROM = 3
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Remove the members. Each member has its own error in the answer. If the group itself has an
-    error, all members share it."""
+    """Remove the members that a LeaveGroup request names from their group. Each member has its own
+    error in the answer. If the request fails for the whole group, all members get the same
+    error."""
     batched = request.api_version >= BATCHED_FROM
     leavers = [Leaver(message.member_id)]
     if batched:

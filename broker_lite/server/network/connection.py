@@ -122,8 +122,8 @@ class ResponseSlot:
             self._connection.build_next()
 
     def answer(self, parts: Sequence[Part]) -> None:
-        """Send the parts as the answer, after all previous answers. Without parts, as for acks=0,
-        send nothing.
+        """Send the answer, which consists of ``parts``, after all previous answers. If ``parts`` is
+        empty, as for acks=0, send nothing.
         """
         assert self.parts is None, "answered twice"
         self.parts = parts

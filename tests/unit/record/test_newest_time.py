@@ -46,7 +46,7 @@ def test_large_batch_may_decompress_to_sixteen_times_its_size() -> None:
     assert read_header(sent).max_timestamp == 9
 
 
-def test_corrupt_batch_without_maximum_timestamp_is_not_changed() -> None:
+def test_corrupt_batch_is_not_given_its_missing_maximum_timestamp() -> None:
     damaged = untimed(b"value")
     damaged[-1] ^= 1
     before = bytes(damaged)

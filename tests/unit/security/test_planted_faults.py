@@ -202,7 +202,8 @@ def test_planted_fault_makes_its_test_fail(name: str, tmp_path: Path) -> None:
 
 
 def _run(test: tuple[str, str], package: Path) -> subprocess.CompletedProcess[str]:
-    """Run a test, given as (file, function), against the copy of the package below ``package``."""
+    """Run a test, given as (file, function), against the copy of ``broker_lite`` in the folder
+    ``package``. This copy has the planted fault."""
     environment = os.environ | {"PYTHONPATH": str(package), "LOGBUS_TEST_INSTALLED": "0"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     return subprocess.run(

@@ -126,7 +126,7 @@ def test_lookups_by_time_release_closed_segments() -> None:
         assert loaded(log) <= 5
 
 
-def test_reading_a_log_in_ranges_of_equal_size_releases_closed_segments() -> None:
+def test_lookup_of_offsets_by_size_closes_the_files_of_earlier_segments() -> None:
     """Regression: a query planner that went through a log in ranges of bytes left every segment
     loaded."""
     log, start = filled(), 0

@@ -62,7 +62,9 @@ def test_all_other_errors_have_the_same_code_in_every_api_version() -> None:
 
 
 @pytest.mark.parametrize("code", [29, 30, 31, 53])
-def test_authorization_error_without_a_message_names_the_command_that_allows_it(code: int) -> None:
+def test_authorization_error_without_a_message_names_the_command_that_grants_access(
+    code: int,
+) -> None:
     """Regression: most responses of Kafka have only an error code, for which the client showed
     just "CLUSTER AUTHORIZATION FAILED"."""
     assert "logbus acl add" in error_for(code).message

@@ -118,7 +118,9 @@ def test_corrupt_batch_after_valid_ones_is_left_to_the_next_fetch() -> None:
     assert position.offset == 2
 
 
-def test_file_range_in_a_response_is_read_from_the_position_on() -> None:
+def test_response_that_names_a_file_range_is_read_from_the_next_offset_on() -> None:
+    """A client on the broker's machine may get the location of records in a log file instead of the
+    records. It skips the records below its position."""
     position = at(5)
     stored = StoredRange("/x", 1, 2, 0, 100)
     found = position.evaluate(answer(stored=stored))

@@ -187,7 +187,8 @@ def test_throttle_time_is_limited_to_int32_and_the_rest_of_the_wait_is_kept(rate
     assert alice.produced(0) == WAIT_MS_MAX
 
 
-def test_allowed_fetch_bytes_are_negative_only_while_the_client_is_throttled() -> None:
+def test_fetch_allowance_is_overdrawn_only_while_the_client_is_throttled() -> None:
+    """The allowance is overdrawn (negative) after a fetch that was larger than it."""
     quotas, clock, _ = made({ALICE: {CONSUMER_BYTE_RATE: 0.5}})
     alice = quota_of(quotas, "alice")
     for size, idle_ms in ((1, 0), (1, 2000), (1, 1000), (0, 500), (0, 1000)):
