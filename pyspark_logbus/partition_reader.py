@@ -480,8 +480,9 @@ it cannot build the column of these batches at once. ``_joined`` then concatenat
 the single batches."""
 
 _CONSTANTS_MAX = 64
-"""Maximum number of cached constant columns. Each has at most ROWS_MAX rows. A column that repeats
-a topic's name takes one or two megabytes."""
+CONSTANT_BYTES_MAX = 32 << 20
+"""Maximum number and bytes of the cached constant columns. A column of ROWS_MAX rows that repeats
+a topic's name takes 2 MB, and 16 MB for the longest name."""
 _constants: dict[tuple[object, int], pa.Array] = {}
 _slices: dict[tuple[object, int], pa.Array] = {}
 """By value and type, the last slice of each cached column. Most batches have the same number of
@@ -500,7 +501,8 @@ def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
     if column is None or len(column) < count:
         size = 1 << max(12, (count - 1).bit_length())
         column = _repeat(value, kind, size)
-        if len(_constants) >= _CONSTANTS_MAX:
+        size_bytes = column.nbytes + sum(each.nbytes for each in _constants.values())
+        if len(_constants) >= _CONSTANTS_MAX or size_bytes > CONSTANT_BYTES_MAX:
             _constants.clear()
             _slices.clear()
         _constants[key] = column

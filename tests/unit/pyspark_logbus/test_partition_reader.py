@@ -166,6 +166,14 @@ def test_constant_columns_such_as_the_topic_are_built_once_and_sliced():
     assert len(reader._constants) <= reader._CONSTANTS_MAX
 
 
+def test_memory_of_constant_columns_is_bounded():
+    """Regression: a worker that had read 64 topics with the longest names kept 1 GB of columns."""
+    reader._constants.clear()
+    for number in range(4):
+        reader._constant(f"{number:0249}", pa.string(), reader.ROWS_MAX)
+        assert sum(each.nbytes for each in reader._constants.values()) <= reader.CONSTANT_BYTES_MAX
+
+
 def test_slice_of_a_constant_column_is_reused_only_for_the_same_value_and_type():
     reader._constants.clear()
     reader._slices.clear()
