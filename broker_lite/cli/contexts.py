@@ -287,7 +287,8 @@ def _contexts(found: Mapping[str, Any]) -> Contexts:
     for key in ("selected", "previous"):
         if found.get(key) and found[key] not in by_name:
             raise InvalidConfigError(
-                f"{key} = {found[key]!r}: the file has no such context; correct or delete this line"
+                f"{key} = {found[key]!r}: there is no such context in this file; correct or "
+                "delete the line"
             )
     return Contexts(found.get("selected", ""), found.get("previous", ""), by_name)
 
