@@ -47,7 +47,7 @@ def fetch_https(
                 raise NetworkError(f"the answer of {url} has more than {bytes_max} bytes")
             if time.monotonic() > deadline:
                 raise NetworkError(f"{url} needs more than {TIMEOUT_S:.0f} s for its answer")
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, UnicodeError, http.client.HTTPException) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise NetworkError(f"{url}: {reason}") from None
     finally:

@@ -133,13 +133,12 @@ def _fetch(security: ClientSecurity) -> AccessToken:
     try:
         response = json.loads(answer)
         text = response["access_token"]
-        seconds = float(response.get("expires_in") or 0)
-        if not isinstance(text, str):
-            raise TypeError
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        lifetime_ms = int(float(response.get("expires_in") or 0) * 1000)
+        text.encode("ascii")
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         raise SaslAuthenticationError(
-            f"the answer of {security.token_url} has no access_token; check "
-            "sasl.oauthbearer.token.endpoint.url"
+            f"the answer of {security.token_url} has no access_token, or no valid expires_in; "
+            "check sasl.oauthbearer.token.endpoint.url"
         ) from None
-    ends_ms = began_ms + seconds * 1000 if seconds > 0 else end_of_token(text)
+    ends_ms = began_ms + lifetime_ms if lifetime_ms > 0 else end_of_token(text)
     return AccessToken(text, int(ends_ms or began_ms + LIFETIME_S * 1000))
