@@ -83,7 +83,7 @@ def build_wheel(folder: Path) -> Path:
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "setup.py"):
         if (ROOT / name).is_file():
             (source / name).write_bytes((ROOT / name).read_bytes())
-    for package in ("broker_lite", "pyspark_logbus"):
+    for package in ("broker_lite", "pyspark_logbus", "conf", "distribution"):
         for path in (ROOT / package).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 target = source / path.relative_to(ROOT)
