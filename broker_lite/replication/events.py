@@ -242,8 +242,8 @@ class Closed(NamedTuple):
 class Tick(NamedTuple):
     """A periodic event, on which the replica checks due flushes, lagging followers and retries.
 
-    The caller sends it to every replica about once a second, and every 100 ms if ``flush_messages``
-    is above 1.
+    The caller sends it to every replica about once a second, and every 100 ms to a leader that has
+    appended records since its last Sync.
     """
 
 

@@ -315,7 +315,11 @@ class Leader:
         """Return the operations (effects) that are due by time: a flush, a removal of lagging
         followers from the ISR, or the retry of an ISR change that ZooKeeper refused."""
         effects: list[Effect] = []
-        if self.unflushed_count and now_ms - self.unflushed_since_ms >= self.limits.flush_ms:
+        # The count may have reached flush.messages because this setting was lowered.
+        if self.unflushed_count and (
+            self.unflushed_count >= self.limits.flush_messages
+            or now_ms - self.unflushed_since_ms >= self.limits.flush_ms
+        ):
             self.unflushed_count = 0
             effects.append(Sync())
         if self.epoch_start_offset is None:

@@ -168,6 +168,12 @@ class Partition:
         role = self.role
         return len(role.appending) + len(role.waiting) if isinstance(role, Leader) else 0
 
+    @property
+    def awaits_flush(self) -> bool:
+        """Whether this replica leads and has appended records since its last Sync effect."""
+        role = self.role
+        return isinstance(role, Leader) and role.unflushed_count > 0
+
     def check_leader(self, leader_epoch: int = NO_EPOCH) -> None:
         """Raise an error unless this replica is the leader, and so can answer a client's fetch or
         ListOffsets request.

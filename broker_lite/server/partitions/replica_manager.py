@@ -510,9 +510,7 @@ class ReplicaManager:
         )
         before, was_leader, epoch = replica.state, replica.role.is_leader, replica.leader_epoch
         is_replicated = len(partition.replicas) > 1
-        self._ticks.watch(
-            replica, flushes_by_time=config.flush_messages > 1, is_replicated=is_replicated
-        )
+        self._ticks.watch(replica, is_replicated=is_replicated)
         replica.has_followers = is_replicated
         replica.assigned_count = len(partition.target)
         replica.min_insync = limits.min_insync_replicas

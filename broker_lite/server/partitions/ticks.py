@@ -1,7 +1,7 @@
 """Deliver ``Tick`` events to the state machines of replicas, which read no clock.
 
-A flush tick tells a replica to check whether its flush is due. Replicas whose topic flushes by time
-receive flush ticks while they have unflushed records.
+A flush tick tells a leader to check whether a flush is due. A leader receives flush ticks while it
+has appended records for which it has not started a flush.
 
 A slow tick tells a leader to look for lagging followers, and a follower to retry failed operations.
 Replicas of partitions with several replicas always receive slow ticks.
@@ -19,7 +19,7 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.partitions.replica import Replica
 
 TICK_MS = 100
-"""Time in ms between two flush ticks, the events on which replicas of topics with flush.messages
+"""Time in ms between two flush ticks, the events on which leaders of topics with flush.messages
 above 1 check whether a flush is due."""
 
 SLOW_TICK_MS = 1000
@@ -34,7 +34,8 @@ class Ticks:
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, replica_lag_ms: int) -> None:
         self._loop = loop
         self._clock = clock
-        self._flushing: dict[Replica, None] = {}
+        self._unflushed: dict[Replica, None] = {}
+        """The leaders with appended records for which they have not started a flush."""
         self._flush_timer: asyncio.TimerHandle | None = None
         self._replicated: dict[Replica, None] = {}
         self._slow_ms = min(SLOW_TICK_MS, max(replica_lag_ms // 4, 1))
@@ -46,14 +47,9 @@ class Ticks:
         """The replicas of partitions with more than one replica."""
         return self._replicated
 
-    def watch(self, replica: Replica, *, flushes_by_time: bool, is_replicated: bool) -> None:
-        """Set which Tick events the replica receives from now on: one every ``TICK_MS`` while it
-        has unflushed records (``flushes_by_time``), and one every ``SLOW_TICK_MS`` at most
+    def watch(self, replica: Replica, *, is_replicated: bool) -> None:
+        """Set whether the replica receives a Tick event every ``SLOW_TICK_MS`` at most
         (``is_replicated``)."""
-        if flushes_by_time:
-            self._flushing[replica] = None
-        else:
-            self._flushing.pop(replica, None)
         if is_replicated:
             self._replicated[replica] = None
             self._tick_slowly()
@@ -61,22 +57,27 @@ class Ticks:
             self._replicated.pop(replica, None)
 
     def forget(self, replica: Replica) -> None:
-        self._flushing.pop(replica, None)
+        self._unflushed.pop(replica, None)
         self._replicated.pop(replica, None)
 
     def appended(self, replica: Replica) -> None:
-        """Start the flush timer after an append, if the replica flushes by time."""
-        if replica in self._flushing and self._flush_timer is None:
-            self._flush_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
+        """Deliver a Tick event every ``TICK_MS`` after an append, until the replica starts a flush.
+
+        Do nothing if the replica has started the flush with the append.
+        """
+        if replica.role.awaits_flush:
+            self._unflushed[replica] = None
+            if self._flush_timer is None:
+                self._flush_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
 
     def _tick(self) -> None:
         self._flush_timer = None
         now_ms = self._clock.monotonic_ms()
-        unflushed = False
-        for replica in self._flushing:
+        for replica in list(self._unflushed):
             replica.carry_out(replica.role.step(now_ms, Tick()))
-            unflushed = unflushed or replica.role.flushed_end < replica.role.log_end_offset
-        if unflushed:
+            if not replica.role.awaits_flush:
+                self._unflushed.pop(replica, None)
+        if self._unflushed:
             self._flush_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
 
     def _slow_tick(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import errno
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -37,6 +38,7 @@ from broker_lite.server.partitions.disk import AppendBatch, Disk
 from broker_lite.server.partitions.replica import Replica
 from broker_lite.server.partitions.replica_fetcher import Answered
 from broker_lite.server.partitions.replica_manager import ReplicaManager
+from broker_lite.server.partitions.ticks import TICK_MS
 from broker_lite.storage.manager import LogManager
 from broker_lite.wire.fetch import FetchRequest
 
@@ -298,6 +300,31 @@ def test_produce_whose_records_are_not_flushed_in_time_fails_with_request_timed_
         with pytest.raises(errors.RequestTimedOutError):
             await shell.begin(replica, wait_ms=1)
         assert shell.manager.in_flight_count == 0
+
+    run(test)
+
+
+def test_records_are_flushed_soon_after_flush_messages_is_lowered() -> None:
+    async def test(shell: Shell) -> None:
+        shell.apply(shell.topic(config={"flush.messages": "1000", "flush.ms": "3600000"}))
+        replica = await shell.leader()
+        waiting = shell.begin(replica)
+        shell.apply(shell.topic(config={"flush.messages": "1", "flush.ms": "3600000"}))
+        assert (await waiting).base_offset == 0
+
+    run(test)
+
+
+def test_append_that_a_slow_disk_delays_is_flushed_after_flush_ms() -> None:
+    async def test(shell: Shell) -> None:
+        shell.apply(shell.topic(config={"flush.messages": "1000", "flush.ms": "300"}))
+        replica = await shell.leader()
+        stalled = threading.Event()
+        shell.disk.call(replica.key, stalled.wait, lambda _, __: None)
+        waiting = shell.begin(replica)
+        # The event loop delivers the first flush tick before this callback.
+        shell.loop.call_later(2 * TICK_MS / 1000, stalled.set)
+        assert (await waiting).base_offset == 0
 
     run(test)
 
