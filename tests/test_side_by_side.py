@@ -139,7 +139,7 @@ def row(goals: tuple[Any, ...], runs: dict[str, list[float]]) -> Any:
     return made, order
 
 
-def test_compared_systems_run_in_turns_and_their_first_runs_are_stored_separately() -> None:
+def test_benchmark_runs_logbus_and_its_peer_in_turns_and_stores_first_runs_separately() -> None:
     kinds, alternate = peers("row"), peers("alternate")
     goals = (
         kinds.Goal("rows_per_s", 2.0),
@@ -394,7 +394,7 @@ def test_benchmarks_and_their_variants_are_chosen_by_name() -> None:
             chosen(rows, variants)
 
 
-def test_missing_or_failed_system_does_not_prevent_the_measurement_of_the_others(
+def test_benchmark_measures_the_other_systems_if_one_is_missing_or_fails(
     tmp_path: Path,
 ) -> None:
     kinds, alternate, report = peers("row"), peers("alternate"), peers("report")

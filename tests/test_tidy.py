@@ -129,7 +129,7 @@ def function_faults(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) ->
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_files_follow_the_rules_of_form(package: str) -> None:
+def test_every_file_follows_the_rules_of_contributing_about_form(package: str) -> None:
     found = [
         fault for path in sources() if name(path).startswith(package) for fault in faults(path)
     ]

@@ -52,7 +52,7 @@ def test_admin_client_creates_extends_and_deletes_topics(bus: Bus) -> None:
         bus.admin.create_partitions("adm", 9)
 
 
-def test_invalid_topics_are_refused(bus: Bus) -> None:
+def test_admin_client_refuses_to_create_an_invalid_topic(bus: Bus) -> None:
     with pytest.raises(InvalidTopicError, match="letters"):
         bus.create_topic("no spaces")
     with pytest.raises(InvalidReplicationFactorError):
@@ -127,7 +127,7 @@ def test_admin_client_commits_and_reads_offsets_of_groups(bus: Bus, topic: str) 
     assert bus.admin.describe_groups(["adm-group"])["adm-group"].members == ()
 
 
-def test_lag_ends_at_the_last_stable_offset(bus: Bus, topic: str) -> None:
+def test_lag_counts_records_only_up_to_the_last_stable_offset(bus: Bus, topic: str) -> None:
     """Markers, aborted records and records of an open transaction do not count as lag."""
     group, tp = f"lag-{topic}", TopicPartition(topic, 0)
     hour_ago_ms = int(time.time() * 1000) - 3_600_000

@@ -18,7 +18,9 @@ from broker_lite.errors import (
 from broker_lite.local.cluster import LocalCluster
 
 
-def test_asyncio_records_round_trip(cluster: LocalCluster, topic: str) -> None:
+def test_asyncio_consumer_reads_what_the_asyncio_producer_sent(
+    cluster: LocalCluster, topic: str
+) -> None:
     async def main() -> None:
         async with await aconnect(cluster.bootstrap_servers) as bus:
             assert topic in await bus.topics()

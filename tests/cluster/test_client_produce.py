@@ -133,7 +133,7 @@ def test_producer_waits_for_the_acknowledgement_that_acks_requests(
     assert everything(bus, topic, 1) == [(0, 0, b"v")]
 
 
-def test_log_append_time_topic_uses_broker_time(bus: Bus) -> None:
+def test_records_of_a_log_append_time_topic_get_the_time_of_the_broker(bus: Bus) -> None:
     bus.create_topic("appended", 1, config={"message.timestamp.type": "LogAppendTime"})
     with bus.producer() as producer:
         sent = producer.send("appended", b"v", timestamp_ms=5).result(30)

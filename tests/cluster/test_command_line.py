@@ -167,7 +167,9 @@ def test_lines_from_a_slow_pipe_are_sent_at_once(
         consumer.stdout.close()
 
 
-def test_keys_headers_and_json_round_trip(logbus: Logbus, new_topic: str) -> None:
+def test_consume_prints_the_keys_headers_and_json_values_that_produce_read(
+    logbus: Logbus, new_topic: str
+) -> None:
     headers = ("-H", "h=x", "-H", "h=y")
     given = b'k1:{"a": 1}\nk2:\nk3:\xff\n'
     logbus("produce", new_topic, "-K", ":", *headers, "-Z", stdin=given)
@@ -277,7 +279,9 @@ def test_start_offset_past_the_log_end_is_reported(logbus: Logbus, new_topic: st
     assert logbus("consume", new_topic, "-e", "-s", "2", "-p", "1").stderr == b""
 
 
-def test_arrow_and_parquet_files_round_trip(logbus: Logbus, new_topic: str, tmp_path: Path) -> None:
+def test_records_exported_to_arrow_or_parquet_can_be_produced_again(
+    logbus: Logbus, new_topic: str, tmp_path: Path
+) -> None:
     logbus("produce", new_topic, "-k", "key", stdin=b"a\nb\nc\n")
     (tmp_path / "t.parquet").write_bytes(logbus("consume", new_topic, "-e", "-o", "parquet").stdout)
     logbus("produce", new_topic, "t.parquet")
@@ -602,7 +606,9 @@ def test_topic_commands_manage_topics(logbus: Logbus) -> None:
     logbus("topic", "delete", name, "--yes", "--if-exists")
 
 
-def test_alter_asks_before_a_change_that_loses_records(logbus: Logbus, new_topic: str) -> None:
+def test_topic_alter_asks_before_a_change_that_loses_records(
+    logbus: Logbus, new_topic: str
+) -> None:
     def retention() -> str | None:
         config = rows(logbus("topic", "describe", new_topic))[0]["config"]
         found: str | None = config.get("retention.ms")

@@ -171,7 +171,7 @@ def page(browser: Browser) -> Iterator[Browser]:
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_every_page_is_legible_and_logs_no_error(
+def test_every_console_page_is_legible_and_logs_no_error_in_the_browser(
     page: Browser, console: RunningConsole, look: str
 ) -> None:
     page.show(**LOOKS[look])
@@ -249,7 +249,9 @@ def go(page: Browser, selector: str, address: str) -> None:
     until(lambda: page.run("return document.readyState") == "complete", what="the page")
 
 
-def test_pages_work_without_scripts(page: Browser, console: RunningConsole, bus: Bus) -> None:
+def test_console_pages_work_without_javascript(
+    page: Browser, console: RunningConsole, bus: Bus
+) -> None:
     page.allow_scripts(False)
     page.open(console.url)
     go(page, 'nav a[href="/topics"]', "/topics")
@@ -305,7 +307,7 @@ window.EventSource = class extends Real {
 """
 
 
-def test_tail_pauses_while_its_page_is_hidden(
+def test_live_tail_pauses_while_its_page_is_hidden(
     page: Browser, console: RunningConsole, bus: Bus
 ) -> None:
     page.open(f"{console.url}topics/{TOPIC}/messages")
@@ -325,7 +327,7 @@ def test_tail_pauses_while_its_page_is_hidden(
     assert page.complaints() == []
 
 
-def test_page_refreshes_itself_and_keeps_typed_text(
+def test_page_that_refreshes_itself_keeps_the_text_that_the_user_typed(
     page: Browser, console: RunningConsole, bus: Bus
 ) -> None:
     page.open(f"{console.url}topics?sort=name")

@@ -124,7 +124,7 @@ def test_console_deletes_old_records_after_a_typed_confirmation(
     assert nothing.status == 400 and "no record" in nothing.text.lower()
 
 
-def test_console_reassigns_replicas_and_elects_leaders(
+def test_console_moves_replicas_to_other_brokers_and_elects_leaders(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     path = f"/topics/{shown_topic}/reassign"

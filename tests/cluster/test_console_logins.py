@@ -109,7 +109,7 @@ def topics(console: RunningConsole) -> set[str]:
     return {row["name"] for row in console.json("/topics")["topics"]["rows"]}
 
 
-def test_user_without_login_sees_nothing(console: RunningConsole) -> None:
+def test_visitor_without_a_login_sees_no_page_of_the_console(console: RunningConsole) -> None:
     page = console.get("/topics?q=se")
     assert (page.status, page.headers["location"]) == (303, "/login?next=/topics%3Fq%3Dse")
     twin = console.get("/api/v1/topics")
@@ -123,7 +123,9 @@ def test_user_without_login_sees_nothing(console: RunningConsole) -> None:
 
 
 @pytest.mark.parametrize(("user", "password"), [(ALICE, "n0t-it"), ("nobody", "n0t-it"), ("", "")])
-def test_wrong_login_is_refused(console: RunningConsole, user: str, password: str) -> None:
+def test_console_refuses_a_login_with_a_wrong_user_or_password(
+    console: RunningConsole, user: str, password: str
+) -> None:
     answer = sign_in(console, user, password)
     assert answer.status == 401 and "set-cookie" not in answer.headers
     assert "n0t-it" not in answer.text and "sasl" not in answer.text
@@ -179,7 +181,9 @@ def test_repeated_metrics_requests_with_one_login_share_a_session(
 
 @pytest.mark.parametrize("path", ["/login", "/topics/seen/delete"])
 @pytest.mark.parametrize("body", [b"user=%00\xff", b"&".join([b"a=1"] * 51)])
-def test_undecodable_form_is_refused(console: RunningConsole, path: str, body: bytes) -> None:
+def test_console_refuses_a_login_form_that_cannot_be_decoded(
+    console: RunningConsole, path: str, body: bytes
+) -> None:
     sign_in(console, ALICE, PASSWORD)
     answer = console.send("POST", path, {"Origin": console.url.rstrip("/")}, body)
     assert answer.status == 400 and "form cannot be read" in answer.text
@@ -243,7 +247,9 @@ def test_change_refused_by_acls_changes_nothing(console: RunningConsole, admin_b
     assert refused.status == 400 and "seen" in admin_bus.topics()
 
 
-def test_the_administrator_sees_everything(console: RunningConsole, secured: LocalCluster) -> None:
+def test_administrator_sees_every_topic_and_group_in_the_console(
+    console: RunningConsole, secured: LocalCluster
+) -> None:
     sign_in(console, "admin", password_of(secured))
     assert topics(console) >= {"seen", "secret"}
     assert {row["name"] for row in console.json("/users")["users"]["rows"]} == {"admin", ALICE}
@@ -255,7 +261,7 @@ def test_the_administrator_sees_everything(console: RunningConsole, secured: Loc
     }
 
 
-def test_users_and_acls_are_added_and_removed(
+def test_console_adds_and_removes_users_and_acls(
     console: RunningConsole, secured: LocalCluster
 ) -> None:
     sign_in(console, "admin", password_of(secured))
@@ -295,7 +301,7 @@ def test_console_session_ends_when_the_user_logs_out(console: RunningConsole) ->
     assert console.get("/topics").status == 303
 
 
-def test_session_still_shows_the_names_it_may_see_while_brokers_do_not_answer(
+def test_console_still_shows_permitted_names_while_brokers_do_not_answer(
     tmp_path: Path,
 ) -> None:
     """Regression: every page failed with status 500 and blocked a thread of the console."""
@@ -326,7 +332,7 @@ def test_session_still_shows_the_names_it_may_see_while_brokers_do_not_answer(
             sessions.close()
 
 
-def test_changed_password_ends_the_session(admin_bus: Bus) -> None:
+def test_changed_password_ends_the_users_console_session(admin_bus: Bus) -> None:
     now_s = [0.0]
     chosen = list(ScramMechanism)
 
@@ -361,7 +367,7 @@ def test_live_tail_ends_when_its_login_session_ends(console: RunningConsole) -> 
         connection.close()
 
 
-def test_idle_session_expires(admin_bus: Bus) -> None:
+def test_idle_console_session_expires(admin_bus: Bus) -> None:
     now_s = [0.0]
     sessions = Sessions(admin_bus, ConsoleSettings(), clock=lambda: now_s[0])
     try:

@@ -177,7 +177,7 @@ def test_hostile_and_huge_values_are_escaped_and_shortened(
     assert found[1]["value"]["is_cut"] and found[1]["value"]["size_bytes"] == BIG
 
 
-def test_exports_hold_every_matching_record(
+def test_console_exports_every_record_that_matches_the_filters(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     fill(bus, shown_topic, 300)
@@ -252,7 +252,7 @@ def send(bus: Bus, topic: str, *texts: str) -> None:
             producer.send(topic, text.encode(), partition=0)
 
 
-def test_reconnected_tail_repeats_and_misses_no_record(
+def test_reconnected_live_tail_repeats_and_misses_no_record(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     send(bus, shown_topic, "v-before")
@@ -269,7 +269,7 @@ def test_reconnected_tail_repeats_and_misses_no_record(
     again.close()
 
 
-def test_reconnected_tail_that_had_no_record_continues_where_it_began(
+def test_reconnected_live_tail_without_a_record_continues_where_it_began(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     send(bus, shown_topic, "v-before")
@@ -282,7 +282,7 @@ def test_reconnected_tail_that_had_no_record_continues_where_it_began(
     again.close()
 
 
-def test_tail_continues_after_its_broker_was_killed(
+def test_live_tail_continues_after_its_broker_was_killed(
     console: RunningConsole, bus: Bus, cluster: LocalCluster, shown_topic: str
 ) -> None:
     tail = _Tail(console, f"/topics/{shown_topic}/tail?partition=0")
@@ -298,7 +298,7 @@ def test_tail_continues_after_its_broker_was_killed(
         cluster.brokers[leader].start()
 
 
-def test_tail_of_a_deleted_topic_ends_with_a_message(
+def test_live_tail_of_a_deleted_topic_ends_with_a_message(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     tail = _Tail(console, f"/topics/{shown_topic}/tail")
@@ -308,7 +308,7 @@ def test_tail_of_a_deleted_topic_ends_with_a_message(
     tail.close()
 
 
-def test_sixth_tail_is_refused_until_another_one_closes(
+def test_sixth_live_tail_is_refused_until_another_one_closes(
     console: RunningConsole, shown_topic: str
 ) -> None:
     path = f"/topics/{quote(shown_topic)}/tail"

@@ -375,7 +375,7 @@ def test_every_version_of_every_api_is_answered(target: Target, key: ApiKey, ver
     assert error_codes(answer.to_dict()) - {0, None} <= ALLOWED.get(key, set())
 
 
-def test_end_offset_of_a_leader_epoch_is_found(target: Target) -> None:
+def test_offset_for_leader_epoch_returns_the_end_offset_of_an_epoch(target: Target) -> None:
     kind = consumer.OffsetForLeaderEpochRequest
     topic = kind.OffsetForLeaderTopic
 
@@ -415,7 +415,9 @@ def test_settings_can_be_changed_through_any_broker(cluster: LocalCluster, targe
         assert [each.value for each in described.results[0].configs] == [value]
 
 
-def test_records_are_deleted_by_their_leader_only(cluster: LocalCluster, target: Target) -> None:
+def test_only_the_leader_of_a_partition_deletes_its_records(
+    cluster: LocalCluster, target: Target
+) -> None:
     kind = producer.ProduceRequest
     produce = kind(version=13, **fields_of(ApiKey.PRODUCE, 13, target))
     for _ in range(3):

@@ -193,7 +193,7 @@ def _parsed(text: str) -> Any:
 
 
 @pytest.mark.real
-def test_settings_of_a_topic_have_value_default_and_source(
+def test_json_output_of_topic_settings_has_value_default_and_source(
     bus: Bus, cluster: LocalCluster, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bus.admin.alter_configs(topic, {"retention.ms": "60000"})

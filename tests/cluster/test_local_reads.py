@@ -261,7 +261,7 @@ def open_files() -> list[str]:
     return [os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()]
 
 
-def test_consumer_releases_a_partly_read_file(
+def test_paused_consumer_closes_the_log_file_that_it_has_partly_read(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker_lite.client.in_place.local_files.READ_BYTES", 200_000)

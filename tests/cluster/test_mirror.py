@@ -416,7 +416,7 @@ def test_mirror_refuses_a_target_topic_with_log_append_time(
     assert rows_of(bus, copied) == rows_of(origin, copied)
 
 
-def test_mirror_copies_live_until_stopped(
+def test_mirror_copies_new_records_until_it_is_stopped(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     running = Mirror(

@@ -240,7 +240,7 @@ def test_running_query_fails_with_the_reason_once_its_user_may_not_read_its_topi
         again.stop()
 
 
-def test_error_of_a_denied_request_names_user_resource_and_the_command_that_allows_it(
+def test_error_of_a_denied_request_names_the_command_that_grants_the_permission(
     secured: LocalCluster, tmp_path: Path
 ) -> None:
     own = str(add_user(secured, tmp_path, "sixth"))

@@ -534,7 +534,7 @@ def test_broker_that_never_becomes_ready_is_reported(
     assert running.brokers[0].pid is None
 
 
-def test_free_ports_are_distinct() -> None:
+def test_search_for_free_ports_keeps_port_0_and_fails_above_port_65535() -> None:
     assert first_free_ports("127.0.0.1", 0, 3) == [0, 0, 0]
     with pytest.raises(InvalidConfigError, match="another --port"):
         first_free_ports("127.0.0.1", 65535, 2)

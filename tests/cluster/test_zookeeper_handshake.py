@@ -52,7 +52,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-def test_handshake_without_a_response_is_abandoned_before_the_session_timeout(
+def test_zookeeper_handshake_without_a_response_is_repeated_before_the_session_timeout(
     zookeeper: EmbeddedZooKeeper,
 ) -> None:
     async def body() -> None:

@@ -135,7 +135,7 @@ def test_message_copier_copies_each_record_once_while_brokers_are_killed(
     note(f"TransactionalMessageCopier ({mode}), random aborts, each broker killed", "served")
 
 
-def test_transactions_tool_lists_describes_and_aborts(
+def test_kafka_transactions_tool_lists_describes_and_aborts_transactions(
     running: LocalCluster, bus: Bus, java: list[str], name: str, note: OwnNote
 ) -> None:
     servers = running.bootstrap_servers

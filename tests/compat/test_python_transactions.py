@@ -43,7 +43,7 @@ def committed(bus: Bus, topic: str) -> list[bytes | None]:
         return found
 
 
-def test_librdkafka_commits_and_aborts(
+def test_librdkafka_commits_and_aborts_transactions(
     cluster: LocalCluster, bus: Bus, topic: str, answered: Note, versions: dict[str, str]
 ) -> None:
     settings = {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": topic}
@@ -61,7 +61,7 @@ def test_librdkafka_commits_and_aborts(
     answered(versions["librdkafka"], "init_transactions, commit, abort", "served")
 
 
-def test_kafka_python_commits_and_aborts(
+def test_kafka_python_commits_and_aborts_transactions(
     cluster: LocalCluster, bus: Bus, topic: str, answered: Note, versions: dict[str, str]
 ) -> None:
     producer = kafka.KafkaProducer(
@@ -80,7 +80,7 @@ def test_kafka_python_commits_and_aborts(
     answered(versions["kafka-python"], "init_transactions, commit, abort", "served")
 
 
-def test_aiokafka_commits_and_aborts(
+def test_aiokafka_commits_and_aborts_transactions(
     cluster: LocalCluster, bus: Bus, topic: str, answered: Note, versions: dict[str, str]
 ) -> None:
     async def send() -> None:

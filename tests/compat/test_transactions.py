@@ -52,7 +52,7 @@ def asked(connection: str) -> str:
 
 
 @connections
-def test_kafkajs_commits_and_aborts(
+def test_kafkajs_commits_and_aborts_transactions(
     cluster: LocalCluster, bus: Bus, topic: str, node_folder: Path, answered: Note,
     versions: dict[str, str], connection: str,
 ) -> None:  # fmt: skip
@@ -64,7 +64,7 @@ def test_kafkajs_commits_and_aborts(
 
 @connections
 @pytest.mark.parametrize("client", ["sarama", "old sarama"])
-def test_sarama_commits_and_aborts(
+def test_sarama_commits_and_aborts_transactions(
     cluster: LocalCluster, bus: Bus, topic: str, go_program: Callable[[str], str], answered: Note,
     versions: dict[str, str], client: str, connection: str,
 ) -> None:  # fmt: skip

@@ -168,7 +168,7 @@ def test_refused_metadata_write_has_no_effect_and_returns_the_reason(world: Worl
     world.run(body())
 
 
-def test_data_watch_fires_once(world: World) -> None:
+def test_watch_of_a_znodes_data_fires_once(world: World) -> None:
     async def body() -> None:
         async with started(world) as (reader, events), started(world) as (writer, _):
             assert await reader.get("/w", watch=True) is None
@@ -187,7 +187,7 @@ def test_data_watch_fires_once(world: World) -> None:
     world.run(body())
 
 
-def test_children_watch_fires_once(world: World) -> None:
+def test_watch_of_a_znodes_children_fires_once(world: World) -> None:
     async def body() -> None:
         async with started(world) as (reader, events), started(world) as (writer, _):
             await writer.write([Create("/p")])

@@ -83,7 +83,7 @@ def test_offsets_of_a_transaction_are_pending_until_it_commits(world: World) -> 
     run(world, body)
 
 
-def test_abort_drops_pending_offsets(world: World) -> None:
+def test_abort_of_a_transaction_drops_its_pending_offsets(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)
@@ -284,7 +284,7 @@ def test_end_of_a_transaction_finds_a_group_that_a_lagging_zookeeper_server_lack
     run(world, body)
 
 
-def test_abort_drops_offsets_that_were_added_just_before(world: World) -> None:
+def test_abort_of_a_transaction_drops_offsets_that_were_added_just_before(world: World) -> None:
     """The client times out in TxnOffsetCommit, and its transaction is aborted."""
 
     async def body(cluster: Cluster) -> None:

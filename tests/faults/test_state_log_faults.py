@@ -115,7 +115,7 @@ def states(tmp_path: Path, zookeeper: EmbeddedZooKeeper) -> Iterator[States]:
             process.kill()
 
 
-def test_state_survives_two_leaders_killed_in_turn(states: States) -> None:
+def test_transaction_state_survives_two_leaders_killed_in_turn(states: States) -> None:
     first = states.next_leader()
     states.appended(first, 400)
     acked = states.killed(first)

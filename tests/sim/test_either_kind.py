@@ -148,7 +148,7 @@ def commits_without_a_member_beside_members(patch: Patch) -> None:
         (commits_without_a_member_beside_members, 1),
     ],
 )
-def test_simulator_detects_the_removal_of_a_rule_of_mixed_groups(
+def test_simulation_fails_without_a_protocol_rule_of_native_and_kafka_groups(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
     """Run seeds until the simulation detects that ``plant`` removed a rule.

@@ -135,7 +135,7 @@ class _Instead:
         (any_generation_commits, 0),
     ],
 )
-def test_simulator_detects_the_removal_of_a_rule_of_kafka_groups(
+def test_simulation_fails_without_a_protocol_rule_of_kafka_groups(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
     """Run seeds until the simulation detects that ``plant`` removed a rule.

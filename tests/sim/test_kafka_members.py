@@ -148,7 +148,7 @@ def heartbeat_in_a_rebalance_renews_the_lease(patch: Patch) -> None:
         (heartbeat_in_a_rebalance_renews_the_lease, 2),
     ],
 )
-def test_simulator_detects_the_removal_of_a_rule_of_kafka_members(
+def test_simulation_fails_without_a_protocol_rule_of_kafka_group_members(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
     """Run seeds until the simulation detects that ``plant`` removed a rule.

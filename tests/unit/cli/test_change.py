@@ -29,13 +29,13 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | BaseException], N
     return give
 
 
-def test_answer_yes_makes_the_change(answer: Callable[[str], None]) -> None:
+def test_command_makes_a_change_that_the_user_confirms(answer: Callable[[str], None]) -> None:
     answer("y")
     assert ASKED.is_wanted("Delete?")
 
 
 @pytest.mark.parametrize("said", ["n", "", EOFError()])
-def test_answer_no_changes_nothing_exits_as_failed_and_names_the_option_yes(
+def test_command_changes_nothing_and_fails_if_the_user_answers_no(
     said: str | BaseException,
     answer: Callable[[str | BaseException], None],
     capsys: pytest.CaptureFixture[str],
@@ -47,13 +47,15 @@ def test_answer_no_changes_nothing_exits_as_failed_and_names_the_option_yes(
     assert "nothing was changed; --yes answers the question" in capsys.readouterr().err
 
 
-def test_ctrl_c_at_the_question_aborts_the_command(answer: Callable[[BaseException], None]) -> None:
+def test_ctrl_c_at_the_confirmation_aborts_the_command(
+    answer: Callable[[BaseException], None],
+) -> None:
     answer(KeyboardInterrupt())
     with pytest.raises(click.Abort):
         ASKED.is_wanted("Delete?")
 
 
-def test_options_dry_run_and_yes_suppress_the_question(
+def test_command_with_dry_run_or_yes_asks_for_no_confirmation(
     answer: Callable[[BaseException], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer(AssertionError("asked"))

@@ -21,5 +21,7 @@ from broker_lite.cli.escapes import unescaped
         (":", b":"),
     ],
 )
-def test_known_escapes_become_bytes_and_other_backslashes_stay(text: str, expected: bytes) -> None:
+def test_escapes_in_a_delimiter_become_bytes_and_other_backslashes_stay(
+    text: str, expected: bytes
+) -> None:
     assert os.fsencode(unescaped(text)) == expected

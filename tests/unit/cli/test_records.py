@@ -73,7 +73,7 @@ def test_unknown_letter_in_a_format_string_is_refused(template: str) -> None:
         (None, "auto", None),
     ],
 )
-def test_json_output_prints_json_values(
+def test_consume_with_json_output_prints_json_values_as_json(
     out: Out, value: bytes | None, form: str, expected: object
 ) -> None:
     printer("json", None, form).write(batch(value=[value], timestamp=[None]))

@@ -18,7 +18,7 @@ from broker_lite.console import formats
         (None, "–"),
     ],
 )
-def test_size_uses_powers_of_1000(value: float | None, text: str) -> None:
+def test_size_in_bytes_is_shown_in_powers_of_1000(value: float | None, text: str) -> None:
     assert formats.size(value) == text
 
 
@@ -42,7 +42,7 @@ def test_short_number_has_at_most_five_characters(value: float, text: str) -> No
         (4e5, "4 days"),
     ],
 )
-def test_duration_uses_one_or_two_units(value: float, text: str) -> None:
+def test_duration_is_shown_in_one_or_two_units(value: float, text: str) -> None:
     assert formats.duration(value) == text
 
 

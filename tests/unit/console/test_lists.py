@@ -16,7 +16,7 @@ def names(found: object) -> list[str]:
     return [row["name"] for row in found.rows]  # type: ignore[attr-defined]
 
 
-def test_list_sorts_numbers_descending_and_unknown_ones_last() -> None:
+def test_console_list_sorts_numbers_descending_and_unknown_ones_last() -> None:
     given = rows(("a", 1), ("b", None), ("c", 3), ("d", 3))
     assert names(listing(given, COLUMNS, {}, sort="lag")) == ["c", "d", "a", "b"]
     assert names(listing(given, COLUMNS, {"sort": "lag", "order": "asc"}, sort="name")) == [
@@ -28,21 +28,21 @@ def test_list_sorts_numbers_descending_and_unknown_ones_last() -> None:
     assert names(listing(given, COLUMNS, {"sort": "id"}, sort="name")) == ["a", "b", "c", "d"]
 
 
-def test_list_sorts_orders_2_before_orders_10() -> None:
+def test_console_list_sorts_the_name_orders_2_before_orders_10() -> None:
     given = rows(("orders-10", 1), ("orders-2", 2), ("a", 3), ("orders", 4), ("orders-x", 5))
     assert names(listing(given, COLUMNS, {}, sort="name")) == [
         *("a", "orders", "orders-2", "orders-10", "orders-x")
     ]
 
 
-def test_list_with_an_unknown_column_or_page_uses_the_default() -> None:
+def test_console_list_with_an_unknown_column_or_page_uses_the_default() -> None:
     given = rows(("b", 1), ("a", 2))
     for query in ({"sort": "__class__"}, {"order": "x"}, {"page": "-1"}, {"page": "٣"}):
         found = listing(given, COLUMNS, query, sort="name")
         assert (names(found), found.page) == (["a", "b"], 1)
 
 
-def test_list_search_ignores_case_and_is_kept_in_links() -> None:
+def test_search_in_a_console_list_ignores_case_and_is_kept_in_links() -> None:
     found = listing(rows(("Orders", 1), ("audit", 2)), COLUMNS, {"q": "ORD"}, sort="name")
     assert (names(found), found.total, found.known) == (["Orders"], 1, 2)
     assert found.order(COLUMNS[1]) == "?q=ORD&sort=lag&order=desc"
@@ -50,7 +50,7 @@ def test_list_search_ignores_case_and_is_kept_in_links() -> None:
     assert found.link(page="2") == "?q=ORD&page=2"
 
 
-def test_list_page_has_at_most_100_rows() -> None:
+def test_page_of_a_console_list_has_at_most_100_rows() -> None:
     given = rows(*((f"{number:04}", number) for number in range(ROW_COUNT)))
     first = listing(given, COLUMNS, {}, sort="name")
     last = listing(given, COLUMNS, {"page": "99"}, sort="name")

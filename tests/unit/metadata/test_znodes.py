@@ -95,7 +95,7 @@ def test_each_znode_is_encoded_to_its_recorded_bytes(encoded: bytes, golden: byt
     assert encoded == golden
 
 
-def test_znodes_round_trip() -> None:
+def test_each_znode_is_decoded_to_the_values_that_were_encoded() -> None:
     assert z.decode_registration("/p", z.encode_registration(REGISTRATION)) == REGISTRATION
     assert z.decode_registration("/p", z.encode_registration(DRAINING)) == DRAINING
     moving = z.Assignment("T", ((1, 2), (3,)), {0: z.Move((2,), (1,))})

@@ -5,14 +5,14 @@ from __future__ import annotations
 from broker_lite.observing.history import KEPT, SERIES_MAX, Recorder, Series, rate
 
 
-def test_series_keeps_the_newest_values_in_order() -> None:
+def test_series_of_a_metric_keeps_the_newest_values_in_order() -> None:
     series = Series()
     for value in range(KEPT + 3):
         series.add(value)
     assert series.values() == list(range(3, KEPT + 3))
 
 
-def test_recorder_limits_the_number_of_series_and_drops_those_without_new_values() -> None:
+def test_recorder_of_metrics_limits_its_series_and_drops_those_without_new_values() -> None:
     recorder = Recorder()
     recorder.add((f"t{n}", n) for n in range(SERIES_MAX + 1))
     assert recorder.values("t7") == [7] and recorder.values(f"t{SERIES_MAX}") == []

@@ -21,7 +21,7 @@ def untimed(value: bytes, codec: int = fmt.CODEC_GZIP) -> memoryview:
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_missing_maximum_timestamp_is_read_from_the_records(codec: int) -> None:
+def test_broker_reads_a_missing_maximum_timestamp_from_the_records_of_the_batch(codec: int) -> None:
     sent = untimed(b"value", codec)
     newest_time.fill_in(sent)
     header = read_header(sent)
@@ -46,7 +46,7 @@ def test_large_batch_may_decompress_to_sixteen_times_its_size() -> None:
     assert read_header(sent).max_timestamp == 9
 
 
-def test_corrupt_batch_is_not_given_its_missing_maximum_timestamp() -> None:
+def test_broker_computes_no_maximum_timestamp_for_a_corrupt_batch() -> None:
     damaged = untimed(b"value")
     damaged[-1] ^= 1
     before = bytes(damaged)

@@ -271,7 +271,7 @@ PLANTS: tuple[Plant, ...] = (
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
-def test_model_check_detects_each_removed_rule(
+def test_model_check_fails_without_any_one_rule_of_replication(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)

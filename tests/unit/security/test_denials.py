@@ -27,7 +27,7 @@ WRITE, READ, TOPIC = Operation.WRITE, Operation.READ, ResourceKind.TOPIC
         ("User:a", ResourceKind.CLUSTER, CLUSTER_NAME, "a write --cluster"),
     ],
 )
-def test_denial_names_principal_resource_and_the_command_that_allows_it(
+def test_error_of_a_denial_names_the_command_that_grants_the_permission(
     principal: str, kind: ResourceKind, name: str, command: str
 ) -> None:
     message = denial(principal, WRITE, kind, name).message

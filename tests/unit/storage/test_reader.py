@@ -94,7 +94,7 @@ def test_sequential_reads_return_each_batch_once_across_segments() -> None:
     assert disk.log.reader.segment_count > 5
 
 
-def test_closed_segments_are_loaded_when_read_and_released_again() -> None:
+def test_reads_open_the_files_of_closed_segments_and_close_them_again() -> None:
     disk = Disk()
     disk.write(700)
     log = disk.reopen(clean=True)
@@ -116,7 +116,7 @@ def loaded(log: Log) -> int:
     return sum(segment.is_loaded for segment in log.reader.chain[1])
 
 
-def test_lookups_by_time_release_closed_segments() -> None:
+def test_lookups_by_time_close_the_files_of_the_segments_that_they_read() -> None:
     """Regression: each lookup by timestamp left the segment that it had read loaded until
     retention deleted it."""
     log = filled()
@@ -135,7 +135,7 @@ def test_lookup_of_offsets_by_size_closes_the_files_of_earlier_segments() -> Non
         assert loaded(log) <= 5
 
 
-def test_many_readers_at_different_offsets_release_closed_segments() -> None:
+def test_reads_at_many_offsets_close_the_files_of_the_segments_that_they_read() -> None:
     """Regression: a reader that continued in a released segment loaded the segment for good."""
     log, ends = filled(), [0, 100, 200, 300, 400, 500, 600]
     while any(end < 700 for end in ends):

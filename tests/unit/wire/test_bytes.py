@@ -120,7 +120,7 @@ def test_encoded_frames_match_recorded_bytes(name: str, octets: bytes, ours: byt
     assert bytes(ours).hex() == octets.hex()
 
 
-def test_recorded_requests_are_decoded() -> None:
+def test_recorded_bytes_of_requests_are_decoded_to_their_values() -> None:
     frames = [memoryview(frame)[4:] for frame in written().values()]
     fetched, _, produced, _, bytes_asked, _, committed, offsets_asked, _, bounds_asked, _ = frames
     header = parse_header(fetched)
@@ -144,7 +144,7 @@ def test_recorded_requests_are_decoded() -> None:
     assert (request.groups[0].group_id, tables.own_tag(request)) == ("g", True)
 
 
-def test_recorded_responses_are_decoded() -> None:
+def test_recorded_bytes_of_responses_are_decoded_to_their_values() -> None:
     frames = [memoryview(frame)[4:] for frame in written().values()]
     _, fetched, _, produced, _, bytes_answered, _, _, stand, _, bounds = frames
     assert fetch.decode_response(fetched).topics[0].partitions[0].high_watermark == 100

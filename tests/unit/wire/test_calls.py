@@ -664,7 +664,7 @@ def check_features(got: dict[str, Any], theirs: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("call", "request_kind", "response_kind", "expected"), CASES, ids=IDS)
-def test_truncated_responses_are_refused(
+def test_client_refuses_truncated_responses(
     call: Any, request_kind: Any, response_kind: Any, expected: dict[str, Any]
 ) -> None:
     frame = body(sample(call, response_kind, random.Random(3)).encode(header=True, framed=True))

@@ -51,7 +51,7 @@ WRITTEN: list[tuple[Callable[[Writer], None], Read, str, object]] = [
 
 
 @pytest.mark.parametrize(("write", "read", "octets", "value"), WRITTEN)
-def test_primitives_encode_to_known_bytes(
+def test_primitive_types_of_the_protocol_are_encoded_to_known_bytes(
     write: Callable[[Writer], None], read: Read, octets: str, value: object
 ) -> None:
     writer = Writer()
@@ -63,7 +63,7 @@ def test_primitives_encode_to_known_bytes(
 
 
 @pytest.mark.parametrize(("write", "read", "octets", "value"), WRITTEN)
-def test_truncated_primitives_are_refused(
+def test_truncated_values_of_primitive_types_are_refused(
     write: Callable[[Writer], None], read: Read, octets: str, value: object
 ) -> None:
     whole = bytes.fromhex(octets)

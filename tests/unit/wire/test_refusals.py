@@ -119,7 +119,7 @@ def value(field: Any, rng: random.Random) -> Any:
 
 
 @pytest.mark.parametrize(("key", "version"), THEIRS)
-def test_unserved_request_without_rows_gets_a_response(key: int, version: int) -> None:
+def test_unserved_request_that_names_no_object_gets_a_response(key: int, version: int) -> None:
     """Without any response, the broker would have to close the connection."""
     asks, answers = refusals._kinds()[key]
     asked = asks(version=version)

@@ -95,7 +95,7 @@ def test_kafka_python_decodes_responses_of_the_broker(key: int, version: int) ->
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
-def test_truncated_requests_are_refused(key: int, version: int) -> None:
+def test_broker_refuses_truncated_requests(key: int, version: int) -> None:
     rng = random.Random(key * 100 + version)
     _, frame = request_frame(key, version, rng)
     at = parse_header(frame).body_at
@@ -117,7 +117,7 @@ def test_decoder_reads_every_request_field() -> None:
         walk(tables.REQUESTS[key]._struct, version)
 
 
-def test_omitted_fields_take_their_defaults() -> None:
+def test_omitted_fields_of_a_response_are_encoded_with_their_defaults() -> None:
     kind = tables.MetadataResponse
     broker = tables.build(kind.MetadataResponseBroker, node_id=1, host="h", port=2)
     octets = tables.encode(
@@ -171,7 +171,7 @@ def test_request_of_an_api_that_the_broker_does_not_serve_cannot_be_decoded(
         tables.decode(key, version, memoryview(bytes(20)), 0)
 
 
-def test_encoding_a_response_with_a_wrong_field_raises() -> None:
+def test_encoding_of_a_response_with_a_wrong_field_raises_an_error() -> None:
     with pytest.raises(AttributeError):
         tables.build(tables.MetadataResponse, no_such_field=1)
     with pytest.raises(AssertionError):

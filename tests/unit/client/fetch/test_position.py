@@ -118,7 +118,7 @@ def test_corrupt_batch_after_valid_ones_is_left_to_the_next_fetch() -> None:
     assert position.offset == 2
 
 
-def test_response_that_names_a_file_range_is_read_from_the_next_offset_on() -> None:
+def test_records_below_the_position_are_skipped_in_a_response_that_names_a_file_range() -> None:
     """A client on the broker's machine may get the location of records in a log file instead of the
     records. It skips the records below its position."""
     position = at(5)
@@ -161,7 +161,7 @@ def test_fetch_omits_a_last_epoch_that_the_leader_does_not_know() -> None:
         (CorruptMessageError("crc"), Corrupt),
     ],
 )
-def test_position_retries_after_retriable_errors_and_raises_all_others(
+def test_retriable_fetch_errors_are_retried_and_others_are_raised_with_their_offset(
     error: LogbusError, evaluation: type
 ) -> None:
     position = at(5)

@@ -426,7 +426,7 @@ def test_batch_that_the_log_may_have_is_not_split_in_two() -> None:
     assert bench.later() == []
 
 
-def test_time_out_of_a_batch_that_was_never_sent_keeps_the_producer_id() -> None:
+def test_producer_keeps_its_id_after_a_batch_that_was_never_sent_times_out() -> None:
     bench = Bench()
     bench.view = ClusterView()
     lost = make(deadline_ms=500)
@@ -610,7 +610,7 @@ def test_deleted_topic_fails_its_queued_batches() -> None:
     assert not bench.delivery.topics()
 
 
-def test_fail_all_fails_sent_and_waiting_batches() -> None:
+def test_fail_all_fails_batches_that_were_sent_and_batches_that_wait() -> None:
     bench = Bench(max_in_flight=1)
     batches = [make(), make()]
     bench.add(*batches)

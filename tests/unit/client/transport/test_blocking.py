@@ -148,13 +148,13 @@ def ask(reactor: Reactor, endpoint: Endpoint, timeout_ms: float = 20_000, lane: 
     return found[0]
 
 
-def test_pool_reuses_its_connections(server: Server, pool: Pool) -> None:
+def test_connection_pool_reuses_its_connections(server: Server, pool: Pool) -> None:
     for _ in range(5):
         assert pool.ask(Send(server.endpoint, REQUEST)).producer_id == 7
     assert server.connections == 1
 
 
-def test_pool_does_not_reuse_a_closed_connection(server: Server, pool: Pool) -> None:
+def test_connection_pool_does_not_reuse_a_closed_connection(server: Server, pool: Pool) -> None:
     pool.ask(Send(server.endpoint, REQUEST))
     borrowed = pool.borrow(server.endpoint, 1000)
     server.hang_up_all()
@@ -166,7 +166,7 @@ def test_pool_does_not_reuse_a_closed_connection(server: Server, pool: Pool) -> 
 
 
 @pytest.mark.parametrize("timeout_ms", [0.0, -1.0])
-def test_pool_opens_no_connection_after_the_deadline(
+def test_connection_pool_opens_no_connection_after_the_deadline(
     server: Server, pool: Pool, timeout_ms: float
 ) -> None:
     """Regression: a reader that had looked up the leader for longer than its request timeout raised
@@ -175,7 +175,9 @@ def test_pool_opens_no_connection_after_the_deadline(
         pool.borrow(server.endpoint, timeout_ms)
 
 
-def test_concurrent_users_of_the_pool_get_different_connections(server: Server, pool: Pool) -> None:
+def test_concurrent_users_of_a_connection_pool_get_different_connections(
+    server: Server, pool: Pool
+) -> None:
     one, two = (pool.borrow(server.endpoint, 1000) for _ in range(2))
     assert one is not two
     pool.release(one)
@@ -313,7 +315,7 @@ def test_requests_in_flight_fail_when_the_reactor_stops(server: Server) -> None:
     assert isinstance(found[0], ClosedError)
 
 
-def test_request_without_a_response_times_out_while_the_broker_reads_nothing(
+def test_request_times_out_while_the_broker_reads_nothing_from_its_socket(
     reactor: Reactor,
 ) -> None:
     """Regression: a produce request with acks=0 had no time limit, so ``flush`` never returned."""
@@ -411,7 +413,7 @@ def test_pool_is_shared_only_by_clients_with_the_same_credential() -> None:
     assert len({id(pool_of(*each)) for each in (("alice", "a"), ("alice", "b"), ("bob", "a"))}) == 3
 
 
-def test_shared_pools_of_former_credentials_keep_no_connections(server: Server) -> None:
+def test_connection_pools_of_former_credentials_keep_no_connections(server: Server) -> None:
     """Regression: a Spark executor kept the connections of every access token that it ever had."""
     first = shared_pool("first")
     assert first.ask(Send(server.endpoint, REQUEST)).producer_id == 7
@@ -482,7 +484,7 @@ def test_reactor_logs_in_again_on_the_same_connection_before_its_session_ends() 
         server.close()
 
 
-def test_pool_replaces_a_connection_whose_login_session_has_expired() -> None:
+def test_connection_pool_replaces_a_connection_whose_login_session_has_expired() -> None:
     server, pool = LoginServer(), Pool("test", WITH_PLAIN)
     try:
         for _ in range(2):

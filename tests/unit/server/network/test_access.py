@@ -342,7 +342,7 @@ def test_dispatcher_replaces_the_response_of_a_handler_that_checked_no_permissio
         ("ListTransactions", 2, CoordinatorLoadInProgressError),
     ],
 )
-def test_error_of_a_list_request_reaches_the_client(
+def test_error_of_list_groups_or_list_transactions_reaches_the_client(
     name: str, version: int, expected: type[LogbusError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: the dispatcher replaces the response of a handler that skips its permission

@@ -39,7 +39,7 @@ def test_wake_soon_wakes_waiting_requests_once_after_queued_callbacks() -> None:
     assert woken == [0, 0]
 
 
-def test_only_requests_that_still_wait_expire() -> None:
+def test_only_requests_that_still_wait_time_out() -> None:
     async def main() -> None:
         late: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         clock = Clock()
