@@ -212,8 +212,8 @@ def main() -> None:
         request = produce_request(bench.topic("small"), small)
         bench.measure("produce_100B_1_connection_1_deep", request, 1, 1, len(small))
         bench.measure("produce_100B_16_connections_8_deep", request, 16, 8, len(small))
-        # A Kafka producer with default settings sends batches of this size when it has much to
-        # send.
+        # With default settings, a Kafka producer that has many records to send fills batches of
+        # this size.
         batch = bytes(encode_rows([Row(at, 1, None, os.urandom(1000), ()) for at in range(16)]))
         request = produce_request(bench.topic("kafka", PARTITIONS), batch, PARTITIONS)
         size = PARTITIONS * len(batch)

@@ -99,7 +99,8 @@ def console(cluster: LocalCluster) -> Iterator[tuple[str, int]]:
     address = urlsplit(cluster.start_console()).netloc
     running = cluster.console
     assert running is not None and running.pid is not None
-    request(address, "/")  # The console answers once it has read the cluster.
+    # Wait: the console answers its first request once it has read the cluster.
+    request(address, "/")
     try:
         yield address, running.pid
     finally:

@@ -197,7 +197,8 @@ def idle_ids(count: int) -> dict[str, Any]:
     changes = few * (CHANGES // len(few))
     with LocalCluster(1) as cluster, Admin(cluster.bootstrap_servers) as admin:
         (broker,) = cluster.brokers
-        # The first producer creates the topic __transaction_state.
+        # Create the topic __transaction_state before the measurement; the first transactional
+        # producer does so.
         producer(cluster.bootstrap_servers, "first")
 
         def start() -> float:

@@ -58,7 +58,7 @@ def write(path: Path, files: Mapping[str, bytes], scripts: set[str]) -> None:
     """Write the archive. ``scripts`` are executable."""
     moment = datetime.datetime.fromtimestamp(seconds(), datetime.UTC)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        # RECORD is the last file of a wheel.
+        # The file RECORD must be the last one in a wheel.
         for name in sorted(files, key=lambda each: (each.endswith("/RECORD"), each)):
             entry = zipfile.ZipInfo(name, moment.timetuple()[:6])
             entry.external_attr = (0o100755 if name in scripts else 0o100644) << 16
@@ -119,7 +119,8 @@ def components(requirements: list[str]) -> Iterator[dict[str, Any]]:
         name = re.sub(r"[-_.]+", "-", matched[1]).lower()
         extra = re.search(r"extra == ['\"]([^'\"]+)['\"]", marker)
         if name == "pyspark-logbus":
-            continue  # an extra that includes others
+            # This is an extra that includes other extras of this package, not a dependency.
+            continue
         purl = f"pkg:pypi/{name}"
         part = found.setdefault(
             purl,

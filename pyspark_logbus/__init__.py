@@ -63,7 +63,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(home), name)
     except ImportError as error:
         if name in _SPARK_NAMES and (error.name or "").startswith("pyspark"):
-            # Spark takes an AttributeError to mean that this package has no source.
+            # Raise AttributeError: Spark takes it to mean that this package has no data source, and
+            # continues.
             raise AttributeError(
                 f"{name} needs PySpark 4.2 or later (pip install 'pyspark-logbus[spark]'): {error}"
             ) from error

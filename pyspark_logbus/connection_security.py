@@ -88,7 +88,7 @@ def for_tasks(
     derived = _derived.get(key)
     if derived is not None and now - derived[0] < DERIVED_S:
         return derived[1]
-    # This import runs only on the driver.
+    # Import here, because only the driver needs these modules.
     from broker_lite.client.administration.admin import Admin
     from broker_lite.client.operations.requests import FIRST_CONTACT_MS
     from pyspark_logbus.first_contact import warn_if_silent

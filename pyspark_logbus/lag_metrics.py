@@ -119,7 +119,8 @@ class LagMetrics(LagListener):
         metrics["spark_lag_records"].labels(query).set(sum(each or 0 for each in behind))
         lost = sum(lag.lost_records for lag in lags)
         known = self._lost.get(first.query_id, 0)
-        # A restarted query counts from 0.
+        # After a restart the query counts from 0 again. If the count is lower than before, all of
+        # it is new.
         metrics["spark_lost_records"].labels(query).inc(lost - known if lost >= known else lost)
         self._lost[first.query_id] = lost
 

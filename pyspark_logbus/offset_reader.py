@@ -156,7 +156,8 @@ class OffsetReader:
         ids, options = self.partitions(), self.options
         is_whole = options.starting == offsets.EARLIEST_EVERYWHERE
         if ids and is_whole and options.ending == offsets.LATEST_EVERYWHERE:
-            # Brokers of an earlier version need a request for the starts and one for the ends.
+            # If a broker of an earlier version refuses this request, the code below sends one
+            # request for the starts and one for the ends.
             with contextlib.suppress(UnsupportedVersionError):
                 return self._whole_logs(ids)
         start = self._start(ids)
@@ -188,7 +189,8 @@ class OffsetReader:
         names: dict[str, str] = {}
         for tp, offset in at.items():
             names[tp.topic] = ids[tp]
-            # Leave out the leader epoch, because a leader may have changed between the requests.
+            # Leave out the leader epoch: the leader may have changed since the offset was looked
+            # up.
             topics.setdefault(tp.topic, {})[tp.partition] = OffsetAndEpoch(offset)
         return SourceOffset(
             self.view.cluster_id,

@@ -370,7 +370,8 @@ _PLACEMENT = (
     "rows with a key go to the partition that Kafka's default partitioner chooses; to choose "
     "another, write a column 'partition' (int)"
 )
-KAFKA_REFUSED: Mapping[str, str] = {  # Maps a name without "kafka." to advice for the user.
+# The keys are option names without "kafka.", the values are advice for the user.
+KAFKA_REFUSED: Mapping[str, str] = {
     "auto.offset.reset": "use startingOffsets",
     "key.deserializer": "keys are binary; cast the column",
     "value.deserializer": "values are binary; cast the column",

@@ -60,7 +60,7 @@ def check_user_schema(schema: StructType) -> None:
     """Check that the schema has at least one of the source's eight columns, each at most once, with
     its exact type, and no other columns. Raises InvalidSchemaError."""
     if not schema.fields:
-        # An Arrow batch without columns has no rows.
+        # Refuse the schema: without columns, an Arrow batch cannot give the number of rows.
         raise InvalidSchemaError(f"the schema has no columns; use some of {', '.join(COLUMNS)}")
     for field in schema.fields:
         kind = COLUMNS.get(field.name)

@@ -34,7 +34,8 @@ def keep_freed() -> bool:
     process does not use glibc's malloc."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # musl, macOS and Windows lack mallopt.
+    except (AttributeError, OSError, TypeError):
+        # musl, and the C libraries of macOS and Windows, lack mallopt.
         return False
     # Set both thresholds, because glibc adjusts neither after one of them is set.
     return bool(mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES) and mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES))

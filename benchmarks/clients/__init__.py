@@ -54,7 +54,7 @@ def _built_by_go(folder: Path) -> str:
         mark.update(file.read_bytes())
     program = cache() / f"{folder.name}-{mark.hexdigest()[:12]}"
     if not program.exists():
-        # Go's own installer does not add Go to PATH.
+        # Go's own installer does not add Go to PATH, so look in its folder, too.
         go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
         if go is None:
             raise Cannot("Go is missing: https://go.dev/dl")

@@ -89,7 +89,7 @@ def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
             why_not = f"{type(error).__name__}: {error}"[:1000]
             print(f"  {row.name} [{variant.name}]: {why_not}", file=sys.stderr, flush=True)
             with contextlib.suppress(Exception):
-                bench.stop_all()  # The failure may have left a server unusable: end all.
+                bench.stop_all()  # The failure may have left a server unusable, so end all servers.
             if is_last or time.monotonic() - began > RETRIED_SECONDS_MAX:
                 return kept | {"cannot": why_not, "failed": True}
             kept["failed_first"] = why_not

@@ -65,7 +65,9 @@ def _filled(name: str, content: str, commands: Sequence[Sequence[str]]) -> Path:
             _run(name, [program, "-q", "-B", *command, f"-DoutputDirectory={begun}"], begun)
         try:
             begun.rename(folder)
-        except OSError:  # Another process has downloaded the same files.
+        except OSError:
+            # The folder exists if another process has downloaded the same files meanwhile. Use that
+            # folder.
             if not folder.is_dir():
                 raise
     finally:

@@ -147,8 +147,8 @@ class Meter:
         of_before = self._before
         for role, seen in self._seen.items():
             after[role] = after.get(role, 0.0) + sum(seen.values())
-            # The operating system adds the time of ended servers to that of the client process
-            # which started them, so subtract it.
+            # The operating system adds the processor time of an ended server to that of the client
+            # process that started the server, so subtract it.
             after[CLIENTS] -= sum(seen.values())
         for role, spent in after.items():
             cpu = max(spent - of_before.get(role, 0.0), 0.0)

@@ -142,7 +142,7 @@ class LogbusServers:
         ):
             assert time.monotonic() < deadline, f"{name} has no leader"
             time.sleep(0.02)
-        time.sleep(0.2)  # Wait until the leader itself has the topic in its metadata.
+        time.sleep(0.2)  # Wait until the partition's leader has the topic in its metadata.
         return name
 
     def delete_topic(self, name: str) -> None:

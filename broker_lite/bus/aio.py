@@ -56,7 +56,8 @@ async def aconnect(
     ``connect``."""
     security, options = take_security(options)
     check_names(options)
-    options["has_answered"] = True  # ``bus.cluster`` below raises unless a broker answers.
+    # True, because ``bus.cluster`` below raises an error unless a broker answers.
+    options["has_answered"] = True
     servers = await asyncio.to_thread(resolve, bootstrap_servers, zookeeper)
     bus = AsyncBus(
         servers, client_id=client_id, options=options, zookeeper=zookeeper, security=security

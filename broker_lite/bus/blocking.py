@@ -61,7 +61,8 @@ def connect(
     """
     security, options = take_security(options)
     check_names(options)
-    options["has_answered"] = True  # ``describe_cluster`` below raises unless a broker answers.
+    # True, because ``describe_cluster`` below raises an error unless a broker answers.
+    options["has_answered"] = True
     servers = resolve(bootstrap_servers, zookeeper)
     bus = Bus(servers, client_id=client_id, options=options, zookeeper=zookeeper, security=security)
     bus.admin.describe_cluster()

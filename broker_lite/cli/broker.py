@@ -72,7 +72,8 @@ def broker(
     if begin_fd is not None and not _may_begin(begin_fd):
         return 1
     if logging_path is not None:
-        # The broker's logging.basicConfig does nothing if the root logger already has a handler.
+        # Configure logging first. The broker's own logging.basicConfig then has no effect, because
+        # the root logger already has a handler.
         logging.config.fileConfig(logging_path, disable_existing_loggers=False)
     return main(load(BrokerConfig, path), ready_fd, output_path)
 

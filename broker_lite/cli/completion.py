@@ -120,7 +120,8 @@ def _ask(kind: str, params: Mapping[str, Any]) -> list[str]:
 
     cluster = choose_cluster(*map(params.get, _CLUSTER_OPTIONS))
     if cluster.context is not None and cluster.context.password_command:
-        return []  # The command that returns the password may ask the user for input.
+        # Do not run the command that returns the password: it may ask the user for input.
+        return []
     with (
         using_security(params.get("client_config"), cluster.context),
         open_admin(cluster) as admin,

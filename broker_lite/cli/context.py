@@ -139,7 +139,8 @@ def _require_reading(chosen: Context) -> None:
         return
     context = click.get_current_context()
     words = tuple(context.command_path.split()[1:])
-    # A member of a group commits offsets, and a console changes the cluster unless it is read-only.
+    # These two commands may change the cluster: a member of a group commits offsets, and a console
+    # makes changes unless it is read-only.
     may_write = (words == ("consume",) and context.params.get("group")) or (
         words == ("console",) and not context.params["read_only"]
     )

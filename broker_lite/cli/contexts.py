@@ -222,7 +222,8 @@ def save(file: Path, contexts: Contexts) -> None:
             lines.append(f"settings = {{ {pairs} }}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        number, temporary = tempfile.mkstemp(dir=file.parent)  # mkstemp creates mode 0600.
+        # mkstemp creates the file with mode 0600, so that only this user can read it.
+        number, temporary = tempfile.mkstemp(dir=file.parent)
         with os.fdopen(number, "w", encoding="utf-8") as new:
             new.write("\n".join(lines) + "\n")
         os.replace(temporary, file)

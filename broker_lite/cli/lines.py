@@ -200,7 +200,7 @@ def form_of(path: Path | None, form: str) -> str:
     for magic, kind in MAGICS.items():
         if _starts_with(path, magic):
             return kind
-    # Of compressed tables, only .csv.gz is supported; other .gz files hold lines.
+    # The only supported compressed tables are .csv.gz files; other .gz files hold lines.
     name = path.with_suffix("") if path.name.lower().endswith(".csv.gz") else path
     return SUFFIXES.get(name.suffix.lower(), "lines")
 

@@ -181,7 +181,9 @@ class LogTail:
         try:
             now = self._path.stat()
         except FileNotFoundError:
-            return False  # The rotation has renamed the old file and not yet created the new one.
+            # A rotation is in progress: it has renamed the old file, and not yet created the new
+            # one.
+            return False
         own = os.fstat(self._file.fileno())
         is_other = (now.st_dev, now.st_ino) != (own.st_dev, own.st_ino)
         return is_other or now.st_size < self._file.tell()

@@ -218,7 +218,8 @@ def run(arguments: list[str], command: click.Command = cli, name: str = "logbus"
     except click.ClickException as error:
         return _show_click_error(error, arguments)
     except (ReaderGone, BrokenPipeError):
-        # The reader (head, less) closed the pipe.
+        # The program that reads the output, such as head or less, has closed the pipe. This is no
+        # error.
         _discard_output()
         return 0
     except KeyboardInterrupt:

@@ -114,7 +114,7 @@ def raise_if_unread() -> None:
     try:
         number = sys.stdout.fileno()
     except (AttributeError, OSError):
-        return  # stdout is not a file, for example in a test.
+        return  # stdout is not a file, for example in a test, so there is no pipe to check.
     watched = select.poll()
     watched.register(number, 0)
     if any(event & (select.POLLERR | select.POLLHUP) for _, event in watched.poll(0)):

@@ -197,7 +197,7 @@ def _check_options(
 
 
 def _name(header: str) -> str:
-    if not header.isprintable():  # Bytes that are not UTF-8 count as unprintable.
+    if not header.isprintable():  # A header name that is not UTF-8 counts as unprintable, too.
         raise click.BadParameter(
             f"the name {header!r} is not text: use printable UTF-8", param_hint="--header"
         )

@@ -228,7 +228,8 @@ def _protocols(config: BrokerConfig, names: dict[str, Endpoint]) -> dict[str, st
             )
         _check_encryption(config, f"listener {name} has protocol {mapped[name]}", mapped[name])
     found = {name: mapped[name] for name in names}
-    # The HTTP port, too, checks passwords if metrics.listener.name is set.
+    # The HTTP port checks passwords, too, if metrics.listener.name is set, so it counts as a
+    # listener with logins.
     has_logins = config.metrics_listener_name or any("SASL" in each for each in found.values())
     if config.sasl_mechanisms and not has_logins:
         raise InvalidConfigError(

@@ -26,6 +26,7 @@ def release() -> None:
     pa.default_memory_pool().release_unused()
     try:
         trim = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # Only glibc has malloc_trim.
+    except (AttributeError, OSError, TypeError):
+        # Other C libraries than glibc have no malloc_trim; they keep the memory.
         return
     trim(0)

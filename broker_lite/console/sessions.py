@@ -146,7 +146,7 @@ class Sessions:
         try:
             visible = self._visible(session)
         except SaslAuthenticationError:
-            # The password was changed, or the user deleted.
+            # The user's password was changed, or the user was deleted, so end the session.
             self.sign_out(session_id)
             return None
         return Viewer(session.bus, token, may_change, session.user, visible, session.is_old)

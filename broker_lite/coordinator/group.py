@@ -385,7 +385,7 @@ class Group:
             if member.join_token is None and member.instance_id is None:
                 self._remove(member)
         if self._roster.members and self._roster.first_waiting() is None:
-            # Only static members are left, and all are absent. Wait until they return or their
+            # The members that are left are static and absent. Wait until they return or their
             # sessions end.
             self._wait_for_static()
             return

@@ -264,7 +264,7 @@ class Roster:
     def _forget(self, member: Member) -> None:
         self.metadata_bytes -= member.metadata_bytes
         self._known.subtract({row.name for row in member.protocols})
-        self._known += Counter()  # Drop protocols with count 0.
+        self._known += Counter()  # Adding an empty Counter drops the protocols whose count is 0.
 
 
 def common_protocols(members: Iterable[Member]) -> list[str]:

@@ -90,7 +90,8 @@ class LocalBroker(ReadyProcess):
         self._write_settings()
         begin_end, self._begin_fd = os.pipe()
         ready = self._ready = ReadyPipe()
-        # -P keeps the current folder off sys.path, so that the installed package runs.
+        # With -P, Python does not search the current folder for modules, so the installed package
+        # runs.
         command = [sys.executable, "-P", "-m", "broker_lite", "broker"]
         command += ["--config", str(self._config), "--begin-fd", str(begin_end)]
         command += ["--output", str(self.log.absolute())]
@@ -108,7 +109,8 @@ class LocalBroker(ReadyProcess):
         """Write the settings and let the prepared process read them and start."""
         self._write_settings()
         self._started = time.monotonic()
-        with contextlib.suppress(BrokenPipeError):  # The process has exited; wait_ready raises.
+        with contextlib.suppress(BrokenPipeError):
+            # The broker's process has exited; ``wait_ready`` raises the error.
             os.write(self._begin_fd, b"\n")
         os.close(self._begin_fd)
         self._begin_fd = -1
@@ -126,7 +128,7 @@ class LocalBroker(ReadyProcess):
         }
         written = self.settings
         if self._security is not None:
-            # self.port is the port of the last start, if there was one.
+            # If the broker ran before, ``self.port`` is the port of its last start.
             endpoint = Endpoint(self.host, self.port)
             written = written | self._security.broker_settings(self.id, endpoint, written)
         self._config.write_text("".join(f"{k}={v}\n" for k, v in written.items()), "utf-8")

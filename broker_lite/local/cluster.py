@@ -182,7 +182,9 @@ class LocalCluster:
                 try:
                     console.wait_ready()
                     break
-                except PortInUseError:  # Another process took the port after the check.
+                except PortInUseError:
+                    # Another process has taken the port since this one found it free. Try the next
+                    # port.
                     if not left:
                         raise
             self.console = console
@@ -379,7 +381,7 @@ class LocalCluster:
             try:
                 return broker.wait_ready()
             except PortInUseError:
-                # The user chose the ports, so do not change them.
+                # The user chose the ports in ``listeners``, so do not try others.
                 if "listeners" in self._settings:
                     raise
                 self._move_ports(broker)

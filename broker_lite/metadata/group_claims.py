@@ -102,8 +102,8 @@ async def make_claim(
         data = znodes.encode_coordinator(value)
         operations.append(Create(mine, data) if present is None else Set(mine, data, version))
         if former:
-            # If the group was deleted since the reads above, its claim znode is gone. This deletion
-            # then makes the whole write fail.
+            # If the group was deleted after this method read it, the former coordinator's claim
+            # znode no longer exists. Its deletion then fails, and with it the whole write.
             operations.append(Delete(znodes.claim_path(group, former)))
         operations.append(Create(znodes.claim_path(group, name)))
         if znode is None:

@@ -42,8 +42,8 @@ def made_native(
     """
     path, mine = znodes.group_path(group), znodes.coordinator_path(group)
     before = _read(group, coordinator)
-    # None: the time at which the group became empty is unknown. Brokers poll the members of a
-    # native group and set this time (``GroupOffsets.note_members``).
+    # ``None`` means that the time at which the group became empty is unknown. Brokers poll the
+    # members of a native group and set this time (``GroupOffsets.note_members``).
     value = before._replace(
         broker_id=NO_BROKER,
         broker_epoch=NO_EPOCH,
@@ -61,8 +61,9 @@ def made_native(
     pending = znodes.pending_path(group)
     if not has_pending:
         operations.append(Create(pending))
-    # ZooKeeper refuses to delete a znode that has children, here offsets of open transactions. The
-    # refused deletion makes the whole write fail.
+    # Deleting this znode checks that no open transaction has offsets of the group. Such offsets
+    # would be the znode's children: ZooKeeper refuses to delete a znode with children, and with it
+    # the whole write.
     operations.append(Delete(pending))
     return operations
 

@@ -163,8 +163,8 @@ class GroupOffsets:
             name=f"{broker_epoch}-{self._claims_made}",
             now_ms=self._now_ms,
         )
-        # Another broker may have written offsets of the group since this broker's last claim, so
-        # what the writer remembers of the znodes is stale.
+        # Another broker may have written offsets of the group since this broker's last claim.
+        # Forget the cached versions of the group's znodes, which are out of date.
         self._writer.forget(group)
         self._used(claim)
         return claim
@@ -321,11 +321,11 @@ class GroupOffsets:
         the same name. Raises the errors of ``claim`` and ``commit``.
         """
         if await self.kind(group) is None:
-            # The ZooKeeper server of this broker may lag behind the one through which another
-            # broker has just created the group, so catch up and look again.
+            # The ZooKeeper server of this broker may lag behind the server through which another
+            # broker has just created the group. Let it catch up, and look again.
             await self._store.sync(znodes.group_path(group))
             if await self.kind(group) is None:
-                # No broker has claimed the group, so no pending offsets can be on their way either.
+                # No broker has claimed the group, so none can be writing pending offsets of it.
                 return
         for _ in range(ATTEMPTS_MAX):
             claim = await self.claim(group)
@@ -481,7 +481,7 @@ class GroupOffsets:
         return await asyncio.shield(reading)
 
     async def _assignment_next_turn(self, topic: str) -> znodes.Assignment | None:
-        del self._reading[topic]  # From here on, another call must read the topic again.
+        del self._reading[topic]  # This read may miss a change that a later caller knows of.
         path = znodes.topic_path(topic)
         znode = await self._store.get(path)
         return None if znode is None else znodes.decode_assignment(path, znode.data)

@@ -81,7 +81,7 @@ class GroupWrites:
             part.fail(error)
         if not self.done.done():
             self.done.set_exception(error)
-            # Mark the exception as retrieved: the caller may have stopped waiting.
+            # Retrieve the exception, or asyncio would log it: the caller may have stopped waiting.
             self.done.exception()
 
 

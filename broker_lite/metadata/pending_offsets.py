@@ -43,7 +43,7 @@ class _PartWrite:
     def fail(self, error: LogbusError) -> None:
         if not self.done.done():
             self.done.set_exception(error)
-            # Mark the exception as retrieved: the caller may have stopped waiting.
+            # Retrieve the exception, or asyncio would log it: the caller may have stopped waiting.
             self.done.exception()
 
     def succeed(self) -> None:

@@ -345,7 +345,7 @@ class ZooKeeperStore:
         path = ""
         for part in self._chroot.split("/")[1:]:
             path += f"/{part}"
-            # Go on if another program has created a parent of the chroot.
+            # It is no error if another client has created this part of the chroot meanwhile.
             with contextlib.suppress(NodeExistsError):
                 await self._request("create", self._client.create_async, path, b"", acl=self._acl)
 
@@ -392,7 +392,8 @@ class ZooKeeperStore:
             except NoNodeError:
                 if not watch:
                     return None
-                # A get of a missing znode sets no watch; exists does. Retry if it was just created.
+                # A get sets no watch on a missing znode, but exists does. If exists finds the
+                # znode, another client has just created it: get it again.
                 status = await self._request(
                     "exists", self._client.exists_async, full, self._on_watch
                 )
@@ -476,7 +477,7 @@ class ZooKeeperStore:
     def _to_loop(self, function: Callable[..., None], *values: Any) -> None:
         loop = self._loop
         if loop is not None:
-            # The loop is closed already if the process is exiting.
+            # If the process is exiting, the event loop is already closed and raises RuntimeError.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(function, *values)
 

@@ -138,8 +138,8 @@ class NativeMachine:
             self._handle(event)
             self._pass_time()
         except LogbusError as error:
-            # A znode's value is unreadable: a later logbus or another application wrote it. Or
-            # ZooKeeper refuses the consumer's requests.
+            # End the member. Either a later version of logbus, or another application, wrote a
+            # znode that this version cannot read, or ZooKeeper refuses the consumer's requests.
             self._end(error)
         out, self._requests.out = self._requests.out, []
         return out

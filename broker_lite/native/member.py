@@ -123,7 +123,7 @@ class NativeShell:
         try:
             await store.start(lambda event: self._handle_store_event(store, event))
         except BaseException:
-            # The session may be open. Another one begins at the next attempt.
+            # Close the session, which may be open. The next attempt begins another one.
             if self._store is store:
                 self._store = None
             await store.close()

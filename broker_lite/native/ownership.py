@@ -215,7 +215,8 @@ class Ownership:
         topic_id = assigned[1].topic_id
         committed = None if znode is None else znodes.decode_offset(path, znode.data)
         if committed is None or committed.topic_id != topic_id:
-            # No offset is committed, or only one of a deleted topic with the same name.
+            # The group has no committed offset for the partition, or only one of a deleted topic of
+            # the same name.
             committed = CommittedOffset(NO_OFFSET, topic_id=topic_id)
         data = znodes.encode_offset(committed)
         claim.stage = WRITING
@@ -336,7 +337,7 @@ class Ownership:
     def _release(self, tp: TopicPartition, owned: OwnedPartition) -> None:
         owned.state = RELEASED
         if owned.writing is not None or not owned.is_sure:
-            return  # A request is in flight. When its answer arrives, the release continues.
+            return  # A write of this partition is in flight. Its answer continues the release.
         operations: list[Operation] = []
         if owned.final is not None and _check(owned, owned.final) is None:
             data = _encoded(owned, owned.final)

@@ -234,7 +234,8 @@ class View:
         path = znodes.topic_offsets_path(self._group, topic)
         count = len(assignment.replicas)
         if znode is None:
-            # The parent znode is missing, because the group is being deleted.
+            # The parent of the znode is missing, because another client is deleting the group. Try
+            # again.
             self._retry_topic(topic)
             return
         known = znodes.decode_first_read(path, znode.data) if znode.data else None

@@ -49,7 +49,8 @@ def fill_in(records: memoryview) -> None:
     check_crc(records, header)
     count_fits = 0 < header.record_count <= fmt.RECORDS_MAX
     if len(records) > header.size_bytes or header.is_control or not count_fits:
-        return  # The append, which follows, will refuse the batch and give the reason.
+        # Leave the batch unchanged: the append that follows refuses the batch and gives the reason.
+        return
     limit = max(BODY_BYTES_MIN, BODY_RATIO * len(records))
     try:
         newest = newest_timestamp(records, header, limit)

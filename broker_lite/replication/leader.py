@@ -298,15 +298,15 @@ class Leader:
             or self._was_refused(now_ms)
             or not event.may_join
             or replica.broker_id not in self.replicas
-            # If the follower's log starts lower, its first records have no counterpart in this log
-            # with which they could be compared.
+            # If the follower's log starts at a lower offset, this leader has no records with which
+            # the follower's first records could be compared.
             or event.follower_start < event.log_start_offset
             or any(member.broker_id == replica.broker_id for member in members)
             or event.fetch_offset < max(self.log.high_watermark, self.epoch_start_offset or 0)
         ):
             return []
-        # Give the new member replica.lag.time.max.ms to reach the log end offset. The first
-        # members of the ISR had as long from the start of the epoch.
+        # Give the new member replica.lag.time.max.ms to reach the log end offset. The ISR members
+        # at the start of the epoch had the same time from that start on.
         self.caught_up[replica].at_ms = now_ms
         self.isr = PendingExpandIsr(self.state.isr, replica)
         return self._propose(dataclasses.replace(self.state, isr=(*self.state.isr, replica)))

@@ -208,8 +208,8 @@ def _acls_created(message: Any, response: Any, before: MetadataSnapshot) -> Iter
                 )
             )
         except InvalidRequestError as error:
-            # The request has an operation or a type that Kafka does not define; the broker refused
-            # it.
+            # The broker has refused the request, because it has an operation or a type that Kafka
+            # does not define. Record the reason.
             after = error.message
         yield AuditedChange("acl", None, after, row.error_code)
 

@@ -367,7 +367,9 @@ class Dispatcher:
         if not parts.audit.is_on or key not in CHANGES:
             return False
         if key == ApiKey.WRITE_TXN_MARKERS and request.is_broker:
-            return False  # The audit log records administrators, not transaction coordinators.
+            # The audit log records the actions of administrators. A transaction coordinator is
+            # none.
+            return False
         return key not in FORWARDED or parts.registry.is_controller
 
     async def _unpack(

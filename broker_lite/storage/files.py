@@ -150,7 +150,7 @@ class OsFile:
         try:
             return os.pwritev(self._fd, buffers[:IOV_MAX], start, _DONTCACHE)
         except NotImplementedError:
-            pass  # This build of Python lacks pwritev2.
+            pass  # This build of Python lacks pwritev2, so append without it.
         except OSError as error:
             if error.errno != errno.EOPNOTSUPP:
                 raise
@@ -213,7 +213,7 @@ def _start_sync() -> Callable[[int, int, int, int], int] | None:
     try:
         call = getattr(ctypes.CDLL(None), "sync_file_range", None)
     except OSError:
-        return None  # A statically linked Python cannot look up the C function.
+        return None  # In a statically linked Python, ctypes cannot look up the C function.
     if call is not None:
         call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     return call

@@ -148,7 +148,8 @@ class _Opening:
             # The log start checkpoint is damaged: use the start of the first segment.
             log_start = bases[0]
         loaded = leader_epochs.load(self.files, self.directory)
-        # A truncation that emptied the log leaves an epoch file without entries.
+        # A truncation that emptied the log leaves an epoch file without entries. If the log has
+        # segments, such a file does not tell their epochs.
         self._epochs_known = not bases or (loaded is not None and bool(loaded.entries))
         self.epochs = loaded or self.epochs
         bases = self._drop_deleted(bases, log_start)

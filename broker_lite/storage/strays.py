@@ -80,7 +80,7 @@ class Strays:
                     paths.stray_dir(data.path, key, since_ms), paths.partition_dir(data.path, key)
                 )
             except FileNotFoundError:
-                del self._since[key]  # An operator deleted the stray.
+                del self._since[key]  # An operator has deleted the stray log.
                 return False
             sync_names(data.files, data.path)
         del self._since[key]

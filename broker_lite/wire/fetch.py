@@ -460,7 +460,8 @@ def encode_request(
         if flexible:
             writer.tag_end()
     if version >= 7:
-        put_count(writer, 0, flexible)  # forgotten_topics_data, empty
+        # The field forgotten_topics_data is empty, because logbus uses no fetch sessions.
+        put_count(writer, 0, flexible)
     if version >= 11:
         put_string(out, request.rack_id, flexible)
     if flexible:

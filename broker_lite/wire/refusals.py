@@ -159,7 +159,7 @@ class _Refusal:
         if not is_row:
             return body
         if isinstance(requested, int | str):
-            # The request has only the name or id of this object.
+            # The request identifies this object only by its name or id.
             body[_name_of(fields, isinstance(requested, str))] = requested
             return body
         for field in fields:

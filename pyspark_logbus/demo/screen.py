@@ -110,7 +110,7 @@ def _figures(progress: Progress) -> str:
     shipped = f"[{bar}] sent {progress.shipped:,}/{progress.total:,}"
     if not progress.rows_read and not progress.rows_written:
         return f"{shipped}; Spark starts its first batch …"
-    # The lag is unknown until the query has committed offsets.
+    # Omit the lag: it is unknown until the query has committed offsets.
     lag = "" if progress.lag is None else f"  lag {progress.lag:,}"
     return f"{shipped}  read {progress.rows_read:,}  written {progress.rows_written:,}{lag}"
 

@@ -92,7 +92,7 @@ def _log(path: Path, lines_max: int) -> list[bytes]:
             lines = _take(file, lines_max)
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
         return []
-    # A file under /var/log with NUL bytes is a binary table.
+    # A file with NUL bytes is no text log: some files under /var/log, such as wtmp, are binary.
     return [] if any(NUL in line for line in lines) else lines
 
 

@@ -64,8 +64,9 @@ def _await(
 
     def is_applied(answer: DescribedAcls) -> bool:
         if answer.error_code == ClusterAuthorizationError.code:
-            # Users who may change ACLs may also describe them. This user could change them a moment
-            # ago, so the broker has applied the change, which took the permission away.
+            # Users who may change ACLs may also describe them. This user could change ACLs a moment
+            # ago and may not describe them now. So the broker has applied the change, which took
+            # the permission away.
             return True
         known = set(_acls(answer))
         return all((acl in known) == present for acl in acls)

@@ -209,7 +209,8 @@ def owners(
                 cluster, each.transactional_id, deadline_ms
             )
         except TransactionalIdNotFoundError:
-            continue  # The transactional id has expired since it was listed.
+            # The transactional id has expired since it was listed, so it has no open transaction.
+            continue
     return descriptions
 
 

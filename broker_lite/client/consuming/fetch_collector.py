@@ -267,7 +267,8 @@ class FetchCollector:
         chosen = [tp for tp in tps if tp in self._positions]
         (self._paused.update if is_paused else self._paused.difference_update)(chosen)
         if is_paused and self._tp in chosen:
-            # Discard the open batches. The engine fetches them again on resume.
+            # Discard the fetched batches of this partition. The engine fetches them again when the
+            # partition is resumed.
             tp = self._tp
             epochs = {tp: self._epochs[tp]} if tp in self._epochs else NO_EPOCHS
             self.begin({tp: self.position(tp) or 0}, epochs)
@@ -312,7 +313,7 @@ class FetchCollector:
                     on_out_of_range(fetched.tp, fetched.error)
                     continue
                 except LogbusError:
-                    # The error stays until a seek: the next call raises it again.
+                    # Put the error back: every further call raises it again, until the user seeks.
                     self._engine.fetched.appendleft(fetched)
                     raise
             if fetched.skipped is not None:

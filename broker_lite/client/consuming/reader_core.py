@@ -258,7 +258,8 @@ class ReaderCore:
         while self.assignment.pending:
             yield from self._begin()
             if not self.assignment.queue:
-                break  # Some partitions are unknown to all brokers yet. The next call retries them.
+                # The brokers do not know some of these partitions yet. The next call tries again.
+                break
             # The group may have taken a partition away during the request. Do not read it then.
             yield from self._release_all()
 
@@ -345,8 +346,8 @@ class ReaderCore:
         """Move a position that is outside the log to the offset that the option ``start`` selects.
         Raise the fetch's error if ``start`` is "none"."""
         tp, before, error = self._outside[0]
-        # If the position has changed since the error, the user called seek, or the group revoked
-        # the partition.
+        # Reset the position only if it is still the one that failed. If it has changed, the user
+        # has called seek, or the group has revoked the partition.
         if self.collector.position(tp) == before:
             timestamp = self.discovery.reset_timestamp(tp, before)
             if timestamp is None:

@@ -210,8 +210,8 @@ class EndOffsetsWatch:
         if led:
             log_ends = yield from self._list(led, min(deadline_ms, cluster.now_ms() + 1000))
         self._topic_ids = topic_ids
-        # If a poll has found meanwhile that an end offset is out of range, it has removed the
-        # offset.
+        # Omit an end offset that a poll has meanwhile reported as out of range: the poll has
+        # removed it.
         old = {tp: self._ends.get(tp) or _out_of_range(tp) for tp in tps if tp not in stale}
         return {**old, **log_ends}
 
@@ -282,7 +282,8 @@ class EndOffsetsWatch:
         if problems:
             self._later(problems[0])
         else:
-            # A poll needs the permission to read, which a metadata refresh does not need.
+            # Keep an error about permissions. Only a poll can show that it is over: a poll needs
+            # the permission to read the topic, a metadata refresh does not.
             if not isinstance(self.error, TopicAuthorizationError):
                 self.error = None
             self._attempt = 0

@@ -381,8 +381,9 @@ class FetchEngine:
                 if evaluation.batches:
                     self._add(tp, source, evaluation)
                 else:
-                    # The leader has no records after this position yet. With this high watermark,
-                    # the next fetch of the partition uses the ``tail`` connection.
+                    # The leader has no records after this position yet. Lower the high watermark,
+                    # so that the next fetch of the partition uses the ``tail`` connection, on which
+                    # fetches wait for new records.
                     source.high_watermark = min(source.high_watermark, source.position.offset)
             case Stored(stored, walker):
                 if not source.is_paused:  # A paused partition is fetched again on resume.

@@ -160,7 +160,8 @@ class FetchPosition:
         """Return whether to fetch the corrupt batch at the position again. It is fetched again for
         REPAIR_MS if the partition has other replicas (``has_copies``): the leader may repair the
         batch from one of them, or one of them may become the leader."""
-        # The batch may only seem corrupt because a leader epoch recorded here is wrong. Clear them.
+        # A wrong leader epoch recorded here can make an intact batch seem corrupt, so forget the
+        # epochs.
         self.lineage.forget()
         if not has_copies:
             return False

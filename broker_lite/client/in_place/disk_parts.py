@@ -118,7 +118,9 @@ class DiskParts:
             os.posix_fadvise(self._cached_fd, part.at, ALIGNED_BYTES, os.POSIX_FADV_DONTNEED)
             self._probed.append(part.at)
         if count < min(part.size, self._end - part.at):
-            self._drop()  # The file was truncated, so the later parts do not follow this one.
+            # The file was truncated: drop the later parts of the buffer, which do not continue this
+            # one.
+            self._drop()
             self._end = part.at + count
         first, stop = part.begin + self._before, part.begin + max(count, self._before)
         self._before = 0

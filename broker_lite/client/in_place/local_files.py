@@ -135,7 +135,9 @@ class LocalRange:
     def _pass_cache(self, looked_at: int, begins_in_memory: bool) -> None:
         try:
             fd = _open(self._stored, DIRECT)
-        except OSError:  # The file system does not support direct I/O, or the file was removed.
+        except OSError:
+            # Read through the page cache: the file system does not support direct I/O, or the file
+            # was removed.
             self._may_pass_cache = False
             return
         # The test whether ``looked_at`` is in the page cache may itself have read that page into

@@ -158,7 +158,8 @@ def commit_offsets(
             for topic in answer.topics
             for row in topic.partitions
         }
-        # A partition that the response lacks is not committed.
+        # The coordinator has not committed the offset of a partition that is missing in the
+        # response.
         codes = dict.fromkeys(offsets.rows, UnknownServerError.code) | codes
         errors = [_named(tp, code, offsets.rows) for tp, code in codes.items() if code]
         retriable = [error for error in errors if may_retry(error)]

@@ -124,7 +124,7 @@ class AsyncProducer:
                 continue
             try:
                 start()
-            except Exception as error:  # For example, iterating over ``headers`` failed.
+            except Exception as error:  # Iterating over the record's headers can fail, for example.
                 future.set_exception(error)
 
     def _refuse(self, future: asyncio.Future[Any], error: LogbusError) -> None:

@@ -247,7 +247,8 @@ class RecordFuture:
         outcome, index = self.outcome, self._index
         outcome.wait(timeout_s)
         batch, at = outcome.find(index)
-        # If the producer ended first, the outcome has an error, and this batch has no result.
+        # If the producer ended before the batch was done, raise the error of the producer, because
+        # the batch has no result.
         error = batch.error if batch is not None and batch.is_done else outcome.error
         if error is not None:
             outcome.seen = True
@@ -287,7 +288,8 @@ class RecordFuture:
         outcome = self.outcome
         callbacks, common = outcome.callbacks, outcome.callback
         if callbacks is None or not (
-            # Compare with ``==``: each access to a bound method creates a new object.
+            # Compare methods with ``==``, because each access to a bound method creates a new
+            # object.
             callback is common or (callback.__class__ is MethodType and callback == common)
         ):
             outcome.add_done_callback(callback, self)

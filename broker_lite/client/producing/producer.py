@@ -453,7 +453,7 @@ class Producer:
         for outcome in left:
             outcome.finish(problem)
         with self._lock:
-            # A later flush or close must raise the error of these records.
+            # Record the failed rows, so that a later flush or close raises their error.
             self._failures += left[:FAILURES_KEPT]
         with self._waking:
             self._waking.notify_all()

@@ -431,7 +431,7 @@ class Sender:
             self._identity_failures += 1
             self.delivery.problem = result
             if not result.retriable:
-                # For example, the user may write to no topic. Such a user receives no producer id.
+                # For example, brokers give no producer id to a user who may write to no topic.
                 write, kind, user = Operation.WRITE, ResourceKind.TOPIC, self._cluster.user
                 for topic in self.delivery.topics():
                     self.delivery.fail_topic(topic, named(result, user, write, kind, topic))

@@ -104,7 +104,9 @@ class AsyncTransactionalProducer(AsyncProducer):
             async with asyncio.timeout(timeout_s):
                 await self._call(AbortCall())
         except (FencedError, TimeoutError):
-            pass  # The coordinator aborts the transaction after its timeout, if not before.
+            # The coordinator has aborted the transaction, or will abort it after the transaction's
+            # timeout.
+            pass
         finally:
             self._core.end()
             self._shell.close()

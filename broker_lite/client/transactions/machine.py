@@ -179,7 +179,8 @@ class TransactionMachine:
     def _init_failed(self, error: LogbusError) -> Iterator[ev.Effect]:
         is_check = self.phase is Phase.CHECKING
         if isinstance(error, InvalidProducerIdMappingError):
-            # The transactional id has expired. The producer's id and epoch are not valid any more.
+            # The transactional id has expired, so the producer's id and epoch are no longer valid.
+            # Request new ones.
             self.identity = None
             yield from self._rolled_back() if is_check else self._begin()
         elif isinstance(error, _FENCED):

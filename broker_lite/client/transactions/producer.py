@@ -187,12 +187,13 @@ class TransactionalProducer(Producer):
             return
         options: dict[str, Any] = {}
         if timeout_s is not None:
-            # The requests of the abort usually fail before the call does, and say why.
+            # Give the requests of the abort the same timeout: they then usually fail before the
+            # call does, and their error gives the reason.
             options = {"timeout_ms": timeout_s * 1000.0, "wait_s": timeout_s + WAIT_SLICE_S}
         try:
             self._call(AbortCall(), **options)
         except FencedError:
-            pass  # The producer that fenced this one has already aborted the transaction.
+            pass  # The coordinator aborted the transaction when another producer fenced this one.
         finally:
             self.end()
 

@@ -47,7 +47,8 @@ class _CachedToken:
 
 
 _cached: dict[ClientSecurity, _CachedToken] = {}
-# In a forked child, the lock of a token may be held, and no thread renews the token.
+# Clear the cached tokens in a forked child. There, another thread's lock of a token would stay
+# held, and no thread would renew the token.
 os.register_at_fork(after_in_child=_cached.clear)
 
 

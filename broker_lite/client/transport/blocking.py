@@ -128,7 +128,7 @@ class Reactor:
         with (
             self._wake_lock,
             contextlib.suppress(BlockingIOError),
-        ):  # A full pipe wakes the thread too.
+        ):  # If the pipe is full, the thread wakes up as well.
             if self._wake_send >= 0:
                 os.write(self._wake_send, b"\0")
 
@@ -180,8 +180,9 @@ class Reactor:
                 self._turn()
             while self._calls:
                 self._calls.popleft()()
-        except BaseException as error:  # Nothing outside would catch the error.
-            # Run no callbacks of requests: the state of their owners may be inconsistent.
+        except BaseException as error:
+            # This is the thread's outermost code: no caller would catch the error. Run no callbacks
+            # of requests, because the state of their owners may be inconsistent.
             self._connections.drop()
             if self._on_crash is None:
                 raise
@@ -253,7 +254,7 @@ class Reactor:
         """Register the connection's socket with the selector, for the events for which the
         connection waits. The socket changes when the connection tries another address."""
         if connection.fileno() < 0 and not connection.closed:
-            return  # The connection has no socket yet.
+            return  # There is no socket to register yet.
         if connection.closed:
             registration = (-1, 0)
         else:

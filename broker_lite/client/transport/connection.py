@@ -355,7 +355,7 @@ class BrokerConnection:
         if self.connecting:
             self._handshake()
             self.flush()
-            return  # If the socket has more bytes, the selector reports it again.
+            return  # If the socket has more bytes, the selector reports it again in the next turn.
         transport = self._transport
         try:
             reads = 0
@@ -452,7 +452,7 @@ def _is_own_end(sock: socket.socket) -> bool:
     try:
         return bool(sock.getsockname() == sock.getpeername())
     except OSError:
-        return False  # The connection ended. The next receive reports it.
+        return False  # The connection has ended. The next receive reports this.
 
 
 def _why(error: OSError | None) -> str:

@@ -107,7 +107,7 @@ def produce(request: PageRequest, form: Form) -> ChangePlan:
     headers = [
         (key, value.encode()) for key, value in _pairs(form.get("headers", ""), "header").items()
     ]
-    # A form sends line ends as CR LF.
+    # Browsers send line ends of a form as CR LF. Store LF.
     value = form.get("value", "").replace("\r\n", "\n").encode()
     key = form.get("key", "").encode() or None
 

@@ -444,8 +444,8 @@ class ControllerShell:
             if isinstance(refused, WriteStates | WriteAssignment) and refusals < REFUSALS_MAX:
                 await self._reread(refused)
                 if not isinstance(event, Request | ControllerTick):
-                    # The state machine has taken in the event already. Only its decisions must be
-                    # made again.
+                    # The state machine has already processed this event, so do not pass it again.
+                    # SuspectsChanged makes it decide again from the states that were just read.
                     event = SuspectsChanged(self._suspects)
                 continue
             token = getattr(event, "token", None)

@@ -507,7 +507,7 @@ class GroupCoordinator:
         self.check_coordinator(group)
         known = self._groups.get(group)
         if known is not None and known.claim is claim:
-            # Another request of this broker has taken over the group in the meantime.
+            # Another request to this broker has loaded the group in the meantime.
             return known
         if known is not None:
             self._drop(known, _claimed_by_another(group))
@@ -554,7 +554,8 @@ class GroupCoordinator:
                 name = held.group.name
                 self._drop(held, _claimed_by_another(name))
         except LogbusError as error:
-            # ZooKeeper is not connected. The next connection starts a check of all claims.
+            # ZooKeeper is not connected, so keep the group for now. The next connection checks all
+            # claims again.
             logger.debug(
                 "group %r: cannot read its coordinator in ZooKeeper: %s",
                 held.group.name,

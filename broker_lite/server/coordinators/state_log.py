@@ -354,8 +354,8 @@ class _LedPartition:
     async def _delete(self, offset: int) -> None:
         replica = self.replica
         with contextlib.suppress(LogbusError):
-            # If the deletion fails, the next copy of the state, or the next load, deletes the
-            # records.
+            # A failed deletion does no harm: the next copy of the state, or the next load, deletes
+            # the records.
             await self._owner.replicas.delete_records(replica.topic, replica.partition, offset)
             logger.info(
                 "%s: the state was copied to the end of the log; the log now starts at offset %d",

@@ -48,7 +48,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             message.member_id,
             message.group_instance_id,
             client_id,
-            f"/{request.session.host}",  # Kafka's notation of a host, with a slash
+            f"/{request.session.host}",  # As in Kafka, a slash precedes the host.
             message.session_timeout_ms,
             message.rebalance_timeout_ms if has_timeout else message.session_timeout_ms,
             message.protocol_type,

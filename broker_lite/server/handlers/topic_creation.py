@@ -58,7 +58,8 @@ async def create_missing(
     try:
         codes = await within(CREATION_WAIT_MS, _create(parts, request, missing))
     except LogbusError as error:
-        # ZooKeeper or the controller is unavailable. Clients retry after this error.
+        # ZooKeeper or the controller is unavailable. Answer with an error after which clients
+        # retry.
         logger.debug("topics %s cannot be created now: %s", missing, error.message)
         return denied | dict.fromkeys(missing, LeaderNotAvailableError.code)
     return denied | {

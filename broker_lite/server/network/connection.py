@@ -288,8 +288,8 @@ class ClientConnection:
 
     def _readable(self) -> None:
         if self.budget.is_exceeded:
-            # Earlier in this turn of the event loop, other connections may have used up the memory
-            # budget.
+            # Other connections may have used up the memory budget earlier in this turn of the event
+            # loop.
             self.resume()
             if not self._reading:
                 return

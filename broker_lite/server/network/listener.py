@@ -382,7 +382,8 @@ class Listener:
         """
         assert self._loop is not None and self._begin is not None
         if refusal := self._address_refusal(port, peer):
-            # The limit was reached by other connections of the address, during the TLS handshake.
+            # Check the limit again: other connections of the address may have reached it during
+            # this connection's TLS handshake.
             self._count_refusal(peer, refusal)
             transport.close()
             return

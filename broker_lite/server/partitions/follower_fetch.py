@@ -126,8 +126,9 @@ class FollowerFetches:
         """
         known = self.cluster.snapshot.brokers.get(broker_id)
         if known is None or known.broker_epoch != broker_epoch:
-            # A follower with an older epoch is fenced. A newer epoch is not in this broker's
-            # metadata yet; the follower retries until it is.
+            # A lower broker epoch belongs to an earlier process of the follower's broker, which
+            # must not fetch any more. A higher one is not in this broker's metadata yet; the
+            # follower retries until it is.
             present = "none" if known is None else str(known.broker_epoch)
             raise StaleBrokerEpochError(
                 f"broker {broker_id} fetches in broker epoch {broker_epoch}; "
@@ -292,7 +293,8 @@ class _FollowerFetch:
             replica.check_leader(row.request.current_leader_epoch)
             row.allowance = self._owner.allowance(replica, self._message.replica_id)
         except LogbusError as error:
-            # The traceback refers to this fetch. Drop it, to avoid a reference cycle.
+            # Drop the traceback. It refers to this fetch, and the fetch to the error: the cycle
+            # would keep both in memory.
             row.error = error.with_traceback(None)
 
     def end_wait(self) -> None:

@@ -321,7 +321,7 @@ class _Leader:
         owner = self._owner
         leader = owner.cluster.snapshot.brokers.get(self._broker_id)
         if leader is None or owner.cluster.broker_epoch < 0:
-            # The metadata do not have the leader, or this broker is not registered. Retry later.
+            # The metadata lack the leader's broker, or this broker is not registered. Retry later.
             self._fail(rows)
             return
         allowances = {key: owner.allowance(row) for key, row in rows.items()}

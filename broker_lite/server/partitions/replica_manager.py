@@ -495,8 +495,8 @@ class ReplicaManager:
         self._by_name[topic, log.key.partition] = replica
         self._change(replica, partition, config)
         if log.reader.corruption:
-            # The recovery of the log found damage in flushed records. Another replica may have an
-            # intact copy.
+            # The recovery of the log found damage in flushed records. Report it to the replica,
+            # because another replica may have an intact copy.
             replica.deliver(CorruptionFound(log.reader.corruption[0].first_offset))
 
     def _change(self, replica: Replica, partition: PartitionView, config: TopicConfig) -> None:
