@@ -7,8 +7,8 @@ Brokers delete only whole closed segments, oldest first, for one of three reason
 - the segment is older than retention.ms.
 
 The age of a segment is that of its newest timestamp. If that timestamp is -1 or far ahead of the
-broker's clock at the append, the time of the last append counts instead. Old timestamps count
-unchanged, however late the record was appended.
+broker's clock, the time of the last append counts instead. Old timestamps count unchanged, however
+late the record was appended.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from broker_lite.config import DAY, TopicConfig
 from broker_lite.storage.segment import Segment
 
 FUTURE_MAX_MS = DAY
-"""Maximum milliseconds by which a record's timestamp may be ahead of its append. A larger
-difference means a wrong clock, not another time zone.
+"""Maximum milliseconds by which a record's timestamp may be ahead of the broker's clock. A larger
+difference means that the producer's clock is wrong, not another time zone.
 """
 
 
@@ -40,11 +40,14 @@ class SegmentFacts(NamedTuple):
             segment.base_offset, segment.size_bytes, segment.max_timestamp, segment.last_append_ms
         )
 
-    @property
-    def newest_ms(self) -> int:
-        """The time in ms of the newest record. If that record has no timestamp, or one too far in
-        the future, this is the time of the last append."""
-        if 0 <= self.max_timestamp <= self.last_append_ms + FUTURE_MAX_MS:
+    def newest_ms(self, now_ms: int) -> int:
+        """Return the time in ms of the newest record. If that record has no timestamp, or one too
+        far in the future, return the time of the last append.
+
+        The future begins now, not at the append: at the append the broker's clock may have been
+        behind, for example in 1970 until the machine got the time from its network.
+        """
+        if 0 <= self.max_timestamp <= now_ms + FUTURE_MAX_MS:
             return self.max_timestamp
         return self.last_append_ms
 
@@ -65,7 +68,7 @@ def expired(
         deletable = following.base_offset <= last_stable_offset
         before_start = following.base_offset <= log_start_offset
         too_large = 0 <= config.retention_bytes <= total - segment.size_bytes
-        too_old = 0 <= config.retention_ms < now_ms - segment.newest_ms
+        too_old = 0 <= config.retention_ms < now_ms - segment.newest_ms(now_ms)
         if not deletable or not (before_start or too_large or too_old):
             break
         total -= segment.size_bytes
