@@ -26,9 +26,11 @@ a first decision with ACLS access control lists.
 ``crowds``: the p99 of a logged-in client's small produce requests (acks=all), in turns without and
 with other clients. ``slow``: CROWD connections send a byte of their TLS handshake a second, and
 connect again when the broker closes them. ``storm``: CROWD clients log in at once, again and again.
-``ratio`` is the median of p99 divided by the p99 of the turn before. ``broker_cores`` is the
-broker's processor time in a second. The crowd runs in processes of a low priority: its processor
-time is that of other machines. On a busy machine p99 shows the load of the machine.
+``storm_at_another``: the same storm logs in to a second broker. The p99 beside it shows how much
+the crowd's own work slows this machine. ``ratio`` is the median of p99 divided by the p99 of the
+turn before. ``own_share`` is the p99 beside ``storm`` divided by the p99 beside
+``storm_at_another``: the part that the broker causes. ``broker_cores`` is the broker's processor
+time in a second. The crowd runs in a process of a low priority.
 
 ``records``: the broker's processor ms for a MB of produce requests in TLS records of 3 KB, as
 librdkafka sends them, and of 16 KB, as Java's and logbus's clients send them.
@@ -442,9 +444,15 @@ class Turn(NamedTuple):
 
 def crowds(rounds: int, seconds: float) -> dict[str, Any]:
     started = multiprocessing.get_context("spawn")
-    kept: dict[str, list[tuple[Turn, Turn]]] = {"slow": [], "storm": []}
-    with logbus_side() as (side, _):
+    with logbus_side() as (side, _), logbus_side() as (other, _):
+        crowds_of = {
+            "slow": (slow_connections, (side.port,)),
+            "storm_at_another": (storms, (other.port, other.ca)),
+            "storm": (storms, (side.port, side.ca)),
+        }
+        kept: dict[str, list[tuple[Turn, Turn]]] = {name: [] for name in crowds_of}
         until_logged_in(side)
+        until_logged_in(other)
         probe = Probe(side)
 
         def turn() -> Turn:
@@ -454,18 +462,17 @@ def crowds(rounds: int, seconds: float) -> dict[str, Any]:
 
         turn()
         for _ in range(rounds):
-            for name, rows in kept.items():
+            for name, (work, arguments) in crowds_of.items():
                 alone = turn()
                 ready, ended = started.Event(), started.Event()
-                work, ca = (slow_connections, ()) if name == "slow" else (storms, (side.ca,))
-                crowd = started.Process(target=work, args=(side.port, *ca, ready, ended))
+                crowd = started.Process(target=work, args=(*arguments, ready, ended))
                 crowd.start()
                 assert ready.wait(60), "the crowd did not start"
-                rows.append((alone, turn()))
+                kept[name].append((alone, turn()))
                 ended.set()
                 crowd.join(60)
         probe.close()
-    return {
+    found: dict[str, Any] = {
         name: {
             key: [
                 round(statistics.median(getattr(each, key) for each in column), 2)
@@ -476,6 +483,10 @@ def crowds(rounds: int, seconds: float) -> dict[str, Any]:
         | {"ratio": _ratio([b.p99_ms for _, b in rows], [a.p99_ms for a, _ in rows])}
         for name, rows in kept.items()
     }
+    found["storm"]["own_share"] = _ratio(
+        *([beside.p99_ms for _, beside in kept[name]] for name in ("storm", "storm_at_another"))
+    )
+    return found
 
 
 def records(seconds: float) -> dict[str, Any]:
