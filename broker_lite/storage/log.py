@@ -293,7 +293,7 @@ class Log:
             size + len(buffer) > config.segment_bytes
             or now_ms - active.first_append_ms >= config.segment_ms
             or headers[-1].last_offset - active.base_offset > RELATIVE_OFFSET_MAX
-            or active.index.is_full
+            or not active.index.has_space(len(headers))
         ):
             active = self._roll(first.base_offset)
         try:

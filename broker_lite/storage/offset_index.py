@@ -25,7 +25,7 @@ _FLAG_DAMAGED, _FLAG_TRANSACTIONS = 1, 2
 
 ENTRIES_MAX = (10 << 20) // 8
 """Maximum entries of an index: as many as fit into Kafka's index of 10 MiB. A segment rolls when
-its index is full."""
+its index has no space for the next batches."""
 
 
 class CorruptIndex(Exception):
@@ -65,9 +65,9 @@ class OffsetIndex:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    @property
-    def is_full(self) -> bool:
-        return len(self._offsets) >= ENTRIES_MAX
+    def has_space(self, count: int) -> bool:
+        """Return whether the index has space for ``count`` more entries."""
+        return len(self._offsets) + count <= ENTRIES_MAX
 
     def add(self, offset: int, position: int) -> None:
         """Add an entry for the batch that begins at ``position``. Offset and position must exceed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from random import Random
 
@@ -13,6 +14,7 @@ from support.stored import (
     ENOSPC,
     FOLDER,
     KEY,
+    SMALL,
     Disk,
     append,
     batch,
@@ -101,6 +103,19 @@ def test_fetched_batches_that_do_not_fit_on_the_disk_are_left_for_the_next_fetch
     assert not follower.failed
     assert follower.append_as_follower(fetched(leader, 34), 3, 0) == 60
     assert stored(follower) == stored(leader)
+
+
+def test_indexes_that_a_follower_saves_after_large_fetches_are_used_at_a_clean_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("broker_lite.storage.offset_index.ENTRIES_MAX", 4)
+    leader = filled(8)
+    disk = Disk(dataclasses.replace(SMALL, index_interval_bytes=0))
+    for offset in (0, 4):
+        disk.log.append_as_follower(fetched(leader, offset, 4 * 120), 1, 0)
+    assert disk.log.log_end_offset == 8
+    disk.reopen(clean=True)
+    assert disk.manager.reports[KEY].scanned_bytes == 0
 
 
 def test_fetched_append_error_other_than_a_full_disk_stops_the_data_directory() -> None:
