@@ -136,7 +136,8 @@ def _template(template: str) -> Callable[[dict[str, Any]], str]:
     for letter in re.findall(r"%(.?)", text.replace("%%", "")):
         if letter not in _FIELDS or not letter:
             raise click.BadParameter(
-                f"%{letter} is not one of %t %p %o %k %v %T %h %K %S %%", param_hint="--format"
+                f"%{letter} names no field; write one of %t %p %o %k %v %T %h %K %S %%",
+                param_hint="--format",
             )
 
     def render(row: dict[str, Any]) -> str:

@@ -65,7 +65,8 @@ def scalar_of(value: bytes, kind: pa.DataType | None = None) -> pa.Scalar:
 
 def _too_large(size: int) -> MessageTooLargeError:
     return MessageTooLargeError(
-        f"a column has {size} bytes; at most {_OFFSET_MAX} are allowed. Send fewer rows at once"
+        f"a column of the rows has {size} bytes; at most {_OFFSET_MAX} are allowed. Send fewer "
+        "rows at once"
     )
 
 

@@ -48,8 +48,8 @@ def refusal(group: str, limits: GroupLimits, roster: Roster, event: Join) -> Log
         # Kafka's coordinator, too, answers INCONSISTENT_GROUP_PROTOCOL if it cannot decode a
         # subscription.
         return InconsistentGroupProtocolError(
-            f"the consumer's subscription cannot be decoded {reason}; encode it as "
-            "ConsumerProtocolSubscription, or join with another protocol type"
+            f"group {group!r}: the consumer's subscription cannot be decoded {reason}; encode it "
+            "as ConsumerProtocolSubscription, or join with another protocol type"
         )
     if not event.member_id and own is None and roster.size >= limits.size_max:
         return GroupMaxSizeReachedError(

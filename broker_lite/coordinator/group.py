@@ -216,7 +216,9 @@ class Group:
         elif error is None and event.must_ask_twice and event.instance_id is None:
             self._roster.pending[event.new_member_id] = self._now_ms + event.session_timeout_ms
             self._arm(self._now_ms + event.session_timeout_ms)
-            error = MemberIdRequiredError("join again with the member id of this response")
+            error = MemberIdRequiredError(
+                f"join group {self.name!r} again with the member id of this response"
+            )
             self._reply(event.token, fx.JoinResult(error, event.new_member_id))
             return
         elif error is None:
@@ -233,7 +235,7 @@ class Group:
             del self._roster.pending[event.member_id]
             self._add(event, event.member_id)
             return None
-        error = self._roster.why_not(event.member_id, event.instance_id)
+        error = self._roster.why_not(self.name, event.member_id, event.instance_id)
         if error is not None:
             return error
         member = self._roster.members[event.member_id]
@@ -276,8 +278,8 @@ class Group:
         led = self._roster.leader == old
         member = self._roster.members[old]
         fenced = FencedInstanceIdError(
-            f"another process with group.instance.id {event.instance_id!r} has joined; give each "
-            "process its own group.instance.id"
+            f"another process with group.instance.id {event.instance_id!r} has joined group "
+            f"{self.name!r}; give each process its own group.instance.id"
         )
         self._answer_waiting(member, fenced)
         before = member.metadata(self._protocol)
@@ -318,7 +320,8 @@ class Group:
         self._answer_waiting(
             member,
             RebalanceInProgressError(
-                "a later JoinGroup request of this member replaces this request"
+                f"a later JoinGroup request of member {member.member_id!r} of group {self.name!r} "
+                "replaces this request"
             ),
         )
         member.join_token = token
@@ -477,7 +480,8 @@ class Group:
         self._answer_waiting(
             member,
             RebalanceInProgressError(
-                "a later SyncGroup request of this member replaces this request"
+                f"a later SyncGroup request of member {member.member_id!r} of group {self.name!r} "
+                "replaces this request"
             ),
         )
         member.has_synced = True
@@ -503,7 +507,7 @@ class Group:
     def _check_generation(
         self, member_id: str, instance_id: str | None, generation: int
     ) -> LogbusError | None:
-        error = self._roster.why_not(member_id, instance_id)
+        error = self._roster.why_not(self.name, member_id, instance_id)
         if error is None and generation != self.generation:
             return IllegalGenerationError(
                 f"group {self.name!r} is in generation {self.generation}, not {generation}; "
@@ -571,7 +575,7 @@ class Group:
             if leaver.instance_id is None and self._roster.pending.pop(member_id, None) is not None:
                 errors.append(None)
                 continue
-            error = self._roster.why_not(member_id, leaver.instance_id)
+            error = self._roster.why_not(self.name, member_id, leaver.instance_id)
             if error is None:
                 self._remove(self._roster.members[member_id])
             else:

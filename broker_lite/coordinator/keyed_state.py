@@ -174,7 +174,8 @@ class KeyedState:
         size = len(key) + len(value or b"")
         if size > VALUE_BYTES_MAX:
             raise MessageTooLargeError(
-                f"key {key[:100]!r} and its value have {size} bytes; at most {VALUE_BYTES_MAX} fit"
+                f"key {key[:100]!r} and its value have {size} bytes; a state record has at most "
+                f"{VALUE_BYTES_MAX}"
             )
         self._turn.append(_Upsert(token, key, value, flags))
         self._pending[key] = self._pending.get(key, 0) + 1

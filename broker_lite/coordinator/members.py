@@ -127,18 +127,18 @@ class Roster:
             member_id = self.static.get(instance_id, "")
         return self.members.get(member_id)
 
-    def why_not(self, member_id: str, instance_id: str | None) -> LogbusError | None:
+    def why_not(self, group: str, member_id: str, instance_id: str | None) -> LogbusError | None:
         """Return the error with which to refuse a request of this member if it is unknown or
-        fenced. Return None for a current member."""
+        fenced. Return None for a current member. ``group`` is named in the error."""
         if instance_id is not None and instance_id in self.static:
             if self.static[instance_id] != member_id:
                 return FencedInstanceIdError(
-                    f"another process with group.instance.id {instance_id!r} has joined; give each "
-                    "process its own group.instance.id"
+                    f"another process with group.instance.id {instance_id!r} has joined group "
+                    f"{group!r}; give each process its own group.instance.id"
                 )
             return None
         if instance_id is not None or member_id not in self.members:
-            return UnknownMemberIdError(f"the group has no member {member_id!r}; join again")
+            return UnknownMemberIdError(f"group {group!r} has no member {member_id!r}; join again")
         return None
 
     def fits(self, protocol_type: str, protocols: Sequence[Protocol], own: Member | None) -> bool:

@@ -55,7 +55,9 @@ async def write_first_user(
 
     async def wait_connected() -> None:
         if not store.connected:
-            raise CoordinationUnavailableError("the connection to ZooKeeper was lost; try again")
+            raise CoordinationUnavailableError(
+                f"the connection to ZooKeeper at {zookeeper} was lost; try again"
+            )
 
     await store.start(lambda _: None)
     try:

@@ -194,9 +194,13 @@ class GroupWriter:
         """Stop the writer, and fail all queued writes with CoordinationUnavailableError."""
         if self._task is not None:
             self._task.cancel()
-        stopping = CoordinationUnavailableError("the broker is stopping; commit again")
         for writing in (*self._under_way.values(), *self._waiting.values()):
-            writing.fail(stopping)
+            writing.fail(
+                CoordinationUnavailableError(
+                    f"the broker is stopping; commit the offsets of group {writing.claim.group!r} "
+                    "again"
+                )
+            )
         self._waiting.clear()
 
     def _writing(self, claim: GroupClaim) -> GroupWrites:
@@ -252,7 +256,8 @@ class GroupWriter:
                     share.writing.done.set_result(None)
             return
         for share in shares:
-            share.writing.fail(error)
+            group = share.writing.claim.group
+            share.writing.fail(type(error)(f"group {group!r}: {error.message}"))
 
     async def _write(self, shares: list[WriteShare]) -> None:
         """Write the shares, each the operations of one group, in one ZooKeeper transaction. If
@@ -286,7 +291,8 @@ class GroupWriter:
             for share in shares:
                 self.forget(share.writing.claim.group)
         raise WriteConflictError(
-            "another writer keeps creating or deleting the group's offsets; commit again"
+            "another writer keeps creating or deleting offsets of this group, or of a group that "
+            "is written with it; commit again"
         )
 
     async def _try(self, shares: list[WriteShare], operations: list[Operation]) -> Refused | None:

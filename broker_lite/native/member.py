@@ -138,7 +138,11 @@ class NativeShell:
         if self._timer is not None:
             self._timer.cancel()
         for number in list(self._commits):
-            self._answer(CommitAnswer(number, {ALL: ClosedError("the consumer was closed")}))
+            self._answer(
+                CommitAnswer(
+                    number, {ALL: ClosedError("the consumer was closed; create another consumer")}
+                )
+            )
         store, self._store = self._store, None
         if store is not None:
             await store.close()
@@ -153,7 +157,7 @@ class NativeShell:
         ``grants`` has the grant number with which the reader received each partition.
         """
         if self._is_closed:
-            raise ClosedError("the consumer was closed")
+            raise ClosedError("the consumer was closed; create another consumer")
         number = next(self._numbers)
         future: asyncio.Future[Mapping[TopicPartition, LogbusError]] = (
             asyncio.get_running_loop().create_future()

@@ -91,7 +91,7 @@ class NativeMembership:
             # The user asks for more records, so all earlier ones are processed. The stream is
             # closing and returns no more.
             self._halted.set()
-            raise ClosedError("the consumer was closed")
+            raise ClosedError("the consumer was closed; create another consumer")
 
     def beginnings(
         self, pending: Mapping[TopicPartition, StartBasis | None], deadline_ms: float

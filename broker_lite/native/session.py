@@ -183,7 +183,7 @@ class GroupSession:
         error of each partition that failed."""
         member = self._member
         if self._is_closed or member is None:
-            on_done(ClosedError("the consumer was closed"))
+            on_done(ClosedError("the consumer was closed; create another consumer"))
             return
 
         async def run() -> None:
@@ -242,7 +242,7 @@ class ThreadSession(GroupSession):
             return
         self._is_closed = True
         for reader in self._readers:
-            reader.stop(ClosedError("the consumer was closed"))
+            reader.stop(ClosedError("the consumer was closed; create another consumer"))
         if self._thread.is_alive():
             leaving = asyncio.run_coroutine_threadsafe(self._leave(), self._loop)
             concurrent.futures.wait([leaving], CLOSE_TIMEOUT_S)

@@ -153,12 +153,18 @@ class Log:
         config = self.config
         if header.producer_id != NO_PRODUCER:
             refused = self._data.refused
-            known = self.producers.check(
-                header,
-                may_have_forgotten=self.log_start_offset > 0,
-                refused=refused.find(self.key, header) if refused else None,
-                begins_at_zero=begins_at_zero,
-            )
+            former = refused.find(self.key, header) if refused else None
+            try:
+                known = self.producers.check(
+                    header,
+                    may_have_forgotten=self.log_start_offset > 0,
+                    refused=former,
+                    begins_at_zero=begins_at_zero,
+                )
+            except LogbusError as error:
+                if former is not None and error is former.error:
+                    raise
+                raise type(error)(f"{self.key}: {error.message}") from None
             if known is not None:
                 return LogAppendInfo(known.base_offset, known.next_offset, NO_TIMESTAMP, True)
         if self._data.is_full:
@@ -168,7 +174,7 @@ class Log:
             header = set_log_append_time(buffer, header, now_ms)
             append_time = now_ms
         else:
-            _check_timestamps(header, config, now_ms)
+            _check_timestamps(self.key, header, config, now_ms)
         base = self.reader.tail[0]
         if leader_epoch != self.leader_epochs.latest:
             self._lead(leader_epoch)
@@ -196,7 +202,7 @@ class Log:
                 if marker.producer_id not in accepted and self.producers.judge(marker):
                     accepted[marker.producer_id] = marker
             except LogbusError as refusal:
-                error = refusal
+                error = type(refusal)(f"{self.key}: {refusal.message}")
             errors.append(error)
         base = self.reader.tail[0]
         if accepted:
@@ -730,11 +736,14 @@ class Log:
         self._closed = True
 
 
-def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+def _check_timestamps(
+    key: PartitionKey, header: BatchHeader, config: TopicConfig, now_ms: int
+) -> None:
     """Raise InvalidTimestampError if the header's first or newest timestamp is not acceptable."""
     if header.attributes & fmt.ATTRIBUTE_LOG_APPEND_TIME:
         raise InvalidTimestampError(
-            "the batch is marked LogAppendTime, which only a broker may set; send CreateTime"
+            f"a batch for {key} is marked LogAppendTime, which only a broker may set; send "
+            "CreateTime"
         )
     before, after = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
     if before == LONG_MAX and after == LONG_MAX:
@@ -742,7 +751,8 @@ def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> 
     for timestamp in (header.base_timestamp, header.max_timestamp):
         if timestamp != NO_TIMESTAMP and not now_ms - before <= timestamp <= now_ms + after:
             raise InvalidTimestampError(
-                f"timestamp {timestamp} is too far from the broker's clock, {now_ms}: "
+                f"a batch for {key} has timestamp {timestamp}, which is too far from the broker's "
+                f"clock, {now_ms}: "
                 f"message.timestamp.before.max.ms={before}, "
                 f"message.timestamp.after.max.ms={after}; correct the producer's clock, or these "
                 "settings of the topic"

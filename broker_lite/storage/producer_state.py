@@ -173,7 +173,7 @@ class ProducerState:
         if header.producer_epoch < producer.epoch:
             raise InvalidProducerEpochError(
                 f"producer {header.producer_id} has epoch {producer.epoch}, which fences this "
-                f"batch of epoch {header.producer_epoch}"
+                f"batch of epoch {header.producer_epoch}; create a new producer"
             )
         expected, first = 0, header.base_sequence
         if header.producer_epoch == producer.epoch:
@@ -208,15 +208,16 @@ class ProducerState:
             return True
         if marker.coordinator_epoch < producer.coordinator_epoch:
             raise TransactionCoordinatorFencedError(
-                f"coordinator epoch {marker.coordinator_epoch} is fenced: a coordinator of epoch "
-                f"{producer.coordinator_epoch} ended a transaction of producer {marker.producer_id}"
+                f"transaction coordinator of epoch {marker.coordinator_epoch} is fenced: one of "
+                f"epoch {producer.coordinator_epoch} ended a transaction of producer "
+                f"{marker.producer_id}"
             )
         if producer.transaction_start == NO_OFFSET:
             return marker.producer_epoch >= producer.epoch + marker.raises_epoch
         if marker.producer_epoch < producer.epoch + marker.raises_epoch:
             raise InvalidProducerEpochError(
-                f"the marker has epoch {marker.producer_epoch}, but producer {marker.producer_id} "
-                f"wrote with epoch {producer.epoch}"
+                f"the transaction marker has producer epoch {marker.producer_epoch}, but producer "
+                f"{marker.producer_id} wrote with epoch {producer.epoch}"
             )
         return True
 

@@ -68,7 +68,7 @@ def decode_member(data: Buffer) -> Subscription:
     reader = Reader(data)
     version = reader.i16()
     if version < 0:
-        raise ProtocolError(f"a consumer's subscription cannot have version {version}")
+        raise ProtocolError(f"a consumer's subscription has the negative version {version}")
     topics = tuple(reader.classic_string() for _ in range(_count(reader)))
     member = Subscription(topics, bytes(reader.classic_view() or b""))
     if not reader.left:
@@ -130,7 +130,7 @@ def decode_assignment(data: Buffer) -> tuple[TopicPartition, ...]:
     reader = Reader(data)
     version = reader.i16()
     if version < 0:
-        raise ProtocolError(f"a consumer's assignment cannot have version {version}")
+        raise ProtocolError(f"a consumer's assignment has the negative version {version}")
     return tuple(sorted(_partitions(reader)))
 
 
@@ -158,6 +158,7 @@ def _count(reader: Reader) -> int:
     count = reader.classic_count()
     if count < 0:
         raise ProtocolError(
-            "an array of topics or partitions is null; an array without items must be empty"
+            "the subscription or assignment of a group member has a null array of topics or "
+            "partitions; send an empty array"
         )
     return count

@@ -138,7 +138,7 @@ class Reader:
     def string(self) -> str:
         size = self.uvarint()
         if size == 0:
-            raise ProtocolError("a string that may not be null is null")
+            raise ProtocolError("the message has a null string in a field that may not be null")
         return self._text(size - 1)
 
     def nullable_string(self) -> str | None:
@@ -187,7 +187,9 @@ class Reader:
         """Read a compact array that may not be null. ``item`` reads one item."""
         count = self.count()
         if count < 0:
-            raise ProtocolError("an array that may not be null is null")
+            raise ProtocolError(
+                "the message has a null array in a field that may not be null; send an empty array"
+            )
         return tuple([item(self) for _ in range(count)])
 
     def nullable_array(self, item: Callable[[Reader], T]) -> tuple[T, ...] | None:

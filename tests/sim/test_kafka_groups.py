@@ -106,7 +106,7 @@ def any_generation_commits(patch: Patch) -> None:
     """Plant a fault: the coordinator accepts commits of any generation."""
 
     def who(self: Any, member_id: str, instance_id: str | None, _: int) -> Any:
-        return self._roster.why_not(member_id, instance_id)
+        return self._roster.why_not(self.name, member_id, instance_id)
 
     patch.setattr(Group, "_check_generation", who)
 

@@ -211,7 +211,7 @@ class AsyncConsumer(ConsumerFace):
         try:
             await self.run(self.core.close(is_done=is_done))
         finally:
-            self.core.stop(ClosedError("the consumer was closed"))
+            self.core.stop(ClosedError("the consumer was closed; create another consumer"))
             self._shell.close()
 
     async def __aenter__(self) -> AsyncConsumer:

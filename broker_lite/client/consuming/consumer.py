@@ -249,7 +249,7 @@ class Consumer(ConsumerFace):
 
     def stop(self) -> None:
         """Stop the background thread without a last commit, and without leaving the group."""
-        self.core.stop(ClosedError("the consumer was closed"))
+        self.core.stop(ClosedError("the consumer was closed; create another consumer"))
         self._reactor.stop()
         self.core.engine.close()
         self._pool.close()

@@ -565,7 +565,7 @@ class Producer:
     def end(self) -> None:
         """Stop the producer without a flush. Records that are not acknowledged fail."""
         with self._lock:
-            self._end = ClosedError("the producer was closed")
+            self._end = ClosedError("the producer was closed; create another producer")
             for rows in list(self._open.values()):
                 self._seal(rows)
             self._space.notify_all()

@@ -144,7 +144,7 @@ class Sender:
             rows = self.inbox.popleft()
             rows.deadline_ms = self._shell.now_ms() + self._config.delivery_timeout_ms
             if self._closed:
-                self._give_up(rows, ClosedError("the producer was closed"))
+                self._give_up(rows, ClosedError("the producer was closed; create another producer"))
             else:
                 self._place(rows)
         self.pump()

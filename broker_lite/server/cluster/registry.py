@@ -305,7 +305,7 @@ class Registry:
         the call waits until the session ends.
         """
         if self._closed:
-            raise ClosedError("the broker is shutting down")
+            raise ClosedError("this broker is shutting down; try again on another broker")
         return await self._states.write(changes)
 
     async def next_producer_id(self) -> int:
@@ -317,7 +317,7 @@ class Registry:
         broker is stopping.
         """
         if self._closed:
-            raise ClosedError("the broker is shutting down")
+            raise ClosedError("this broker is shutting down; try again on another broker")
         if not self._store.connected:
             raise CoordinationUnavailableError("ZooKeeper does not answer; try again later")
 

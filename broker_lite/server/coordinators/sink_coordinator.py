@@ -235,8 +235,8 @@ class SinkCoordinator:
         led = self._led.get(partition)
         if led is None:
             raise NotCoordinatorError(
-                f"this broker does not lead __transaction_state-{partition}, which has the sink; "
-                "find the sink's coordinator again"
+                f"this broker does not lead __transaction_state-{partition}, which has the state "
+                "of the sink; find the sink's coordinator again"
             )
         request = make(next(self._tokens))
         if isinstance(request, ev.JoinBatch) and request.timeout_ms > self._timeout_max_ms:

@@ -377,8 +377,9 @@ def _replay(reader: LogReader, end_offset: int) -> Replay:
         try:
             for batch in walker.walk(log_slice.read()):
                 replay.batch(batch.buffer, batch.header)
-        except BadBatch as bad:
-            raise CorruptMessageError(f"{reader.key}: {bad}") from None
+        except (BadBatch, CorruptMessageError) as bad:
+            reason = bad.message if isinstance(bad, CorruptMessageError) else bad
+            raise CorruptMessageError(f"{reader.key}: {reason}") from None
         if walker.offset == offset:
             raise CorruptMessageError(f"{reader.key}: nothing can be read at offset {offset}")
     return replay

@@ -131,8 +131,8 @@ class FollowerFetches:
             # follower retries until it is.
             present = "none" if known is None else str(known.broker_epoch)
             raise StaleBrokerEpochError(
-                f"broker {broker_id} fetches in broker epoch {broker_epoch}; "
-                f"the registered epoch is {present}"
+                f"broker {broker_id} fetches from broker {self.broker_id} in broker epoch "
+                f"{broker_epoch}, but the registered epoch is {present}"
             )
         return known
 

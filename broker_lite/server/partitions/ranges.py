@@ -346,13 +346,13 @@ def _walk(row: WantedRange, log_slice: LogSlice, max_bytes: int, first_max: int)
             if row.rows_only and header.is_columns:
                 if not row.check:
                     check_crc(batch.buffer, header)
-                with _undecodable(header):
+                with _undecodable(row, header):
                     size = decompressed_bytes(batch.buffer, header)
                 if (out.length or not first_max) and out.length + size > max_bytes:
                     break
                 if size > max(max_bytes, first_max):
                     raise OversizedBatch(size)
-                rows = _as_rows(batch.buffer, header)
+                rows = _as_rows(row, batch.buffer, header)
                 if out.length and out.length + len(rows) > max_bytes:
                     break
                 out.add_bytes(rows)
@@ -376,16 +376,16 @@ def _walk(row: WantedRange, log_slice: LogSlice, max_bytes: int, first_max: int)
     )
 
 
-def _as_rows(columns: memoryview, header: BatchHeader) -> bytearray:
+def _as_rows(row: WantedRange, columns: memoryview, header: BatchHeader) -> bytearray:
     # The conversion imports pyarrow and numpy, which takes long. Most brokers never convert.
     from broker_lite.record.transcode import columns_to_rows
 
-    with _undecodable(header):
+    with _undecodable(row, header):
         return columns_to_rows(columns, header)
 
 
 @contextlib.contextmanager
-def _undecodable(header: BatchHeader) -> Iterator[None]:
+def _undecodable(row: WantedRange, header: BatchHeader) -> Iterator[None]:
     """Raise UndecodableBatchError if a batch in logbus's column format has a correct CRC but cannot
     be decoded: its producer encoded it wrongly, and no disk damaged it.
     """
@@ -393,8 +393,9 @@ def _undecodable(header: BatchHeader) -> Iterator[None]:
         yield
     except CorruptMessageError as error:
         raise UndecodableBatchError(
-            f"the batch of offsets {header.base_offset} to {header.last_offset} has a correct CRC, "
-            f"but its producer wrote columns that cannot be decoded: {error.message}; "
+            f"the batch of {row.reader.key} with offsets {header.base_offset} to "
+            f"{header.last_offset} has a correct CRC, but its producer wrote columns that cannot "
+            f"be decoded: {error.message}; "
             f"continue reading at offset {header.next_offset}"
         ) from error
 
@@ -414,8 +415,8 @@ def _check(row: WantedRange, header: BatchHeader) -> None:
     epoch = row.reader.epoch_at(max(base, row.reader.log_start_offset))
     if epoch not in (NO_EPOCH, header.leader_epoch):
         raise CorruptMessageError(
-            f"the batch at offset {base} has leader epoch {header.leader_epoch}; "
-            f"the epoch file says {epoch}"
+            f"the batch of {row.reader.key} at offset {base} has leader epoch "
+            f"{header.leader_epoch}; the epoch file says {epoch}"
         )
 
 
