@@ -37,7 +37,7 @@ SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a full disk. Such errors end once an operator frees space."""
 RESERVE_BYTES = 1 << 20
 """Size in bytes of the reserve file, whose space appends cannot use. On a full disk the broker
-deletes the file to write the start counter or a new leader epoch.
+deletes the file to write the start counter, a new leader epoch or a log start offset.
 """
 SPACE_BYTES_MIN = 8 << 20
 """After the disk was full, the directory accepts appends again once this many bytes are usable."""
@@ -362,7 +362,10 @@ class DataDirectory:
     def _write_log_starts(self, starts: dict[PartitionKey, int]) -> None:
         if starts != self.log_starts or paths.LOG_STARTS in self.unknown:
             with self.guard("writing log start offsets", spare_full=True):
-                write_offsets(self.files, self.path, paths.LOG_STARTS, starts)
+                # Write in the reserve: the deletion of records is the way to free a full disk.
+                self.write_in_reserve(
+                    lambda: write_offsets(self.files, self.path, paths.LOG_STARTS, starts)
+                )
             self.log_starts = starts
             self.unknown.discard(paths.LOG_STARTS)
 

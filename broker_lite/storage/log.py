@@ -489,9 +489,8 @@ class Log:
             self._data.check()
 
     def _raise_start_if_space(self, offset: int) -> None:
-        """Raise the log start offset. On a full disk raise it only in memory.
-
-        In that case the next broker start derives the log start offset from the segments.
+        """Raise the log start offset. If the disk has no space even in the reserve, raise it only in
+        memory. The next checkpoint that finds space saves it.
         """
         try:
             self._raise_start(offset)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.stored import (
+    DATA,
     EIO,
     ENOSPC,
     FOLDER,
@@ -36,7 +37,7 @@ from broker_lite.errors import (
 from broker_lite.record.batch import read_header
 from broker_lite.record.crc32c import crc32c
 from broker_lite.storage import LogManager, OsFiles
-from broker_lite.storage.directory import SPACE_BYTES_MIN
+from broker_lite.storage.directory import RESERVE_BYTES, SPACE_BYTES_MIN
 
 HOUR = 3_600_000
 
@@ -252,6 +253,24 @@ def test_retention_deletes_segments_although_a_full_disk_prevents_a_new_segment(
     assert len(disk.log.apply_retention(60_000, 100)) == 0
     append(disk.log)
     assert disk.log.log_start_offset == 34 and disk.log.reader.segment_count == 3
+
+
+def test_records_can_be_deleted_although_the_disk_is_full() -> None:
+    disk = Disk()
+    disk.write(100, checkpoint=True)
+    disk.fill()
+    assert disk.log.delete_records_before(60) == 60
+    assert disk.reopen().log_start_offset == 60
+    assert disk.files.size(f"{DATA}/reserve") == RESERVE_BYTES
+
+
+def test_crash_after_retention_on_a_full_disk_leaves_no_damage() -> None:
+    disk = Disk(dataclasses.replace(SMALL, retention_bytes=4096))
+    disk.write(200, checkpoint=True)
+    disk.fill()
+    assert len(disk.log.apply_retention(0, 200)) == 4
+    log = disk.reopen()
+    assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (136, 200, ())
 
 
 def test_full_disk_at_a_new_segment_or_leader_epoch_refuses_only_that_append() -> None:
