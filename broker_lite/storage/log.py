@@ -489,8 +489,8 @@ class Log:
             self._data.check()
 
     def _raise_start_if_space(self, offset: int) -> None:
-        """Raise the log start offset. If the disk has no space even in the reserve, raise it only in
-        memory. The next checkpoint that finds space saves it.
+        """Raise the log start offset. If the disk has no space even in the reserve, raise the
+        offset only in memory. The next checkpoint that finds space saves it.
         """
         try:
             self._raise_start(offset)
