@@ -1,11 +1,8 @@
-"""Write the audit log of a broker: logins, denied requests and administrative changes, each with
-its principal.
+"""Write the audit log of a broker: logins, denied requests and administrative changes.
 
-A separate thread writes the lines to ``audit.log``, so that a slow disk delays no request. Only the
-operating system's user that runs the broker can read the file. The file is rotated. A request is
-recorded by the broker that carries it out, so the controller records the requests that other
-brokers forward to it. All other code runs on the event loop's thread.
-"""
+Each line has a principal. A separate thread writes ``audit.log``, so that a slow disk delays no
+request. Only the operating system's user of the broker can read the file, which is rotated. The
+broker that carries out a request records it, so the controller records forwarded requests."""
 
 from __future__ import annotations
 
@@ -33,13 +30,12 @@ FILE_BYTES_MAX = 16 << 20
 FILES_KEPT = 10
 """Number of rotated files that are kept besides the current one."""
 QUEUE_MAX = 10_000
-"""Maximum number of lines that wait to be written. Further lines are dropped."""
+"""Maximum number of lines that wait to be written; further ones are dropped."""
 
 
 class AuditedChange(NamedTuple):
-    """A change by an administrative request: the name of the changed object, its values before and
-    after, and the error code of the change.
-    """
+    """A change by an administrative request: the object, its values before and after, an error
+    code."""
 
     object: str
     before: Any
@@ -56,9 +52,7 @@ class _PrivateFile(RotatingFileHandler):
 
 
 class AuditLog:
-    """The audit log of one broker. Without a path it is off (``is_on`` is False) and writes
-    nothing.
-    """
+    """The audit log of one broker. Without a path it is off (``is_on`` is False)."""
 
     def __init__(self, path: str = "", clock: Clock | None = None) -> None:
         self.is_on = bool(path)
@@ -104,8 +98,7 @@ class AuditLog:
     def changed(
         self, key: int, message: Any, response: Any, before: MetadataSnapshot, **who: Any
     ) -> None:
-        """Record the changes that an administrative request has made. ``before`` is the metadata
-        from before the request."""
+        """Record the changes of an administrative request. ``before`` is the earlier metadata."""
         for change in CHANGES[key](message, response, before):
             error = None if not change.code else error_for(change.code).name
             self.write(
@@ -278,8 +271,7 @@ def _broker_retired(
 
 
 def _elected(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[AuditedChange]:
-    """Yield the requested elections, with the leaders before them. When the request is answered,
-    the new leaders are not known yet."""
+    """Yield the requested elections with the former leaders; the new ones are not known yet."""
     kind = "unclean" if getattr(message, "election_type", 0) == ELECTION_UNCLEAN else "preferred"
     after = {"election": kind}
     if error_code := getattr(response, "error_code", 0):

@@ -1,13 +1,12 @@
 """Start and stop a broker: create its parts and connect them.
 
-At its start, the broker binds its ports and opens the data directory (lock, identity, recovery).
-Then it registers in ZooKeeper, accepts connections, and prints the ready line. To stop (SIGTERM),
-the broker gives up leadership and closes the listeners. Then it finishes requests in flight,
-flushes every log, writes the clean-shutdown marker, and removes its registration.
+At its start, the broker binds its ports, opens the data directory (lock, identity, recovery),
+registers in ZooKeeper, accepts connections, and prints the ready line. To stop (SIGTERM), it gives
+up leadership, closes the listeners, finishes requests in flight, flushes every log, writes the
+clean-shutdown marker, and removes its registration.
 
-An error that an operator can fix ends the process with one line on stderr. All code runs on the
-event loop's thread, except that other threads recover and close the logs.
-"""
+An error that an operator can fix ends the process with one line on stderr. Other threads recover
+and close the logs; all else runs on the event loop's thread."""
 
 from __future__ import annotations
 
@@ -88,22 +87,20 @@ NO_UVLOOP = (
 logger = logging.getLogger("logbus.broker")
 
 SWITCH_INTERVAL_S = 0.0005
-"""Python's switch interval in seconds: the time after which a disk thread must yield the
-interpreter lock to the event loop. Python's default, 5 ms, would delay requests.
-"""
+"""Seconds after which a disk thread must yield Python's interpreter lock to the event loop.
+
+Python's default, 5 ms, would delay requests."""
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 HOUSEKEEPING_MS = 1000
-"""Time in ms between two housekeeping runs, which delete the files of deleted segments and expire
-idle producers.
-"""
+"""Milliseconds between two runs that delete files of deleted segments and expire idle producers."""
 FINISH_S = 0.7
 """Maximum seconds for which a stopping broker waits for requests in flight."""
 DRAIN_S = 10.0
 """Maximum seconds for which a stopping broker waits until other brokers lead its partitions."""
 DEREGISTER_S = 0.5
-"""Maximum seconds for which a stopping broker waits for ZooKeeper to remove its registration. If
-ZooKeeper does not answer, the registration ends when the session expires.
-"""
+"""Maximum seconds for which a stopping broker waits for ZooKeeper to remove its registration.
+
+If ZooKeeper does not answer, the registration ends when the session expires."""
 
 Ready = Callable[[dict[str, Any]], None]
 
@@ -124,12 +121,10 @@ class Broker:
         self._recovery_s = 0.0
 
     async def start(self) -> dict[str, Any]:
-        """Start to serve clients. Return the fields of the ready line, the JSON line that reports
-        the start to the parent process.
+        """Start to serve clients. Return the fields of the ready line.
 
-        Raises LogbusError for an error that an operator can fix, after stopping what has been
-        started already.
-        """
+        The ready line is the JSON line that reports the start to the parent process. Raises
+        LogbusError for an error that an operator can fix, after stopping what has been started."""
         try:
             return await self._start()
         except BaseException:
@@ -205,7 +200,8 @@ class Broker:
         }
 
     def _store(self) -> ZooKeeperStore:
-        """Return the connection to ZooKeeper. It measures the latency of each kind of request."""
+        """Return the connection to ZooKeeper, which measures the latency of each kind of
+        request."""
         store = ZooKeeperStore(
             self._config.zookeeper_connect,
             session_timeout_ms=self._config.zookeeper_session_timeout_ms,
@@ -223,8 +219,8 @@ class Broker:
     def _compose(
         self, listener: Listener, logs: LogManager, disk: Disk, registry: Registry
     ) -> BrokerContext:
-        """Create the parts that serve partitions, groups and transactions, and return the context
-        with which handlers reach them. Subscribe the parts to metadata snapshots."""
+        """Create the parts that serve partitions, groups and transactions; return the handlers'
+        context."""
         config, clock, metrics = self._config, self._clock, self._metrics
         peers = Peers(
             self._loop,
@@ -289,8 +285,7 @@ class Broker:
         return parts
 
     def _with_authorizer(self, parts: BrokerContext, inter_broker: ListenerConfig) -> BrokerContext:
-        """Return the handlers' context with an authorizer, which takes the ACLs from every metadata
-        snapshot."""
+        """Return the handlers' context with an authorizer that follows the ACLs in the metadata."""
         audit = AuditLog(self._config.audit_log, self._clock)
         self._stack.callback(audit.close)
         authorizer = Authorizer(
@@ -303,8 +298,7 @@ class Broker:
         return dataclasses.replace(parts, authorizer=authorizer, audit=audit)
 
     async def _with_logins(self, parts: BrokerContext, registry: Registry) -> BrokerContext:
-        """Return the handlers' context with the logins of clients, for a broker that has SASL
-        enabled."""
+        """Return the handlers' context with the logins of clients, for a broker with SASL."""
         threads = ThreadPoolExecutor(CHECK_THREADS, "logins")
         logins = Logins(
             self._config.sasl_mechanisms,
@@ -335,9 +329,8 @@ class Broker:
         return issuer
 
     def watch_loop(self) -> None:
-        """Start to measure the delays of the event loop. To be called after the start, whose own
-        delays affect no request.
-        """
+        """Start to measure the delays of the event loop. Call it after the start, which may be
+        slow."""
         self._watch.start()
 
     async def stop(self) -> None:
@@ -347,8 +340,9 @@ class Broker:
         await self._stack.aclose()
 
     async def _open_logs(self) -> LogManager:
-        """Lock, identify and recover the data directory. This runs in another thread, so that the
-        event loop can handle signals meanwhile."""
+        """Lock, identify and recover the data directory, in another thread.
+
+        The event loop can meanwhile handle signals."""
         config, clock = self._config, self._clock
         if not config.log_dir:
             raise InvalidConfigError("log.dir is not set; give the broker's data directory")
@@ -389,9 +383,8 @@ class Broker:
             logs.close()
 
     async def _drain(self, registry: Registry) -> None:
-        """Move leadership to other brokers. This broker still answers meanwhile, so that clients
-        can learn the new leaders from it.
-        """
+        """Move leadership to other brokers; meanwhile clients learn the new leaders from this
+        one."""
         if not self._clean or not registry.connected:
             return
         began_ms = self._clock.monotonic_ms()
@@ -423,8 +416,9 @@ class Broker:
     async def _finish(
         self, listener: Listener, dispatcher: Dispatcher, replicas: ReplicaManager
     ) -> None:
-        """Stop accepting connections. Wait up to ``FINISH_S`` seconds for produce requests in
-        flight, fail all requests that still wait, and send the answers."""
+        """Stop accepting connections, and give produce requests in flight ``FINISH_S`` seconds.
+
+        Then fail all requests that still wait, and send the answers."""
         listener.stop()
         until_ms = self._clock.monotonic_ms() + int(FINISH_S * 1000)
         while replicas.in_flight_count and self._clock.monotonic_ms() < until_ms:
@@ -468,8 +462,7 @@ class Broker:
         return port
 
     def _metrics_login(self, parts: BrokerContext) -> HttpLogin | None:
-        """Return the TLS and the login of the HTTP port; None if metrics.listener.name is not
-        set."""
+        """Return the TLS and login of the HTTP port; None without metrics.listener.name."""
         listener = metrics_listener(self._config)
         if listener is None:
             return None
@@ -559,9 +552,10 @@ class Broker:
 
 
 def _count(registry: Registry, applies: Callable[[PartitionView], bool]) -> float:
-    """Return the number of partitions in the cluster for which ``applies`` is true. Return 0 unless
-    this broker is the controller, so that the sum over all brokers counts each partition once.
-    """
+    """Return the number of partitions for which ``applies`` is true; 0 unless this is the
+    controller.
+
+    The sum over all brokers then counts each partition once."""
     if not registry.is_controller:
         return 0
     topics = registry.snapshot.topics.values()
@@ -595,8 +589,7 @@ def _log_recovery(logs: LogManager) -> None:
 
 
 async def _every(interval_ms: int, work: Callable[[], Any]) -> None:
-    """Run ``work`` every ``interval_ms`` milliseconds. If it raises an error, log the error and go
-    on."""
+    """Run ``work`` every ``interval_ms`` milliseconds, and log its errors."""
     while True:
         await asyncio.sleep(interval_ms / 1000)
         try:
@@ -610,12 +603,11 @@ async def _every(interval_ms: int, work: Callable[[], Any]) -> None:
 
 
 async def run(config: BrokerConfig, *, ready: Ready, stop: asyncio.Event) -> None:
-    """Run a broker until ``stop`` is set. When the broker serves clients, ``ready`` is called once
-    with the fields of the ready line, the JSON line that reports the start.
+    """Run a broker until ``stop`` is set.
 
-    Raises LogbusError if the broker cannot start, or if another process takes its broker id or data
-    directory.
-    """
+    ``ready`` is called once, when the broker serves clients, with the fields of the ready line.
+    Raises LogbusError if the broker cannot start, or if another process takes its id or data
+    directory."""
     broker = Broker(config)
     ready(await broker.start())
     notify(READY)
@@ -636,10 +628,8 @@ async def run(config: BrokerConfig, *, ready: Ready, stop: asyncio.Event) -> Non
 def main(config: BrokerConfig, ready_fd: int | None = None, output_path: str | None = None) -> int:
     """Run a broker until SIGTERM or SIGINT, and return the process's exit code.
 
-    When the broker is ready, one JSON line ``{"id", "host", "port", "pid"}`` goes to ``ready_fd``,
-    or to stdout if that is None. ``output_path`` names the file to which stdout and stderr go; it
-    is rotated.
-    """
+    When it is ready, one JSON line ``{"id", "host", "port", "pid"}`` goes to ``ready_fd``, or to
+    stdout for None. ``output_path`` is the rotated file of stdout and stderr."""
     if sys.flags.optimize:
         sys.stderr.write("logbus broker: python -O removes checks that it relies on\n")
         return 2

@@ -1,9 +1,7 @@
 """The parts of the broker that handlers need, in one frozen record.
 
-``broker`` creates the record once, and every handler receives it. Handlers run on the event loop's
-thread and may block it for at most 5 ms. Longer work runs on the threads of ``disk``. This module
-imports neither handlers nor the listener.
-"""
+Handlers run on the event loop's thread and may block it for 5 ms at most; longer work runs on the
+threads of ``disk``. This module imports neither handlers nor the listener."""
 
 from __future__ import annotations
 
@@ -32,9 +30,10 @@ from broker_lite.storage.manager import LogManager
 
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
-    """The parts of the broker that handlers need. ``endpoint`` is the address that the broker
-    advertises to other brokers; ``listeners`` has the address of each listener, by name.
-    """
+    """The parts of the broker that handlers need.
+
+    ``endpoint`` is the address for other brokers; ``listeners`` has the address of each
+    listener."""
 
     config: BrokerConfig
     clock: Clock

@@ -1,8 +1,7 @@
 """The time, for all parts of the broker. Any thread may use a clock.
 
-Wall time is for the timestamps of records and the retention of segments. Monotonic time is for
-waits and timeouts, so that setting the machine's clock back delays no fetch.
-"""
+Wall time is for timestamps of records and retention. Monotonic time is for waits and timeouts, so
+that setting the machine's clock back delays no fetch."""
 
 from __future__ import annotations
 

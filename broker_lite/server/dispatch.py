@@ -1,13 +1,9 @@
 """Route each request to its handler, and turn exceptions into error responses.
 
-The dispatcher calls the handlers of Produce and Fetch directly; they answer by callback. The
-handlers of other APIs are coroutines, with one task for each request.
-
-A request for an unsupported version of an API gets UNSUPPORTED_VERSION in the format of that
-version. For ApiVersions that error has the format of version 0, so that a newer client can choose a
-lower version. A request that cannot be decoded cannot be answered either; the broker logs it and
-closes the connection.
-"""
+The handlers of Produce and Fetch answer by callback; the others are coroutines, with one task for
+each request. An unsupported version of an API gets UNSUPPORTED_VERSION in the format of that
+version, or for ApiVersions of version 0, so that a newer client can choose a lower version. A
+request that cannot be decoded cannot be answered; the broker logs it and closes the connection."""
 
 from __future__ import annotations
 
@@ -170,22 +166,20 @@ HANDLERS: dict[int, Handler] = {
 
 
 LABELS: dict[int, str] = {key: key.name.lower() for key in ApiKey}
-"""The label of each API key in metrics. Looking it up takes a tenth of the time of building it."""
+"""The label of each API key in metrics, because a lookup takes a tenth of the time of building
+it."""
 
 TIMED = frozenset({
     ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.OFFSET_COMMIT,
     ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP,
     ApiKey.HEARTBEAT, ApiKey.CREATE_TOPICS, ApiKey.INIT_PRODUCER_ID,
 })  # fmt: skip
-"""APIs with a metric of their own for the duration of requests. All other APIs share the one with
-the label ``OTHER_APIS``."""
+"""APIs with a metric of their own for request durations; the others share ``OTHER_APIS``."""
 OTHER_APIS = "other"
 
 UNCHECKED = "the handler has not checked the client's permissions, so its answer is dropped"
 LOGGED_VERSIONS_MAX = 1000
-"""Maximum number of combinations of API, version and client id that the broker logs as unsupported,
-once each.
-"""
+"""Maximum number of unsupported combinations of API, version and client id that are logged."""
 
 
 class Dispatcher:
@@ -208,9 +202,8 @@ class Dispatcher:
         }
 
     def begin(self, frame: memoryview, reply: ResponseSlot) -> None:
-        """Start to answer the request in a frame. Raises ProtocolError if the frame is not a
-        request.
-        """
+        """Start to answer the request in a frame. Raises ProtocolError if the frame is no
+        request."""
         read = RequestContext.read_token if reply.session.sends_tokens else RequestContext.read
         request = read(frame, reply.session, reply.arrived_ms, self._parts.authorizer)
         key = request.api_key
@@ -275,9 +268,8 @@ class Dispatcher:
     def _refuse(
         self, request: RequestContext, frame: memoryview, reply: ResponseSlot, error: LogbusError
     ) -> None:
-        """Answer a request with an error because its version is unsupported or its frame is too
-        large.
-        """
+        """Answer a request whose version is unsupported or whose frame is too large with an
+        error."""
         label = LABELS.get(request.api_key, "unknown")
         self._parts.metrics.count("request_errors", label, error.name)
         reason = error.message
@@ -297,9 +289,7 @@ class Dispatcher:
     def _fail(
         self, request: RequestContext, frame: memoryview, reply: ResponseSlot, error: LogbusError
     ) -> None:
-        """Answer a request with the error that its handler raised, in the format of the API's
-        response.
-        """
+        """Answer a request with the error that its handler raised, in the API's format."""
         self._parts.metrics.count("request_errors", LABELS[request.api_key], error.name)
         refusal = _refusal(request, frame, wire_code(error), error.message)
         if refusal is None:
@@ -332,9 +322,9 @@ class Dispatcher:
     async def _encoded(
         self, request: RequestContext, message: Any, reply: ResponseSlot | None = None
     ) -> bytes:
-        """Call the handler of a request, and return its answer as an encoded frame. If the client
-        is over its quota, throttle the client's connection through ``reply``.
-        """
+        """Return a request's answer from its handler, as an encoded frame.
+
+        If the client is over its quota, throttle its connection through ``reply``."""
         key = request.api_key
         handler = self._unpack if key == ApiKey.ENVELOPE else HANDLERS[key]
         before = self._parts.registry.snapshot if self._audits(request) else None
@@ -375,8 +365,8 @@ class Dispatcher:
     async def _unpack(
         self, parts: BrokerContext, request: RequestContext, envelope: EnvelopeRequest
     ) -> EnvelopeResponse:
-        """Answer a client's request that another broker has forwarded in an Envelope. The client's
-        permissions apply, not the forwarding broker's."""
+        """Answer a request that another broker forwarded in an Envelope, with its client's
+        permissions."""
         if not request.is_broker:
             raise ClusterAuthorizationError("only brokers may forward requests in an Envelope")
         session = dataclasses.replace(
@@ -408,9 +398,7 @@ class Dispatcher:
 
 
 def _changes_framing(request: RequestContext) -> bool:
-    """Return whether the answer to this request decides if the connection's next frame has a
-    header.
-    """
+    """Return whether the answer to this request decides if the next frame has a header."""
     return request.api_key == ApiKey.SASL_HANDSHAKE or request.api_version == NO_HEADER
 
 
@@ -423,8 +411,9 @@ def _name(request: RequestContext) -> str:
 
 
 def _refusal(request: RequestContext, frame: memoryview, code: int, reason: str) -> bytes | None:
-    """Return an error response in the format of the request's API and version. Return None if the
-    broker knows no format that the client could decode."""
+    """Return an error response in the format of the request's API and version.
+
+    Return None if the broker knows no format that the client could decode."""
     try:
         return refusals.refused(request.header, frame, code, reason)
     except ProtocolError:

@@ -1,9 +1,8 @@
 """Write the text of ``/metrics`` with the library ``prometheus_client``.
 
-The values of ``Metrics`` are copied on the event loop's thread. ``render`` runs on another thread,
-and adds slow gauges, the metrics of the process and help texts. Only this module imports the
-library, whose import takes 66 ms, so that a broker without ``metrics.port`` does not pay for it.
-"""
+The values are copied on the event loop's thread. ``render`` runs on another thread, and adds slow
+gauges, the metrics of the process and help texts. Only this module imports the library, which takes
+66 ms, so that a broker without ``metrics.port`` does not pay for it."""
 
 from __future__ import annotations
 
@@ -28,14 +27,12 @@ class Exposition:
         self._process = ProcessCollector(registry=None)
 
     def snapshot(self) -> list[Sample]:
-        """Return a copy of the values of all metrics. Only the event loop's thread may call
-        this.
-        """
+        """Return a copy of the values of all metrics, on the event loop's thread."""
         return self._metrics.snapshot()
 
     def render(self, samples: Sequence[Sample], accept: str) -> tuple[bytes, str]:
-        """Return the metrics as text, and the text's content type. The format is Prometheus', or
-        OpenMetrics if the ``Accept`` header asks for that."""
+        """Return the metrics as text and its content type: Prometheus', or OpenMetrics if
+        ``accept`` asks."""
         return render([*samples, *self._metrics.slow_samples()], self._process, accept)
 
 

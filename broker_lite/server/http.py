@@ -3,14 +3,10 @@
 ``/livez`` answers 200 while the event loop runs. ``/readyz`` answers 200 if the broker serves
 clients, else 503 with the reasons as JSON.
 
-With ``metrics.listener.name`` the port has TLS, and ``/metrics`` needs a login. Without that
-setting, ``/metrics`` is served only if the port is bound to loopback, and only under a host name of
-loopback. A port that is bound to another address answers probes with the status code and no
-reasons.
-
-``h11`` parses requests. All code runs on the event loop's thread, except that another thread
-renders the text of ``/metrics``.
-"""
+With ``metrics.listener.name`` the port has TLS, and ``/metrics`` needs a login. Without it,
+``/metrics`` is served only on loopback, under a host name of loopback, and a port that is bound to
+another address answers probes without reasons. ``h11`` parses requests. Another thread renders the
+text of ``/metrics``; all else runs on the event loop's thread."""
 
 from __future__ import annotations
 
@@ -34,15 +30,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("logbus.http")
 
 REQUEST_BYTES_MAX = 8192
-"""Maximum bytes of a request line together with its headers. Prometheus sends less."""
+"""Maximum bytes of a request line with its headers; Prometheus sends less."""
 CONNECTIONS_MAX = 64
-"""Maximum number of connections. A further connection replaces the oldest one. Otherwise silent
-clients could keep out health checks, and a failed health check restarts the broker.
-"""
+"""Maximum number of connections; a further one replaces the oldest.
+
+Otherwise silent clients could keep out health checks, whose failure restarts the broker."""
 TIMEOUT_S = 10.0
-"""Seconds within which a client must complete the TLS handshake, send its request and read the
-answer.
-"""
+"""Seconds within which a client must do the TLS handshake, send its request and read the answer."""
 ACCEPT_PAUSE_S = 0.5
 """Seconds for which no connections are accepted after the process had no free file descriptor."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -55,12 +49,11 @@ REFUSALS = {
 }
 
 Reasons = Callable[[], list[str]]
-"""A function that returns why the broker is not ready; an empty list if it is."""
+"""Returns why the broker is not ready; an empty list if it is."""
 
 
 class HttpClient(NamedTuple):
-    """The client of a connection: its address, and its certificate (DER), which is empty if the
-    client sent none."""
+    """The client of a connection. ``certificate`` is DER, empty if it sent none."""
 
     host: str
     certificate: bytes = b""
@@ -83,8 +76,7 @@ class HttpServer:
         self._names: frozenset[str] = frozenset()
 
     async def start(self, host: str, port: int) -> int:
-        """Listen on ``port``, and return the bound port. Port 0 stands for any free port. Raises
-        OSError."""
+        """Listen on ``port``, 0 for any free one, and return the bound port. Raises OSError."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family, backlog=CONNECTIONS_MAX)
         listening.setblocking(False)
@@ -190,9 +182,8 @@ class HttpServer:
         return 200, content_type, body
 
     async def _refusal(self, client: HttpClient, headers: Mapping[bytes, str]) -> tuple[int, bytes]:
-        """Return the HTTP status and the text with which to refuse a request for ``/metrics``.
-        Status 0 allows it.
-        """
+        """Return the HTTP status and text that refuse a request for ``/metrics``; status 0 allows
+        it."""
         if self._login is not None:
             authorization = headers.get(b"authorization", "")
             status = await self._login.refusal(client.host, client.certificate, authorization)

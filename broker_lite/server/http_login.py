@@ -1,9 +1,7 @@
 """Authenticate and authorize requests for ``/metrics`` over TLS.
 
-A client logs in with a certificate, or with HTTP Basic and the password of a SCRAM user. Its
-principal needs the operation Describe on the cluster. All code runs on the event loop's thread,
-except that another thread checks the password.
-"""
+A client logs in with a certificate, or with HTTP Basic and the password of a SCRAM user, which
+another thread checks. Its principal needs the operation Describe on the cluster."""
 
 from __future__ import annotations
 
@@ -36,12 +34,10 @@ class HttpLogin:
         self.tls = tls
 
     async def refusal(self, host: str, certificate: bytes, authorization: str) -> int:
-        """Return the HTTP status with which to refuse a request for ``/metrics``, 401 or 403.
-        Return 0 if it is allowed.
+        """Return the HTTP status, 401 or 403, that refuses a request for ``/metrics``; 0 allows it.
 
-        ``certificate`` is the client's certificate (DER), empty if it has none. ``authorization``
-        is the value of the Authorization header.
-        """
+        ``certificate`` is the client's certificate (DER), or empty. ``authorization`` is the value
+        of the Authorization header."""
         parts = self._parts
         session = Session(0, f"{host}:0", self.tls.listener_name, is_encrypted=True)
         if not certificate and not authorization:

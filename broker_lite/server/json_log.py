@@ -9,16 +9,15 @@ from typing import Any
 from broker_lite.config.time_text import iso
 
 FIELDS = ("event", "topic", "partition", "group")
-"""The fields of ``log_event`` that a line contains if the log statement passes them."""
+"""The fields of ``log_event`` that a line contains if its log statement passes them."""
 
 
 class JsonFormatter(logging.Formatter):
     """Formats each log record as ``{"time", "level", "logger", "message", "broker_id"}``.
 
-    ``time`` is UTC in ISO 8601 with milliseconds. A record with a ``log_event`` also has ``event``,
-    and the topic, partition or group of the event. A record with an exception also has
-    ``exception``, the stack trace. ``broker_id`` is null until the broker sets it.
-    """
+    ``time`` is UTC in ISO 8601 with milliseconds. A ``log_event`` adds ``event`` and its topic,
+    partition or group; an exception adds ``exception``, the stack trace. ``broker_id`` is null
+    until the broker sets it."""
 
     broker_id: int | None = None
 

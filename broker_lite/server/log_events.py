@@ -1,9 +1,7 @@
-"""Names of log events, so that a search over JSON logs need not depend on the wording of messages.
+"""Names of log events, so that searches over JSON logs do not depend on the wording of messages.
 
 ``logger.info("…", extra=log_event("isr_changed", tp=replica))`` gives a line the name of an event
-and the partition, topic or group concerned, which ``json_log`` writes as fields. ``EVENTS``
-declares every name.
-"""
+and its partition, topic or group, which ``json_log`` writes as fields."""
 
 from __future__ import annotations
 
@@ -87,11 +85,10 @@ def log_event(
     group: str | None = None,
     about: str | None = None,
 ) -> dict[str, Any]:
-    """Return the ``extra`` argument of a log statement, which gives its line the name of an event.
+    """Return the ``extra`` argument of a log statement, which names the event of its line.
 
     ``RepeatLimit`` takes lines with equal ``about`` for repetitions. Raises KeyError for a name
-    that ``EVENTS`` does not declare.
-    """
+    that ``EVENTS`` does not declare."""
     EVENTS[name]
     fields: dict[str, Any] = {"event": name}
     if tp is not None:

@@ -1,9 +1,8 @@
 """Limit the number of repeated warnings in a broker's log, and the size of the log file.
 
 A client can cause a warning with every request. ``RepeatLimit`` passes a repeated line once a
-minute and counts the others. ``OutputFile`` rotates the file to which stdout and stderr go when it
-is full. Any thread may log.
-"""
+minute and counts the others. ``OutputFile`` rotates the file of stdout and stderr. Any thread may
+log."""
 
 from __future__ import annotations
 
@@ -19,17 +18,15 @@ LINES_MAX = 100
 """Maximum number of different lines from one log statement in a minute."""
 FILE_BYTES_MAX = 16 << 20
 FILES_KEPT = 3
-"""Number of rotated files besides the current one. broker.log.1 is the newest."""
+"""Number of rotated files besides the current one; broker.log.1 is the newest."""
 
 
 class RepeatLimit(logging.Filter):
     """A log filter that passes equal warnings and errors once a minute.
 
-    Of one log statement, it passes at most ``LINES_MAX`` different lines in a minute. The first
-    line of the next minute tells how many lines were left out. Lines are equal if their text is
-    equal. If the text contains the number of a connection or request, the statement's ``about``
-    (``extra={"about": …}``) is compared instead.
-    """
+    Of one log statement, it passes at most ``LINES_MAX`` different lines in a minute. The next
+    minute's first line tells how many were left out. Where the text has the number of a connection
+    or request, the statement's ``about`` (``extra={"about": …}``) is compared instead."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,12 +66,10 @@ class _Window:
 
 
 class OutputFile(logging.StreamHandler):  # type: ignore[type-arg]
-    """A log handler for a process whose stdout and stderr both go to the file ``path``, which the
-    parent process has opened.
+    """A log handler for stdout and stderr that both go to the file ``path``, opened by the parent.
 
-    A full file is renamed to ``path``.1, and stdout and stderr continue in a new file. Output that
-    Python itself writes at a crash therefore is in the newest file.
-    """
+    A full file is renamed to ``path``.1, and stdout and stderr continue in a new one, so that what
+    Python itself writes at a crash is in the newest file."""
 
     def __init__(self, path: Path, bytes_max: int = FILE_BYTES_MAX) -> None:
         super().__init__()
@@ -103,8 +98,9 @@ class OutputFile(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def keep_rotated(path: Path, full: Path) -> None:
-    """Rename the file ``full`` to ``path``.1. Before that, the number of each rotated file of
-    ``path`` is raised by one, and the oldest file is replaced."""
+    """Rename the file ``full`` to ``path``.1, and the rotated files before it to the next number.
+
+    The oldest is replaced."""
     for number in range(FILES_KEPT - 1, 0, -1):
         newer = Path(f"{path}.{number}")
         if newer.exists():
@@ -113,11 +109,10 @@ def keep_rotated(path: Path, full: Path) -> None:
 
 
 def rotate_foreign(path: Path, bytes_max: int = FILE_BYTES_MAX) -> None:
-    """Rotate the output file of another process that cannot open a new file itself, such as a JVM.
+    """Rotate the output file of another process that cannot open a new one itself, such as a JVM.
 
-    The content is copied and the file truncated. Lines written between the two steps are lost. On a
-    full disk the file stays as it is; the next call tries again.
-    """
+    The content is copied and the file truncated; lines written in between are lost. On a full disk
+    the file stays, and the next call tries again."""
     with contextlib.suppress(OSError):
         if path.stat().st_size > bytes_max:
             copy = Path(f"{path}.new")

@@ -1,19 +1,12 @@
-"""Measure how long the event loop is blocked. The rule is that no callback may block it for more
-than 5 ms.
+"""Measure how long the event loop is blocked; no callback may block it for more than 5 ms.
 
-While requests arrive, a timer runs every 20 ms and measures how late it is. With fewer than
-``BUSY_PER_S`` requests a second the interval doubles, up to half a second, because 50 wake-ups a
-second would take most of an idle broker's CPU time. (An idle broker still receives 4 fetches of its
-followers a second.)
+While requests arrive, a timer runs every 20 ms and measures how late it is. Below ``BUSY_PER_S``
+requests a second the interval doubles, up to half a second: 50 wake-ups a second would take most of
+an idle broker's CPU time. (It still receives 4 fetches of its followers a second.)
 
-The delay includes all work on the event loop's thread: callbacks of libraries, garbage collections
-and waits for the interpreter lock. The timer measures only the part of a block after the time at
-which it was due. The timer can miss a block that is shorter than the interval. The shorter the
-block, the more likely it is missed.
-
-On a machine with all cores busy, waiting for a core counts as well. All code runs on the event
-loop's thread.
-"""
+The delay includes all work on the event loop's thread: callbacks of libraries, garbage collections,
+waits for the interpreter lock or for a busy core. The timer measures only the part of a block after
+the time at which it was due, so it can miss a block that is shorter than the interval."""
 
 from __future__ import annotations
 
@@ -24,17 +17,16 @@ from broker_lite.server.metrics import Metrics
 
 INTERVAL_MS = 20
 INTERVAL_MAX_MS = 500
-"""Maximum time (ms) between measurements on an idle broker. The first request after an idle period
-does not shorten the interval that is running."""
+"""Maximum time (ms) between measurements on an idle broker.
+
+The first request after an idle period does not shorten the interval that is running."""
 BUSY_PER_S = 20
 """Number of requests a second from which on a broker counts as busy."""
 RULE_MS = 5
 
 
 class LoopWatch:
-    """A timer that records the metric ``loop_delay_seconds`` and counts
-    ``loop_rule_violations``.
-    """
+    """A timer that records ``loop_delay_seconds`` and counts ``loop_rule_violations``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, clock: Clock, metrics: Metrics) -> None:
         self._loop = loop

@@ -1,10 +1,8 @@
 """All metrics of a broker: their declarations and their values.
 
-``METRICS`` declares every metric once. The code that measures holds a ``Counter`` or ``Histogram``
-and adds to it, so no request looks up a metric by name. Gauges are functions that are called when
-the metrics are read. ``exposition`` turns a ``snapshot`` into text. All code runs on the event
-loop's thread, except ``Histogram.observe``, which runs on the thread that measures.
-"""
+``METRICS`` declares every metric once. Code that measures holds a ``Counter`` or ``Histogram``, so
+no request looks up a metric by name. Gauges are functions called when the metrics are read.
+``Histogram.observe`` runs on the thread that measures, all else on the event loop's thread."""
 
 from __future__ import annotations
 
@@ -14,29 +12,21 @@ from typing import NamedTuple
 
 PREFIX = "logbus_"
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Upper bounds in seconds of the buckets of a histogram. One more bucket counts longer
-durations.
-"""
+"""Upper bounds in seconds of a histogram's buckets. One more bucket counts longer durations."""
 SERIES_MAX = 200
-"""Maximum number of series (label values) of a counter by topic or by API. Further label values are
-counted together, under ``OTHER``.
-"""
+"""Maximum number of series (label values) of a counter by topic or by API.
+
+Further label values are counted together, under ``OTHER``."""
 FEW_SERIES_MAX = 20
-"""Maximum number of series of a counter whose labels are neither topics nor APIs. With this limit
-and ``SERIES_MAX``, a broker has at most 1,500 series.
-"""
+"""Maximum number of series of other counters; a broker thus has at most 1,500 series in all."""
 OTHER = "(other)"
-"""The label value under which a counter counts everything above its limit of series. No topic and
-no error has this name.
-"""
+"""The label value for all that exceeds a counter's limit of series; no topic or error has it."""
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
 
 class Metric(NamedTuple):
-    """The declaration of a metric: its name without prefix and ``_total``, its kind, its help text
-    and its labels.
-    """
+    """The declaration of a metric; ``name`` is without prefix and ``_total``."""
 
     name: str
     kind: str
@@ -207,8 +197,7 @@ class TopicTraffic(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One metric at the time of a snapshot: the values of a counter or gauge by labels, or the
-    buckets and sum of a histogram."""
+    """One metric in a snapshot: values by labels, or a histogram's buckets and sum."""
 
     metric: Metric
     values: Mapping[Labels, float]
@@ -219,8 +208,7 @@ class Metrics:
     """The values of all metrics of one broker.
 
     ``topics_max`` is the maximum number of topics with series of their own. Every method raises
-    KeyError for a name that ``METRICS`` does not declare.
-    """
+    KeyError for a name that ``METRICS`` does not declare."""
 
     def __init__(self, topics_max: int = SERIES_MAX) -> None:
         self._topics_max = topics_max
@@ -233,7 +221,7 @@ class Metrics:
                 self._counters[metric.name] = {} if metric.labels else {(): Counter()}
 
     def counter(self, name: str, *labels: str) -> Counter:
-        """Return the counter with these label values. Equal labels return the same counter."""
+        """Return the counter of these label values; equal labels return the same one."""
         series = self._counters[name]
         counter = series.get(labels)
         if counter is None:
@@ -246,29 +234,26 @@ class Metrics:
         return counter
 
     def count(self, name: str, *labels: str, amount: float = 1) -> None:
-        """Add ``amount`` to a counter. Code that counts often should keep the result of ``counter``
-        instead."""
+        """Add ``amount`` to a counter. Code that counts often should keep ``counter``'s result."""
         self.counter(name, *labels).n += amount
 
     def histogram(self, name: str, *labels: str) -> Histogram:
-        """Return a new histogram for one part of the broker. A snapshot adds up the histograms of a
-        metric that have equal labels.
-        """
+        """Return a new histogram for one part of the broker.
+
+        A snapshot adds up the histograms of a metric that have equal labels."""
         assert METRICS[name].kind == HISTOGRAM
         histogram = Histogram()
         self._histograms.setdefault(name, []).append((labels, histogram))
         return histogram
 
     def gauge(self, name: str, read: Read) -> None:
-        """Register a gauge. ``read`` is called on the event loop's thread, so it must return within
-        microseconds.
-        """
+        """Register a gauge. ``read`` runs on the event loop's thread, so it may take microseconds
+        only."""
         assert METRICS[name].kind == GAUGE
         self._gauges[name] = read
 
     def slow_gauge(self, name: str, read: Read) -> None:
-        """Register a gauge whose ``read`` calls the operating system. Unlike those of other gauges,
-        this ``read`` is called on a thread beside the event loop's."""
+        """Register a gauge whose ``read`` calls the operating system, on another thread."""
         assert METRICS[name].kind == GAUGE
         self._slow_gauges[name] = read
 
@@ -286,8 +271,7 @@ class Metrics:
         return sum(counter.n for counter in self._counters[name].values())
 
     def snapshot(self) -> list[Sample]:
-        """Return a copy of all values except those of the slow gauges, which call the operating
-        system. Only the event loop's thread may call this."""
+        """Return a copy of all values but those of slow gauges, on the event loop's thread."""
         samples = [
             Sample(METRICS[name], {labels: counter.n for labels, counter in series.items()})
             for name, series in self._counters.items()
@@ -303,8 +287,7 @@ class Metrics:
         return samples
 
     def slow_samples(self) -> list[Sample]:
-        """Return the values of the slow gauges, which call the operating system. Any thread may
-        call this."""
+        """Return the values of the slow gauges, which call the operating system, on any thread."""
         return [_gauge(name, read) for name, read in self._slow_gauges.items()]
 
 

@@ -1,9 +1,8 @@
 """Report the state of a broker to systemd (sd_notify).
 
-The broker sends a datagram to the Unix socket in the environment variable ``NOTIFY_SOCKET``. For a
-unit with ``Type=notify``, systemd therefore counts the service as started only when the broker
-serves clients. Without the variable, the broker sends nothing.
-"""
+The broker sends a datagram to the Unix socket in the environment variable ``NOTIFY_SOCKET``;
+without it, nothing. A unit with ``Type=notify`` thus counts as started only when the broker serves
+clients."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ STOPPING = "STOPPING=1"
 
 
 def notify(state: str) -> None:
-    """Send a state to the service manager. Errors are ignored, because a broker also runs without a
-    service manager."""
+    """Send a state to the service manager. Errors are ignored: a broker also runs without one."""
     address = os.environ.get(VARIABLE, "")
     if not address:
         return

@@ -1,8 +1,7 @@
 """Format log lines as text, for ``log.format=text``.
 
-Messages contain text that clients chose, for example names of software and parts of login messages.
-Line breaks in such text are escaped, so that a client cannot forge a line of the broker.
-"""
+Messages contain text that clients chose, such as names of software. Line breaks in it are escaped,
+so that a client cannot forge a line of the broker."""
 
 from __future__ import annotations
 
@@ -10,8 +9,9 @@ import logging
 
 
 class TextFormatter(logging.Formatter):
-    """Formats log records as ``logging.Formatter`` does, but escapes unprintable characters in the
-    message. A stack trace keeps its lines."""
+    """Formats log records as ``logging.Formatter`` does, with unprintable characters escaped.
+
+    A stack trace keeps its lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         message = record.message

@@ -1,10 +1,8 @@
-"""Carry out administrative changes that clients request: of topics, replicas, settings, users,
-access control lists and quotas.
+"""Carry out the administrative changes that clients request from this broker.
 
 Only the controller changes topics, replicas and settings. Any broker changes users, access control
 lists and quotas. Most calls return when this broker's metadata snapshot shows the change, so that
-the client's next request sees it.
-"""
+the client's next request sees it."""
 
 from __future__ import annotations
 
@@ -41,11 +39,10 @@ from broker_lite.server.cluster.controller import ControllerShell
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create.
+    """A topic to create. A count of -1 means the broker's default.
 
-    A count of -1 stands for the broker's default. ``assignment``, if given, lists the broker ids of
-    each partition's replicas, and the two counts have no effect.
-    """
+    ``assignment``, if given, lists the broker ids of each partition's replicas; both counts are
+    then ignored."""
 
     name: str
     partitions: int = -1
@@ -67,7 +64,8 @@ class TopicResult:
 
 
 class ChangeWaits(Protocol):
-    """The part of the broker registry (``Registry``) with which administration awaits changes."""
+    """The methods of the broker registry (``Registry``) by which administration waits until a
+    change is visible."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...
@@ -82,8 +80,8 @@ class ChangeWaits(Protocol):
 
 
 class Administration:
-    """Changes topics, replicas, settings, users, access control lists and quotas, on behalf of the
-    clients of one broker."""
+    """Changes topics, replicas, settings, users, access control lists and quotas on behalf of
+    clients."""
 
     def __init__(
         self,
@@ -105,8 +103,9 @@ class Administration:
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicResult]:
-        """Create topics in order, and return the result of each. With ``validate_only``, create
-        nothing."""
+        """Create topics in order. Return the result of each.
+
+        With ``validate_only``, check the topics and create none."""
         self._check_controller()
         times = Counter(topic.name for topic in topics)
         results = []
@@ -150,13 +149,13 @@ class Administration:
         return _result(view)
 
     async def wait_topics(self, names: Sequence[str]) -> None:
-        """Wait until this broker's metadata snapshot has the topics, but at most a few seconds."""
+        """Wait a few seconds at most until this broker's metadata snapshot has the topics."""
         await self._registry.wait_visible(lambda now: all(name in now.topics for name in names))
 
     async def delete_topics(self, names_or_ids: Sequence[str]) -> list[TopicResult]:
-        """Delete topics and their records. Return the result of each topic. A broker that is down
-        deletes its replicas when it starts.
-        """
+        """Delete topics and their records. Return the result of each topic.
+
+        A broker that is down deletes its replicas of the topics when it starts."""
         self._check_controller()
         results = []
         for name in names_or_ids:
@@ -181,8 +180,7 @@ class Administration:
         assignment: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> TopicResult:
-        """Increase a topic's partition count to ``count``. If that fails, the result has the
-        error."""
+        """Increase a topic's partition count to ``count``. An error is returned in the result."""
         self._check_controller()
         try:
             view = await self._asked_for_topic(
@@ -199,12 +197,10 @@ class Administration:
     async def alter_topic_config(
         self, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
     ) -> TopicView:
-        """Change settings of a topic, and return the topic. A value of None resets a setting to its
-        default.
+        """Change settings of a topic and return the topic. A value of None resets a setting.
 
         Raises InvalidConfigError, UnknownTopicOrPartitionError, NotControllerError or
-        CoordinationUnavailableError.
-        """
+        CoordinationUnavailableError."""
         self._check_controller()
         view = await self._asked_for_topic(
             lambda token: ConfigChangeRequested(token, name, changes, validate_only)
@@ -217,8 +213,7 @@ class Administration:
         """Change the settings that ZooKeeper stores for a broker. A value of None removes a
         setting.
 
-        Raises NotControllerError, WriteConflictError or CoordinationUnavailableError.
-        """
+        Raises NotControllerError, WriteConflictError or CoordinationUnavailableError."""
         self._check_controller()
         await write_broker_config(self._store, broker_id, changes, self._registry.wait_connected)
         await self._registry.wait_visible(
@@ -228,13 +223,11 @@ class Administration:
     async def alter_user(
         self, name: str, change: Callable[[UserCredentials], UserCredentials]
     ) -> None:
-        """Replace a user's credentials by the result of ``change``. Empty credentials delete the
+        """Replace a user's credentials by ``change(current credentials)``. Empty ones delete the
         user.
 
-        ``change`` receives the current credentials, and is called again if another broker has
-        changed them meanwhile. The method returns when this broker's metadata snapshot has the
-        change. Raises WriteConflictError, CoordinationUnavailableError, or the error of ``change``.
-        """
+        ``change`` is called again if another broker changed the credentials meanwhile. Raises
+        WriteConflictError, CoordinationUnavailableError, or the error of ``change``."""
         self._registry.check_connected()
         written = await change_user(self._store, name, change, self._registry.wait_connected)
         await self._registry.wait_visible(lambda now: now.users.get(name, {}) == written)
@@ -242,28 +235,26 @@ class Administration:
     async def alter_acls(
         self, pattern: Pattern, change: Callable[[frozenset[Entry]], frozenset[Entry]]
     ) -> None:
-        """Replace the access control list of a resource pattern by the result of ``change``.
+        """Replace the access control list of a resource pattern by ``change(current list)``.
 
-        The method returns when this broker's metadata snapshot has the new list. Raises the errors
-        of ``alter_user``.
-        """
+        Raises the errors of ``alter_user``."""
         self._registry.check_connected()
         written = await change_entries(self._store, pattern, change, self._registry.wait_connected)
         await self._registry.wait_visible(lambda now: now.acls.get(pattern, frozenset()) == written)
 
     async def alter_quotas(self, entity: Entity, change: Callable[[Values], Values]) -> None:
-        """Replace the quotas of an entity by the result of ``change``.
+        """Replace the quotas of an entity (a user, client id or both) by ``change(current
+        quotas)``.
 
-        The method returns when this broker's metadata snapshot has the new quotas. Raises the
-        errors of ``alter_user``.
-        """
+        Raises the errors of ``alter_user``."""
         self._registry.check_connected()
         written = await change_quotas(self._store, entity, change, self._registry.wait_connected)
         await self._registry.wait_visible(lambda now: now.quotas.get(entity, {}) == written)
 
     async def salt_key(self) -> bytes:
-        """Return the cluster's secret key, from which brokers derive the salts of unknown user
-        names. In a new cluster, create the key first."""
+        """Return the cluster's secret key, from which brokers derive salts for unknown user names.
+
+        A new cluster has no key; the call then creates it in ZooKeeper."""
         return await load_salt_key(self._store, self._random_bytes)
 
     async def _asked_for_topic(self, make: Callable[[int], Request]) -> TopicView:
@@ -280,11 +271,10 @@ class Administration:
         *,
         may_change_factor: bool = True,
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Start to move partitions to the given broker ids, the preferred leader first. A target of
-        None cancels the partition's reassignment. Return an error or None for each partition.
+        """Start to move partitions to the given broker ids, the preferred leader first.
 
-        Raises NotControllerError or CoordinationUnavailableError.
-        """
+        A target of None cancels the partition's reassignment. Return an error or None for each
+        partition. Raises NotControllerError or CoordinationUnavailableError."""
         self._check_controller()
         answer = await self._controller.request(
             lambda token: ReassignmentRequested(token, dict(targets), may_change_factor)
@@ -295,12 +285,11 @@ class Administration:
     async def elect_leaders(
         self, partitions: Collection[TopicPartition] | None, *, unclean: bool = False
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Elect the preferred leaders. With ``unclean``, elect instead leaders that are not in
-        sync, for partitions without a leader.
+        """Elect the preferred leaders of ``partitions``; None means all partitions.
 
-        Return an error or None for each partition. ``partitions`` of None means all partitions; the
-        result then has only those that needed an election.
-        """
+        With ``unclean``, elect replicas outside the ISR for partitions that have no leader. Return
+        an error or None for each partition; if ``partitions`` is None, only for those that needed
+        an election."""
         self._check_controller()
         answer = await self._controller.request(
             lambda token: ElectionRequested(token, unclean, partitions)

@@ -1,15 +1,13 @@
-"""Let this broker stand for election as controller. While it is controller, carry out the decisions
-of the controller's state machine (``replication/controller.py``).
+"""Let this broker stand for election as controller and write the controller's decisions.
 
-A broker becomes controller with one transaction in ZooKeeper, which creates the ephemeral znode
-/controller and raises /controller_epoch. Each later write checks the version of /controller_epoch,
-so a former controller cannot write. The controller handles one event at a time. It starts the next
-event after all writes of the previous one.
+``replication/controller.py`` decides; this module reads and writes ZooKeeper. A broker becomes
+controller with one ZooKeeper transaction, which creates the ephemeral znode /controller and raises
+/controller_epoch. Each later write checks the version of /controller_epoch, so a former controller
+cannot write. Events are handled one at a time.
 
 If the answer to a write is lost, the controller reads whether the write took effect. If ZooKeeper
-refuses a write although this broker is still controller, the controller's metadata are stale, and
-it reads them again. When its ZooKeeper session ends, the controller discards its state.
-"""
+refuses a write of the current controller, its metadata are stale: it reads them again. When its
+ZooKeeper session ends, it discards its state."""
 
 from __future__ import annotations
 
@@ -71,35 +69,36 @@ from broker_lite.server.log_events import log_event
 _log = logging.getLogger(__name__)
 
 REFUSALS_MAX = 20
-"""Maximum number of attempts to handle an event whose writes conflict with writes of partition
-leaders.
-"""
+"""How often the controller handles one event while partition leaders' writes conflict with its
+own."""
 DEPOSED_PAUSE_S = 0.5
-"""Seconds for which a broker does not stand for election again after other brokers deposed it as
-controller. Those brokers cannot reach this one, so one of them should be elected."""
+"""Seconds for which a deposed controller does not stand for election again.
+
+The brokers that deposed it cannot reach it, so one of them should be elected."""
 GIVE_UP_AFTER_S = 1.0
-"""Seconds between an unexpected error of the controller and the deletion of its znode /controller.
+"""Seconds from an unexpected error of the controller until it deletes its znode /controller.
+
 Without the pause, brokers that all have the same error would elect each other endlessly."""
 
 LACK_OF_BROKERS = (
     BrokerNotAvailableError, InvalidReplicaAssignmentError, InvalidReplicationFactorError,
 )  # fmt: skip
-"""Errors of requests that name, or need, more brokers than the controller knows. The controller may
-not have read a started broker yet, so after such an error it reads the brokers and tries once more.
-"""
+"""Errors of requests that need more live brokers than the controller knows.
+
+A broker may have started since the controller last read the brokers, so it reads them and tries
+once more."""
 
 
 class _Deposed(Exception):
-    """This broker is no longer controller: another broker was elected, or its own ZooKeeper session
+    """This broker is no longer controller: another was elected, or its own ZooKeeper session
     ended."""
 
 
 class ControllerShell:
-    """The I/O of one broker's controller: it stands for election, reads and writes ZooKeeper, and
-    passes events to the state machine.
+    """Runs the controller on one broker: stands for election, reads and writes ZooKeeper.
 
     ``now_ms`` returns wall time. ``wait_connected`` returns when ZooKeeper is connected.
-    ``snapshot`` returns the topics that the broker has read last."""
+    ``snapshot`` returns the topics that the broker read last."""
 
     def __init__(
         self,
@@ -137,19 +136,17 @@ class ControllerShell:
 
     @property
     def written_sequence(self) -> int:
-        """Sequence number of the last change notice that this controller wrote or read."""
+        """Sequence number of the newest change notice that this controller wrote or read."""
         return self._notices.sequence
 
     # Methods that elect, depose and resign.
 
     async def stand(self, broker_epoch: int, own_epochs: frozenset[int]) -> float:
-        """Become controller if the cluster has none. In any case set a watch on the znode
-        /controller.
+        """Become controller if the cluster has none, and watch the znode /controller.
 
-        If an earlier process of this broker created /controller, delete it first. ``own_epochs``
-        are the broker epochs of this process. Return the seconds until this broker may stand again:
-        above 0 only if other brokers have deposed it.
-        """
+        ``own_epochs`` are the broker epochs of this process. A /controller that an earlier process
+        of this broker left is deleted first. Return the seconds until the broker may stand again:
+        above 0 only after other brokers deposed it."""
         while True:
             present = await self._store.get(znodes.CONTROLLER, watch=True)
             epoch = await self._store.get(znodes.CONTROLLER_EPOCH)
@@ -179,9 +176,9 @@ class ControllerShell:
             await self._remove(present, epoch)
 
     async def depose(self, suspects: Mapping[int, int]) -> None:
-        """Delete the znode /controller if the controller is a suspected broker. ``suspects`` has
-        the broker epochs of suspected processes, by broker id.
-        """
+        """Delete the znode /controller if a suspected broker process holds it.
+
+        ``suspects`` maps broker ids to the broker epochs of the processes that seem dead."""
         present, epoch = await asyncio.gather(
             self._store.get(znodes.CONTROLLER), self._store.get(znodes.CONTROLLER_EPOCH)
         )
@@ -197,9 +194,10 @@ class ControllerShell:
             await self._remove(present, epoch)
 
     async def _remove(self, present: Znode, epoch: Znode) -> None:
-        """Delete the znode /controller as it was read (``present``), unless another broker has been
-        elected since. An election raises the controller epoch, so the write checks that ``epoch``,
-        the znode /controller_epoch, is unchanged."""
+        """Delete the znode /controller if it is still ``present`` and no broker was elected since.
+
+        An election raises the controller epoch, so the write checks that the znode ``epoch`` is
+        unchanged."""
         if await self._store.get(znodes.CONTROLLER) == present:
             check = Check(znodes.CONTROLLER_EPOCH, epoch.version)
             await self._store.write([check, Delete(znodes.CONTROLLER, present.version)])
@@ -221,9 +219,8 @@ class ControllerShell:
         return True
 
     def resign(self, error: LogbusError | None = None) -> None:
-        """Give up the role of controller. Fail all pending requests with ``error``, or with
-        NotControllerError.
-        """
+        """Stop being controller. Pending requests fail with ``error``, by default
+        NotControllerError."""
         if self._fence is not None:
             _log.info(
                 "broker %d is no longer controller",
@@ -245,40 +242,35 @@ class ControllerShell:
     # Methods by which the registry reports changes, and ``request``.
 
     def brokers_changed(self, suspects: Mapping[int, int]) -> None:
-        """Record that brokers joined or left. ``suspects`` has the broker epochs of suspected
-        processes, by broker id. The controller reads the live brokers when it handles the change.
-        """
+        """Tell the controller that brokers joined or left; it then reads the live brokers.
+
+        ``suspects`` maps broker ids to the broker epochs of the processes that seem dead."""
         self._suspects = dict(suspects)
         if self._fence is not None:
             self._brokers_changed = True
             self._awake.set()
 
     def suspects_changed(self, suspects: Mapping[int, int]) -> None:
-        """Record the broker epochs of all suspected processes, by broker id."""
+        """Tell the controller which broker processes seem dead, as broker id to broker epoch."""
         self._suspects = dict(suspects)
         if self._fence is not None:
             self._suspects_changed = True
             self._awake.set()
 
     def states_read(self, states: Sequence[StateChange]) -> None:
-        """Record partition states that this broker read because of a change notice. Partition
-        leaders, or this controller, have written them.
-        """
+        """Pass on partition states that this broker read because of a change notice."""
         if self._fence is not None and states:
             self._states += states
             self._awake.set()
 
     async def request(self, make: Callable[[int], Request]) -> Answer:
-        """Submit a request. Return its answer once its result is written to ZooKeeper.
+        """Submit a request to the controller. Return its answer when ZooKeeper has stored the
+        result.
 
-        ``make`` returns the request; its argument is the request's token. Raises
-        NotControllerError, CoordinationUnavailableError, WriteConflictError or the request's own
-        error.
-
-        A broker may report that it is ready before the controller learns of its registration.
-        Before the controller refuses a request for want of brokers, it therefore reads the brokers
-        again.
-        """
+        ``make`` builds the request from its token. Raises NotControllerError,
+        CoordinationUnavailableError, WriteConflictError or the request's own error. A request that
+        fails for lack of brokers is tried once more with newly read brokers, because a broker may
+        report ready before the controller knows it."""
         try:
             return await self._submit(make)
         except LACK_OF_BROKERS:
@@ -287,7 +279,7 @@ class ControllerShell:
             return await self._submit(make)
 
     def read_brokers(self) -> None:
-        """Let the controller read the live brokers again before it handles the next request."""
+        """Make the controller read the live brokers before it handles the next request."""
         self._brokers_changed = True
 
     async def _submit(self, make: Callable[[int], Request]) -> Answer:
@@ -348,9 +340,10 @@ class ControllerShell:
                 await self._awake.wait()
 
     async def _next_event(self) -> ControllerEvent | None:
-        """Return the most urgent event; None if there is none. The order is: suspected brokers,
-        brokers that joined or left, partition states, ticks, requests.
-        """
+        """Return the most urgent event, or None.
+
+        The order is: suspected brokers, brokers that joined or left, partition states, ticks,
+        requests."""
         if self._suspects_changed:
             self._suspects_changed = False
             return SuspectsChanged(self._suspects)
@@ -377,9 +370,8 @@ class ControllerShell:
             _log.info("cannot delete /controller; it disappears when the ZooKeeper session expires")
 
     async def _load(self, *, anew: bool = False) -> Loaded:
-        """Read all metadata from ZooKeeper. With ``anew``, read even topics that this broker has
-        read before.
-        """
+        """Read all metadata from ZooKeeper; with ``anew``, also the topics that this broker has
+        cached."""
         while True:
             try:
                 await self._store.sync("/")
@@ -409,9 +401,7 @@ class ControllerShell:
     async def _load_topics(self, anew: bool) -> dict[str, TopicView]:
         """Return all topics.
 
-        Unless ``anew``, start from the topics that this broker has read before, and read again only
-        the topics that later change notices name.
-        """
+        Unless ``anew``, read only the topics that changed since this broker's metadata snapshot."""
         snapshot = self._topics_snapshot()
         merged = None if anew else merge(self._notices, snapshot.sequence)
         if merged is None:
@@ -419,8 +409,9 @@ class ControllerShell:
         return await loader.refresh_topics(self._store, snapshot.topics, merged.topics)
 
     async def _settle(self, event: ControllerEvent) -> None:
-        """Pass an event to the state machine and write its decisions. If ZooKeeper refuses a write,
-        read the metadata again and repeat."""
+        """Let the state machine decide about an event and write its decisions.
+
+        If ZooKeeper refuses a write, read the metadata again and repeat."""
         refusals = 0
         while True:
             try:
@@ -461,8 +452,7 @@ class ControllerShell:
             event = await self._load(anew=True)
 
     async def _reread(self, refused: WriteStates | WriteAssignment) -> None:
-        """After ZooKeeper refused a write, read the partition states in the write again, and pass
-        them to the state machine."""
+        """Read the partition states of a refused write again and pass them to the state machine."""
         changes = refused.changes if isinstance(refused, WriteStates) else refused.states
         while True:
             try:
@@ -474,9 +464,10 @@ class ControllerShell:
             return
 
     async def _carry_out(self, effects: list[ControllerEffect]) -> Write | None:
-        """Carry out the state machine's decisions (effects) in order. If ZooKeeper refuses a write
-        because this controller's metadata are stale, stop and return that write; otherwise return
-        None."""
+        """Carry out the state machine's decisions (effects) in order.
+
+        Return the first write that ZooKeeper refused because this controller's metadata are stale,
+        or None."""
         left = deque(effects)
         while left:
             effect = left.popleft()

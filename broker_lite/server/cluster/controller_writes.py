@@ -1,6 +1,4 @@
-"""Convert the writes that the controller decides to ZooKeeper operations and change notices. This
-module does no I/O.
-"""
+"""Convert the controller's writes to ZooKeeper operations and change notices, without I/O."""
 
 from __future__ import annotations
 
@@ -30,8 +28,7 @@ from broker_lite.replication.controller_effects import (
 
 
 def notice_content(write: Write) -> NoticeContent:
-    """Return the change notice that goes with a write of the controller. The notice tells other
-    brokers what to read again."""
+    """Return the notice that tells other brokers what to read again after a controller's write."""
     match write:
         case WriteFeatures() | RemoveDisks():
             return CLUSTER_CHANGED
@@ -43,11 +40,10 @@ def notice_content(write: Write) -> NoticeContent:
 def operations_of(
     write: Write, *, features_version: int, directories: dict[str, znodes.DiskZnode]
 ) -> list[Operation]:
-    """Return the ZooKeeper operations that carry out a write which the controller has decided.
+    """Return the ZooKeeper operations of a controller's write.
 
     ``features_version`` is the version of the znode /features. ``directories`` has the data
-    directories of all brokers, by directory id; only the write RemoveDisks needs it.
-    """
+    directories of all brokers, by directory id; only RemoveDisks needs it."""
     match write:
         case WriteTopic():
             return _create_topic(write.topic)
@@ -80,9 +76,8 @@ def operations_of(
 
 
 def set_state(change: StateChange) -> Set:
-    """Return the operation that writes a partition's state, if the znode's version is still
-    ``change.state.version``.
-    """
+    """Return the operation that writes a partition's state if its znode still has
+    ``change.state.version``."""
     return Set(
         znodes.state_path(change.topic, change.partition),
         znodes.encode_state(change.state),

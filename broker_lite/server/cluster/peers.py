@@ -1,18 +1,13 @@
-"""Keep connections to the other brokers (the peers) open, send requests over them, and report
-brokers that seem to have died.
+"""Keep connections to the other brokers (peers), send requests to them, and report dead ones.
 
 The main connection to a peer carries fetches and is always open. Each other API has a connection of
-its own, which its first request opens. A broker answers the requests of one connection in order, so
-an answer that waits for replication would delay the others on a shared connection.
+its own, because a broker answers the requests of one connection in order, so an answer that waits
+for replication would delay the others.
 
-When the main connection closes, this module calls ``FailureListener.lost``. If the peer's port then
-refuses a new connection, the peer's process has probably died, and the module calls
-``FailureListener.suspect``. A new connection takes both reports back (``FailureListener.trust``).
-
-A timeout causes no report: a broker that hangs counts as alive until its ZooKeeper session ends. A
-wrong suspicion costs availability, but no records. While a broker is registered, its peers
-reconnect with growing backoff.
-"""
+When the main connection closes, the peer is reported as lost. If its port then refuses a new
+connection, its process has probably died, and it is reported as suspected. A new connection takes
+both reports back. A timeout causes no report: a broker that hangs counts as alive until its
+ZooKeeper session ends. A wrong suspicion costs availability, but no records."""
 
 from __future__ import annotations
 
@@ -44,21 +39,18 @@ from broker_lite.wire.fetch import FLAG_IDLE, FetchRequest
 logger = logging.getLogger("logbus.peers")
 
 RETRY_MS = (0, 5, 20, 50, 100, 200, 500)
-"""Time in ms before the first and each further attempt to reconnect. The last value repeats."""
+"""Milliseconds before the first and each further attempt to reconnect. The last value repeats."""
 SETTLED_MS = 1000
-"""Time in ms after which a connection counts as stable. If it closes later, the backoff begins with
-its first value again.
-"""
+"""Milliseconds after which a connection counts as stable, so that its loss restarts the backoff."""
 ANSWER_MS = 5000
-"""Time in ms after which an answer is overdue, in addition to the wait time that the request asks
-for.
-"""
+"""Milliseconds after which an answer is overdue, added to the wait time in the request."""
 SWEEP_S = 1.0
 """Seconds between two checks for overdue answers."""
 IDLE_FETCHES = -1
-"""The lane for fetches of idle partitions. A *lane* is an additional connection to a broker for one
-kind of request; the other lanes are numbered by API key.
-"""
+"""The lane for fetches of idle partitions.
+
+A *lane* is an additional connection to a broker for one kind of request; the others are numbered by
+API key."""
 
 T = TypeVar("T")
 
@@ -66,10 +58,8 @@ T = TypeVar("T")
 def security_between_brokers(config: BrokerConfig, inter_broker: ListenerConfig) -> ClientSecurity:
     """Return the TLS and login settings with which this broker connects to other brokers.
 
-    Raises InvalidConfigError if the file ``inter.broker.client.config`` cannot be used, or if it
-    selects a login with a token, because no token may name a broker
-    (``Authorizer.check_user_name``).
-    """
+    Raises InvalidConfigError if the file ``inter.broker.client.config`` cannot be used or selects a
+    login with a token: no token may name a broker (``Authorizer.check_user_name``)."""
     file = config.inter_broker_client_config
     if not file:
         return inter_broker.peer_security
@@ -99,16 +89,13 @@ class BrokerCalls(Protocol):
     async def send(self, broker_id: int, call: Call[T], timeout_ms: float = ANSWER_MS) -> T:
         """Send a request to a broker and return the answer.
 
-        Requests to one broker in the same turn (iteration) of the event loop are written together.
-        Raises LogbusError if the broker is not registered, its connection closes, or no answer
-        arrives in ``timeout_ms``. The broker may have carried out the request all the same.
-        """
+        Requests to one broker in one iteration of the event loop are written together. Raises
+        LogbusError if the broker is not registered, its connection closes, or no answer arrives in
+        ``timeout_ms``; the broker may have carried out the request all the same."""
 
 
 class Peers:
-    """The connections to all other brokers. ``apply`` must be called with each new metadata
-    snapshot.
-    """
+    """The connections to all other brokers. Call ``apply`` with each new metadata snapshot."""
 
     def __init__(
         self,
@@ -139,12 +126,11 @@ class Peers:
         metrics.gauge("peers_connected", self._count_connected)
 
     def address_of(self, broker: BrokerView) -> Endpoint:
-        """Return a broker's address on the listener that brokers use among themselves."""
+        """Return a broker's address on the listener for traffic between brokers."""
         return broker.at(self._listener) or broker.endpoint
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
-        """Open connections to brokers that have registered, and close those to brokers that have
-        left."""
+        """Connect to brokers that have registered, and disconnect from brokers that have left."""
         if self._closed:
             return
         self._brokers = snapshot.brokers
@@ -164,11 +150,9 @@ class Peers:
                 self._peers[broker.broker_id] = _Peer(self, broker)
 
     def fetch(self, leader: BrokerView, request: FetchRequest, answered: Answered) -> None:
-        """Send a fetch request to a leader. A request with ``FLAG_IDLE``, for idle partitions, goes
-        over a connection of its own.
+        """Send a fetch request to a leader, and pass the response or the error to ``answered``.
 
-        ``answered`` receives the response or the error.
-        """
+        A request with ``FLAG_IDLE``, for idle partitions, uses a connection of its own."""
         peer = self._peers.get(leader.broker_id)
         if peer is None or not peer.is_of(leader):
             error = NetworkError(f"broker {leader.broker_id} is no longer registered")
@@ -181,7 +165,7 @@ class Peers:
             peer.flush()
 
     async def send(self, broker_id: int, call: Call[T], timeout_ms: float = ANSWER_MS) -> T:
-        """Send a request to a broker and return the answer, as ``BrokerCalls.send`` describes."""
+        """Send a request to a broker and return the answer. See ``BrokerCalls.send``."""
         broker = self._brokers.get(broker_id)
         if broker is None or self._closed:
             raise NetworkError(f"broker {broker_id} is no longer registered")
@@ -226,9 +210,9 @@ class Peers:
 
 
 class _Peer:
-    """A connection to another broker, for one registration (broker epoch) of that broker.
+    """A connection to one registration (broker epoch) of another broker.
 
-    With ``gives_hints``, it is the main connection, whose loss and return are reported to
+    ``gives_hints`` marks the main connection, whose loss and return are reported to
     ``Peers.failure_listener``."""
 
     __slots__ = (
@@ -271,8 +255,7 @@ class _Peer:
         return self._open_since_ms >= 0
 
     def is_of(self, broker: BrokerView | None) -> bool:
-        """Return whether this connection goes to ``broker``: to the same registration, at the
-        broker's current address."""
+        """Return whether this connection goes to ``broker``'s current registration and address."""
         mine = self._broker
         return (
             broker is not None
@@ -283,8 +266,9 @@ class _Peer:
     def request(
         self, exchange: Exchange[Any], deadline_ms: float, answered: Callable[[Any], None]
     ) -> bool:
-        """Queue a request and return True. If there is no connection, pass NetworkError to
-        ``answered`` and return False."""
+        """Queue a request and return True.
+
+        Without a connection, pass NetworkError to ``answered`` and return False."""
         connection = self._connection
         if connection is None or connection.closed:
             error = NetworkError(
@@ -296,7 +280,7 @@ class _Peer:
         return True
 
     def flush_soon(self) -> None:
-        """Send the queued requests at the end of this turn of the event loop."""
+        """Send the queued requests at the end of this iteration of the event loop."""
         if not self._is_flush_due:
             self._is_flush_due = True
             self._owner.loop.call_soon(self.flush)
@@ -371,9 +355,8 @@ class _Peer:
             owner.failure_listener.trust(broker.broker_id, broker.broker_epoch)
 
     def _ended(self, refused: bool) -> None:
-        """Handle the end of the connection, or of an attempt to connect. ``refused`` tells whether
-        the broker's port refused the attempt.
-        """
+        """Handle the end of the connection, or a failed attempt; ``refused`` if the port refused
+        it."""
         broker, owner = self._broker, self._owner
         now_ms = owner.clock.monotonic_ms()
         if self.is_open:
@@ -409,9 +392,10 @@ class _Peer:
     # Methods that handle the events of the connection's socket.
 
     def _watch(self) -> None:
-        """Update which events of the socket the event loop reports, and handle an opened or closed
-        connection. To be called after each operation on the connection.
-        """
+        """Register the connection's socket with the event loop, and handle an opened or closed
+        connection.
+
+        Call it after each operation on the connection."""
         connection = self._connection
         if connection is None or self._closed:
             return

@@ -2,11 +2,9 @@
 for election as controller.
 
 One task, the *keeper*, reacts to ZooKeeper watches, session events and suspected brokers. It takes
-the steps that are due in a fixed order: register, depose a dead controller, read changed metadata,
-stand for election as controller, publish the snapshot. After a reconnection the keeper sets all
-watches again and reads the change notices (``metadata/notices.py``) that it missed. If notices are
-missing, it reads all metadata.
-"""
+the due steps in a fixed order: register, depose a dead controller, read changed metadata, stand for
+election, publish the snapshot. After a reconnection it sets all watches again and reads the change
+notices (``metadata/notices.py``) that it missed, or all metadata if notices are missing."""
 
 from __future__ import annotations
 
@@ -61,39 +59,35 @@ SUPPORTED_FEATURES: Mapping[str, int] = {
     "columns": 1,
     TRANSACTION_FEATURE: TRANSACTION_LEVEL,
 }
-"""The features of this version of logbus, with the highest level of each that it supports."""
+"""The features of this version of logbus, with the highest supported level of each."""
 VISIBLE_WITHIN_S = 5.0
-"""Maximum seconds for which an admin request waits until this broker's metadata snapshot shows the
-change that the request made."""
+"""Maximum seconds for which an admin request waits until this broker's snapshot shows its
+change."""
 
 RETRY_S = 0.2
-"""Seconds before the registry repeats a step, such as a registration, that failed while ZooKeeper
-was connected."""
+"""Seconds before a step that failed although ZooKeeper was connected is repeated."""
 PARTITIONS_DELAY_S = 0.2
-"""Seconds after a new metadata snapshot before the broker writes the list of its partitions to
-ZooKeeper, so that one write serves several snapshots."""
+"""Seconds from a new metadata snapshot to the write of this broker's partition list to ZooKeeper.
+
+One write so serves several snapshots."""
 
 ELECTION_S = 1.0
-"""Maximum seconds for which a Metadata answer waits for elections after a broker joined or left. A
-longer wait is of no use, because librdkafka repeats the request once a second.
-"""
+"""Maximum seconds for which a Metadata answer waits for elections after a broker joined or left.
+
+librdkafka repeats its request each second, so a longer wait is useless."""
 
 DRAIN_ANSWER_S = 2.0
-"""Maximum seconds for which a stopping broker waits until ZooKeeper has stored that it is about to
-stop (draining).
-"""
+"""Maximum seconds for which a stopping broker waits until ZooKeeper has stored that it drains."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
     """The facts that a broker publishes when it registers in ZooKeeper.
 
-    ``start_counter`` counts the starts of the data directory. The broker raises and stores it
-    before it registers. ``cluster_id`` is the id in the data directory, empty for a new directory.
-    ``damaged`` lists partitions whose log lost flushed records. This broker's replicas of these
-    partitions leave the ISR before the broker registers, except a replica that is the only member
-    of its ISR.
-    """
+    ``start_counter`` counts the starts of the data directory; it is raised before each
+    registration. ``cluster_id`` is the id in the data directory, empty for a new one. ``damaged``
+    lists partitions whose log lost flushed records: this broker leaves their ISRs before it
+    registers, except where it is the only member."""
 
     broker_id: int
     endpoint: Endpoint
@@ -106,18 +100,16 @@ class BrokerRegistration:
     is_full: bool = False
     """Whether the data directory has no space for more records."""
     listeners: Mapping[str, Endpoint] = field(default_factory=dict)
-    """The advertised address of each listener. If empty, the broker has one listener, PLAINTEXT,
-    at ``endpoint``.
-    """
+    """The advertised address of each listener. Empty means one listener, PLAINTEXT, at
+    ``endpoint``."""
 
 
 class Registry:
     """The registration of one broker, and its access to the metadata in ZooKeeper.
 
     ``groups`` reads and writes committed offsets. ``administration`` changes topics, settings and
-    users. ``now_ms`` returns wall time. While ZooKeeper is unavailable, operations that need it
-    raise CoordinationUnavailableError. When it is back, they work again without a restart.
-    """
+    users. ``now_ms`` returns wall time. Operations that need ZooKeeper raise
+    CoordinationUnavailableError while it is unavailable."""
 
     def __init__(
         self,
@@ -129,8 +121,8 @@ class Registry:
     ) -> None:
         self.snapshot = MetadataSnapshot()
         self._fresh = MetadataSnapshot()
-        """The metadata that this broker has read for the next metadata snapshot. The version stays
-        0 here; ``_publish`` gives each snapshot its version."""
+        """The metadata read for the next snapshot. Its version is 0; ``_publish`` sets each
+        snapshot's."""
         self._unreadable: loader.Unreadable = {}
         self._config = config
         self._store = store
@@ -171,15 +163,13 @@ class Registry:
         self.session_losses = Counter()
         """How many of this broker's ZooKeeper sessions have expired."""
         self._elected_by_s = 0.0
-        """Time in seconds, by the event loop's clock, until which Metadata answers wait for
-        elections.
-        """
+        """Time by the event loop's clock (s) until which Metadata answers wait for elections."""
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
         self._connected = asyncio.Event()
         self._unsure_since_s = 0.0
-        """Time in seconds, by the event loop's clock, since which the metadata snapshot may lack
-        changes; 0 if it lacks none."""
+        """Time by the event loop's clock (s) since which the snapshot may lack changes; 0 if it
+        lacks none."""
         self._due = asyncio.Event()
         self._published = asyncio.Event()
         self._register_due = self._reload_due = True
@@ -191,12 +181,10 @@ class Registry:
     # Methods by which the broker joins the cluster, drains and leaves.
 
     async def start(self, registration: BrokerRegistration) -> str:
-        """Register the broker, load the metadata, and stand for election as controller. Return the
-        cluster id.
+        """Register the broker, load the metadata, and stand for election. Return the cluster id.
 
         Raises CoordinationUnavailableError, BrokerIdTakenError, StaleDirectoryError,
-        InconsistentClusterIdError, InvalidConfigError or UnsupportedVersionError.
-        """
+        InconsistentClusterIdError, InvalidConfigError or UnsupportedVersionError."""
         try:
             await self._store.start(self._on_event)
             cluster_id = await prepare(
@@ -226,9 +214,7 @@ class Registry:
         return cluster_id
 
     async def _join(self, cluster_id: str, registration: znodes.Registration) -> None:
-        """Register the broker, load the metadata, stand for election as controller, and start the
-        keeper task, which reacts to later changes.
-        """
+        """Register the broker, take the first steps, and start the keeper task."""
         self._fresh = dataclasses.replace(self._fresh, cluster_id=cluster_id)
         self._registrar = Registrar(
             self._store,
@@ -240,9 +226,8 @@ class Registry:
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     async def close(self) -> None:
-        """Leave the cluster: stop reacting to changes, and close the ZooKeeper session, which
-        deletes the registration.
-        """
+        """Leave the cluster: stop the keeper and end the ZooKeeper session, which deletes the
+        registration."""
         self.groups.close()
         self._closed = True
         if self._keeper is not None:
@@ -255,12 +240,11 @@ class Registry:
         await self._store.close()
 
     async def drain(self) -> None:
-        """Give up leadership and leave the ISRs, before a controlled shutdown.
+        """Give up leadership and leave the ISRs before a controlled shutdown.
 
-        The call returns when this broker leads no partition that another broker could lead, and is
-        in no ISR that it can leave. The caller limits the time. Raises CoordinationUnavailableError
-        if ZooKeeper does not store within ``DRAIN_ANSWER_S`` seconds that the broker drains.
-        """
+        Return when no other broker could take over a partition or an ISR place of this broker; the
+        caller limits the time. Raises CoordinationUnavailableError if ZooKeeper does not store
+        within ``DRAIN_ANSWER_S`` seconds that the broker drains."""
         if self._registrar is None or self._fresh.features.get("metadata", 0) < REPLICATION_LEVEL:
             return
         try:
@@ -274,11 +258,10 @@ class Registry:
             await self._published.wait()
 
     async def set_full(self, is_full: bool) -> None:
-        """Set whether this broker's registration reports a full disk.
+        """Store in this broker's registration whether its disk is full.
 
-        While it reports one, this broker's replicas give up leadership and leave the ISRs. Raises
-        CoordinationUnavailableError.
-        """
+        While it is full, the broker's replicas give up leadership and leave the ISRs. Raises
+        CoordinationUnavailableError."""
         if self._registrar is None or self._fresh.features.get("metadata", 0) < REPLICATION_LEVEL:
             return
         await self._registrar.set_full(is_full)
@@ -300,49 +283,43 @@ class Registry:
         """Write the states of partitions that this broker leads. Return the written states, in
         order.
 
-        A result is None if the write was refused: the state in ZooKeeper has another version, or
-        the broker of a replica that would join the ISR is not live. While ZooKeeper is unavailable,
-        the call waits until the session ends.
-        """
+        A result is None if the write was refused: the state in ZooKeeper has another version, or a
+        replica that would join the ISR is on a broker that is not live. While ZooKeeper is
+        unavailable, the call waits until the session ends."""
         if self._closed:
             raise ClosedError("this broker is shutting down; try again on another broker")
         return await self._states.write(changes)
 
     async def next_producer_id(self) -> int:
-        """Return a producer id that is unique in the cluster."""
+        """Return a producer id that no other producer of the cluster has."""
         return await self._producer_ids.next()
 
     def check_connected(self) -> None:
-        """Raise CoordinationUnavailableError if ZooKeeper is not connected, and ClosedError if the
-        broker is stopping.
-        """
+        """Raise CoordinationUnavailableError without a ZooKeeper connection, ClosedError while
+        stopping."""
         if self._closed:
             raise ClosedError("this broker is shutting down; try again on another broker")
         if not self._store.connected:
             raise CoordinationUnavailableError("ZooKeeper does not answer; try again later")
 
     async def wait_visible(self, visible: Callable[[MetadataSnapshot], bool]) -> None:
-        """Wait until ``visible`` is true for this broker's metadata snapshot, but at most
-        ``VISIBLE_WITHIN_S`` seconds. The client's next requests then see the change that it made.
-        """
+        """Wait until ``visible`` is true for this broker's metadata snapshot, ``VISIBLE_WITHIN_S``
+        at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(VISIBLE_WITHIN_S):
                 while not visible(self.snapshot):
                     await self._published.wait()
 
     async def wait_read(self) -> None:
-        """Wait until this broker's metadata snapshot has all changes that this broker has written
-        as controller."""
+        """Wait until this broker's metadata snapshot has all that it wrote as controller."""
         written = self._controller.written_sequence
         await self.wait_visible(lambda now: self._sequence >= written)
 
     async def deleted_topics(self, topic_ids: Collection[str]) -> frozenset[str]:
-        """Return which of ``topic_ids`` belong to deleted topics. The caller must know that all
-        these topics existed.
+        """Return which of ``topic_ids``, all ids of topics that existed, belong to deleted topics.
 
-        While this broker's metadata are older than ZooKeeper's, the result is empty, because a
-        topic that the metadata lack may be new. Raises CoordinationUnavailableError.
-        """
+        The result is empty while this broker's metadata are older than ZooKeeper's, because a topic
+        that they lack may be new. Raises CoordinationUnavailableError."""
         await self._store.sync(znodes.CHANGES)
         notices = await loader.load_notices(self._store)
         if self._sequence < notices.sequence:
@@ -352,22 +329,20 @@ class Registry:
     # Callbacks for changes, and properties of the broker's state.
 
     def on_change(self, callback: Callable[[MetadataSnapshot], None]) -> None:
-        """Call ``callback`` with each new metadata snapshot, and at once with the current one if
-        there is one."""
+        """Call ``callback`` with the current metadata snapshot, if any, and with each new one."""
         self._callbacks.append(callback)
         if self.snapshot.version:
             callback(self.snapshot)
 
     def on_watch(self, callback: Callable[[str | None], None]) -> None:
-        """Call ``callback`` with the path of each znode whose watch fires. After a reconnection, at
-        which all watches are lost, call it with None.
-        """
+        """Call ``callback`` with the path of each znode whose watch fires.
+
+        After a reconnection, at which all watches are lost, call it with None."""
         self._watch_callbacks.append(callback)
 
     def on_fatal(self, callback: Callable[[LogbusError], None]) -> None:
-        """Call ``callback`` with the error when the broker must stop, for example because another
-        process took its broker id.
-        """
+        """Call ``callback`` with the error that makes the broker stop, such as a taken broker
+        id."""
         self._fatal_callbacks.append(callback)
 
     @property
@@ -377,9 +352,9 @@ class Registry:
 
     @property
     def broker_epochs(self) -> frozenset[int]:
-        """The broker epochs of all registrations of this process. By them, a replica recognises
-        that this process was elected leader.
-        """
+        """The broker epochs of all registrations of this process.
+
+        A replica compares them with the leader's to learn whether this process was elected."""
         return self._broker_epochs
 
     @property
@@ -388,15 +363,14 @@ class Registry:
 
     @property
     def metadata_age_s(self) -> float:
-        """Seconds since the metadata snapshot was last known to have all changes; 0 if it has them
-        all now."""
+        """Seconds since the metadata snapshot was last known to be complete; 0 if it is complete
+        now."""
         return self._now_s() - self._unsure_since_s if self._unsure_since_s else 0.0
 
     @property
     def unreadable_znodes(self) -> list[UnreadableZnode]:
         """The users, access control lists and quotas in ZooKeeper that this broker cannot
-        decode.
-        """
+        decode."""
         return sorted(self._unreadable.values())
 
     @staticmethod
@@ -409,7 +383,7 @@ class Registry:
         return self._store.connected
 
     def leaderless_reason(self, topic: str, partition: int) -> str | None:
-        """Return why a partition has no leader, as text; None if it has one."""
+        """Return the reason why a partition has no leader, or None if it has one."""
         view = self.snapshot.partition(topic, partition)
         if view is None:
             return None
@@ -418,20 +392,15 @@ class Registry:
     # Methods that record suspected brokers and wait for elections.
 
     def lost(self, broker_id: int, broker_epoch: int) -> None:
-        """Record that the connection to a broker closed. Its process may be dead, so an election
-        may follow.
-        """
+        """Record that the connection to a broker closed, so an election may follow."""
         self._lost[broker_id] = broker_epoch
         self._expect_elections()
 
     def suspect(self, broker_id: int, broker_epoch: int) -> None:
-        """Record that a broker is suspected to be dead: its connection closed, and its port refuses
-        a new one.
+        """Record that a broker is probably dead: it closed its connection and refuses a new one.
 
-        The controller treats a suspected broker as if its ZooKeeper session had ended. If the
-        suspect is the controller, this broker deposes it. A wrong suspicion costs availability, but
-        no records.
-        """
+        The controller treats it as if its ZooKeeper session had ended. If the suspect is the
+        controller, this broker deposes it. A wrong suspicion costs availability, but no records."""
         known = self._fresh.brokers.get(broker_id)
         if known is None or known.broker_epoch != broker_epoch:
             return
@@ -464,12 +433,11 @@ class Registry:
     async def wait_elections(
         self, topics: Callable[[MetadataSnapshot], Iterable[TopicView]]
     ) -> None:
-        """Wait for the elections that are due in some topics, after brokers joined or left.
-        ``topics`` selects the topics from a metadata snapshot.
+        """Wait for the elections due in the topics that ``topics`` selects from a metadata
+        snapshot.
 
         The call returns at once if no election is due or ZooKeeper is unavailable, and at the
-        latest ``ELECTION_S`` seconds after a broker last joined or left.
-        """
+        latest ``ELECTION_S`` seconds after a broker last joined or left."""
         loop = asyncio.get_running_loop()
         with contextlib.suppress(TimeoutError):
             while loop.time() < self._elected_by_s and self._is_election_due(topics(self.snapshot)):
@@ -576,8 +544,9 @@ class Registry:
         self._due.set()
 
     async def _catch_up(self) -> None:
-        """Take all steps that are due, such as a registration or a read of changed metadata, then
-        publish the metadata snapshot. A step that fails stays due, and its error ends the run."""
+        """Take the keeper's due steps and publish the metadata snapshot.
+
+        A step that fails raises its error and stays due."""
         if self._register_due:
             await self._register()
         if self._depose_due:
@@ -613,8 +582,8 @@ class Registry:
         )
 
     async def _depose(self) -> None:
-        """Delete the znode /controller of a suspected controller. Make it due that this broker
-        stands for election as controller."""
+        """Delete the znode /controller of a suspected controller, so that this broker then stands
+        itself."""
         suspects = dict(self._suspects)
         await self._controller.depose(suspects)
         self._depose_due = False
@@ -669,7 +638,7 @@ class Registry:
         self._sequence = notices.sequence
 
     async def _refresh_security(self, paths: Collection[str]) -> None:
-        """Read the users, access control lists and quotas in the changed znodes ``paths`` again."""
+        """Read the users, access control lists and quotas in the changed znodes ``paths``."""
         users = [path for path in paths if path.startswith(f"{credentials.USERS}/")]
         lists = [path for path in paths if path.startswith(f"{acls.ACLS}/")]
         limits = [path for path in paths if path.startswith(f"{quotas.QUOTAS}/")]
@@ -775,9 +744,7 @@ def _partitions(snapshot: MetadataSnapshot, broker_id: int) -> dict[str, list[in
 def _changed_states(
     before: Mapping[str, TopicView], now: Mapping[str, TopicView]
 ) -> list[StateChange]:
-    """Return the partition states that differ between two sets of topics, for topics with the same
-    id in both.
-    """
+    """Return the partition states that differ, for topics that have the same id in both sets."""
     changes = []
     for name, topic in now.items():
         known = before.get(name)

@@ -1,12 +1,10 @@
 """Write partition states (leader and ISR) to ZooKeeper, for the partitions that this broker leads.
 
-One ZooKeeper transaction writes the states of many partitions and a change notice, by which other
-brokers learn of them. The znode of each state must have the expected version. The version of
-/controller_epoch must be unchanged, so that a new controller sees every state that it decides
-about. The version of the change notices must be unchanged too, so that a topic which was deleted
-and created anew is never taken for the old topic. When the ZooKeeper session ends, unfinished
-writes are dropped.
-"""
+One ZooKeeper transaction writes many states and a change notice, by which other brokers learn of
+them. It checks three versions: each state's, so that no newer state is overwritten; that of
+/controller_epoch, so that a new controller sees every state; and that of the change notices, so
+that a topic that was deleted and created anew is not taken for the old one. Writes that are
+unfinished when the ZooKeeper session ends are dropped."""
 
 from __future__ import annotations
 
@@ -51,12 +49,10 @@ class _SessionEnded(Exception):
 
 
 class StateWrites:
-    """Writes partition states on behalf of one broker.
+    """Writes the partition states of one broker.
 
     ``wait_connected`` returns when ZooKeeper is connected. ``snapshot`` returns the topics that the
-    broker has read last. ``live`` returns the brokers that are registered and not suspected to be
-    dead.
-    """
+    broker read last, ``live`` the registered brokers that are not suspected to be dead."""
 
     def __init__(
         self,
@@ -75,8 +71,7 @@ class StateWrites:
         self._one_at_a_time = asyncio.Lock()
 
     async def write(self, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
-        """Write changes of partition states. Return the written state of each change, in order;
-        None for a change that ZooKeeper refused."""
+        """Write partition states. Return each written state, in order; None for a refused one."""
         return await self._write(changes, self._topics_snapshot, self._live())
 
     async def _write(
@@ -113,12 +108,11 @@ class StateWrites:
         snapshot: Callable[[], loader.TopicsSnapshot],
         session_id: int,
     ) -> list[int]:
-        """Write changes of partition states in one ZooKeeper transaction. Return the indexes of the
-        written changes.
+        """Write changes of partition states in one transaction. Return the keys of the written
+        ones.
 
         A change that conflicts with another broker's write is dropped, and the others are tried
-        again. Raises _SessionEnded.
-        """
+        again. Raises _SessionEnded."""
         left = dict(changes)
 
         async def reconnected() -> None:
@@ -151,12 +145,10 @@ class StateWrites:
     def _drop_refused(
         self, left: dict[int, StateChange], rows: list[tuple[int, StateChange]], refused: Refused
     ) -> None:
-        """Remove from ``left``, the changes to write, the change for which ZooKeeper refused the
-        transaction.
+        """Remove from ``left`` the change for which ZooKeeper refused the transaction of ``rows``.
 
-        If the reason was the check of the controller epoch or the change notice, remove nothing:
-        all changes are tried again.
-        """
+        Nothing is removed if the controller epoch or the change notice was the reason: all changes
+        are tried again."""
         at = refused.position - 1
         if 0 <= at < len(rows):
             number, change = rows[at]
@@ -171,10 +163,9 @@ class StateWrites:
     ) -> dict[int, StateChange]:
         """Return the changes that still apply to the topics in ZooKeeper.
 
-        Changes of topics that were deleted or created anew are left out. So are changes that add a
-        replica to an ISR although its partition was reassigned to other brokers: the replica's log
-        may be deleted.
-        """
+        Changes of topics that were deleted or created anew are left out. So are those that add a
+        replica to an ISR although its partition has moved to other brokers: its log may be
+        deleted."""
         ids = {change.topic for change in changes.values()}
         merged = merge(notices, snapshot.sequence)
         doubtful = [
@@ -212,14 +203,13 @@ class StateWrites:
     async def withdraw(
         self, directory_id: str, partitions: Collection[PartitionKey]
     ) -> frozenset[PartitionKey]:
-        """Remove this broker's replicas in data directory ``directory_id`` from the ISRs of these
-        partitions. Return the partitions whose ISR was changed. Raises
-        CoordinationUnavailableError.
+        """Remove this broker's replicas in data directory ``directory_id`` from the partitions'
+        ISRs.
 
-        The broker calls this before it registers, so that it cannot be elected meanwhile. If one of
-        the replicas leads, another live member of the ISR becomes leader. A replica stays in its
-        ISR if it is the only member, or if it leads and no other member is live.
-        """
+        Return the partitions whose ISR changed. Call it before the broker registers, so that no
+        such replica is elected meanwhile. Another live ISR member takes over leadership. A replica
+        stays if it is the only member, or if it leads and no other member is live. Raises
+        CoordinationUnavailableError."""
         notices = await loader.load_notices(self._store)
         snapshot = loader.TopicsSnapshot(await loader.load_topics(self._store), notices.sequence)
         live = await loader.load_brokers(self._store)
@@ -255,12 +245,11 @@ class StateWrites:
 def _is_assigned(
     change: StateChange, topic: TopicView | None, assignment: znodes.Assignment | None
 ) -> bool:
-    """Return whether the change still applies to its topic in ZooKeeper, whose znode is
+    """Return whether a change still applies to its topic, whose znode in ZooKeeper is
     ``assignment``.
 
-    The topic must have the id that the change names, and each added ISR member must be an assigned
-    replica. ``topic`` is the topic as this broker has read it last.
-    """
+    The topic must have the change's topic id, and each added ISR member must be an assigned
+    replica. ``topic`` is the topic as this broker read it last."""
     if assignment is None or assignment.topic_id != change.topic_id:
         return False
     if topic is None or change.partition >= min(len(topic.partitions), len(assignment.replicas)):
@@ -275,9 +264,8 @@ def _is_assigned(
 def _may_be_written(
     change: StateChange, topics: Mapping[str, TopicView], live: Mapping[int, BrokerView]
 ) -> bool:
-    """Return whether each ISR member that the change adds is an assigned replica on a live broker
-    that is neither draining (about to stop) nor full.
-    """
+    """Return whether each added ISR member is an assigned replica on a live broker that takes
+    records."""
     topic = topics.get(change.topic)
     if topic is None or topic.topic_id != change.topic_id:
         return False

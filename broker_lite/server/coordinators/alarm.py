@@ -8,13 +8,11 @@ from collections.abc import Callable
 from broker_lite.server.clock import Clock
 
 NEVER = 1 << 62
-"""The time, in monotonic milliseconds, of an alarm that is not set."""
+"""The time of an alarm that is not set, in monotonic milliseconds."""
 
 
 class Alarm:
-    """A timer that calls ``ring`` once, at the earliest of the times that were set. ``ring`` then
-    sets the next time.
-    """
+    """A timer that calls ``ring`` once, at the earliest of the times that were set."""
 
     def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
         self._clock = clock

@@ -1,14 +1,11 @@
 """Give up groups that moved to other brokers while this broker has no connection to ZooKeeper.
 
-A broker without ZooKeeper continues to answer heartbeats, so that members keep reading during a
-ZooKeeper outage; only commits wait. But if this broker alone has lost ZooKeeper, its session
-expires and other brokers become coordinators of its groups.
-
-This broker therefore asks other brokers for the coordinator of each of its groups
-(FindCoordinator), and gives up groups that moved. The members of these groups get NOT_COORDINATOR
+Such a broker continues to answer heartbeats, so that members keep reading during a ZooKeeper
+outage; only commits wait. But if this broker alone has lost ZooKeeper, its session expires and
+other brokers become coordinators of its groups. It therefore asks other brokers for the coordinator
+of each group (FindCoordinator) and gives up groups that moved: their members get NOT_COORDINATOR
 with the next heartbeat. A broker that reaches neither ZooKeeper nor another broker keeps its
-groups. ``broker.py`` calls this module.
-"""
+groups."""
 
 from __future__ import annotations
 
@@ -26,18 +23,15 @@ from broker_lite.wire.calls.groups import (
 )
 
 CHECK_MS = 250
-"""Time in ms between two checks in which this broker asks other brokers whether they coordinate its
-groups."""
+"""Milliseconds between two checks in which this broker asks others who coordinates its groups."""
 ANSWER_S = 1.0
 """Seconds to wait for another broker's answer. If none arrives, a later check asks again."""
 GROUPS_PER_CALL = 500
-"""Maximum number of groups in one FindCoordinator request. That many block the other broker's event
-loop for about 2 ms.
-"""
+"""Maximum number of groups in one FindCoordinator request.
+
+That many block the other broker's event loop for about 2 ms."""
 PEERS_PER_CHECK = 3
-"""Maximum number of brokers that one check asks. In a larger cluster, the next check continues with
-the brokers that follow.
-"""
+"""Maximum number of brokers that one check asks; the next check continues with the next brokers."""
 
 SendRequest = Callable[[int, FindCoordinatorRequest], Awaitable[FindCoordinatorResponse]]
 """Sends a request to the broker with this id. Raises LogbusError if no answer arrives."""
@@ -56,10 +50,9 @@ class CoordinatorFencing:
         self._next_peer = 0
 
     async def check(self) -> None:
-        """If ZooKeeper is not connected, ask other brokers which broker coordinates each of this
-        broker's groups, and give up the groups that another broker coordinates. The broker calls
-        this method every ``CHECK_MS`` milliseconds.
-        """
+        """Give up the groups that another broker coordinates, while ZooKeeper is not connected.
+
+        The broker calls this every ``CHECK_MS`` milliseconds."""
         names = self._groups.group_names
         if self._registry.connected or not names:
             return
@@ -78,8 +71,8 @@ class CoordinatorFencing:
         await asyncio.gather(*(self._give_up_moved(peer, call) for call in calls for peer in peers))
 
     async def _give_up_moved(self, peer: int, call: FindCoordinatorRequest) -> None:
-        """Ask the broker ``peer`` which brokers coordinate the groups that ``call`` names. Give up
-        the groups that another broker coordinates."""
+        """Give up the groups in ``call`` that another broker coordinates, as the broker ``peer``
+        answers."""
         for row in await self._rows(peer, call):
             if not row.error_code and row.node_id not in (NO_BROKER, self._broker_id):
                 self._groups.give_up(row.key, row.node_id)

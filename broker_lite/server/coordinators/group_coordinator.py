@@ -1,14 +1,12 @@
-"""The coordinator of Kafka consumer groups on this broker. It runs the groups' state machines and
-timers, and writes their generations to ZooKeeper.
+"""The coordinator of Kafka consumer groups on this broker: state machines, timers, writes.
 
 A hash maps each group to one of the live brokers, so every broker computes the same coordinator.
 When a broker joins or leaves, only groups of that broker move.
 
 The coordinator *claims* a group in ZooKeeper when the first member joins: it becomes the only
-broker that may write the group's offsets. The coordinator gives up the group if the hash names
-another broker, if another broker claims the group, or if this broker's registration ends. Requests
-that wait then get NOT_COORDINATOR.
-"""
+broker that may write the group's offsets. It gives up the group if the hash names another broker,
+if another broker claims the group, or if this broker's registration ends. Requests that wait then
+get NOT_COORDINATOR."""
 
 from __future__ import annotations
 
@@ -52,22 +50,20 @@ from broker_lite.server.task_set import TaskSet
 logger = logging.getLogger("logbus.groups")
 
 LOAD_WAIT_S = 3.0
-"""Seconds for which a request waits until this broker has registered in ZooKeeper as the group's
-coordinator. Then the client gets COORDINATOR_LOAD_IN_PROGRESS, and the registration continues.
-"""
+"""Seconds for which a request waits until this broker has claimed the group in ZooKeeper.
+
+Then the client gets COORDINATOR_LOAD_IN_PROGRESS, and the claim continues."""
 GROUPS_MAX = 10_000
 """Maximum number of groups with members that one broker coordinates."""
 GROUPS_PART = 4
-"""The subscriptions and assignments of all groups may take ``queued.max.bytes`` divided by this
-number. The rest is for requests: requests that wait for a rebalance also take memory of
-``queued.max.bytes``, and the broker must still be able to receive the requests that end the
-rebalance.
-"""
+"""The subscriptions and assignments of all groups may take ``queued.max.bytes`` divided by this.
+
+The rest is for requests. Those that wait for a rebalance also take memory, and the broker must
+still be able to receive the requests that end the rebalance."""
 HEARTBEATS = 3
-"""Number of heartbeats that a member sends at least in its session timeout, as in Kafka. A broker
-that becomes coordinator of a group with members therefore waits a third of the session timeout for
-their heartbeats.
-"""
+"""Minimum number of heartbeats that a member sends in its session timeout, as in Kafka.
+
+A broker that takes over a group therefore waits a third of the session timeout for heartbeats."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,17 +71,14 @@ class CoordinatedGroup:
     """A group that this broker coordinates, with the requests that wait for an answer.
 
     ``claim`` is the exclusive right to write the group's offsets. ``writing`` is the task that
-    writes a new generation, if there is one.
-    """
+    writes a new generation, or None."""
 
     group: Group
     claim: GroupClaim
     parked: ParkedRequests[fx.Result] = field(default_factory=ParkedRequests)
     writing: asyncio.Task[None] | None = None
     held_bytes: int = 0
-    """Bytes of the group's subscriptions and assignments, as counted towards the limit of all
-    groups.
-    """
+    """Bytes of the group's subscriptions and assignments, counted in the limit of all groups."""
     members: int = 0
     """Number of members of the last written generation."""
 
@@ -136,9 +129,9 @@ class GroupCoordinator:
         return max(staying or brokers.values(), key=lambda view: _weight(view, name), default=None)
 
     def check_coordinator(self, group: str) -> None:
-        """Raise NotCoordinatorError unless this broker coordinates the group, and
-        InvalidGroupIdError for an invalid name.
-        """
+        """Raise NotCoordinatorError unless this broker coordinates the group.
+
+        Raise InvalidGroupIdError for an invalid name."""
         znodes.group_path(group)
         if not self._is_ours(group):
             raise NotCoordinatorError(
@@ -149,11 +142,10 @@ class GroupCoordinator:
     # Methods that handle requests of members.
 
     async def join(self, group: str, make: Callable[[int], ev.Join]) -> fx.JoinResult:
-        """Handle JoinGroup. Return the result once the rebalance is complete, at the latest after
-        the rebalance timeout.
+        """Handle JoinGroup. Return the result when the rebalance is complete or its timeout has
+        passed.
 
-        ``make`` returns the event for the group's state machine; its argument is the request's
-        token."""
+        ``make`` builds the event for the group's state machine from the request's token."""
         coordinated = await self._coordinated(group)
         probe = make(0)
         if coordinated is None:
@@ -170,9 +162,10 @@ class GroupCoordinator:
         return result
 
     def _counted(self, group: Group, join: ev.Join) -> ev.Join:
-        """Return the join event. If the static leader of the group sent it, add the current
-        partition count of each subscribed topic, so that the group notices partitions that are not
-        assigned yet."""
+        """Return the join event; if the group's static leader sent it, with current partition
+        counts.
+
+        From the counts, the group notices partitions that are not assigned yet."""
         if join.instance_id is None or not group.is_led_by(join.instance_id):
             return join
         topics = self._registry.snapshot.topics
@@ -181,12 +174,10 @@ class GroupCoordinator:
         return join._replace(partition_counts=counts)
 
     async def sync(self, group: str, make: Callable[[int], ev.SyncGroup]) -> fx.SyncResult:
-        """Handle SyncGroup. Return the member's assignment once the group's leader has sent the
-        assignments.
+        """Handle SyncGroup. Return the member's assignment once the group's leader has sent all of
+        them.
 
-        If the assignments would exceed the memory limit of all groups, the leader gets a retriable
-        error.
-        """
+        If they would exceed the memory limit of all groups, the leader gets a retriable error."""
         coordinated = await self._coordinated(group)
         if coordinated is None:
             return fx.SyncResult(_no_member(group))
@@ -219,7 +210,7 @@ class GroupCoordinator:
         return result
 
     async def leave(self, group: str, members: Iterable[ev.Leaver]) -> fx.LeaveResult:
-        """Handle LeaveGroup: remove members. The result has an error or None for each of them."""
+        """Handle LeaveGroup: remove members. Return an error or None for each of them."""
         leavers = tuple(members)
         coordinated = await self._coordinated_or_taken_over(group)
         if coordinated is None:
@@ -229,9 +220,10 @@ class GroupCoordinator:
         return result
 
     async def claim_for_commit(self, group: str, make: Callable[[int], ev.Commit]) -> GroupClaim:
-        """Check whether an offset commit is allowed. Return this broker's claim, the right to write
-        the group's offsets, which the write must check. Raises the error of a refused commit.
-        """
+        """Check whether an offset commit is allowed. Return the claim that the write must check.
+
+        The claim is this broker's right to write the group's offsets. Raises the error of a refused
+        commit."""
         coordinated = await self._coordinated(group)
         if coordinated is None:
             probe = make(0)
@@ -265,8 +257,9 @@ class GroupCoordinator:
     # Methods that handle requests of administrators and of other modules.
 
     def find(self, group: str) -> Group | None:
-        """Return the group's state machine if this broker has it in memory, else None. It is in
-        memory while the group has members, and for a short time after they left."""
+        """Return the group's state machine if this broker has it in memory, else None.
+
+        It is in memory while the group has members, and for a short time after they left."""
         coordinated = self._groups.get(group)
         return None if coordinated is None else coordinated.group
 
@@ -285,9 +278,8 @@ class GroupCoordinator:
     async def check_empty(self, group: str) -> None:
         """Return once ZooKeeper records the group as empty.
 
-        Raises NonEmptyGroupError if the group has members. Members that joined at the previous
-        coordinator and have not contacted this broker yet count too.
-        """
+        Raises NonEmptyGroupError if the group has members, including those that joined at the
+        previous coordinator and have not contacted this broker yet."""
         while (coordinated := await self._coordinated_or_taken_over(group)) is not None:
             if count := coordinated.group.size or coordinated.group.awaited:
                 raise NonEmptyGroupError(f"group {group!r} has {count} members; stop them first")
@@ -298,29 +290,28 @@ class GroupCoordinator:
             await asyncio.wait([coordinated.writing])
 
     async def find_or_take_over(self, group: str) -> Group | None:
-        """Return the group's state machine if this broker has it in memory, else None.
+        """Return the group's state machine if it is in memory, or None.
 
-        If it is not in memory and members that joined at the previous coordinator may be alive,
-        this broker becomes coordinator first and returns the new state machine.
-        """
+        If members of the previous coordinator may be alive, this broker becomes coordinator first,
+        which creates it."""
         coordinated = await self._coordinated_or_taken_over(group)
         return None if coordinated is None else coordinated.group
 
     async def find_described(self, group: str) -> Group | None:
         """Return the group's state machine for DescribeGroups; None if the group has no members.
 
-        If the group's last generation had members, this broker becomes coordinator first. Only then
-        does it learn whether those members are still alive.
-        """
+        If the group's last generation had members, this broker becomes coordinator first: only then
+        does it learn whether they are alive."""
         coordinated = await self._coordinated(group)
         if coordinated is None and await self.has_former_members(group):
             coordinated = await self._load(group)
         return None if coordinated is None else coordinated.group
 
     async def has_former_members(self, group: str) -> bool:
-        """Return whether members that joined at the group's previous coordinator may still be
-        alive, according to ZooKeeper. Call this only for a group that this broker does not have in
-        memory."""
+        """Return whether ZooKeeper has members of the previous coordinator, which may still be
+        alive.
+
+        Call it only for a group that this broker does not have in memory."""
         return await self._registry.groups.members_left(group) > 0
 
     def forget(self, group: str) -> None:
@@ -332,9 +323,7 @@ class GroupCoordinator:
             )
 
     def _snapshot_changed(self, snapshot: MetadataSnapshot) -> None:
-        """Give up the groups that other brokers coordinate according to the new metadata
-        snapshot.
-        """
+        """Give up the groups that other brokers coordinate according to the new metadata."""
         if snapshot.brokers is self._brokers:
             return
         self._brokers = snapshot.brokers
@@ -362,17 +351,15 @@ class GroupCoordinator:
         return chosen is not None and chosen.broker_id == self._config.broker_id
 
     def _watch_fired(self, path: str | None) -> None:
-        """Check in ZooKeeper whether this broker still coordinates the group whose coordinator
-        znode is ``path``. None means all groups.
-        """
+        """Check in ZooKeeper whether this broker still coordinates the group with coordinator znode
+        ``path``; None means all groups."""
         for coordinated in list(self._groups.values()):
             if path in (None, znodes.coordinator_path(coordinated.group.name)):
                 self._watch_claim(coordinated)
 
     async def expire(self) -> None:
-        """Delete expired groups, and expired offsets of deleted topics, among the groups that this
-        broker coordinates.
-        """
+        """Delete this broker's expired groups, and expired offsets of deleted topics in its
+        groups."""
         kept_ms = self._config.offsets_retention_minutes * MINUTE
         for group, kind in (await self._registry.groups.kinds()).items():
             try:
@@ -406,8 +393,7 @@ class GroupCoordinator:
 
         A group without offsets expires after ``offsets_retention_check_ms``. The group in which
         ``logbus mirror`` stores its progress never expires: without it, the mirror could copy
-        records twice.
-        """
+        records twice."""
         if group in self._groups or group.startswith(MIRROR_PREFIX):
             return False
         since_ms, newest_ms = age.empty_since_ms, age.newest_commit_ms
@@ -421,9 +407,7 @@ class GroupCoordinator:
         return since_ms is None or self._clock.now_ms() - since_ms >= kept_ms
 
     def close(self) -> None:
-        """Give up all groups, because the broker stops. Waiting requests get NOT_COORDINATOR, so
-        that clients look for another coordinator.
-        """
+        """Give up all groups, because the broker stops. Waiting requests get NOT_COORDINATOR."""
         for coordinated in list(self._groups.values()):
             self._drop(
                 coordinated,
@@ -437,9 +421,9 @@ class GroupCoordinator:
     # Methods that claim groups in ZooKeeper and give them up.
 
     async def _coordinated(self, group: str) -> CoordinatedGroup | None:
-        """Return the group if this broker is its coordinator and has it in memory, else None. If
-        this broker is becoming the group's coordinator, wait for that first.
-        """
+        """Return the group if this broker has it in memory as coordinator, else None.
+
+        If the broker is just becoming its coordinator, wait for that."""
         self.check_coordinator(group)
         if group in self._loading:
             return await self._load(group)
@@ -450,9 +434,9 @@ class GroupCoordinator:
         return coordinated
 
     async def _coordinated_or_taken_over(self, group: str) -> CoordinatedGroup | None:
-        """Return the group if this broker has it in memory. If not, and if members that joined at
-        the previous coordinator may be alive, become its coordinator. Otherwise return None.
-        """
+        """Return the group, or None if it has no members.
+
+        If members of the previous coordinator may be alive, become its coordinator first."""
         coordinated = await self._coordinated(group)
         if coordinated is None and await self._registry.groups.kind(group) == znodes.KIND_KAFKA:
             claim = await self._registry.groups.claim(group)
@@ -461,9 +445,10 @@ class GroupCoordinator:
         return coordinated
 
     def _refused_join(self, group: str, join: ev.Join) -> LogbusError | None:
-        """Return the error of a join that this broker can refuse before it becomes the group's
-        coordinator in ZooKeeper; None if it cannot refuse the join yet. Call this only for a group
-        that this broker does not have in memory."""
+        """Return the error of a join that needs no state of the group, or None.
+
+        Call it only for a group that this broker does not have in memory; it then need not claim
+        the group for a join that fails."""
         if join.member_id:
             return _no_member(group)
         if len(self._groups) >= GROUPS_MAX:
@@ -543,8 +528,8 @@ class GroupCoordinator:
         )
 
     def _watch_claim(self, held: CoordinatedGroup) -> None:
-        """Start to check in ZooKeeper whether this broker still coordinates the group. Set a watch
-        that reports when another broker takes over."""
+        """Check in ZooKeeper whether this broker still coordinates the group, and watch for a
+        takeover."""
         if held.writing is None and self._groups.get(held.group.name) is held:
             self._checks.start(self._check_claim(held))
 
@@ -595,13 +580,11 @@ class GroupCoordinator:
         held.held_bytes = size
 
     def _answer(self, held: CoordinatedGroup, answer: fx.GroupReply) -> None:
-        """Answer a request. Delay the answer to a JoinGroup until the queued commits of the group
-        are written.
+        """Answer a request; an answer to JoinGroup waits until the group's queued commits are
+        written.
 
         A member that joins starts to read at the committed offsets, so the commits of the
-        partitions' previous owners must be in ZooKeeper first, even if the join starts no new
-        generation.
-        """
+        partitions' previous owners must be in ZooKeeper first."""
         reply = partial(held.parked.reply, answer.token, answer.result)
         unwritten = None
         if isinstance(answer.result, fx.JoinResult) and answer.result.error is None:
@@ -649,9 +632,9 @@ class GroupCoordinator:
 
 
 def _weight(view: BrokerView, group: bytes) -> bytes:
-    """Return a hash of the broker id and the group. The live broker with the highest hash is the
-    group's coordinator (rendezvous hashing).
-    """
+    """Return a hash of broker id and group.
+
+    The live broker with the highest hash is the group's coordinator (rendezvous hashing)."""
     return blake2b(b"%d/" % view.broker_id + group, digest_size=8).digest()
 
 

@@ -1,14 +1,11 @@
 """The offsets that transactions commit in the groups of this group coordinator.
 
-TxnOffsetCommit stores offsets as *pending* until the transaction ends. Before the first offsets of
-a transaction, the group coordinator asks the transaction coordinator, which adds the group to the
-transaction, or confirms that the transaction includes it. ``transactions/participant.py`` decides
-when this request is needed.
-
-When the transaction ends, the transaction coordinator sends EndGroupOffsets, which commits or drops
-the offsets. If that request never arrives, the group coordinator finds the pending offsets by their
-age.
-"""
+TxnOffsetCommit stores offsets as *pending* until the transaction ends. Before a transaction's first
+offsets, the transaction coordinator must add the group to the transaction or confirm that it
+includes the group; ``transactions/participant.py`` decides when this request is needed. When the
+transaction ends, the transaction coordinator sends EndGroupOffsets, which commits or drops the
+offsets. If that request never arrives, the group coordinator finds the pending offsets by their
+age."""
 
 from __future__ import annotations
 
@@ -53,27 +50,23 @@ from broker_lite.wire.calls.group_transactions import (
 logger = logging.getLogger("logbus.groups")
 
 VERIFY_MS = 1000
-"""Time in ms for which the group coordinator repeats a request to the transaction coordinator after
-retriable errors. Then the producer gets a retriable error.
-"""
+"""Milliseconds for which a request to the transaction coordinator is repeated after retriable
+errors.
+
+Then the producer gets a retriable error."""
 VERIFY_PAUSE_S = 0.01
 """Seconds between a retriable error of the transaction coordinator and the next attempt."""
 TIMEOUTS = 2
-"""The offsets of an open transaction are overdue when they are older than this many times
-``transaction.max.timeout.ms``.
-"""
+"""Pending offsets are overdue when older than this many times ``transaction.max.timeout.ms``."""
 REFUSALS = (UnknownServerError, ClusterAuthorizationError, TransactionalIdAuthorizationError)
-"""Errors of a transaction coordinator from which the group coordinator cannot tell whether the
-transaction has ended.
-"""
+"""Errors of a transaction coordinator that do not tell whether the transaction has ended."""
 
 
 class GroupCommit(NamedTuple):
     """A TxnOffsetCommit request.
 
-    ``adds_group`` tells whether the request itself adds the group to the transaction. If not, the
-    producer has added it with AddOffsetsToTxn before.
-    """
+    ``adds_group`` tells whether the request itself adds the group to the transaction; otherwise the
+    producer has done so with AddOffsetsToTxn."""
 
     group: str
     transactional_id: str
@@ -86,22 +79,18 @@ class GroupCommit(NamedTuple):
     offsets: Offsets
 
     def check(self, token: int) -> Commit:
-        """Return the event with which the group checks the member and its generation (KIP-447)."""
+        """Return the event by which the group checks the member and its generation (KIP-447)."""
         return Commit(token, self.member_id, self.instance_id, self.generation, True)
 
 
 @dataclass(slots=True, eq=False)
 class _ClaimedGroup:
-    """The producers with open transactions in one group, for as long as this broker coordinates the
-    group.
-    """
+    """The producers with open transactions in one group, while this broker coordinates it."""
 
     claim: GroupClaim
     participant: Participant = field(default_factory=Participant)
     asking: dict[int, asyncio.Task[None]] = field(default_factory=dict)
-    """The verifications that wait for a transaction coordinator's answer, by
-    ``Verification.token``.
-    """
+    """The verifications that wait for a transaction coordinator, by ``Verification.token``."""
 
 
 class GroupTransactions:
@@ -126,12 +115,10 @@ class GroupTransactions:
         self._claimed: dict[str, _ClaimedGroup] = {}
 
     async def commit(self, request: GroupCommit) -> dict[TopicPartition, LogbusError | None]:
-        """Store offsets that a transaction commits, until the transaction ends. Return an error or
-        None for each partition.
+        """Store a transaction's offsets until it ends. Return an error or None for each partition.
 
-        Raises LogbusError if the group refuses the member, or if the transaction coordinator
-        refuses the producer.
-        """
+        Raises LogbusError if the group refuses the member, or the transaction coordinator the
+        producer."""
         if not self._registry.snapshot.has_transactions:
             raise TransactionalIdAuthorizationError(
                 "a broker of the cluster does not support transactions; upgrade it"
@@ -155,9 +142,7 @@ class GroupTransactions:
         return await self._registry.groups.add_pending(claim, transaction, value)
 
     async def end(self, request: EndGroupOffsetsRequest) -> None:
-        """Commit or drop the offsets that a transaction has stored in a group. A repeated request
-        has no effect.
-        """
+        """Commit or drop a transaction's offsets in a group. A repeated request has no effect."""
         self._epochs.check(request.state_partition, request.coordinator_epoch)
         self._groups.check_coordinator(request.group_id)
         claimed = self._claimed.get(request.group_id)
@@ -171,8 +156,8 @@ class GroupTransactions:
         )
 
     async def end_overdue(self) -> None:
-        """Drop the offsets of transactions that have ended without an EndGroupOffsets request. Only
-        offsets that have been pending for long (``TIMEOUTS``) are examined."""
+        """Drop overdue offsets (``TIMEOUTS``) of transactions that ended without
+        EndGroupOffsets."""
         for group in await self._registry.groups.kinds():
             try:
                 self._groups.check_coordinator(group)
@@ -201,7 +186,7 @@ class GroupTransactions:
                 await self._registry.groups.end_pending(group, transaction, is_commit=False)
 
     async def _is_over(self, group: str, row: PendingRow) -> bool:
-        """Return whether a transaction has ended, according to the transaction coordinator."""
+        """Return whether a transaction has ended, as its transaction coordinator answers."""
         transaction = row.part.transaction
         request = AddGroupRequest(
             row.value.transactional_id, transaction.producer_id, transaction.epoch, group, True
@@ -226,10 +211,8 @@ class GroupTransactions:
         self, claimed: _ClaimedGroup, verification: Verification, request: GroupCommit
     ) -> None:
         """Wait until the transaction coordinator confirms that the transaction includes the group.
-        If the coordinator refuses, raises the coordinator's error.
 
-        Concurrent requests of one producer share one request to the transaction coordinator.
-        """
+        Concurrent requests of one producer share one request. Raises the coordinator's error."""
         task = claimed.asking.get(verification.token)
         if task is None:
             loop = asyncio.get_running_loop()
@@ -262,9 +245,9 @@ class GroupTransactions:
             return
 
     async def _add_group(self, request: AddGroupRequest) -> AddGroupResponse:
-        """Send ``request``, which adds the group to a transaction or verifies that the transaction
-        includes it, to the coordinator of its transactional id. Return the answer, or raise the
-        answer's error."""
+        """Send a request to add or verify the group to the transactional id's coordinator.
+
+        Return the answer, or raise its error."""
         snapshot = self._registry.snapshot
         topic = snapshot.topics.get(TRANSACTION_STATE)
         if topic is None:
@@ -288,9 +271,7 @@ class GroupTransactions:
 
 
 def _refusal(error: LogbusError, request: GroupCommit) -> LogbusError:
-    """Return the error that the producer gets if the transaction coordinator answered with
-    ``error``.
-    """
+    """Return the producer's error for the transaction coordinator's ``error``."""
     what = f"group {request.group!r} cannot join the transaction of {request.transactional_id!r}"
     if isinstance(error, ConcurrentTransactionsError) and request.adds_group:
         return error

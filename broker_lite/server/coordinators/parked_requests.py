@@ -11,9 +11,8 @@ Result = TypeVar("Result")
 
 
 class ParkedRequests(Generic[Result]):
-    """The requests that wait for a state machine's reply, by token. The truth value of this object
-    tells whether any request waits.
-    """
+    """The requests that wait for a state machine's reply, by token. True while any request
+    waits."""
 
     __slots__ = ("_futures",)
 
@@ -30,11 +29,9 @@ class ParkedRequests(Generic[Result]):
         request: Event,
         withdrawal: Event | None = None,
     ) -> Result:
-        """Pass a request to the state machine with ``step``, and return the state machine's reply.
+        """Pass a request to the state machine with ``step``, and return its reply.
 
-        If the caller stops waiting before the reply, the event ``withdrawal`` is passed to
-        ``step``.
-        """
+        If the caller stops waiting first, the event ``withdrawal`` is passed to ``step``."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._futures[token] = future
         step(request)
@@ -45,7 +42,7 @@ class ParkedRequests(Generic[Result]):
                 step(withdrawal)
 
     def reply(self, token: int, result: Result) -> None:
-        """Reply to the request with this token. Do nothing if the request no longer waits."""
+        """Reply to the request with this token, if it still waits."""
         future = self._futures.pop(token, None)
         if future is not None and not future.done():
             future.set_result(result)

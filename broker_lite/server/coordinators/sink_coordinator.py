@@ -1,12 +1,10 @@
 """The coordinator of Spark's exactly-once sinks: I/O and timers around ``transactions/sinks.py``.
 
 A *sink* is the target of one Spark query. It is stored in the partition of ``__transaction_state``
-to which a transactional id with the sink's name would belong.
-
-A sink has one record with its last committed batch and the decision in progress (its *head*), and
-one record for each open task attempt (a *slot*, the producer id of the attempt). A new leader of
-the partition recognises these records by ``FLAG_SINK``. ``TransactionCoordinator`` owns the sinks.
-"""
+to which a transactional id with the sink's name would belong: one record with its last committed
+batch and the decision in progress (its *head*), and one for each open task attempt (a *slot*, by
+the attempt's producer id). A new leader of the partition recognises these records by
+``FLAG_SINK``."""
 
 from __future__ import annotations
 
@@ -64,35 +62,35 @@ logger = logging.getLogger("logbus.transactions")
 FLAG_SINK = 2
 """Flag of the records of sinks in ``__transaction_state``."""
 PARK_S = 2 * ANSWER_MS / 1000
-"""Maximum seconds for which a request waits until the sink's previous change is written. If markers
-are missing, EndBatch is answered ANSWER_MS after its decision, so this time must be longer.
-"""
+"""Maximum seconds for which a request waits until the sink's previous change is written.
+
+If markers are missing, EndBatch is answered ANSWER_MS after its decision, so this must be
+longer."""
 HEAD_DAYS = 365
-"""Days after a sink's last use for which the coordinator keeps the record of the sink's last
-committed batch. Spark may stop after the sink has committed a batch and before Spark has recorded
-that in its commit log, and the query may be restarted weeks later.
-"""
+"""Days after a sink's last use for which its last committed batch is remembered.
+
+Spark may stop between the sink's commit and its own commit log, and restart weeks later."""
 _DAY_MS = 86_400_000
 
 
 class SinkStore(Protocol):
-    """The operations of the transaction coordinator that the coordinator of Spark's exactly-once
-    sinks uses."""
+    """The transaction coordinator, as far as the sink coordinator uses it."""
 
     def append_state(
         self, partition: int, key: bytes, value: bytes | None, flags: int
     ) -> asyncio.Future[None]:
-        """Append a record to a partition of ``__transaction_state``. The returned future completes
-        when the record is committed."""
+        """Append a record to a partition of ``__transaction_state``.
+
+        The returned future completes when the record is committed."""
 
     async def fetch_producer_id(self) -> ProducerIdReady | ProducerIdFailed:
         """Return an unused producer id, or an error if ZooKeeper is unavailable."""
 
 
 class OpenSlot(NamedTuple):
-    """The state of the producer id with which an open attempt of a Spark task writes. ``opened_ms``
-    is the wall time (ms) at which the attempt joined, or at which this broker loaded the state.
-    """
+    """An open attempt of a Spark task: the state of its producer id.
+
+    ``opened_ms`` is the wall time at which it joined, or at which this broker loaded it."""
 
     slot: SinkSlot
     opened_ms: int
@@ -100,10 +98,9 @@ class OpenSlot(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _LedSinks:
-    """The sinks of one partition of ``__transaction_state`` that this broker leads.
+    """The sinks in a partition of ``__transaction_state`` that this broker leads.
 
-    ``jobs`` are the markers that are being sent, by producer id.
-    """
+    ``jobs`` are the markers that are being sent, by producer id."""
 
     partition: int
     epoch: int
@@ -114,10 +111,9 @@ class _LedSinks:
 
 
 class SinkCoordinator:
-    """The sinks of all partitions of ``__transaction_state`` that this broker leads.
+    """The sinks in all partitions of ``__transaction_state`` that this broker leads.
 
-    ``timeout_max_ms`` is the broker's setting ``transaction.max.timeout.ms``.
-    """
+    ``timeout_max_ms`` is the broker's setting ``transaction.max.timeout.ms``."""
 
     def __init__(
         self,
@@ -135,8 +131,7 @@ class SinkCoordinator:
         self._timeout_max_ms = timeout_max_ms
         self._led: dict[int, _LedSinks] = {}
         self._unreadable: dict[int, ProtocolError] = {}
-        """The error of each partition that this broker leads and whose sinks could not be
-        loaded."""
+        """The errors of the led partitions whose sinks could not be loaded."""
         self._tokens = itertools.count(1)
         self._tasks = TaskSet()
         self._alarm = Alarm(clock, self._tick)
@@ -147,13 +142,11 @@ class SinkCoordinator:
     def loaded(
         self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
     ) -> None:
-        """Load the sinks of a partition from its records, and send the markers of decided batches
+        """Load the sinks of a partition from its records, and send markers of decided batches
         again.
 
-        If a record cannot be decoded, all requests for the sinks of the partition are refused.
-        Without the record the coordinator would not know a committed batch, and a replay would
-        write that batch twice.
-        """
+        If a record cannot be decoded, all requests for the partition's sinks are refused: without
+        it, a committed batch could be unknown, and a replay would write it twice."""
         heads: dict[str, SinkHead] = {}
         slots: dict[int, SinkSlot] = {}
         for key, flag in flags.items():
@@ -178,9 +171,9 @@ class SinkCoordinator:
         self._step(led, ev.SinksLoaded())
 
     def lost(self, partition: int) -> None:
-        """Drop the sinks of a partition that this broker no longer leads. Waiting requests get
-        NOT_COORDINATOR.
-        """
+        """Drop the sinks of a partition that this broker no longer leads.
+
+        Waiting requests get NOT_COORDINATOR."""
         self._unreadable.pop(partition, None)
         led = self._led.pop(partition, None)
         if led is None:
@@ -197,15 +190,13 @@ class SinkCoordinator:
     # Methods that handle requests, and that describe the sinks.
 
     def is_sink(self, partition: int, name: str) -> bool:
-        """Return whether a partition that this broker leads has a sink of this name. A sink whose
-        first record is being written counts.
-        """
+        """Return whether a led partition has a sink of this name, even one whose first record is
+        not written."""
         led = self._led.get(partition)
         return led is not None and name in led.machine
 
     def open_slots(self, partition: int) -> dict[int, OpenSlot]:
-        """Return the state of each producer id with which an open attempt of a Spark task writes;
-        empty if this broker does not lead the partition."""
+        """Return the open attempts of Spark tasks by producer id; empty for a partition not led."""
         led = self._led.get(partition)
         if led is None:
             return {}
@@ -213,9 +204,7 @@ class SinkCoordinator:
         return {row: OpenSlot(slot, opened[row].wall_ms) for row, slot in slots.items()}
 
     def opened_ms(self) -> list[int]:
-        """Return, for each sink with an open batch, the wall time (ms) at which that batch
-        began.
-        """
+        """Return the wall time (ms) at which each sink's open batch began."""
         opened: dict[str, int] = {}
         for partition in self._led:
             for slot, opened_ms in self.open_slots(partition).values():
@@ -223,13 +212,11 @@ class SinkCoordinator:
         return list(opened.values())
 
     async def ask(self, partition: int, make: Callable[[int], ev.SinkRequest]) -> ev.SinkResult:
-        """Carry out a request about a sink, and return its result. ``make`` returns the request;
-        its argument is the request's token.
+        """Carry out a request about a sink, and return its result.
 
-        Raises NotCoordinatorError if this broker does not lead the partition, ProtocolError if the
-        partition's sinks could not be loaded, and ConcurrentTransactionsError after ``PARK_S``
-        seconds.
-        """
+        ``make`` builds the request from its token. Raises NotCoordinatorError if this broker does
+        not lead the partition, ProtocolError if the partition's sinks could not be loaded, and
+        ConcurrentTransactionsError after ``PARK_S`` seconds."""
         if partition in self._unreadable:
             raise self._unreadable[partition]
         led = self._led.get(partition)
@@ -260,9 +247,8 @@ class SinkCoordinator:
             ) from None
 
     def expire(self) -> None:
-        """Delete the state of sinks that were not used for ``HEAD_DAYS`` days, and that of complete
-        batch writes.
-        """
+        """Delete the state of completed batch writes, and of sinks unused for ``HEAD_DAYS``
+        days."""
         before_day = self._clock.now_ms() // _DAY_MS - HEAD_DAYS
         before_ms = self._clock.monotonic_ms() - self._timeout_max_ms
         for led in list(self._led.values()):

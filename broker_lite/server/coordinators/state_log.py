@@ -1,16 +1,14 @@
 """A store of values by key in an internal topic, for the partitions that this broker leads.
 
 A new leader waits until all records of former leaders are committed, and reads its partition on a
-read thread. Appends in one turn (iteration) of the event loop form one batch.
-``coordinator/keyed_state.py`` decides what to append and when to compact the log by a copy of the
-state; this module does the I/O.
+read thread; all else runs on the event loop's thread. Appends in one iteration of the event loop
+form one batch. ``coordinator/keyed_state.py`` decides what to append and when to compact the log by
+a copy of the state.
 
-An append completes when the high watermark passes it, when the log refuses it, or when this broker
-loses the leadership. Appends need ``min.insync.replicas``, as with acks=all. But the result of a
-produce request is not the outcome of an append: after NOT_ENOUGH_REPLICAS_AFTER_APPEND or a
-timeout, the batch can still be committed. All code except the reads runs on the event loop's
-thread.
-"""
+An append needs ``min.insync.replicas``, as with acks=all. It completes when the high watermark
+passes it, when the log refuses it, or when this broker loses the leadership. The result of a
+produce request is not the outcome: after NOT_ENOUGH_REPLICAS_AFTER_APPEND or a timeout, the batch
+can still be committed."""
 
 from __future__ import annotations
 
@@ -65,30 +63,28 @@ WAIT_S = 1.0
 
 
 class StateOwner(Protocol):
-    """The coordinator that keeps its state in a ``StateLog``. The ``StateLog`` calls these methods
-    on the event loop's thread."""
+    """The coordinator that keeps its state in a ``StateLog``.
+
+    Its methods are called on the event loop's thread."""
 
     def loaded(
         self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
     ) -> None:
-        """Start to coordinate a partition whose state is loaded now. This broker leads it in
+        """Start to coordinate a partition that is loaded now and that this broker leads in
         ``epoch``.
 
-        ``values`` has all keys that are not deleted. ``StateLog`` updates it after each committed
-        append. ``flags`` has the byte that was passed to ``StateLog.append`` with a key, if it is
-        not 0.
-        """
+        ``values`` has all keys, and is updated after each committed append. ``flags`` has the byte
+        that ``StateLog.append`` received with a key, if it is not 0."""
 
     def lost(self, partition: int) -> None:
-        """Stop coordinating a partition that this broker no longer leads. Appends of the partition
-        that are not complete fail with NotCoordinatorError.
-        """
+        """Stop coordinating a partition that this broker no longer leads.
+
+        Its incomplete appends fail with NotCoordinatorError."""
 
 
 class StateLog:
     """The keys and values in the partitions of the internal topic ``topic`` that this broker
-    leads.
-    """
+    leads."""
 
     def __init__(
         self,
@@ -109,17 +105,18 @@ class StateLog:
         replicas.on_role_change(topic, self._role_changed)
 
     def partition_of(self, key: bytes) -> int:
-        """Return the partition of the internal topic in which a key is stored. Raises
-        CoordinatorNotAvailableError if the topic does not exist yet."""
+        """Return the partition of the internal topic in which a key is stored.
+
+        Raises CoordinatorNotAvailableError if the topic does not exist yet."""
         view = self._snapshot().topics.get(self.topic)
         if view is None:
             raise CoordinatorNotAvailableError(f"topic {self.topic!r} does not exist yet; retry")
         return state_partition(key, len(view.partitions))
 
     def led(self, partition: int) -> int | None:
-        """Return the leader epoch of a partition; None if this broker does not lead it. Raises
-        CoordinatorLoadInProgressError while the partition is being loaded.
-        """
+        """Return the leader epoch of a partition; None if this broker does not lead it.
+
+        Raises CoordinatorLoadInProgressError while the partition is being loaded."""
         led = self._led.get(partition)
         if led is None:
             return None
@@ -130,12 +127,10 @@ class StateLog:
         return led.epoch
 
     async def wait_loaded(self, partition: int) -> None:
-        """Wait until the partition is loaded, if the metadata name this broker as its leader, but
-        at most ``WAIT_S`` seconds.
+        """Wait ``WAIT_S`` seconds at most until a partition that this broker is to lead is loaded.
 
-        The log of a new topic may not be created yet. If the broker refused a request meanwhile,
-        the client would back off for longer than the creation takes.
-        """
+        The log of a new topic may not exist yet. If the broker refused a request meanwhile, the
+        client would back off for longer than the creation takes."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WAIT_S):
                 while self._is_load_due(partition):
@@ -156,13 +151,11 @@ class StateLog:
     def append(
         self, partition: int, key: bytes, value: bytes | None, flags: int = 0
     ) -> asyncio.Future[None]:
-        """Set the value of a key, or delete the key if ``value`` is None. The returned future
-        completes when the append is committed.
+        """Set the value of a key, or delete it with None. The future completes at the commit.
 
-        The future raises LogbusError if the append will certainly not be committed. It raises
-        NotCoordinatorError if this broker loses the leadership; the append is then committed if the
-        next leader has it. ``flags`` is a byte that ``StateOwner.loaded`` receives with the key.
-        """
+        The future raises LogbusError if the append will certainly not be committed. After
+        NotCoordinatorError, it is committed if the next leader has it. ``StateOwner.loaded``
+        receives the byte ``flags`` with the key."""
         future = asyncio.get_running_loop().create_future()
         led = self._led.get(partition)
         if led is None or led.state is None:
@@ -189,7 +182,7 @@ class StateLog:
 
 
 class _LedPartition:
-    """One partition of the internal topic that this broker leads, during one leader epoch."""
+    """A partition of the internal topic that this broker leads, during one leader epoch."""
 
     def __init__(self, owner: StateLog, replica: Replica, role: Leader) -> None:
         self.replica = replica
@@ -211,9 +204,7 @@ class _LedPartition:
         return self.replica.role.role is self.role
 
     def close(self) -> None:
-        """Stop loading and appending. Appends that are not complete fail with
-        NotCoordinatorError.
-        """
+        """Stop loading and appending. Incomplete appends fail with NotCoordinatorError."""
         self.replica.waiters.discard(self._advanced)
         self._load.cancel()
         if self._deletion is not None:
@@ -261,8 +252,7 @@ class _LedPartition:
         owner.changed()
 
     async def _committed_end(self) -> int:
-        """Wait until all records of former leaders are committed. Then return the high
-        watermark."""
+        """Return the high watermark, once all records of former leaders are committed."""
         while True:
             self._moved.clear()
             try:
@@ -310,10 +300,9 @@ class _LedPartition:
         self._owner.replicas.append(self.replica, ACKS_LEADER, batch, sys.maxsize, done)
 
     def _written(self, number: int, appended: Appended | None, error: LogbusError | None) -> None:
-        """Handle the result of the append with this number. If this broker has lost the leadership
-        of the partition meanwhile, ignore the result: ``close`` has already failed the append,
-        because its outcome is unknown.
-        """
+        """Handle the result of the append with this number.
+
+        After a loss of the leadership it is ignored: ``close`` has failed the append as unknown."""
         if self.state is None or not self._is_current:
             return
         if appended is not None:
@@ -323,8 +312,9 @@ class _LedPartition:
             self._carry_out(self.state.refused(number, error))
 
     def _advanced(self) -> None:
-        """Complete the appends that the new high watermark commits. The replica calls this after a
-        change of the high watermark or of the leader."""
+        """Complete the appends that the new high watermark commits.
+
+        The replica calls this after a change of the high watermark or of the leader."""
         self._moved.set()
         if self.state is not None and self._is_current:
             self._carry_out(self.state.advanced(self.replica.high_watermark))
@@ -365,9 +355,9 @@ class _LedPartition:
 
 
 def _replay(reader: LogReader, end_offset: int) -> Replay:
-    """Read all records before ``end_offset``, on a read thread. Raises CorruptMessageError for a
-    damaged batch.
-    """
+    """Read all records before ``end_offset``, on a read thread.
+
+    Raises CorruptMessageError for a damaged batch."""
     offset = reader.log_start_offset
     replay = Replay(offset)
     walker = BatchWalker(WalkPolicy(checks_crc=True), offset)

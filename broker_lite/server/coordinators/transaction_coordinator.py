@@ -2,14 +2,10 @@
 ``transactions/transaction.py``.
 
 The leader of a partition of ``__transaction_state`` coordinates the transactional ids of that
-partition. ``StateLog`` keeps their records as bytes. A transactional id has a state machine in
-memory only while it has a request or an open transaction. A new leader continues the open
-transactions at once: it sends the markers of decided transactions again, and restarts the timeouts
-of the others.
-
-A client's request waits at most a second. A request that times out is withdrawn, so that it has no
-effect later.
-"""
+partition. ``StateLog`` keeps their records as bytes; a transactional id has a state machine in
+memory only while it has a request or an open transaction. A new leader sends the markers of decided
+transactions again, and restarts the timeouts of the others. A client's request waits at most a
+second; then it is withdrawn, so that it has no effect later."""
 
 from __future__ import annotations
 
@@ -64,35 +60,31 @@ from broker_lite.transactions.transaction import Now, Request, Transaction
 logger = logging.getLogger("logbus.transactions")
 
 PARK_S = 1.0
-"""Maximum seconds for which a client's request waits until the previous change of the transactional
-id is written.
-"""
+"""Maximum seconds for which a request waits until the transactional id's previous change is
+written."""
 ID_BYTES_MAX = 1024
 """Maximum bytes of a transactional id, encoded as UTF-8."""
 IDS_MAX = 200_000
-"""Maximum number of keys in one partition of ``__transaction_state``: transactional ids, and the
-sinks and producer ids of Spark's exactly-once sink. That many keys take about 60 MB of memory.
-"""
+"""Maximum number of keys in one partition of ``__transaction_state``: about 60 MB of memory.
+
+Keys are transactional ids, and the sinks and producer ids of Spark's exactly-once sink."""
 SLICE = 1000
-"""Number of transactional ids that an expiry or a listing examines, in about 2 ms, before it lets
-the event loop do other work.
-"""
+"""Number of transactional ids examined, in about 2 ms, before the event loop may do other work."""
 OUTCOMES = {
     TransactionState.COMPLETE_COMMIT: "committed",
     TransactionState.COMPLETE_ABORT: "aborted",
 }
 """The label of the metric ``transactions`` for each state in which a transaction ends."""
 EXPIRY_CHECK_MS = 3_600_000
-"""Time in ms between two searches for unused transactional ids; the same as Kafka's default."""
+"""Milliseconds between two searches for unused transactional ids; Kafka's default."""
 
 
 @dataclass(slots=True, eq=False)
 class LedState:
     """A partition of ``__transaction_state`` that this broker leads, in leader epoch ``epoch``.
 
-    ``values`` has the committed records, by key. ``transactions`` has the state machines that are
-    in memory, by transactional id.
-    """
+    ``values`` has the committed records by key, ``transactions`` the state machines in memory by
+    transactional id."""
 
     partition: int
     epoch: int
@@ -105,9 +97,8 @@ class LedState:
 class CoordinatedTransaction:
     """The state machine of one transactional id, with the requests that wait for it.
 
-    ``appends`` is the number of its records that are being appended. ``job`` is the markers that
-    are being sent, or None.
-    """
+    ``appends`` counts its records that are being appended. ``job`` is its markers being sent, or
+    None."""
 
     machine: Transaction
     led: LedState
@@ -117,7 +108,7 @@ class CoordinatedTransaction:
 
 
 class TransactionView:
-    """A transactional id as DescribeTransactions and ListTransactions describe it."""
+    """A transactional id as DescribeTransactions and ListTransactions show it."""
 
     __slots__ = ("name", "record", "state")
 
@@ -173,9 +164,8 @@ class TransactionCoordinator:
     def loaded(
         self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
     ) -> None:
-        """Start to coordinate a partition of ``__transaction_state`` that has been loaded, and
-        continue its open transactions.
-        """
+        """Start to coordinate a loaded partition of ``__transaction_state``, with its open
+        transactions."""
         led = self._led[partition] = LedState(partition, epoch, values)
         names = [transactional_id_of(key) for key, flag in flags.items() if flag & FLAG_OPEN]
         opened = [name for name in names if name is not None]
@@ -201,9 +191,9 @@ class TransactionCoordinator:
         )
 
     def lost(self, partition: int) -> None:
-        """Stop coordinating a partition that this broker no longer leads. Waiting requests get
-        NOT_COORDINATOR.
-        """
+        """Stop coordinating a partition that this broker no longer leads.
+
+        Waiting requests get NOT_COORDINATOR."""
         led = self._led.pop(partition, None)
         if led is None:
             return
@@ -223,12 +213,11 @@ class TransactionCoordinator:
     async def ask(
         self, transactional_id: str, make: Callable[[int], Request]
     ) -> fx.TransactionResult:
-        """Carry out a request for a transactional id, and return its result. ``make`` returns the
-        request; its argument is the request's token.
+        """Carry out a request for a transactional id, and return its result.
 
-        Raises NotCoordinatorError if this broker does not coordinate the transactional id, and
-        ConcurrentTransactionsError after ``PARK_S`` seconds.
-        """
+        ``make`` builds the request from its token. Raises NotCoordinatorError if this broker does
+        not coordinate the transactional id, and ConcurrentTransactionsError after ``PARK_S``
+        seconds."""
         led = self._led_of(transactional_id)
         request = make(next(self._tokens))
         if self.sinks.is_sink(led.partition, transactional_id):
@@ -247,8 +236,7 @@ class TransactionCoordinator:
             ) from None
 
     async def wait_loaded(self, transactional_id: str) -> None:
-        """If this broker is loading the partition of the transactional id, to become its
-        coordinator, wait until that is done, at most a second."""
+        """Wait up to a second while this broker loads the transactional id's partition."""
         if self._registry.snapshot.has_transactions:
             await self._log.wait_loaded(self._log.partition_of(transactional_id.encode("utf-8")))
 
@@ -266,12 +254,10 @@ class TransactionCoordinator:
         return await self.sinks.ask(led.partition, make)
 
     async def _ask_slot(self, led: LedState, sink: str, request: Request) -> fx.AddResult:
-        """Verify or add partitions of a Spark sink's task attempt, as a partition leader asks.
-        ``sink`` is the name of the sink.
+        """Verify or add partitions of a task attempt of the Spark sink, for a partition leader.
 
-        Raises InvalidRequestError if the request comes from a producer, which must not use the
-        sink's name as transactional id.
-        """
+        Raises InvalidRequestError for a producer, which must not use a sink's name as transactional
+        id."""
         if not isinstance(request, ev.Add) or request.connection is not None:
             raise InvalidRequestError(
                 f"{sink!r} is the id of a Spark sink; give the producer another transactional.id"
@@ -294,8 +280,9 @@ class TransactionCoordinator:
     def append_state(
         self, partition: int, key: bytes, value: bytes | None, flags: int
     ) -> asyncio.Future[None]:
-        """Append a sink's record to a partition of ``__transaction_state``. The returned future
-        completes when the record is committed."""
+        """Append a sink's record to a partition of ``__transaction_state``.
+
+        The returned future completes when the record is committed."""
         return self._log.append(partition, key, value, flags)
 
     async def fetch_producer_id(self) -> ev.ProducerIdReady | ev.ProducerIdFailed:
@@ -308,18 +295,17 @@ class TransactionCoordinator:
     # Methods that describe transactional ids and delete expired ones.
 
     def place_of(self, transactional_id: str) -> tuple[int, int]:
-        """Return the partition of ``__transaction_state`` that has the transactional id, and the
-        partition's leader epoch. This broker must coordinate it.
-        """
+        """Return the transactional id's partition of ``__transaction_state`` and its leader epoch.
+
+        Raises NotCoordinatorError if this broker does not coordinate it."""
         led = self._led_of(transactional_id)
         return led.partition, led.epoch
 
     def describe(self, transactional_id: str) -> TransactionView:
-        """Describe a transactional id. For the name of a Spark sink, describe all its open task
-        attempts as one transaction.
+        """Describe a transactional id, or all open task attempts of a Spark sink as one
+        transaction.
 
-        Raises TransactionalIdNotFoundError for an unknown id.
-        """
+        Raises TransactionalIdNotFoundError for an unknown id."""
         led = self._led_of(transactional_id)
         if self.sinks.is_sink(led.partition, transactional_id):
             slots = self.sinks.open_slots(led.partition).items()
@@ -336,9 +322,8 @@ class TransactionCoordinator:
         return view
 
     async def views(self) -> AsyncIterator[TransactionView]:
-        """Yield a description of each transactional id that this broker coordinates, and of each
-        open task attempt of a Spark sink as a transaction of the sink.
-        """
+        """Yield all transactional ids of this broker, and each open task attempt of a Spark
+        sink."""
         for led in list(self._led.values()):
             for producer_id, row in self.sinks.open_slots(led.partition).items():
                 yield _sink_view(row.slot.sink, {producer_id: row})
@@ -351,16 +336,16 @@ class TransactionCoordinator:
                     yield view
 
     def check_loaded(self) -> None:
-        """Raise CoordinatorLoadInProgressError while any partition of ``__transaction_state`` is
-        being loaded by this broker."""
+        """Raise CoordinatorLoadInProgressError while this broker loads a partition of
+        ``__transaction_state``."""
         view = self._registry.snapshot.topics.get(TRANSACTION_STATE)
         for partition in view.partitions if view is not None else ():
             self._log.led(partition.partition)
 
     async def expire(self) -> None:
-        """Delete the transactional ids that have no open transaction and last changed more than
-        ``transactional.id.expiration.ms`` ago, by wall time.
-        """
+        """Delete transactional ids without open transaction that have expired by wall time.
+
+        They last changed more than ``transactional.id.expiration.ms`` ago."""
         self.sinks.expire()
         before_ms = self._clock.now_ms() - self._config.transactional_id_expiration_ms
         for led in list(self._led.values()):
@@ -402,9 +387,8 @@ class TransactionCoordinator:
         return led
 
     def _check_capacity(self, led: LedState, key: bytes) -> None:
-        """Raise PolicyViolationError if the partition has the maximum number of keys and ``key`` is
-        not one of them.
-        """
+        """Raise PolicyViolationError if ``key`` is new and the partition has the maximum of
+        keys."""
         if len(led.values) >= IDS_MAX and key not in led.values:
             raise PolicyViolationError(
                 f"{TRANSACTION_STATE}-{led.partition} holds {len(led.values)} transactional ids "
@@ -428,9 +412,8 @@ class TransactionCoordinator:
     # Methods that pass events to the transactions' state machines and carry out the effects.
 
     def _hold(self, led: LedState, name: str) -> CoordinatedTransaction:
-        """Return the state machine of a transactional id. If it is not in memory, create it from
-        the committed record.
-        """
+        """Return the transactional id's state machine, created from the committed record if
+        necessary."""
         coordinated = led.transactions.get(name)
         if coordinated is not None:
             return coordinated
@@ -461,9 +444,9 @@ class TransactionCoordinator:
         self._alarm.set(held.machine.deadline_ms)
 
     def _drop_if_idle(self, held: CoordinatedTransaction) -> None:
-        """Drop the state machine of a transactional id from memory if it has no request and no open
-        transaction. The committed record then has its complete state.
-        """
+        """Drop a state machine without request and open transaction from memory.
+
+        The committed record then has its complete state."""
         name = held.machine.name
         is_idle = held.machine.is_quiet and not held.appends and not held.parked
         if is_idle and held.led.transactions.get(name) is held:
@@ -499,9 +482,8 @@ class TransactionCoordinator:
         self._log.append(led.partition, key, value, flags).add_done_callback(settled)
 
     def _measure(self, record: TransactionRecord | None) -> None:
-        """If the record that was just committed ends a transaction, count the transaction in the
-        metrics, with its outcome and duration.
-        """
+        """Count the transaction that the committed record ends, if any, with outcome and
+        duration."""
         outcome = None if record is None else OUTCOMES.get(record.state)
         if record is not None and outcome is not None:
             self._metrics.count("transactions", outcome)
@@ -509,9 +491,7 @@ class TransactionCoordinator:
                 self._durations.observe(max(record.changed_ms - record.start_ms, 0) / 1000)
 
     def _opened_ms(self) -> list[int]:
-        """Return the wall times (ms) at which each open transaction, and each open batch of a Spark
-        sink, began.
-        """
+        """Return the wall times (ms) at which the open transactions and Spark batches began."""
         machines = (
             coordinated.machine
             for led in self._led.values()
@@ -559,9 +539,9 @@ class TransactionCoordinator:
 
 
 def _sink_view(sink: str, rows: Mapping[int, OpenSlot]) -> TransactionView:
-    """Describe the open task attempts of a Spark sink as one transaction, with the producer id and
-    epoch of the first attempt.
-    """
+    """Describe the open task attempts of a Spark sink as one transaction.
+
+    It has the producer id and epoch of the first attempt."""
     nothing = OpenSlot(SinkSlot(NO_PRODUCER_EPOCH), -1)
     producer_id, (first, _) = next(iter(rows.items()), (NO_PRODUCER, nothing))
     record = TransactionRecord(

@@ -1,14 +1,12 @@
-"""Send the markers of decided transactions to the leaders of partitions and to group coordinators.
+"""Send the markers of decided transactions to partition leaders and to group coordinators.
 
-The sender repeats a marker without a time limit until the receiver confirms it, because the
-decision is committed and read_committed consumers wait for the marker. Markers for one broker that
-are due in the same turn (iteration) of the event loop share a request. A transaction coordinator
-that lost its leadership stops sending. The next coordinator loads the decision and sends the
-markers.
+A marker is repeated without a time limit until the receiver confirms it, because the decision is
+committed and read_committed consumers wait for the marker. Markers for one broker that are due in
+the same iteration of the event loop share a request. A transaction coordinator that lost its
+leadership stops sending; the next one loads the decision and sends the markers.
 
-A partition needs no marker if its topic was deleted. That the metadata lack a topic does not prove
-its deletion, because the topic may be new. ZooKeeper must confirm the deletion.
-"""
+A partition of a deleted topic needs no marker. A topic that the metadata lack may be new, so
+ZooKeeper must confirm the deletion."""
 
 from __future__ import annotations
 
@@ -45,20 +43,17 @@ logger = logging.getLogger("logbus.transactions")
 RETRY_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Seconds before the first and each further retry of a marker. The last value repeats."""
 PARTITIONS_PER_CALL = 2_000
-"""Maximum number of partitions in one WriteTxnMarkers request. That many block the receiver's event
-loop for about 3 ms.
-"""
+"""Maximum number of partitions in one WriteTxnMarkers request: 3 ms of the receiver's event
+loop."""
 
 
 @dataclass(slots=True, eq=False)
 class MarkerJob:
-    """The markers of one transaction, which are to be sent.
+    """The markers to send for one transaction.
 
-    ``state_partition`` is the partition of ``__transaction_state`` by which this broker coordinates
-    the transaction, and ``epoch`` its leader epoch. The sender calls ``done`` once for each
-    participant (partition or group) that has confirmed its marker. The coordinator sets
-    ``is_cancelled`` when it loses the leadership.
-    """
+    ``state_partition`` is the transaction's partition of ``__transaction_state``, ``epoch`` its
+    leader epoch. ``done`` is called once for each participant (partition or group) that confirmed
+    its marker. The coordinator sets ``is_cancelled`` when it loses the leadership."""
 
     transactional_id: str
     markers: SendMarkers
@@ -70,8 +65,7 @@ class MarkerJob:
 
 @dataclass(slots=True)
 class _Marker:
-    """One marker of a ``MarkerJob``, for one partition or group. ``attempt`` counts the attempts
-    that failed."""
+    """One marker of a ``MarkerJob``, for one partition or group. ``attempt`` counts failures."""
 
     job: MarkerJob
     participant: Participating
@@ -86,20 +80,17 @@ class MarkerSender:
         self._calls = calls
         self._groups = groups
         self._queued: dict[int, list[_Marker]] = {}
-        """Markers to send at the end of this turn of the event loop, by the partition leader's
-        broker id.
-        """
+        """Markers to send at the end of this event loop iteration, by the leader's broker id."""
         self._absent: list[_Marker] = []
-        """Markers to send in this turn of the event loop whose topics are not in the metadata.
-        ZooKeeper must tell whether such a topic is new or was deleted."""
+        """Markers whose topics the metadata lack; ZooKeeper must tell whether they are deleted."""
         self._is_flush_due = False
         self._tasks = TaskSet()
         self._timers: set[asyncio.TimerHandle] = set()
 
     def send_soon(self, job: MarkerJob) -> None:
-        """Send the markers of one transaction (``MarkerJob``) in the next turn of the event loop.
-        The request that caused the decision is thus answered first.
-        """
+        """Send a transaction's markers in the next iteration of the event loop.
+
+        The request that caused the decision is thus answered first."""
         asyncio.get_running_loop().call_soon(self._send, job)
 
     def _send(self, job: MarkerJob) -> None:
@@ -109,7 +100,7 @@ class MarkerSender:
             self._begin(_Marker(job, group))
 
     def close(self) -> None:
-        """Stop sending. The next coordinator sends the markers that are not confirmed."""
+        """Stop sending; the next coordinator sends the markers that are not confirmed."""
         self._tasks.cancel()
         for timer in self._timers:
             timer.cancel()
@@ -148,10 +139,7 @@ class MarkerSender:
             self._tasks.start(self._end_deleted(absent))
 
     async def _end_deleted(self, markers: Sequence[_Marker]) -> None:
-        """Report markers for deleted topics as done, and retry the others.
-
-        A broker that has just become coordinator may not have read the metadata of a new topic yet.
-        """
+        """Report markers for deleted topics as done, and retry those for topics that may be new."""
         keys = [marker.participant for marker in markers]
         topic_ids = {key.topic_id for key in keys if isinstance(key, PartitionKey)}
         try:
@@ -168,9 +156,9 @@ class MarkerSender:
                 marker.job.done(key)
 
     async def _write_all(self, broker_id: int, markers: Sequence[_Marker]) -> None:
-        """Send markers to a broker, in several requests if there are many, one after another. If
-        they were sent together, they would block the receiver's event loop for one long turn.
-        """
+        """Send markers to a broker in requests of limited size, one after another.
+
+        Sent together, they would block the receiver's event loop for long."""
         for at in range(0, len(markers), PARTITIONS_PER_CALL):
             await self._write(broker_id, markers[at : at + PARTITIONS_PER_CALL])
 
@@ -224,9 +212,7 @@ class MarkerSender:
             )
 
     async def _end_group(self, marker: _Marker, group: str) -> None:
-        """Send EndGroupOffsets to a group's coordinator, which commits or drops the transaction's
-        offsets.
-        """
+        """Send EndGroupOffsets to a group's coordinator, which commits or drops the offsets."""
         job = marker.job
         coordinator = self._groups.coordinator_of(group)
         if coordinator is None:

@@ -1,14 +1,11 @@
-"""Verify a producer's transaction with its transaction coordinator, before the first batch of the
-transaction is appended to a partition (KIP-890).
+"""Verify a transaction with its coordinator before its first batch in a partition is appended
+(KIP-890).
 
-``transactions/participant.py`` decides whether a verification is needed, with one state machine for
-each replica that this broker leads. This module sends the requests. Verifications for one
-coordinator that begin in the same turn (iteration) of the event loop share an AddPartitionsToTxn
-request.
-
-After a retriable error, a verification is repeated for at most a second; then the producer must
-retry. Answers from a coordinator that has been replaced are not used.
-"""
+``transactions/participant.py`` decides whether a verification is needed, for each replica that this
+broker leads; this module sends the requests. Verifications for one coordinator that begin in the
+same iteration of the event loop share an AddPartitionsToTxn request. After a retriable error, a
+verification is repeated for at most a second; then the producer must retry. Answers from a replaced
+coordinator are not used."""
 
 from __future__ import annotations
 
@@ -45,28 +42,27 @@ from broker_lite.wire.calls.verification import (
 )
 
 VERIFY_TIMEOUT_S = 1.0
-"""Seconds for which a verification is repeated after retriable errors. Then the producer gets a
-retriable error.
-"""
+"""Seconds for which a verification is repeated after retriable errors.
+
+Then the producer gets a retriable error."""
 RETRY_S = 0.01
-"""Seconds before a verification is repeated. The pause can be short, because a coordinator never
-lets a broker's request wait.
-"""
+"""Seconds before a verification is repeated.
+
+It can be short, because a coordinator never lets a broker's request wait."""
 
 Verified = Callable[[LogbusError | None], None]
-"""A callback that is called once, with None or an error. After None the caller may append the
-batch, and must do so in the same turn of the event loop.
-"""
+"""Called once, with None or an error.
+
+After None the caller may append the batch, but only in the same iteration of the event loop."""
 
 
 @dataclass(slots=True)
 class _PendingVerification:
     """A verification in progress: does a producer's transaction include a partition?
 
-    With ``adds``, the coordinator adds the partition if it is missing. ``waiting`` has the
-    callbacks of the produce requests that wait for the answer, in order. ``deadline_s``, by the
-    event loop's clock, ends the retries after retriable errors.
-    """
+    With ``adds``, the coordinator adds a missing partition. ``waiting`` has the callbacks of the
+    produce requests that wait, in order. ``deadline_s``, by the event loop's clock, ends the
+    retries."""
 
     replica: Replica
     participant: Participant
@@ -103,13 +99,11 @@ class TransactionVerifier:
         adds: bool,
         done: Verified,
     ) -> None:
-        """Start the verification that ``replica.participant.admit`` returned, or join it if it is
-        in progress. Call ``done`` with its outcome.
+        """Start the verification that ``replica.participant.admit`` returned, or join it.
 
-        With ``adds`` (transaction version 2), the coordinator adds the partition to the
-        transaction. Otherwise the client has added it. The calls for one producer complete in
-        order.
-        """
+        ``done`` is called with its outcome, in order for each producer. With ``adds`` (transaction
+        version 2), the coordinator adds the partition to the transaction; otherwise the client has
+        added it."""
         participant = replica.participant
         key = participant, verification.token
         pending = self._pending.get(key)
@@ -160,9 +154,9 @@ class TransactionVerifier:
         return leader if leader in snapshot.brokers else None
 
     async def _send(self, broker_id: int, by_id: dict[str, list[_PendingVerification]]) -> None:
-        """Send one request to a coordinator. ``by_id`` has the verifications of each transactional
-        id, all with the same producer id and epoch.
-        """
+        """Send one request to a coordinator.
+
+        ``by_id`` has the verifications by transactional id, all of equal producer id and epoch."""
         rows = []
         for transactional_id, same in by_id.items():
             partitions: dict[tuple[str, str], list[int]] = {}
@@ -198,8 +192,8 @@ class TransactionVerifier:
                 self._read(pending, results.get(transactional_id))
 
     def _read(self, pending: _PendingVerification, row: VerifiedTransaction | None) -> None:
-        """Handle the coordinator's answer to one verification. ``row`` is the part of the answer
-        about the transaction of ``pending``; None if the answer lacks it."""
+        """Handle the coordinator's answer to one verification: ``row``, or None if it is
+        missing."""
         replica = pending.replica
         codes = {
             (topic.name, part.partition_index): part.partition_error_code
@@ -238,9 +232,9 @@ class TransactionVerifier:
         self._end(pending, error)
 
     def _answer(self, pending: _PendingVerification, error: LogbusError) -> None:
-        """Repeat the verification after a retriable error. After another error, or once
-        ``deadline_s`` has passed, fail the produce requests that wait for it.
-        """
+        """Repeat the verification after a retriable error, until ``deadline_s``.
+
+        After another error, fail the produce requests that wait for it."""
         loop = asyncio.get_running_loop()
         if error.retriable and loop.time() < pending.deadline_s:
             loop.call_later(RETRY_S, self._send_soon, pending)
@@ -255,9 +249,7 @@ class TransactionVerifier:
 
 
 def _share_row(one: _PendingVerification, other: _PendingVerification) -> bool:
-    """Return whether one row of a request can carry both verifications, because their producer id,
-    epoch and ``adds`` are equal.
-    """
+    """Return whether one row of a request can carry both verifications."""
     pairs = [
         (each.verification.producer_id, each.verification.epoch, each.adds) for each in (one, other)
     ]
@@ -265,9 +257,7 @@ def _share_row(one: _PendingVerification, other: _PendingVerification) -> bool:
 
 
 def _as_produce_error(error: LogbusError, pending: _PendingVerification) -> LogbusError:
-    """Return the error that the producer gets if the transaction coordinator answered with
-    ``error``.
-    """
+    """Return the producer's error for the transaction coordinator's ``error``."""
     if isinstance(error, ProducerFencedError):
         # PRODUCER_FENCED would be fatal for the client. After INVALID_PRODUCER_EPOCH it can still
         # abort its transaction.

@@ -1,11 +1,8 @@
 """Handle AddOffsetsToTxn 0-4: add a consumer group to the transaction of a transactional id.
 
-A producer of transaction version 1 sends the request before its first TxnOffsetCommit; the group
-coordinator later verifies that the transaction includes the group. For a producer of version 2
-(KIP-890), the group coordinator adds the group. To verify or to add the group, the group
-coordinator sends this request too, with a tagged field of logbus. The answer to the group
-coordinator has tagged fields.
-"""
+A producer of transaction version 1 sends it before its first TxnOffsetCommit. A group coordinator
+sends it too, with a tagged field of logbus: to verify that such a transaction includes the group,
+or to add the group for a producer of version 2 (KIP-890). Its answer has tagged fields."""
 
 from __future__ import annotations
 
@@ -43,8 +40,7 @@ async def _add(
 ) -> AddResult:
     """Add the group to the transaction, or only verify that the transaction includes it.
 
-    ``verify_only`` is the group coordinator's choice between the two; None in a client's request.
-    """
+    ``verify_only`` is the group coordinator's choice; None in a client's request."""
     is_client = verify_only is None
     if is_client:
         request.access.check_transactional_id(message.transactional_id)

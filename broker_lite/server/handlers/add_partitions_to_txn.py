@@ -1,12 +1,9 @@
-"""Handle AddPartitionsToTxn 0-5: add partitions to transactions, or verify that transactions
-include them.
+"""Handle AddPartitionsToTxn 0-5: add partitions to transactions, or verify that they are in them.
 
-Producers of transaction version 1 send versions 0-3 for one transaction. The coordinator then adds
-all partitions of the request, or none. Partition leaders send versions 4 and 5 for several
-transactions. The answer to a partition leader has the transaction's number, and the partition of
-``__transaction_state`` with its leader epoch. From the epoch the leader can tell whether the
-answering coordinator has been replaced.
-"""
+Producers of transaction version 1 send versions 0-3 for one transaction: all partitions are added,
+or none. Partition leaders send versions 4 and 5 for several transactions. Their answer has the
+transaction's number, and the partition of ``__transaction_state`` with its leader epoch, from which
+they see whether the answering coordinator has been replaced."""
 
 from __future__ import annotations
 
@@ -39,12 +36,10 @@ from broker_lite.wire.tables import build, own_tag
 _Topic = Response.AddPartitionsToTxnTopicResult
 _Partition = _Topic.AddPartitionsToTxnPartitionResult
 BATCHED_FROM = 4
-"""The first version of AddPartitionsToTxn that partition leaders send, with several transactions in
-a request."""
+"""The first version of AddPartitionsToTxn for partition leaders, with several transactions."""
 
 Resolved = Mapping[TopicPartition, PartitionKey | LogbusError]
-"""For each requested partition its ``PartitionKey`` (topic id and number), or the error with which
-the broker refuses that partition."""
+"""For each requested partition its topic id and number, or the error that refuses it."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
@@ -111,9 +106,9 @@ async def _add_for_client(parts: BrokerContext, request: RequestContext, message
 async def _answer_broker(
     parts: BrokerContext, request: RequestContext, row: Any
 ) -> VerifiedTransaction:
-    """Verify or add the partitions of one transaction, on behalf of a partition leader. Each
-    partition has its own error code in the answer.
-    """
+    """Verify or add the partitions of one transaction for a partition leader.
+
+    Each partition has its own error code in the answer."""
     resolved = _resolve(parts.registry.snapshot, row.topics)
     for name, key in resolved.items():
         if isinstance(key, UnknownTopicOrPartitionError):
@@ -154,8 +149,7 @@ async def _answer_broker(
 def _resolve(
     snapshot: MetadataSnapshot, topics: Iterable[Any]
 ) -> dict[TopicPartition, PartitionKey | LogbusError]:
-    """Return the ``PartitionKey`` (topic id and number) of each requested partition, or the error
-    with which the broker refuses that partition."""
+    """Return for each requested partition its topic id and number, or the error that refuses it."""
     resolved: dict[TopicPartition, PartitionKey | LogbusError] = {}
     for topic in topics:
         view = snapshot.topics.get(topic.name)

@@ -1,11 +1,9 @@
-"""Handle IncrementalAlterConfigs 0-1: set and reset topic settings, and change items of list
-settings.
+"""Handle IncrementalAlterConfigs 0-1: change topic settings, and items of list settings.
 
-Clients send the request to any broker. The controller makes the changes, and other brokers forward
-the request to it. All changes of one resource (topic or broker) succeed or fail together. A broker
-reads its settings from its configuration file, so the handler refuses to change them. Only the
-rates of replication throttling are stored in ZooKeeper and can be changed.
-"""
+The controller makes the changes; other brokers forward the request to it. All changes of one
+resource (topic or broker) succeed or fail together. A broker reads its settings from its
+configuration file, so only the rates of replication throttling, stored in ZooKeeper, can be
+changed."""
 
 from __future__ import annotations
 
@@ -49,10 +47,10 @@ from broker_lite.wire.tables import IncrementalAlterConfigsResponse as Response
 from broker_lite.wire.tables import build
 
 LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
-"""Kafka's broker setting that throttles moves of replicas between data directories. logbus does not
-have it, because a broker of logbus has one data directory. Kafka's tools delete the setting after
-every reassignment, so its deletion succeeds without effect.
-"""
+"""Kafka's broker setting that throttles moves of replicas between data directories.
+
+A broker of logbus has one directory, so the setting does not exist. Kafka's tools delete it after
+every reassignment, so its deletion succeeds without effect."""
 
 Outcome = tuple[int, str | None]
 """The error code and error message of one resource (topic or broker) in the answer."""
@@ -96,8 +94,9 @@ async def _alter_all(parts: BrokerContext, request: RequestContext, message: Any
 
 
 async def _pass_on(parts: BrokerContext, request: RequestContext, message: Any) -> list[Outcome]:
-    """Forward the request to the controller, which authorizes it. Return the controller's answer:
-    the error code and message of each resource."""
+    """Forward the request to the controller, which authorizes it.
+
+    Return the error code and message of each resource."""
     request.access.leave_to_controller()
     call = IncrementalAlterConfigsRequest(
         tuple(
@@ -150,8 +149,7 @@ async def _alter(parts: BrokerContext, row: Any, validate_only: bool) -> None:
 
 
 async def _alter_broker(parts: BrokerContext, row: Any, validate_only: bool) -> None:
-    """Set or delete the rates of replication throttling of one broker, which ``row`` of the request
-    names."""
+    """Set or delete the replication throttling rates of the broker in the request's ``row``."""
     changes: dict[str, str | None] = {}
     for change in row.configs:
         is_deleted = change.config_operation == OPERATION_DELETE
@@ -183,8 +181,7 @@ def _changed(change: Any, present: dict[str, str]) -> str | None:
     """Return the new value of a setting; None if the change resets it to its default.
 
     ``present`` has the topic's current settings. Raises InvalidConfigError or InvalidRequestError
-    for an operation that the setting does not allow.
-    """
+    for an operation that the setting does not allow."""
     operation, name, value = change.config_operation, change.name, change.value
     if operation == OPERATION_DELETE:
         return None

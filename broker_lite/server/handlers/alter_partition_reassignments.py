@@ -1,9 +1,7 @@
 """Handle AlterPartitionReassignments 0-1: move partitions to other brokers.
 
-The controller serves the request. It answers when the reassignments are recorded in ZooKeeper.
-Clients follow their progress with ListPartitionReassignments. A partition without target replicas
-in the request means that its reassignment is cancelled.
-"""
+The controller answers when the reassignments are in ZooKeeper; ListPartitionReassignments shows
+their progress. A partition without target replicas in the request cancels its reassignment."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ _Topic = Response.ReassignableTopicResponse
 _Partition = _Topic.ReassignablePartitionResponse
 
 FACTOR_FROM = 1
-"""The first version of AlterPartitionReassignments with the field
-``allow_replication_factor_change``.
-"""
+"""The first version of this request with the field ``allow_replication_factor_change``."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

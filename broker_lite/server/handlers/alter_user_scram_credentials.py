@@ -1,10 +1,9 @@
 """Handle AlterUserScramCredentials 0: set and delete SCRAM credentials of users.
 
-Any broker writes credentials to ZooKeeper. With the salted passwords in a request, an eavesdropper
-could log in, so the broker accepts the request only over TLS or from its own machine. A tagged
-field of logbus (``wire/calls/users.py``) keeps a user's former password valid for a time; without
-it the new password replaces the former at once. All changes of one user succeed or fail together.
-"""
+Any broker writes them to ZooKeeper. With the salted passwords in a request, an eavesdropper could
+log in, so it is accepted only over TLS or from the broker's own machine. A tagged field of logbus
+(``wire/calls/users.py``) keeps a user's former password valid for a time. All changes of one user
+succeed or fail together."""
 
 from __future__ import annotations
 
@@ -111,8 +110,9 @@ def _mechanism(row: Any) -> ScramMechanism:
 def _credential(
     row: Any, mechanism: ScramMechanism, before: ScramCredential | None, now_ms: int
 ) -> ScramCredential:
-    """Return the new credential of a user. If the request keeps the former password valid for a
-    time, the credential also has the keys of that password."""
+    """Return the new credential of a user.
+
+    If the request keeps the former password valid for a time, it also has that password's keys."""
     if not ITERATIONS_MIN <= row.iterations <= ITERATIONS_MAX:
         raise UnacceptableCredentialError(
             f"user {row.name!r}: iterations={row.iterations}; "

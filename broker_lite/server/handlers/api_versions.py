@@ -1,10 +1,7 @@
-"""Handle ApiVersions 0-4: return the APIs that the broker serves, with their versions, and the
-cluster's features.
+"""Handle ApiVersions 0-4: return the served APIs with their versions, and the cluster's features.
 
-If the request has a later version, the answer is UNSUPPORTED_VERSION with the same list, in version
-0. A newer client then repeats the request in a version that the broker knows. The session stores
-the name of the client's software, for logs.
-"""
+A later version gets UNSUPPORTED_VERSION with the same list, in version 0; a newer client then
+repeats the request in a known version. The session stores the name of the client's software."""
 
 from __future__ import annotations
 
@@ -24,9 +21,9 @@ SOFTWARE_MAX = 100
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer with the list of APIs, even if the version of the request is unknown: a client sends
-    ApiVersions before it knows which versions the broker serves.
-    """
+    """Return the list of APIs, even to a request of an unknown version.
+
+    A client sends ApiVersions before it knows which versions the broker serves."""
     snapshot = parts.registry.snapshot
     here = snapshot.brokers.get(parts.broker_id)
     known = is_served(ApiKey.API_VERSIONS, request.api_version)

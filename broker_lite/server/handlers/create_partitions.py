@@ -1,9 +1,8 @@
 """Handle CreatePartitions 0-3: add partitions to topics. The controller serves the request.
 
-``count`` is the topic's new number of partitions. If it is not larger than the current number, the
-error is INVALID_PARTITIONS. As in Kafka, existing records stay in their partitions, while new
-records of the same key may go to other partitions.
-"""
+``count`` is the new number of partitions; INVALID_PARTITIONS if it is not larger than the current
+one. As in Kafka, records stay in their partitions, while new records of the same key may go to
+others."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Handle CreateTopics 2-7: create topics with a number of partitions or a replica assignment.
 
-The controller serves the request. It answers when the topics are in ZooKeeper and in this broker's
-metadata. logbus has no topic creation policies.
-"""
+The controller answers when the topics are in ZooKeeper and in its metadata snapshot. logbus has no
+topic creation policies."""
 
 from __future__ import annotations
 
@@ -81,9 +80,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _new_topic(row: Any) -> NewTopic:
-    """Return the topic that a request row asks for, after all checks that need no metadata. Raises
-    LogbusError for an invalid topic.
-    """
+    """Return the topic of a request's row, after all checks that need no metadata.
+
+    Raises LogbusError for an invalid topic."""
     if not is_valid_name(row.name):
         raise InvalidTopicError(
             f"topic name {row.name[:NAME_LENGTH_MAX]!r}: give 1 to {NAME_LENGTH_MAX} letters, "

@@ -1,8 +1,6 @@
 """Limit how long an administrative request waits for ZooKeeper or for followers.
 
-Handlers that change metadata or delete records use the limit. An operation that timed out may still
-take effect, so the client has to look at the metadata.
-"""
+An operation that timed out may still take effect, so the client has to look at the metadata."""
 
 from __future__ import annotations
 
@@ -13,9 +11,9 @@ from typing import TypeVar
 from broker_lite.errors import RequestTimedOutError
 
 WAIT_MS_MIN = 1000
-"""Minimum timeout (ms) of an administrative request. If a client asks for less, the broker waits
-this long: otherwise operations would fail that are about to succeed.
-"""
+"""Minimum timeout (ms) of an administrative request.
+
+With a shorter one, operations would fail that are about to succeed."""
 WAIT_MS_MAX = 60_000
 """Maximum timeout (ms) of an administrative request."""
 WAIT_MS = 30_000
@@ -25,9 +23,10 @@ T = TypeVar("T")
 
 
 async def within(timeout_ms: int, work: Awaitable[T], whom: str = "ZooKeeper") -> T:
-    """Wait for ``work`` and return its result. After ``timeout_ms``, raise RequestTimedOutError,
-    whose message says that ``whom`` did not confirm the change.
-    """
+    """Wait for ``work`` and return its result.
+
+    After ``timeout_ms``, raise RequestTimedOutError, whose message says that ``whom`` did not
+    confirm."""
     wait_ms = min(max(timeout_ms, WAIT_MS_MIN), WAIT_MS_MAX)
     try:
         return await asyncio.wait_for(work, wait_ms / 1000)

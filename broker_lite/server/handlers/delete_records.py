@@ -1,10 +1,8 @@
 """Handle DeleteRecords 0-2: delete the records of partitions before given offsets.
 
-The leader of a partition serves the request. Offset -1 stands for the high watermark. An offset
-above the high watermark gets OFFSET_OUT_OF_RANGE. The broker answers once every in-sync replica has
-deleted the records, or with REQUEST_TIMED_OUT. The next retention run deletes the files of segments
-that have no records left.
-"""
+The partition's leader serves the request. Offset -1 means the high watermark; a higher offset gets
+OFFSET_OUT_OF_RANGE. The broker answers once every in-sync replica has deleted the records, or with
+REQUEST_TIMED_OUT. The next retention run deletes the files of segments without records."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ _Partition = _Topic.DeleteRecordsPartitionResult
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Delete records of all partitions concurrently. Each partition has its own error in the
-    answer.
-    """
+    """Delete records of all partitions concurrently, each with its own error in the answer."""
     topics = []
     for topic in message.topics:
         rows = await asyncio.gather(

@@ -1,8 +1,7 @@
 """Handle DeleteTopics 1-6: delete topics by name, or from version 6 on by topic id.
 
-The controller serves the request. It answers when the topics are deleted in ZooKeeper. Brokers
-delete the log files afterwards.
-"""
+The controller answers when the topics are deleted in ZooKeeper. Brokers delete the log files
+later."""
 
 from __future__ import annotations
 

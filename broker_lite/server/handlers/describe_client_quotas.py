@@ -1,8 +1,6 @@
-"""Handle DescribeClientQuotas 0-1: return the quotas of the entities (users, client ids, IP
-addresses) that match a request.
+"""Handle DescribeClientQuotas 0-1: return the quotas of the entities that match a request.
 
-Any broker answers from its metadata snapshot.
-"""
+Entities are users, client ids and IP addresses. Any broker answers from its metadata snapshot."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from broker_lite.wire.tables import DescribeClientQuotasResponse as Response
 from broker_lite.wire.tables import build
 
 EXACT, OF_DEFAULT, ANY = 0, 1, 2
-"""Kafka's match types for the name of an entity: an exact name, the default entity, or any name."""
+"""Kafka's match types for an entity's name: an exact name, the default entity, any name."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

@@ -1,8 +1,6 @@
 """Handle DescribeCluster 0-2: return the cluster id, the controller and the live brokers.
 
-A request for endpoint type 2 (KRaft controllers) is refused, because logbus has none. The answer
-never lists fenced brokers.
-"""
+Endpoint type 2 (KRaft controllers) is refused: logbus has none. Fenced brokers are never listed."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
-"""Handle DescribeConfigs 1-4: return the settings of topics and of this broker, with their sources
-and descriptions.
+"""Handle DescribeConfigs 1-4: return settings with their sources and descriptions.
 
-Any broker describes topics. A broker describes only its own settings. These settings come from its
+Any broker describes topics; a broker describes only its own settings. These come from its
 configuration file and are read-only, except for the rates of replication throttling. logbus has no
-settings of loggers and no cluster-wide broker settings. Groups have no settings either; the answer
-for a group is an empty list.
-"""
+settings of loggers or groups and no cluster-wide broker settings; a group's answer is empty."""
 
 from __future__ import annotations
 
@@ -41,9 +38,7 @@ _Synonym = _Setting.DescribeConfigsSynonym
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Describe each resource (topic or broker) from the metadata snapshot. Each resource has its
-    own error in the answer.
-    """
+    """Describe each resource (topic or broker) from the metadata snapshot, with its own error."""
     return Response(results=[_describe(parts, request, row, message) for row in message.resources])
 
 

@@ -1,13 +1,11 @@
 """Handle DescribeGroups 0-6: return the state and the members of groups.
 
-The coordinator of a group serves the request. A group with offsets but no members has the state
-Empty. If it never had members, its protocol type is blank. A group that does not exist is Dead, and
-from version 6 on has the error GROUP_ID_NOT_FOUND, as in Kafka.
+The group's coordinator serves the request. A group with offsets but no members is Empty, with a
+blank protocol type if it never had members. A group that does not exist is Dead, from version 6 on
+with GROUP_ID_NOT_FOUND, as in Kafka.
 
-The answer has subscriptions and assignments only while the group is Stable. A group that this
-broker took over from a failed coordinator has the state PreparingRebalance until its members have
-contacted this broker.
-"""
+Subscriptions and assignments are shown only while the group is Stable. A group taken over from a
+failed coordinator is PreparingRebalance until its members have contacted this broker."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ NOT_FOUND_FROM = 6
 GROUPS_AT_ONCE = 10
 """Maximum number of groups of one request that are read from ZooKeeper at the same time."""
 PROTOCOL_NATIVE = "range"
-"""The assignment protocol that the description of a native group names. A native group coordinates
-through ZooKeeper.
-"""
+"""The assignment protocol shown for a native group, which coordinates through ZooKeeper."""
 
 _Group = Response.DescribedGroup
 

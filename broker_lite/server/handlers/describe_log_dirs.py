@@ -1,12 +1,9 @@
 """Handle DescribeLogDirs 1-4: return the sizes of this broker's replicas and of its file system.
 
-A broker has one data directory. So no replica is moving between directories (a future replica), and
-``offset_lag`` is always 0. If the data directory failed, the answer has KAFKA_STORAGE_ERROR. If the
-client lacks permission, the answer lists no directory, and from version 3 on has
-CLUSTER_AUTHORIZATION_FAILED.
-
-If a client of logbus asks with a tagged field, the answer also has this broker's state.
-"""
+A broker has one data directory, so no replica moves between directories (a future replica), and
+``offset_lag`` is always 0. A failed directory has KAFKA_STORAGE_ERROR. Without permission, no
+directory is listed, from version 3 on with CLUSTER_AUTHORIZATION_FAILED. A tagged field of logbus
+asks for this broker's state too."""
 
 from __future__ import annotations
 
@@ -27,9 +24,7 @@ _Partition = _Topic.DescribeLogDirsPartition
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Return the sizes of the requested partitions on this broker; of all partitions if ``topics``
-    is null, and of none if it is empty.
-    """
+    """Return the sizes of the requested partitions on this broker; with ``topics`` null, of all."""
     requested = None
     if not request.access.may(Operation.DESCRIBE, ResourceKind.CLUSTER, CLUSTER_NAME):
         return Response(error_code=ClusterAuthorizationError.code, results=[])

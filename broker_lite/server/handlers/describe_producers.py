@@ -1,8 +1,7 @@
-"""Handle DescribeProducers 0: return the idempotent and transactional producers of a partition,
-each with the first offset of its open transaction.
+"""Handle DescribeProducers 0: return the idempotent and transactional producers of a partition.
 
-As in Kafka, every replica of the partition answers, from its own log.
-"""
+Each has the first offset of its open transaction. As in Kafka, every replica answers, from its own
+log."""
 
 from __future__ import annotations
 

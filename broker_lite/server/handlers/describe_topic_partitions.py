@@ -1,8 +1,7 @@
 """Handle DescribeTopicPartitions 0: return topics with their partitions, in pages (KIP-966).
 
-Topics are sorted by name. The cursor in the answer names the first partition of the next page.
-logbus has no eligible leader replicas outside the ISR, so ``eligible_leader_replicas`` is empty.
-"""
+Topics are sorted by name; the cursor names the first partition of the next page. logbus has no
+eligible leader replicas outside the ISR, so ``eligible_leader_replicas`` is empty."""
 
 from __future__ import annotations
 
@@ -30,15 +29,12 @@ _Partition = _Topic.DescribeTopicPartitionsResponsePartition
 _Cursor = Response.Cursor
 
 PAGE_MAX = 2000
-"""Maximum number of partitions in one answer: the default of Kafka's
-``max.request.partition.size.limit``.
-"""
+"""Maximum number of partitions in one answer: Kafka's default
+``max.request.partition.size.limit``."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer from the metadata snapshot. Raises InvalidRequestError for a cursor with a negative
-    partition.
-    """
+    """Answer from the metadata snapshot. Raises InvalidRequestError for a negative partition."""
     snapshot, cursor = parts.registry.snapshot, message.cursor
     if cursor is not None and cursor.partition_index < 0:
         raise InvalidRequestError(

@@ -1,9 +1,7 @@
-"""Handle DescribeTransactions 0: return the state, the producer and the partitions of transactional
-ids.
+"""Handle DescribeTransactions 0: return state, producer and partitions of transactional ids.
 
-The transaction coordinator of a transactional id serves the request. As in Kafka, the answer lists
-partitions only while the transaction is open, and leaves out partitions of deleted topics.
-"""
+The id's transaction coordinator serves the request. As in Kafka, partitions are listed only while
+the transaction is open, without those of deleted topics."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Handle EndGroupOffsets, logbus API 10002: commit or drop the offsets that a transaction has
-stored as pending in a group.
+"""Handle EndGroupOffsets, logbus API 10002: commit or drop a transaction's offsets in a group.
 
-A transaction coordinator repeats the request to the group coordinator until it succeeds. The broker
-answers when ZooKeeper has confirmed the write.
-"""
+The transaction coordinator repeats the request to the group coordinator until it succeeds. The
+broker answers when ZooKeeper has confirmed the write."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ from broker_lite.wire.calls.group_transactions import (
 async def handle(
     parts: BrokerContext, request: RequestContext, message: EndGroupOffsetsRequest
 ) -> EndGroupOffsetsResponse:
-    """Commit or drop the offsets that the transaction has stored in the group. A client that is not
-    a broker gets an error.
-    """
+    """Commit or drop the transaction's offsets. A client that is not a broker gets an error."""
     try:
         if not request.is_broker:
             raise InvalidRequestError(

@@ -1,9 +1,7 @@
 """Handle EndTxn 0-5: commit or abort the transaction of a transactional id.
 
-The broker answers when the decision is committed to ``__transaction_state``, before the transaction
-markers are written. From version 5 on, the answer has the producer id and epoch for the next
-transaction.
-"""
+The broker answers when the decision is committed to ``__transaction_state``, before the markers are
+written. From version 5 on, the answer has the producer id and epoch for the next transaction."""
 
 from __future__ import annotations
 
@@ -19,9 +17,8 @@ from broker_lite.wire.error_codes import code_in_version
 from broker_lite.wire.tables import EndTxnResponse as Response
 
 BUMPS_EPOCH_FROM = 5
-"""The first version of EndTxn that raises the producer epoch at the end of each transaction
-(KIP-890).
-"""
+"""The first version of EndTxn that raises the producer epoch at the end of a transaction
+(KIP-890)."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

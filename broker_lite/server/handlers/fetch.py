@@ -1,17 +1,16 @@
-"""Handle Fetch 4-18: return records up to the high watermark or, with read_committed, up to the
-last stable offset.
+"""Handle Fetch 4-18: return records up to the high watermark or the last stable offset.
 
-The handler runs on the event loop's thread, without a task for each request. A fetch that finds no
-records waits until one of its replicas changes, or until ``max_wait_ms``.
+The last stable offset limits read_committed. A fetch that finds no records waits until one of its
+replicas changes, or until ``max_wait_ms``. It runs on the event loop's thread, without a task for
+each request.
 
 Records of the last minute are read on the event loop. A read thread prepares older records
-(``partitions/ranges.py``): it loads them into the page cache, checks CRCs for clients that do not
-check them, and converts column batches (logbus's own format) for clients that read only rows.
-Records that need no conversion are sent with ``sendfile``. The broker creates no fetch sessions.
+(``partitions/ranges.py``): it loads them into the page cache, checks CRCs for clients that do not,
+and converts column batches (logbus's own format) for clients that read only rows. Records that need
+no conversion are sent with ``sendfile``. The broker creates no fetch sessions.
 
-A follower serves a consumer only if the request has the replica id -2, and only up to the
-follower's own high watermark. ``partitions/follower_fetch.py`` answers the fetches of followers.
-"""
+A follower serves a consumer only if the request has the replica id -2, up to its own high
+watermark. ``partitions/follower_fetch.py`` answers the fetches of followers."""
 
 from __future__ import annotations
 
@@ -49,8 +48,9 @@ logger = logging.getLogger("logbus.fetch")
 def handle(
     parts: BrokerContext, request: RequestContext, frame: memoryview, reply: ResponseSlot
 ) -> None:
-    """Answer the fetch at once, or let it wait for records. Raises ProtocolError for a malformed
-    request."""
+    """Answer the fetch at once, or let it wait for records.
+
+    Raises ProtocolError for a malformed request."""
     message = wire.decode_request(frame, request.api_version, request.body_at)
     if message.replica_id >= 0:
         request.access.check_follower(message.replica_id)
@@ -62,9 +62,9 @@ def handle(
 def _follow(
     parts: BrokerContext, request: RequestContext, message: wire.FetchRequest, reply: ResponseSlot
 ) -> None:
-    """Pass a follower's fetch to ``FollowerFetches``. If the request has an earlier version than
-    logbus's brokers send, close the connection.
-    """
+    """Pass a follower's fetch to ``FollowerFetches``.
+
+    Close the connection if its version is older than logbus's brokers send."""
     if request.api_version < wire.CLIENT_VERSION:
         reply.refuse(
             f"a follower fetched with version {request.api_version}, not {wire.CLIENT_VERSION}"
@@ -78,16 +78,15 @@ def _follow(
 
 
 class _FetchRow(NamedTuple):
-    """One partition of a fetch request, with the local replica and the offset below which the
-    client may read, or the error to answer with."""
+    """One partition of a fetch: the local replica, or the error to answer with."""
 
     topic: wire.FetchTopic
     request: wire.FetchPartition
     replica: Replica | None = None
     error: LogbusError | None = None
     diverging: OffsetAndEpoch | None = None
-    """If the log differs from the records that the client has read before: the offset and leader
-    epoch from which on it differs; otherwise None."""
+    """The offset and leader epoch from which on the log differs from what the client has read, or
+    None."""
     end_offset: int = NO_OFFSET
     """The offset below which the client may read."""
 
@@ -160,9 +159,9 @@ class _ConsumerFetch:
         self._waits_since_ms = 0
 
     def assess(self) -> None:
-        """Answer the fetch if there are records or errors, else let it wait. During the wait, each
-        change of a replica calls this method again.
-        """
+        """Answer the fetch if there are records or errors, else let it wait.
+
+        During the wait, each change of a replica calls this method again."""
         if self._done:
             return
         if not self._reply.is_open:
@@ -186,17 +185,16 @@ class _ConsumerFetch:
             self._collect(rows, min_bytes if may_wait else 0)
 
     def _authorize(self) -> None:
-        """Authorize the request. This is repeated after each wait, so that a revoked permission
-        takes effect at once.
-        """
+        """Authorize the request, again after each wait, so that a revoked permission takes
+        effect."""
         self._denied = self._request.access.denied_topics(
             self._message.topics, self._parts.registry.snapshot.topics_by_id
         )
 
     def _waits_for_a_log(self) -> bool:
-        """Return whether the log of a requested partition is being created. If so, ``assess`` is
-        called again when the log exists.
-        """
+        """Return whether the log of a requested partition is being created.
+
+        If so, ``assess`` is called again when the log exists."""
         by_id, defer = self._request.api_version >= BY_TOPIC_ID, self._parts.replicas.defer
         return any(
             defer(topic.topic_id if by_id else topic.name, row.partition, by_id, self.assess)
@@ -231,9 +229,9 @@ class _ConsumerFetch:
         return rows
 
     def _check_role(self, replica: Replica, request: wire.FetchPartition) -> None:
-        """Raise the error of ``Replica.check_leader``, unless the replica is a follower and the
-        client accepts answers from followers (replica id ``ANY_REPLICA``).
-        """
+        """Raise the error of ``Replica.check_leader``, unless a follower may serve the client.
+
+        It may if the client asks with the replica id ``ANY_REPLICA``."""
         try:
             replica.check_leader(request.current_leader_epoch)
         except NotLeaderError:
@@ -281,11 +279,9 @@ class _ConsumerFetch:
     # Methods that read the records.
 
     def _collect(self, rows: list[_FetchRow], min_bytes: int = 0) -> None:
-        """Read the records and answer: recent records on the event loop, others on a read thread.
+        """Read the records and answer: recent ones on the event loop, others on a read thread.
 
-        If the records are all recent and have fewer than ``min_bytes`` bytes, let the fetch wait
-        instead.
-        """
+        Recent records of fewer than ``min_bytes`` bytes in all let the fetch wait instead."""
         now_ms = self._parts.clock.monotonic_ms()
         indexed: list[tuple[int, ranges.WantedRange]] = []
         is_quick = True
@@ -328,9 +324,7 @@ class _ConsumerFetch:
         limit: int,
         transcoded_max: int = ranges.TRANSCODED_BYTES_MAX,
     ) -> None:
-        """Read the records on a read thread, and answer. ``limit`` is the maximum number of bytes,
-        for all partitions together.
-        """
+        """Read at most ``limit`` bytes for all partitions on a read thread, and answer."""
         to_read = [one for _, one in indexed]
 
         def read() -> list[ranges.Prepared]:
@@ -409,9 +403,9 @@ class _ConsumerFetch:
                 replica.report_corruption(prepared.error_offset, prepared.error)
 
     def _judged(self, row: _FetchRow, prepared: ranges.Prepared) -> ranges.Prepared:
-        """Return ``prepared``, the ranges that the read returned, or its error. If the read failed
-        and the replica no longer leads, return the error of ``_check_role`` instead: the log may
-        have been truncated during the read."""
+        """Return ``prepared``, or, after an error, that of a replica that no longer leads.
+
+        The log may then have been truncated during the read."""
         assert row.replica is not None
         if prepared.error is not None:
             try:
@@ -498,17 +492,16 @@ class _ConsumerFetch:
 
 
 def _file_bytes(parts: BrokerContext, message: wire.FetchRequest) -> int:
-    """Return how many bytes the client may read itself from the log files. Return 0 if the client
-    runs on another machine or the broker does not allow local reads.
-    """
+    """Return how many bytes the client may read itself from the log files.
+
+    It is 0 if the client runs on another machine or the broker does not allow local reads."""
     if not message.machine or not parts.config.allows_local_reads:
         return 0
     return message.file_bytes if message.machine == machine_id() else 0
 
 
 class _OutOfRange(OffsetOutOfRangeError):
-    """An OffsetOutOfRangeError together with the replica. The answer reports the replica's valid
-    offsets."""
+    """An OffsetOutOfRangeError with the replica, whose valid offsets the answer reports."""
 
     def __init__(self, replica: Replica, offset: int) -> None:
         super().__init__(f"{replica} has no offset {offset}")
@@ -516,12 +509,10 @@ class _OutOfRange(OffsetOutOfRangeError):
 
 
 def _diverging(log: Log, request: wire.FetchPartition) -> OffsetAndEpoch | None:
-    """Return the offset and leader epoch from which on the log differs from the records that the
-    client has read; None if it does not differ.
+    """Return from where on the log differs from the records that the client has read, or None.
 
     After an unclean election, the log may lack records that the client has read. A client that
-    sends no last fetched epoch notices this only if its offset is out of range.
-    """
+    sends no last fetched epoch notices this only if its offset is out of range."""
     epoch, offset = request.last_fetched_epoch, request.fetch_offset
     if epoch == NO_EPOCH or offset < log.log_start_offset:
         return None

@@ -1,14 +1,12 @@
 """Handle FindCoordinator 0-4: return the broker that coordinates a group or a transactional id.
 
-Every broker computes the coordinator of a group from the live brokers, with the same result. When a
-broker joins or leaves, only groups of that broker move. The coordinator of a transactional id is
-the leader of its partition of ``__transaction_state``. The controller creates that topic at the
-first request.
+Every broker computes a group's coordinator from the live brokers, with the same result. When a
+broker joins or leaves, only groups of that broker move. A transactional id's coordinator leads its
+partition of ``__transaction_state``, a topic that the controller creates at the first request.
 
-While any broker of the cluster does not support transactions, requests for transactional ids fail
-with TRANSACTIONAL_ID_AUTHORIZATION_FAILED. It is the only error that all clients treat as fatal;
-librdkafka retries after every other error until its timeout.
-"""
+While a broker of the cluster does not support transactions, requests for transactional ids fail
+with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the only error that all clients treat as fatal;
+librdkafka retries after every other error until its timeout."""
 
 from __future__ import annotations
 
@@ -41,8 +39,10 @@ from broker_lite.wire.tables import build
 BATCHED_FROM = 4
 """The first version of FindCoordinator whose requests name several groups or transactional ids."""
 STATE_PARTITIONS = 6
-"""Number of partitions of ``__transaction_state``. More partitions would spread the coordination
-over more brokers. With fewer, more transactions share each flush."""
+"""Number of partitions of ``__transaction_state``.
+
+More would spread the coordination over more brokers; with fewer, more transactions share each
+flush."""
 STATE_CONFIG = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
@@ -50,18 +50,16 @@ STATE_CONFIG = {
     "unclean.leader.election.enable": "false",
     "segment.bytes": str(32 << 20),
 }
-"""Topic settings of ``__transaction_state``. The segments are small because of the way in which the
-broker compacts the topic: it copies the state to the end of the log and deletes whole segments
-before the copy.
-"""
+"""Topic settings of ``__transaction_state``.
+
+The segments are small, because the broker compacts the topic by a copy of the state to the end of
+the log, and then deletes the whole segments before the copy."""
 CREATION_WAIT_MS = 5000
 """Maximum time (ms) for which a request waits for the creation of ``__transaction_state``."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer from the metadata snapshot. Only the creation of ``__transaction_state`` needs
-    ZooKeeper.
-    """
+    """Answer from the metadata snapshot; only a new ``__transaction_state`` needs ZooKeeper."""
     batched = request.api_version >= BATCHED_FROM
     rows = []
     for key in message.coordinator_keys if batched else [message.key]:

@@ -1,10 +1,8 @@
 """Forward a request to the controller, for APIs that clients send to any broker.
 
-The client gets the controller's answer. If the controller is unknown, was replaced or does not
-answer, the client gets NOT_CONTROLLER and retries. A broker never forwards a request that another
-broker has forwarded. Otherwise two brokers with stale metadata could forward a request to each
-other for ever.
-"""
+The client gets the controller's answer, or NOT_CONTROLLER if the controller is unknown, was
+replaced or does not answer; it then retries. A forwarded request is never forwarded again: two
+brokers with stale metadata could do so for ever."""
 
 from __future__ import annotations
 
@@ -19,8 +17,7 @@ from broker_lite.wire.api import Call, decode_call, encode_call
 from broker_lite.wire.calls.envelope import EnvelopeRequest
 
 CHECK_S = 0.1
-"""While a forwarded request waits for the controller's answer: seconds between two checks whether
-another broker has become controller."""
+"""Seconds between two checks whether another broker has become controller during the wait."""
 
 T = TypeVar("T")
 
@@ -28,13 +25,11 @@ T = TypeVar("T")
 async def ask_controller(
     parts: BrokerContext, call: Call[T], request: RequestContext | None = None
 ) -> T:
-    """Send ``call`` to the controller and return its answer. Raises NotControllerError if no
-    controller answers.
+    """Send ``call`` to the controller and return its answer.
 
-    ``request`` is the client's request. If this broker has an authorizer, the call is sent in an
+    ``request`` is the client's request. If this broker has an authorizer, the call goes in an
     Envelope (KIP-590) with the client's principal and address, so that the controller can authorize
-    the client.
-    """
+    it. Raises NotControllerError if no controller answers."""
     if request is None or not request.access.is_checked:
         return await _send(parts, call)
     session = request.session

@@ -12,9 +12,7 @@ from broker_lite.wire.tables import HeartbeatResponse as Response
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Restart the member's session timeout. While the group rebalances, answer with
-    REBALANCE_IN_PROGRESS.
-    """
+    """Restart the member's session timeout. During a rebalance, answer REBALANCE_IN_PROGRESS."""
 
     def heartbeat(token: int) -> ev.Heartbeat:
         return ev.Heartbeat(

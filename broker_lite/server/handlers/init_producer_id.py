@@ -1,10 +1,8 @@
 """Handle InitProducerId 0-5: return the producer id and epoch with which a producer writes.
 
-Any broker serves a producer without a transactional id. As in Kafka, such a producer always gets a
-new producer id with epoch 0. The transaction coordinator serves a producer with a transactional id.
-It fences the former producer of that transactional id, aborts the former producer's open
-transaction, and answers with the next epoch.
-"""
+Any broker serves a producer without a transactional id, which always gets a new id with epoch 0, as
+in Kafka. For a transactional id, its coordinator fences the former producer, aborts that producer's
+open transaction, and answers with the next epoch."""
 
 from __future__ import annotations
 
@@ -24,9 +22,8 @@ from broker_lite.wire.tables import InitProducerIdResponse as Response
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Answer with a producer id and epoch.
 
-    A producer without a transactional id gets a producer id from the block that this broker has
-    reserved. Only the reservation of the next block needs ZooKeeper.
-    """
+    Without a transactional id, the producer id comes from the block that this broker has reserved;
+    only the reservation of the next block needs ZooKeeper."""
     try:
         if message.transactional_id is None:
             if not request.access.may_write_any_topic():
@@ -49,9 +46,10 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _expected(message: Any) -> tuple[int, int] | None:
-    """Return the current producer id and epoch of a producer that recovers from an error (KIP-360);
-    None for a new producer. Requests before version 3 do not have these fields.
-    """
+    """Return the producer id and epoch of a producer that recovers from an error (KIP-360), or
+    None.
+
+    None stands for a new producer. Requests before version 3 do not have these fields."""
     producer_id, epoch = message.producer_id, message.producer_epoch
     if producer_id == NO_PRODUCER and epoch == NO_EPOCH:
         return None

@@ -1,9 +1,7 @@
-"""Handle JoinBatch, logbus API 10003: a task attempt of a Spark query with the exactly-once sink
-begins to write a batch.
+"""Handle JoinBatch, logbus API 10003: a task attempt of a Spark query begins to write a batch.
 
-The answer has the producer id and epoch for the attempt, or tells that the batch is already
-committed.
-"""
+The query has the exactly-once sink. The answer has the producer id and epoch for the attempt, or
+tells that the batch is already committed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Handle JoinGroup 0-9: let a member join a Kafka consumer group, or join it again. A rebalance
-follows.
+"""Handle JoinGroup 0-9: let a member join a Kafka consumer group, which starts a rebalance.
 
 The answer waits until all members have joined, at most for the rebalance timeout. From version 4
-on, a member without an id first gets an id, and sends a second request with it (KIP-394).
-"""
+on, a member without an id first gets one, and sends a second request with it (KIP-394)."""
 
 from __future__ import annotations
 
@@ -19,23 +17,17 @@ from broker_lite.wire.tables import JoinGroupResponse as Response
 from broker_lite.wire.tables import build
 
 REBALANCE_TIMEOUT_FROM = 1
-"""The first version of JoinGroup whose requests have a rebalance timeout. In earlier versions, the
-session timeout serves as rebalance timeout."""
+"""The first version of JoinGroup with a rebalance timeout; before, the session timeout serves."""
 TWICE_FROM = 4
-"""The first version of JoinGroup in which a member without an id must send a second request, with
-the id that it got."""
+"""The first version of JoinGroup in which a member without an id must send a second request."""
 NULLABLE_PROTOCOL_FROM = 7
 """The first version of JoinGroup whose answer may have a null protocol name."""
 SKIP_ASSIGNMENT_FROM = 9
-"""The first version of JoinGroup whose answer can tell the group's leader not to compute an
-assignment.
-"""
+"""The first version whose answer can tell the group's leader not to compute an assignment."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer with the outcome of the rebalance, or with a member id for a second JoinGroup
-    request.
-    """
+    """Answer with the outcome of the rebalance, or with a member id for a second request."""
     version = request.api_version
     has_timeout = version >= REBALANCE_TIMEOUT_FROM
     client_id = request.client_id or "consumer"

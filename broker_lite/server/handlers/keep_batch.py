@@ -1,6 +1,6 @@
-"""Handle KeepBatch, logbus API 10005: a task attempt of a Spark query with the exactly-once sink
-reports that it is still writing.
-"""
+"""Handle KeepBatch, logbus API 10005: a task attempt of a Spark query is still writing a batch.
+
+The query has the exactly-once sink."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from broker_lite.wire.calls.sinks import KeepBatchRequest, SinkResponse
 async def handle(
     parts: BrokerContext, request: RequestContext, message: KeepBatchRequest
 ) -> SinkResponse:
-    """Restart the timeout of the sink. After that timeout without a report, the coordinator aborts
-    the batch.
-    """
+    """Restart the sink's timeout, after which the coordinator aborts the batch."""
     try:
         request.access.check_transactional_id(message.sink)
         result = await parts.transactions.ask_sink(

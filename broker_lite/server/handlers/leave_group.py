@@ -1,8 +1,7 @@
 """Handle LeaveGroup 0-5: remove members from a Kafka group.
 
 From version 3 on, a request may name several members, by member id or instance id. Operators use
-instance ids, because static members do not leave their group when they shut down.
-"""
+instance ids, because static members do not leave when they shut down."""
 
 from __future__ import annotations
 
@@ -20,9 +19,7 @@ BATCHED_FROM = 3
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Remove the members that a LeaveGroup request names from their group. Each member has its own
-    error in the answer. If the request fails for the whole group, all members get the same
-    error."""
+    """Remove the named members from their group, each with its own error in the answer."""
     batched = request.api_version >= BATCHED_FROM
     leavers = [Leaver(message.member_id)]
     if batched:

@@ -1,9 +1,7 @@
-"""Handle ListConfigResources 0-1: list the resources that have settings, which in logbus are topics
-and brokers.
+"""Handle ListConfigResources 0-1: list the resources that have settings: topics and brokers.
 
-Version 0 asks only for client metrics subscriptions. logbus has none, so that list is empty. Groups
-and broker loggers have no settings in logbus and are not listed.
-"""
+Version 0 asks only for client metrics subscriptions, of which logbus has none. Groups and broker
+loggers have no settings in logbus."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from broker_lite.wire.tables import ListConfigResourcesResponse as Response
 from broker_lite.wire.tables import build
 
 TYPES_FROM = 1
-"""The first version whose requests list resource types. An empty list means topics and brokers."""
+"""The first version whose requests list resource types; an empty list means topics and brokers."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

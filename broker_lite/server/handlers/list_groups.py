@@ -1,10 +1,9 @@
 """Handle ListGroups 0-5: list the groups that this broker coordinates.
 
-A client sends the request to every broker. A group with offsets but no members has the state Empty.
-If the group never had members, its protocol type is blank, as in Kafka. A group that this broker
-took over from a failed coordinator has the state PreparingRebalance until its members contact this
-broker. Native groups, whose members coordinate through ZooKeeper, have the type "Native".
-"""
+A client sends the request to every broker. A group with offsets but no members is Empty, with a
+blank protocol type if it never had members, as in Kafka. A group taken over from a failed
+coordinator is PreparingRebalance until its members contact this broker. Native groups, whose
+members coordinate through ZooKeeper, have the type "Native"."""
 
 from __future__ import annotations
 
@@ -26,9 +25,9 @@ TYPES = {znodes.KIND_KAFKA: "Classic", znodes.KIND_NATIVE: "Native"}
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """List the groups that pass the filters by state and type. Filters ignore case, and an empty
-    filter passes all groups.
-    """
+    """List the groups that pass the filters by state and type.
+
+    Filters ignore case, and an empty filter passes all groups."""
     # Check a permission before anything else: the dispatcher drops the answer of a handler that
     # has checked none, even an error answer.
     request.access.visible(ResourceKind.GROUP, ())

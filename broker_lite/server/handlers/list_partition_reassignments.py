@@ -1,8 +1,7 @@
-"""Handle ListPartitionReassignments 0: list the partitions whose reassignment is in progress.
+"""Handle ListPartitionReassignments 0: list the partitions that are being reassigned.
 
-Any broker answers from its metadata snapshot. The field ``replicas`` has both the old and the new
-replicas. Partitions without a reassignment are left out.
-"""
+Any broker answers from its metadata snapshot. ``replicas`` has both the old and the new
+replicas."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """Handle ListTransactions 0-2: list the transactional ids that this broker coordinates.
 
-A client sends the request to every broker. Filters select transactional ids by state, producer id
-and age of the open transaction (KIP-994). A further filter is a regular expression that must match
-the whole transactional id (KIP-1152). Each open task attempt of a Spark query with the exactly-once
-sink has a row of its own, with the sink's transactional id and the attempt's producer id.
-"""
+A client sends the request to every broker. Filters select by state, producer id, age of the open
+transaction (KIP-994), and a regular expression for the whole id (KIP-1152). Each open task attempt
+of a Spark query with the exactly-once sink has a row, with the sink's transactional id and the
+attempt's producer id."""
 
 from __future__ import annotations
 
@@ -69,9 +68,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 def _matching(names: list[str], pattern: str | None) -> set[str]:
     """Return the names that the regular expression ``pattern`` matches as a whole.
 
-    RE2 needs time linear in the length of a name, so no pattern can block the broker. Raises
-    InvalidRegularExpressionError if RE2 does not accept the pattern.
-    """
+    RE2 needs time linear in a name's length, so no pattern can block the broker. Raises
+    InvalidRegularExpressionError if RE2 does not accept the pattern."""
     if not pattern or not names:
         return set(names)
     # Import pyarrow only for a pattern. It has RE2, which Kafka uses for these patterns too.

@@ -1,9 +1,8 @@
 """Handle Metadata 0-12: return the live brokers, the controller, and topics with their leaders.
 
-A client requests topics by name or id. With ``auto.create.topics.enable``, requested topics that do
-not exist are created first. An unknown topic has its own error in the answer, and so has a
-partition without a live leader. If an election is due, the answer waits for it.
-"""
+A client requests topics by name or id. With ``auto.create.topics.enable``, missing ones are created
+first. An unknown topic has its own error in the answer, and so has a partition without a live
+leader. If an election is due, the answer waits for it."""
 
 from __future__ import annotations
 
@@ -41,28 +40,24 @@ _Topic = Response.MetadataResponseTopic
 _Partition = _Topic.MetadataResponsePartition
 
 NOTICE_S = 0.01
-"""Seconds for which each Metadata request of a third-party client waits, so that this broker
-notices the death of another broker before it answers. When a broker is killed, the kernel closes
-its connections one by one. A client may notice that up to 6 ms before other brokers do, and
-franz-go then asks for metadata within 0.5 ms.
-"""
+"""Seconds for which a Metadata request of a third-party client waits before it is answered.
+
+In this time, this broker notices the death of another: the kernel closes a killed broker's
+connections one by one, so a client may notice up to 6 ms before other brokers do, and franz-go then
+asks for metadata within 0.5 ms."""
 ALL_WHEN_EMPTY_UNTIL = 0
-"""The last version of Metadata in which an empty list asks for all topics. In later versions a null
-list asks for them.
-"""
+"""The last version of Metadata in which an empty list, instead of null, asks for all topics."""
 NULL_NAME_FROM = 12
 """The first version of Metadata in which an answer about a topic id may leave out the name."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer from the metadata snapshot. Only the creation of topics needs ZooKeeper.
+    """Answer from the metadata snapshot, after elections that are due; new topics need ZooKeeper.
 
-    A client asks for metadata when a leader's connection closes, often before the controller has
-    elected another leader. If the answer named the dead leader, the client would connect to a
-    closed port and retry after a backoff. The handler therefore waits for elections that are due.
-    Only logbus's own clients send no ApiVersions. They retry at once, so they do not wait
-    ``NOTICE_S``.
-    """
+    A client asks for metadata when a leader's connection closes, often before the next election. If
+    the answer named the dead leader, the client would connect to a closed port and retry after a
+    backoff. Only logbus's own clients send no ApiVersions; they retry at once, so they do not wait
+    ``NOTICE_S``."""
     if request.session.software and len(parts.registry.snapshot.brokers) > 1:
         await asyncio.sleep(NOTICE_S)
     requested, access = message.topics, request.access
@@ -106,9 +101,7 @@ def brokers(
 ) -> list[Any]:
     """Return the live brokers that have the listener, each as a message of type ``kind``.
 
-    This broker is always included, even while it is not registered in ZooKeeper. ``id_field`` is
-    the name of the message's field for the broker id.
-    """
+    This broker is always included. ``id_field`` names the message's field for the broker id."""
     endpoints: dict[int, tuple[Endpoint, str | None]] = {
         parts.broker_id: (parts.listeners.get(listener, parts.endpoint), parts.config.rack or None)
     }
@@ -125,9 +118,7 @@ def brokers(
 def node_endpoints(
     snapshot: MetadataSnapshot, listener: str, leaders: Iterable[int]
 ) -> list[NodeEndpoint]:
-    """Return the addresses, on the listener, of those brokers among ``leaders`` that are live and
-    have the listener.
-    """
+    """Return the addresses on the listener of the live brokers among ``leaders``."""
     endpoints = []
     for broker_id in sorted(set(leaders)):
         view = snapshot.brokers.get(broker_id)
@@ -138,9 +129,7 @@ def node_endpoints(
 
 
 def controller(snapshot: MetadataSnapshot) -> int:
-    """Return the controller's broker id; -1 if the controller is not live, after which clients
-    retry.
-    """
+    """Return the controller's broker id; -1, after which clients retry, if it is not live."""
     return snapshot.controller_id if snapshot.controller_id in snapshot.brokers else NO_BROKER
 
 

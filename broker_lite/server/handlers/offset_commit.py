@@ -1,18 +1,14 @@
-"""Handle OffsetCommit 0-9: write a group's offsets to ZooKeeper. The group's coordinator serves the
-request.
+"""Handle OffsetCommit 0-9: write a group's offsets to ZooKeeper, as the group's coordinator.
 
-The broker answers when ZooKeeper has confirmed the write. While a group has members, only its
-members may commit, in the current generation. Otherwise any client may commit, without a
-generation.
+The broker answers when ZooKeeper has confirmed the write. While a group has members, only they may
+commit, in the current generation. Otherwise any client may, without a generation.
 
 A logbus client sends each topic's id in a tagged field. If the topic was deleted and created anew
-since, the commit fails with UNKNOWN_TOPIC_ID. Without a topic id, the commit applies to the current
-topic of that name.
+since, the commit fails with UNKNOWN_TOPIC_ID. Without an id, the current topic of that name is
+meant.
 
-The retention time in versions 2-4 and the commit time in version 1 are ignored. Offsets are kept
-until their group or topic is deleted, or until the group has been empty for longer than the
-broker's offset retention.
-"""
+Retention and commit times in versions 1-4 are ignored. Offsets are kept until their group or topic
+is deleted, or the group has been empty for longer than the broker's offset retention."""
 
 from __future__ import annotations
 
@@ -29,9 +25,7 @@ _Topic = Response.OffsetCommitResponseTopic
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Commit the offset of each partition. If some partitions are refused, the others are committed
-    all the same.
-    """
+    """Commit the offset of each partition, even if others are refused."""
     access = request.access
 
     def check_access(topic: str) -> None:

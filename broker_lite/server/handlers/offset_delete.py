@@ -1,10 +1,8 @@
-"""Handle OffsetDelete 0: delete a group's offsets of given partitions. The group's coordinator
-serves the request.
+"""Handle OffsetDelete 0: delete a group's offsets of given partitions, as the group's coordinator.
 
-As in Kafka, a partition without an offset is no error. If a member of the group subscribes to a
-topic, that topic's offsets are kept (GROUP_SUBSCRIBED_TO_TOPIC). If the coordinator does not know
-the members' subscriptions, all offsets are kept (NON_EMPTY_GROUP).
-"""
+As in Kafka, a partition without an offset is no error. Offsets of a topic to which a member
+subscribes are kept (GROUP_SUBSCRIBED_TO_TOPIC); if the coordinator does not know the subscriptions,
+all are kept (NON_EMPTY_GROUP)."""
 
 from __future__ import annotations
 
@@ -33,9 +31,8 @@ _Partition = _Topic.OffsetDeleteResponsePartition
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Delete the offsets. If the group itself has an error, it is the error of the whole request;
-    otherwise each partition has its own error in the answer.
-    """
+    """Delete the offsets. An error of the group is the request's; else each partition has its
+    own."""
     requested = {
         TopicPartition(topic.name, row.partition_index)
         for topic in message.topics

@@ -1,13 +1,9 @@
-"""Handle OffsetFetch 1-8: read committed offsets of groups from ZooKeeper. Any broker serves the
-request.
+"""Handle OffsetFetch 1-8: read committed offsets of groups from ZooKeeper, on any broker.
 
-Requests of version 8 name several groups. As in Kafka, a requested partition without an offset has
-offset -1 in the answer. With ``require_stable``, a partition for which an open transaction has a
-pending offset gets UNSTABLE_OFFSET_COMMIT.
-
-A logbus client asks for topic ids and commit times with a tagged field. If an offset belongs to a
-deleted topic of the same name, this client gets the deleted topic's id and no offset.
-"""
+Version 8 names several groups. As in Kafka, a requested partition without an offset has offset -1.
+With ``require_stable``, a partition for which an open transaction has a pending offset gets
+UNSTABLE_OFFSET_COMMIT. A logbus client asks for topic ids and commit times with a tagged field; if
+an offset belongs to a deleted topic of the same name, it gets that topic's id and no offset."""
 
 from __future__ import annotations
 
@@ -101,8 +97,7 @@ async def _read(
 
     ``topics`` of None means all partitions whose topic the client may describe. With ``is_stable``,
     partitions with pending offsets get an error. With ``with_former``, an offset of a deleted topic
-    is returned as offset -1 with that topic's id.
-    """
+    is returned as offset -1 with that topic's id."""
     requested = None
     if topics is not None:
         requested = [TopicPartition(t.name, index) for t in topics for index in t.partition_indexes]

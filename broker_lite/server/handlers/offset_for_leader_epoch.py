@@ -1,9 +1,8 @@
 """Handle OffsetForLeaderEpoch 2-4: return the end offset of a leader epoch in a partition's log.
 
-With this request, consumers detect that a log was truncated. The handler reads the leader epoch
-cache, not the log. For an unknown epoch, the answer has epoch -1 and offset -1. Followers do not
-need the request, because the answers to their fetches show divergence.
-"""
+By it, consumers detect that a log was truncated. The handler reads the leader epoch cache, not the
+log. An unknown epoch gets epoch -1 and offset -1. Followers learn of divergence from their
+fetches."""
 
 from __future__ import annotations
 
@@ -20,9 +19,7 @@ _Topic = Response.OffsetForLeaderTopicResult
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Look up the leader epoch of each partition. Each partition has its own error in the
-    answer.
-    """
+    """Look up the leader epoch of each partition, each with its own error in the answer."""
     return Response(
         topics=[
             build(

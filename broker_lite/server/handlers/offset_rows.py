@@ -1,6 +1,4 @@
-"""Check the offsets in OffsetCommit and TxnOffsetCommit requests, and build the rows of the
-answers.
-"""
+"""Check the offsets in OffsetCommit and TxnOffsetCommit requests, and build the answers' rows."""
 
 from __future__ import annotations
 
@@ -31,19 +29,15 @@ class OffsetRows:
     codes: dict[TopicPartition, int] = field(default_factory=dict)
     """The error code of each partition in ``offsets``, set once the offsets were stored."""
     refused: dict[tuple[TopicPartition, str], int] = field(default_factory=dict)
-    """The error code of each partition whose offset is refused, by partition and the topic id that
-    the client sent."""
+    """The error codes of refused offsets, by partition and the topic id that the client sent."""
 
     @classmethod
     def checked(
         cls, parts: BrokerContext, message: Any, check_access: Callable[[str], None]
     ) -> OffsetRows:
-        """Check the offsets in a commit request. Return them, divided into those that may be stored
-        and those that are refused.
+        """Divide the offsets in a commit request into those that may be stored and refused ones.
 
-        ``check_access`` raises LogbusError if the client may not commit offsets of the topic with
-        this name.
-        """
+        ``check_access`` raises LogbusError if the client may not commit offsets of a topic."""
         rows = cls(message)
         for topic in message.topics:
             topic_id = own_tag(topic) or NULL_TOPIC_ID
@@ -57,20 +51,18 @@ class OffsetRows:
         return rows
 
     def stored(self, results: Mapping[TopicPartition, LogbusError | None]) -> None:
-        """Set the error code of each partition from the result of storing its offset. None is
-        success.
-        """
+        """Set the error code of each partition from the result of storing its offset; None is
+        success."""
         for key, failure in results.items():
             self.codes[key] = NO_ERROR if failure is None else wire_code(failure)
 
     def failed(self, code: int) -> None:
-        """Give all partitions in ``offsets`` the error code ``code``, because the whole commit
-        failed."""
+        """Give all partitions in ``offsets`` the error code ``code``: the whole commit failed."""
         self.codes = dict.fromkeys(self.offsets, code)
 
     def answer(self, topic_kind: Any, partition_kind: Any) -> list[Any]:
-        """Return the list of topics for the answer, as messages of type ``topic_kind``, with the
-        error code of each partition."""
+        """Return the answer's topics (messages of type ``topic_kind``) with each partition's error
+        code."""
         return [
             build(
                 topic_kind,
@@ -98,8 +90,7 @@ def _checked_offset(
     """Return one partition's offset from the request, with the topic's id and the commit time.
 
     ``topic_id`` is the id that the client sent, or NULL_TOPIC_ID. Raises UnknownTopicIdError,
-    UnknownTopicOrPartitionError, InvalidRequestError or OffsetMetadataTooLargeError.
-    """
+    UnknownTopicOrPartitionError, InvalidRequestError or OffsetMetadataTooLargeError."""
     topic = parts.registry.snapshot.topics.get(key.topic)
     if topic is not None and topic_id not in (NULL_TOPIC_ID, topic.topic_id):
         raise UnknownTopicIdError(

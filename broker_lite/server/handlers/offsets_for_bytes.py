@@ -1,17 +1,13 @@
-"""Handle OffsetsForBytes, logbus API 10000: given an offset and a number of bytes, return the end
-offset of the range that begins there and has at most so many stored bytes.
+"""Handle OffsetsForBytes, logbus API 10000: return where a range of so many stored bytes ends.
 
-With this request, Spark planning divides a log into ranges of similar size. The answer comes from
-the sparse offset index. End offsets are boundaries of batches, at most the high watermark or, with
-read_committed, the last stable offset. A range has at least one batch if there is one.
+The request names the range's first offset and its maximum bytes. Spark planning so divides a log
+into ranges of similar size. The answer comes from the sparse offset index. End offsets are
+boundaries of batches, at most the high watermark or, with read_committed, the last stable offset. A
+range has at least one batch if there is one.
 
-The answer also has the latest offset, as from ListOffsets, so that one request is enough to plan a
-whole log. A client of an earlier version does not ask for the latest offset and gets an answer
-without it.
-
-Consumers skip a batch with a damaged header by this request: for the offset of such a batch, the
-answer is the next readable offset.
-"""
+The answer also has the latest offset, as from ListOffsets, so that one request plans a whole log;
+clients of earlier versions do not get it. For the offset of a batch with a damaged header, the
+answer is the next readable offset, at which consumers continue."""
 
 from __future__ import annotations
 
@@ -29,8 +25,7 @@ from broker_lite.wire.fetch import READ_COMMITTED
 async def handle(
     parts: BrokerContext, request: RequestContext, message: Any
 ) -> OffsetsForBytesResponse:
-    """Look up where the requested range of each partition ends. The answer is in the order of the
-    request."""
+    """Return where each requested range ends, in the order of the request."""
     level = message.isolation_level
     lookups = [_find(parts, request, row, level) for row in message.partitions]
     # One job of a read thread looks up all partitions: starting a job for each would cost more
@@ -40,9 +35,7 @@ async def handle(
 
 
 class _Lookup(NamedTuple):
-    """A lookup in the offset index: where a range from ``start`` with ``max_bytes`` ends, at most
-    at ``end``.
-    """
+    """A lookup in the offset index: where a range from ``start`` ends, at most at ``end``."""
 
     log: Log
     start: int
@@ -53,8 +46,8 @@ class _Lookup(NamedTuple):
 def _find(
     parts: BrokerContext, request: RequestContext, row: BytesPartition, level: int | None
 ) -> BytesAnswer | _Lookup:
-    """Return the lookup in the offset index for one requested partition, to run on a read thread.
-    If no lookup is needed, return the answer."""
+    """Return the lookup for a requested partition, to run on a read thread, or the answer if none
+    is needed."""
     try:
         request.access.check_topic_id(row.topic_id, parts.registry.snapshot.topics_by_id)
         replica = parts.replicas.find_by_id(row.topic_id, row.partition)
@@ -92,9 +85,8 @@ def _refusal(error: LogbusError) -> BytesAnswer:
 def _reach(log: Log, start: int, max_bytes: int, end: int) -> tuple[int, int]:
     """Return the end offset and the number of bytes of the range from ``start``.
 
-    If the batch at ``start`` is damaged, the range ends at the next readable offset, at most at
-    ``end``, and has 0 bytes. This tells the reader which offsets to skip.
-    """
+    If the batch at ``start`` is damaged, the range has 0 bytes and ends at the next readable
+    offset, at most at ``end``: the reader skips these offsets."""
     reach = log.reader.offset_for_bytes(start, max_bytes, end)
     readable = log.reader.next_readable(start)
     return reach if readable == start else (min(readable, end), 0)

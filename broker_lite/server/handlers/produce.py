@@ -1,15 +1,12 @@
-"""Handle Produce 3-13: append one batch to each partition, and answer when the condition of
-``acks`` is met.
+"""Handle Produce 3-13: append one batch to each partition, and answer as ``acks`` asks.
 
 The handler runs on the event loop's thread, without a task for each request. It parses only the
-batch header. The append thread checks the batch's CRC, counts and structure. Each partition reports
-its outcome by callback; the last callback sends the answer.
+batch header; the append thread checks the batch's CRC, counts and structure. Each partition reports
+its outcome by callback, and the last callback sends the answer.
 
-A request with acks=0 has no answer. If the broker refuses a batch of such a request, it closes the
+A request with acks=0 has no answer. If one of its batches is refused, the broker closes the
 connection, so that the client refreshes its metadata. The first batch of a transaction in a
-partition waits until the transaction coordinator has confirmed that the transaction includes the
-partition.
-"""
+partition waits until the transaction coordinator confirms that the transaction includes it."""
 
 from __future__ import annotations
 
@@ -48,13 +45,13 @@ logger = logging.getLogger("logbus.produce")
 ACKS = (wire.ACKS_ALL, wire.ACKS_LEADER, wire.ACKS_NONE)
 """The valid values of ``acks``."""
 ADDS_PARTITIONS_FROM = 12
-"""The first version of Produce in which the partition leader adds the partition to the transaction
-(KIP-890). In earlier versions the client has added it.
-"""
+"""The first version in which the partition leader adds the partition to the transaction (KIP-890).
+
+In earlier versions the client has added it."""
 ACKS_NONE_TIMEOUT_MS = 30_000
-"""Timeout (ms) of requests with acks=0. The timeout in the request is ignored: clients send any
-value there, and the batch stays in memory until the timeout.
-"""
+"""Timeout (ms) of requests with acks=0, whose own timeout is ignored.
+
+Clients send any value there, and the batch stays in memory until the timeout."""
 _OLD_DUPLICATE = "the log already has this batch, but its offset is no longer recorded"
 
 
@@ -77,7 +74,7 @@ def handle(
 
 
 class _Produce:
-    """One produce request from its arrival to the answer, with the answer row of each partition."""
+    """One produce request from its arrival to the answer, with the result of each partition."""
 
     __slots__ = (
         "_denied",
@@ -110,18 +107,14 @@ class _Produce:
             message.topics, parts.registry.snapshot.topics_by_id
         )
         self._unreadable: dict[tuple[int, int], LogbusError] = {}
-        """Errors of the batches whose maximum timestamp could not be computed, by index of the
-        topic and of the partition in the request.
-        """
+        """Errors of batches whose maximum timestamp cannot be computed, by topic and row index."""
 
     def fill_in_times(self, untimed: list[tuple[int, int, memoryview]]) -> None:
-        """Compute the maximum timestamps of batches that lack them, on a read thread. Then start
-        the appends.
+        """Compute missing maximum timestamps on a read thread, then start the appends.
 
-        ``untimed`` lists these batches, each with the index of its topic and its partition in the
-        request. The connection's later requests wait, so that the batches of a partition keep their
-        order.
-        """
+        ``untimed`` lists the batches without one, each with its topic's and its partition's index
+        in the request. The connection's later requests wait, so that the batches of a partition
+        keep their order."""
 
         def fill_in() -> dict[tuple[int, int], LogbusError]:
             errors: dict[tuple[int, int], LogbusError] = {}
@@ -189,9 +182,8 @@ class _Produce:
         self._parts.replicas.append(replica, message.acks, batch, deadline_ms, done)
 
     def _verify(self, t: int, p: int, replica: Replica, batch: AppendBatch) -> None:
-        """Append the batch once the transaction coordinator has confirmed that the batch's
-        transaction includes the partition.
-        """
+        """Append the batch once the transaction coordinator confirms that its transaction includes
+        the partition."""
         transactional_id = self._message.transactional_id
         assert transactional_id is not None
         header = batch.header
@@ -217,9 +209,8 @@ class _Produce:
         )
 
     def _batch(self, replica: Replica, records: memoryview | None) -> AppendBatch:
-        """Return the batch to append, after checks of the request and the batch header. Raises
-        LogbusError if a check fails.
-        """
+        """Return the batch to append. Raises LogbusError if the request or its header is
+        invalid."""
         message, config = self._message, replica.log.config
         if message.acks not in ACKS:
             raise InvalidRequiredAcksError(f"acks={message.acks}: give -1 (all), 1 or 0")
@@ -304,12 +295,10 @@ class _Produce:
         self._rows[t][p] = row
 
     def _note_refused(self, t: int, p: int, partition: int, error: LogbusError) -> None:
-        """Record that a batch failed with a retriable error, so that the producer's later batches
-        in flight fail too.
+        """Record that a batch failed with a retriable error, so that later ones in flight fail too.
 
-        If the broker accepted a later batch, the producer's records would be out of order after the
-        retry. This could happen if this broker becomes the leader between two batches.
-        """
+        If the broker accepted a later batch, for example because it becomes leader between two
+        batches, the producer's records would be out of order after the retry."""
         topic, snapshot = self._message.topics[t], self._parts.registry.snapshot
         view = snapshot.topics_by_id.get(topic.topic_id) or snapshot.topics.get(topic.name)
         records = topic.partitions[p][1]
@@ -338,9 +327,7 @@ class _Produce:
         reply.answer([wire.encode_response(response, request.api_version, request.correlation_id)])
 
     def _throttle_ms(self) -> int:
-        """Charge the bytes of the request's batches to the client's quota. Return the throttle time
-        (ms).
-        """
+        """Charge the request's bytes to the client's quota, and return the throttle time (ms)."""
         quota = self._request.quota
         if quota is None:
             return 0

@@ -1,11 +1,8 @@
-"""Handle RecordTimes, logbus API 10001: return the timestamp of the first record at or after an
-offset.
+"""Handle RecordTimes, logbus API 10001: return the time of the first record from an offset on.
 
 From the timestamp at a group's committed offset, a client computes the age of the oldest unread
-record. The offset index locates the batch. The batch is decoded only if it begins before the
-offset. Transaction markers and aborted records are skipped, and the search ends at the last stable
-offset.
-"""
+record. The offset index locates the batch, which is decoded only if it begins before the offset.
+Transaction markers and aborted records are skipped; the search ends at the last stable offset."""
 
 from __future__ import annotations
 
@@ -24,8 +21,9 @@ from broker_lite.wire.calls.offsets import RecordTimesResponse, TimeAnswer, Time
 NONE = TimeAnswer(0, NO_OFFSET, NO_TIMESTAMP)
 """The answer for an offset at or after which there is no committed record."""
 JOB_MS = 2
-"""Time in ms after which a job of lookups ends, so that reads for other clients can start. Another
-job continues with the remaining lookups."""
+"""Milliseconds after which a job of lookups ends, so that other clients' reads can start.
+
+Another job continues with the remaining lookups."""
 
 
 class _TimeLookup(NamedTuple):
@@ -39,8 +37,7 @@ class _TimeLookup(NamedTuple):
 async def handle(
     parts: BrokerContext, request: RequestContext, message: Any
 ) -> RecordTimesResponse:
-    """For each requested partition and offset, look up the timestamp of the first record at or
-    after the offset. The answer is in the order of the request."""
+    """Return the timestamp of the first record from each requested offset on, in request order."""
     rows: list[TimeAnswer | _TimeLookup] = []
     for _, group in itertools.groupby(
         message.partitions, key=lambda row: (row.topic_id, row.partition)
@@ -62,8 +59,8 @@ async def handle(
 def _lookups(
     parts: BrokerContext, request: RequestContext, rows: Sequence[TimePartition]
 ) -> list[TimeAnswer | _TimeLookup]:
-    """Return what to look up for the requested offsets of one partition. If an offset needs no
-    lookup, or the request fails, the list has the answer in that place."""
+    """Return the lookup for each requested offset of one partition, or its answer if none is
+    needed."""
     first = rows[0]
     try:
         request.access.check_topic_id(first.topic_id, parts.registry.snapshot.topics_by_id)
@@ -78,8 +75,8 @@ def _lookups(
 def _found(
     lookups: Sequence[_TimeLookup], first: int, monotonic_ms: Callable[[], int]
 ) -> list[TimeAnswer]:
-    """Carry out the lookups in the list, from index ``first`` on, until ``JOB_MS`` have passed, but
-    at least one. Return their results."""
+    """Return the results of the lookups from index ``first`` on, at least one, for ``JOB_MS`` at
+    most."""
     until_ms = monotonic_ms() + JOB_MS
     answers = []
     for lookup in itertools.islice(lookups, first, None):

@@ -1,8 +1,7 @@
 """Handle AlterConfigs 0-2, Kafka's older API: replace all settings that a topic overrides.
 
-The handler turns the request into an IncrementalAlterConfigs request that sets the given settings
-and deletes the topic's other settings.
-"""
+It becomes an IncrementalAlterConfigs request that sets the given settings and deletes the
+others."""
 
 from __future__ import annotations
 

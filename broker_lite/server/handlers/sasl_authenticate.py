@@ -1,10 +1,8 @@
 """Handle SaslAuthenticate 0-2, and SASL messages without a header: one message of a login.
 
-Every failed login gets the same answer after the same delay. A client therefore cannot tell a wrong
+Every failed login gets the same answer after the same delay, so that a client cannot tell a wrong
 password, an unknown user and a malformed message apart. The delay grows after many failures from
-one address. The broker logs the reason. As in Kafka, the connection closes after the answer, also
-after a failed re-authentication.
-"""
+one address. The broker logs the reason. As in Kafka, the connection closes after the answer."""
 
 from __future__ import annotations
 
@@ -32,7 +30,8 @@ class Token(NamedTuple):
 
 
 def token_frame(response: Any) -> bytes:
-    """Return the answer to a SASL message without Kafka's header: only the server's SASL message.
+    """Return the server's SASL message as a frame without Kafka's header.
+
     After a failed login it is empty, because it has no field for an error code."""
     if response.error_code:
         return b""
@@ -43,8 +42,7 @@ logger = logging.getLogger("logbus.logins")
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer with the server's next SASL message. After a failed login, wait, then answer with
-    SASL_AUTHENTICATION_FAILED."""
+    """Answer with the server's next SASL message, or, after a delay, SASL_AUTHENTICATION_FAILED."""
     session = request.session
     login = session.exchange
     began_s = asyncio.get_running_loop().time()

@@ -1,9 +1,7 @@
 """Handle SaslHandshake 0-1: choose the SASL mechanism of a login.
 
-After version 0, the client's next frames are bare SASL messages without Kafka's request header
-(KIP-43), and so are the broker's answers. After version 1, SaslAuthenticate requests carry the SASL
-messages (KIP-152).
-"""
+After version 0, the next frames of both sides are bare SASL messages without Kafka's header
+(KIP-43). After version 1, SaslAuthenticate requests carry the SASL messages (KIP-152)."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from broker_lite.wire.tables import SaslHandshakeResponse as Response
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Begin a login with the SASL mechanism that the client names. Answer with the enabled
-    mechanisms, and with an error if the client may not use the named one.
-    """
+    """Begin a login with the named SASL mechanism, and answer with the enabled mechanisms."""
     code = NO_ERROR
     try:
         parts.logins.choose(

@@ -1,8 +1,6 @@
-"""Handle SyncGroup 0-5: store the assignments that the group's leader sends, and answer each member
-with its own assignment.
+"""Handle SyncGroup 0-5: take the assignments from the group's leader, and answer each member.
 
-The answers to the other members wait for the leader's request.
-"""
+The answers to the other members wait for the leader's request."""
 
 from __future__ import annotations
 

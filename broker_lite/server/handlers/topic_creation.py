@@ -1,10 +1,9 @@
 """Create topics that a Metadata request names and that do not exist.
 
-The handler of Metadata calls this module if ``auto.create.topics.enable`` is set and the request
-allows the creation (a field of Metadata 4 and later). The controller creates the topics, with
-``num.partitions`` and ``default.replication.factor``. In logbus the Metadata answer waits for the
-topics. Kafka 4 answers UNKNOWN_TOPIC_OR_PARTITION at once, and its clients retry.
-"""
+Both ``auto.create.topics.enable`` and the request (Metadata 4 and later) must allow it. The
+controller creates them with ``num.partitions`` and ``default.replication.factor``. In logbus the
+answer waits for the topics; Kafka 4 answers UNKNOWN_TOPIC_OR_PARTITION at once, and clients
+retry."""
 
 from __future__ import annotations
 
@@ -29,9 +28,9 @@ from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.topics import DEFAULT_COUNT, CreatableTopic, CreateTopicsRequest
 
 CREATED_MAX = 100
-"""Maximum number of topics that one request creates. For further topics, clients have to retry."""
+"""Maximum number of topics that one request creates; for further ones, clients have to retry."""
 CREATION_WAIT_MS = 5000
-"""Time in ms after which a client gets LEADER_NOT_AVAILABLE if its topics do not exist yet."""
+"""Milliseconds after which a client gets LEADER_NOT_AVAILABLE for topics that do not exist yet."""
 
 logger = logging.getLogger("logbus.topics")
 
@@ -39,9 +38,9 @@ logger = logging.getLogger("logbus.topics")
 async def create_missing(
     parts: BrokerContext, request: RequestContext, names: Sequence[str]
 ) -> dict[str, int]:
-    """Create topics with default settings, and wait until this broker's metadata have them. Return
-    the error code of each topic that could not be created.
-    """
+    """Create topics with default settings, and wait until this broker's metadata have them.
+
+    Return the error codes of the topics that could not be created."""
     # Do not create internal topics: tools would take an empty ``__consumer_offsets`` for a cluster
     # without consumer groups.
     missing = [n for n in names if is_valid_name(n) and not n.startswith(INTERNAL_PREFIX)]

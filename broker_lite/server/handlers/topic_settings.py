@@ -1,8 +1,6 @@
-"""Validate, list and describe settings of topics and brokers, for the handlers of admin requests.
+"""Validate, list and describe settings of topics and brokers, without I/O.
 
-The handlers of CreateTopics, DescribeConfigs and AlterConfigs use this module. The numbers of
-resource types, sources and value types are Kafka's. The functions do no I/O.
-"""
+The numbers of resource types, sources and value types are Kafka's."""
 
 from __future__ import annotations
 
@@ -39,17 +37,14 @@ LIST_KEYS = frozenset(
         "follower.replication.throttled.replicas",
     }
 )
-"""Settings whose values are lists, so that IncrementalAlterConfigs may append to them and subtract
-from them.
-"""
+"""Settings whose values are lists, to which IncrementalAlterConfigs may append items."""
 
 
 class Setting(NamedTuple):
     """A setting of a topic or a broker.
 
     ``levels`` has the values with their sources, the effective one first. ``kind`` is Kafka's
-    number of the value type, and ``doc`` the description.
-    """
+    number of the value type, ``doc`` the description."""
 
     key: str
     levels: tuple[tuple[str, int], ...]
@@ -66,11 +61,10 @@ class Setting(NamedTuple):
 
 
 def checked(settings: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the settings that a topic overrides, after validating them together with the defaults.
+    """Return a topic's overridden settings, validated together with the defaults.
 
     Raises InvalidConfigError for a null, unknown or out-of-range setting, and
-    CompactionNotBuiltError for ``cleanup.policy=compact``.
-    """
+    CompactionNotBuiltError for ``cleanup.policy=compact``."""
     given: dict[str, str] = {}
     for key, value in settings.items():
         if value is None:
@@ -90,11 +84,9 @@ def resource(kind: int, name: str) -> str:
 
 
 def check_resource(access: Access, row: Any) -> None:
-    """Raise an authorization error unless the client may describe or change the settings of the
-    resource that ``row`` names.
+    """Raise an authorization error unless the client may use the settings of the resource ``row``.
 
-    For a topic the client needs the permission on that topic, otherwise on the cluster.
-    """
+    A topic needs the permission on that topic, a broker that on the cluster."""
     if row.resource_type == RESOURCE_TOPIC:
         access.check_topic(row.resource_name)
     else:
@@ -122,9 +114,8 @@ def broker_settings(
 ) -> Iterator[Setting]:
     """Yield every setting of a running broker.
 
-    ``own`` has the settings that ZooKeeper stores, which are rates of replication throttling.
-    ``listeners`` are the broker's advertised addresses, listed as Kafka's ``advertised.listeners``.
-    """
+    ``own`` has the settings in ZooKeeper: rates of replication throttling. ``listeners`` are the
+    broker's advertised addresses, listed as Kafka's ``advertised.listeners``."""
     for key in sorted(RATES):
         doc = "maximum rate of throttled replication; unlimited if unset (bytes per second)"
         levels = [(str(UNLIMITED), SOURCE_DEFAULT)]

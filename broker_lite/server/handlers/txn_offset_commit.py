@@ -1,10 +1,8 @@
-"""Handle TxnOffsetCommit 0-5: store offsets of a group that a transaction commits. They are
-*pending* until the transaction ends.
+"""Handle TxnOffsetCommit 0-5: store a group's offsets as *pending* until the transaction ends.
 
 From version 3 on, the request names the group member and its generation (KIP-447). From version 5
-on, the broker adds the group to the transaction. Producers that use older versions add it with
-AddOffsetsToTxn. A logbus client sends each topic's id in a tagged field, as in OffsetCommit.
-"""
+on, the broker adds the group to the transaction; older producers do so with AddOffsetsToTxn. A
+logbus client sends each topic's id in a tagged field, as in OffsetCommit."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ ADDS_GROUP_FROM = 5
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Store the offset of each partition until the transaction ends. If some partitions are
-    refused, the others are stored all the same.
-    """
+    """Store the offset of each partition until the transaction ends, even if others are refused."""
     access = request.access
 
     def check_access(topic: str) -> None:
@@ -62,9 +58,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _code(error: LogbusError, version: int) -> int:
-    """Return the error's code, or another one if clients of this version of the API do not
-    know it.
-    """
+    """Return the error's code, or one that clients of this version of the API know."""
     if isinstance(error, TransactionAbortableError) and version < ABORTABLE_FROM:
         return InvalidTxnStateError.code
     return wire_code(error)

@@ -1,8 +1,7 @@
 """Handle UnregisterBroker 0: remove a dead broker from the metadata.
 
-A broker that is not the controller forwards the request to the controller. The controller refuses
-to remove a broker that is live or still has replicas.
-"""
+Other brokers forward the request to the controller, which refuses it for a broker that is live or
+still has replicas."""
 
 from __future__ import annotations
 

@@ -16,15 +16,11 @@ from broker_lite.wire.tables import UpdateFeaturesResponse as Response
 from broker_lite.wire.tables import build
 
 ROWS_UNTIL = 1
-"""The last version whose answer has a result for each feature. Later answers have one error for
-all.
-"""
+"""The last version whose answer has a result for each feature instead of one error for all."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Confirm features whose requested level is the current one. Refuse other levels with
-    INVALID_UPDATE_VERSION.
-    """
+    """Confirm features at their current level; refuse other levels with INVALID_UPDATE_VERSION."""
     snapshot = parts.registry.snapshot
     reasons = {row.feature: _why_not(snapshot, row) for row in message.feature_updates}
     rows = [

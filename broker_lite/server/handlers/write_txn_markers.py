@@ -1,9 +1,8 @@
 """Handle WriteTxnMarkers 1-2: append transaction markers to the partitions that this broker leads.
 
-Transaction coordinators send the request. ``kafka-transactions.sh`` also sends it, to abort a
-hanging transaction. The handler appends all markers of one partition at once, and answers when the
-append is committed. A marker that is already in the log is not appended again, and succeeds.
-"""
+Transaction coordinators send it, and ``kafka-transactions.sh`` to abort a hanging transaction. All
+markers of one partition are appended at once; the answer waits until they are committed. A marker
+that the log already has is not appended again, and succeeds."""
 
 from __future__ import annotations
 
@@ -23,17 +22,11 @@ _Topic = _Result.WritableTxnMarkerTopicResult
 _Partition = _Topic.WritableTxnMarkerPartitionResult
 
 PARTITIONS_PER_TURN = 200
-"""Maximum number of appends that are started in one turn (iteration) of the event loop. Starting
-that many takes about 5 ms.
-"""
+"""Maximum number of appends started in one iteration of the event loop, in about 5 ms."""
 TIMEOUT_MS = 30_000
-"""Time in ms after which an append fails that the in-sync replicas have not confirmed. The sender
-then retries.
-"""
+"""Milliseconds after which an append without confirmation by the ISR fails; the sender retries."""
 BUMPS_EPOCH_SINCE = 2
-"""The first transaction version (KIP-890) whose markers carry the producer epoch of the transaction
-plus one.
-"""
+"""The first transaction version (KIP-890) whose markers carry the transaction's epoch plus one."""
 
 
 class _Requested(NamedTuple):
@@ -70,12 +63,10 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _fenced(parts: BrokerContext, row: Any) -> int:
-    """Return an error code if another broker has replaced the coordinator that sent the marker,
-    else 0.
+    """Return an error code if the coordinator that sent the marker has been replaced, else 0.
 
     Markers from Kafka's tools name no partition of ``__transaction_state``, so they are never
-    fenced.
-    """
+    fenced."""
     _, state_partition = own_tag(row) or (NO_TRANSACTION, -1)
     try:
         if state_partition >= 0:

@@ -1,10 +1,9 @@
 """Authorize requests: define which permissions each API needs, and check them for each client.
 
 ``ROWS`` has one row for each API that the broker serves; a missing row is an error at import. The
-dispatcher checks operations on the cluster. Handlers use ``request.access`` to check every topic,
-group and transactional id that a request names. If a handler has checked nothing, the dispatcher
-drops its answer (``Access.is_answerable``), so that a forgotten check cannot reveal data.
-"""
+dispatcher checks operations on the cluster, handlers those on topics, groups and transactional ids
+(``request.access``). If a handler has checked nothing, the dispatcher drops its answer
+(``Access.is_answerable``), so that a forgotten check cannot reveal data."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ logger = logging.getLogger("logbus.access")
 ALLOWED_TOPICS_MAX = 100
 """Maximum number of topic names that a session remembers as allowed."""
 ANY_BROKER = -1
-"""The result of ``Authorizer.broker_id`` if all brokers have the same principal."""
+"""The result of ``Authorizer.broker_id`` for a broker, if all brokers have the same principal."""
 _BROKER_CLIENT = "logbus-broker-"
 
 
@@ -58,15 +57,12 @@ _ALL_OPERATIONS = {kind: frozenset(known) for kind, known in OPERATIONS.items()}
 class AccessRow(NamedTuple):
     """The operations that a client must be allowed to use before it may use an API.
 
-    - ``topic``, ``group`` and ``transactional_id`` are the operations on each such resource that a
-      request names. The handler checks them.
-    - ``instead`` is an operation on the cluster. A client with this permission needs none of the
-      operations on resources.
-    - ``cluster`` lists operations on the cluster. The dispatcher requires one of them before it
-      calls the handler.
-    - ``names`` lists the request's fields with resource names. If all these fields are empty, the
-      handler has nothing to check.
-    """
+    - ``topic``, ``group``, ``transactional_id``: on each such resource that a request names. The
+      handler checks them.
+    - ``instead``: on the cluster. A client with this permission needs none of those on resources.
+    - ``cluster``: on the cluster. The dispatcher requires one of them before it calls the handler.
+    - ``names``: the request's fields with resource names. If all are empty, there is nothing to
+      check."""
 
     topic: Operation | None = None
     group: Operation | None = None
@@ -172,7 +168,7 @@ ROWS: Mapping[int, AccessRow] = {
 _DATA_ROWS = (ROWS[ApiKey.PRODUCE], ROWS[ApiKey.FETCH])
 """The rows of Produce (API key 0) and Fetch (1), the most frequent requests."""
 _UNKNOWN = AccessRow()
-"""The row of an API key that the broker does not serve. The dispatcher refuses such requests."""
+"""The row for an API key that the broker does not serve, whose requests the dispatcher refuses."""
 
 if VERSIONS.keys() != ROWS.keys():
     _unpaired = sorted(VERSIONS.keys() ^ ROWS.keys())
@@ -182,11 +178,11 @@ if VERSIONS.keys() != ROWS.keys():
 FORWARDED = frozenset(
     (ApiKey.CREATE_TOPICS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.UNREGISTER_BROKER)
 )
-"""APIs whose requests brokers forward to the controller, so that an Envelope may carry them."""
+"""APIs whose requests a broker forwards to the controller in an Envelope."""
 
 
 class Client(Protocol):
-    """The fields of a session from which authorization decides."""
+    """The fields of a session that authorization uses."""
 
     @property
     def principal(self) -> str: ...
@@ -201,12 +197,13 @@ class Client(Protocol):
     def is_forwarded(self) -> bool: ...
 
     data_access: DataAccess | None
-    """The permission checks that the session's last Produce or Fetch request used, or None."""
+    """The permission checks of the session's last Produce or Fetch request, or None."""
 
 
 class NamedTopic(Protocol):
-    """A topic in a Produce or Fetch request. Before version 13 of the API its id is null; from then
-    on its name is empty."""
+    """A topic in a Produce or Fetch request: by name, or by id from version 13 of the API on.
+
+    The other field is empty."""
 
     @property
     def name(self) -> str: ...
@@ -219,9 +216,8 @@ _NOTHING: Mapping[int, LogbusError] = {}
 
 
 class Access:
-    """The permission checks of one request. This base class allows every operation, for a broker
-    without an authorizer.
-    """
+    """The permission checks of one request. This base class allows everything: no authorizer is
+    set."""
 
     __slots__ = ("_authorizer", "row")
 
@@ -237,9 +233,8 @@ class Access:
         return self._authorizer.is_broker(session, client_id)
 
     def may(self, operation: Operation, kind: ResourceKind, name: str) -> bool:
-        """Return whether the client may use the operation on the resource. A denial is not
-        logged.
-        """
+        """Return whether the client may use the operation on the resource, without logging a
+        denial."""
         return True
 
     def may_write_any_topic(self) -> bool:
@@ -247,64 +242,56 @@ class Access:
         return True
 
     def check(self, operation: Operation, kind: ResourceKind, name: str, shown: str = "") -> None:
-        """Raise the authorization error for this kind of resource, such as TopicAuthorizationError,
-        unless the client may use the operation on the resource.
+        """Raise the error for this kind of resource, such as TopicAuthorizationError, if it is
+        forbidden.
 
-        A client may use it too if it has the permission on the cluster that replaces this one
-        (``AccessRow.instead``). ``shown``, if given, replaces ``name`` in the error.
-        """
+        The permission on the cluster that replaces this one (``AccessRow.instead``) suffices.
+        ``shown``, if given, replaces ``name`` in the error."""
 
     def check_topic(self, name: str, shown: str = "") -> None:
-        """Raise TopicAuthorizationError unless the client may use the API on the topic. ``shown``
-        replaces the name in the error.
-        """
+        """Raise TopicAuthorizationError unless the client may use the API on the topic.
+
+        ``shown``, if given, replaces the name in the error."""
 
     def check_creation(self, name: str) -> None:
         """Raise TopicAuthorizationError unless the client may describe and create the topic."""
 
     def check_topic_id(self, topic_id: str, by_id: Mapping[str, TopicView]) -> None:
         """Raise TopicAuthorizationError, without the topic's name, unless the client may use the
-        API on the topic.
+        topic.
 
-        An id that is not in ``by_id``, the known topics, raises no error; the handler answers it
-        with another error.
-        """
+        An id that is not in ``by_id``, the known topics, raises nothing; the handler answers it."""
 
     def check_group(self, name: str) -> None:
         """Raise GroupAuthorizationError unless the client may use the API on the group."""
 
     def check_transactional_id(self, name: str) -> None:
-        """Raise TransactionalIdAuthorizationError unless the client may use the API on the
-        transactional id.
-        """
+        """Raise TransactionalIdAuthorizationError unless the client may use the API on this id."""
 
     def check_cluster(self, *operations: Operation) -> None:
         """Raise ClusterAuthorizationError unless the client may use one of the operations on the
-        cluster. Without arguments, check the operation that the API needs on topics.
-        """
+        cluster.
+
+        Without arguments, check the operation that the API needs on topics."""
 
     def leave_to_controller(self) -> None:
-        """Count the request as checked, without a check. The controller authorizes a forwarded
-        request, with the client's principal.
-        """
+        """Count a forwarded request as checked: the controller checks it with the client's
+        principal."""
 
     def check_follower(self, replica_id: int) -> None:
-        """Raise ClusterAuthorizationError unless the session is that of broker ``replica_id``."""
+        """Raise ClusterAuthorizationError unless broker ``replica_id`` opened the session."""
 
     def denied_topics(
         self, topics: Sequence[NamedTopic], by_id: Mapping[str, TopicView]
     ) -> Mapping[int, LogbusError]:
         """Return the errors of the topics that the client may not use, by index in ``topics``.
 
-        A topic id that is not in ``by_id``, the known topics, is not denied here; the handler
-        answers it with another error.
-        """
+        A topic id that is not in ``by_id``, the known topics, is not denied; the handler answers
+        it."""
         return _NOTHING
 
     def visible(self, kind: ResourceKind, names: Iterable[str]) -> Collection[str]:
-        """Return the names of those resources among ``names`` on which the client may use the
-        API.
-        """
+        """Return those of the resources ``names`` on which the client may use the API."""
         return names if isinstance(names, Collection) else list(names)
 
     def operations(self, kind: ResourceKind, name: str) -> frozenset[Operation]:
@@ -312,17 +299,17 @@ class Access:
         return _ALL_OPERATIONS[kind]
 
     def is_answerable(self, message: Any) -> bool:
-        """Return whether the dispatcher may send the handler's answer to the request ``message``:
-        the handler has checked a permission, or the request names no resource."""
+        """Return whether the handler's answer to the request ``message`` may be sent.
+
+        It may if the handler has checked a permission or the request names no resource."""
         return True
 
 
 class _CheckedAccess(Access):
     """The permission checks of one request at a broker with an authorizer.
 
-    Every check sets ``has_checked``. If the handler has made no check although the request names
-    resources, the dispatcher drops the handler's answer (``is_answerable``).
-    """
+    Every check sets ``has_checked``; without one, the handler's answer is dropped
+    (``is_answerable``)."""
 
     __slots__ = ("_session", "has_checked")
 
@@ -436,9 +423,7 @@ class DataAccess(_CheckedAccess):
     """The permission checks of all Produce, or all Fetch, requests of one session.
 
     A client names the same topics in each request, so allowed topics are remembered until the ACLs
-    change. Successive requests can share this object, because the dispatcher reads ``has_checked``
-    before the next request starts.
-    """
+    change."""
 
     __slots__ = ("_allowed", "_mark", "_principal")
 
@@ -485,9 +470,9 @@ class DataAccess(_CheckedAccess):
 
 
 def check_start(config: BrokerConfig, inter_broker: ListenerConfig, acls: AclIndex) -> None:
-    """Raise InvalidConfigError if with these settings no user could change ACLs, or any client
-    could pose as a broker. The message names the settings to change.
-    """
+    """Raise InvalidConfigError if no user could change ACLs, or any client could pose as a broker.
+
+    The message names the settings to change."""
     if config.authorizer != "enforce":
         return
     may_alter = any(
@@ -511,12 +496,10 @@ def check_start(config: BrokerConfig, inter_broker: ListenerConfig, acls: AclInd
 
 
 class Authorizer:
-    """Decides which operations a client may use, by ACLs and super users, and recognises sessions
-    of other brokers.
+    """Decides which operations a client may use, by ACLs and super users, and recognises brokers.
 
-    ``apply`` takes the ACLs from each metadata snapshot. ``inter_broker`` is the listener that
-    brokers use among themselves. ``on_denial`` records each denial (``AuditLog.write``).
-    """
+    ``apply`` takes the ACLs from each metadata snapshot. ``inter_broker`` is the listener for
+    traffic between brokers. ``on_denial`` records each denial (``AuditLog.write``)."""
 
     def __init__(
         self,
@@ -542,7 +525,7 @@ class Authorizer:
         self._open = Access(self, AccessRow())
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
-        """Use the ACLs in the metadata snapshot for all later requests."""
+        """Use the ACLs of the metadata snapshot for all later requests."""
         if snapshot.acls is not self._acls:
             self._acls = snapshot.acls
             self.index = self.index.with_entries(snapshot.acls)
@@ -560,9 +543,9 @@ class Authorizer:
         return _CheckedAccess(self, ROWS.get(api_key, _UNKNOWN), session)
 
     def is_broker(self, session: Client, client_id: str | None) -> bool:
-        """Return whether the session is that of another broker. The client id counts only if
-        neither certificates nor logins identify brokers.
-        """
+        """Return whether the session is that of another broker.
+
+        The client id counts only if neither certificates nor logins identify brokers."""
         if self.is_on and self.broker_id(session) is not None:
             return True
         if self.is_on and not self.only_reports:
@@ -576,10 +559,9 @@ class Authorizer:
         return (client_id or "").startswith(_BROKER_CLIENT)
 
     def broker_id(self, session: Client) -> int | None:
-        """Return the broker id that the session's principal contains.
+        """Return the broker id in the session's principal, or None for a client.
 
-        Return None for a client, and ``ANY_BROKER`` if all brokers have the same principal.
-        """
+        If all brokers have the same principal, return ``ANY_BROKER``."""
         if session.listener != self._inter_broker or session.is_forwarded:
             return None
         for pattern in self._brokers:
@@ -597,10 +579,9 @@ class Authorizer:
     def check_user_name(self, name: str, *, has_token: bool = False) -> None:
         """Raise UnacceptableCredentialError if the user's principal is reserved for brokers.
 
-        If brokers log in with passwords, a user with a password may have such a name, because
-        brokers are users then. A user with a token (``has_token``) never may. Otherwise the token's
-        issuer could let any client pose as a broker.
-        """
+        Brokers that log in with passwords are users, so a user with a password may then have such a
+        name. A user with a token (``has_token``) never may: its issuer could let any client pose as
+        a broker."""
         if self._brokers_log_in and not has_token:
             return
         for pattern in self._brokers:
@@ -615,9 +596,8 @@ class Authorizer:
                 )
 
     def decides(self, session: Client, operation: Operation, kind: ResourceKind, name: str) -> bool:
-        """Return whether the ACLs allow the operation, or the operation is CLUSTER_ACTION and the
-        session is a broker's.
-        """
+        """Return whether the ACLs allow the operation. CLUSTER_ACTION is also allowed to
+        brokers."""
         if self.index.may(session.principal, session.host, operation, kind, name):
             return True
         return (
@@ -634,9 +614,9 @@ class Authorizer:
         name: str,
         shown: str = "",
     ) -> None:
-        """Log the denial, and raise the authorization error for this kind of resource. With
-        authorizer=report, raise no error.
-        """
+        """Log a denial, and raise the authorization error for this kind of resource.
+
+        With authorizer=report, raise no error."""
         verb, noun = operation.name.lower(), kind.name.lower()
         logger.warning(
             "%s from %s may not %s %s %r%s",

@@ -1,15 +1,13 @@
 """Receive the requests of one client connection, and send the answers in the order of the requests.
 
 Received bytes go directly into the buffer of the frame receiver. Answers consist of buffers and
-ranges of files, which the transport sends. At most ``requests_max`` requests are in flight, and an
-answer waits for the answers to all earlier requests. One turn (iteration) of the event loop writes
-at most ``WRITE_TURN_BYTES``, so that a client with large answers cannot delay others.
+ranges of files. At most ``requests_max`` requests are in flight, and an answer waits for the
+answers to all earlier requests. One iteration of the event loop writes at most
+``WRITE_TURN_BYTES``, so that a client with large answers cannot delay others.
 
 The connection stops reading while too many answers are due or unsent, or while the memory budget of
-all connections is used up (``Budget``). When enough answers are sent and memory is free, the
-connection goes on reading by itself. If a client does not read its answers, the connection starts
-no further request and builds no large answer. Malformed bytes close this connection only.
-"""
+all connections is used up (``Budget``). If a client does not read its answers, the connection
+starts no further request and builds no large answer. Malformed bytes close this connection only."""
 
 from __future__ import annotations
 
@@ -31,26 +29,20 @@ from broker_lite.wire.frame import FrameReceiver
 logger = logging.getLogger("logbus.connection")
 
 WRITE_TURN_BYTES = 1 << 20
-"""Maximum bytes that one connection sends in one turn of the event loop. Sending that many takes
-less than 1 ms on loopback.
-"""
+"""Maximum bytes that a connection sends in one iteration of the event loop: under 1 ms on
+loopback."""
 GATHER_MAX = 64
 """Maximum number of buffers in one write. The kernel accepts 1024, but a longer list only costs
-Python time.
-"""
+time."""
 UNSENT_BYTES_MAX = 1 << 20
-"""If answers of this many bytes are in memory and not sent, the connection starts no further
-request.
-"""
+"""With this many bytes of unsent answers in memory, the connection starts no further request."""
 
 
 class ResponseSlot:
     """The place for one request's answer, in the order of the connection's answers.
 
     The handler calls ``answer`` or ``refuse`` exactly once. Until then, the memory budget counts
-    the request's ``held_bytes``. ``arrived_ms`` is the monotonic time (ms) at which the request
-    arrived.
-    """
+    the request's ``held_bytes``. ``arrived_ms`` is the monotonic time of the request's arrival."""
 
     __slots__ = (
         "_connection",
@@ -94,7 +86,7 @@ class ResponseSlot:
         return self._connection.session
 
     def hold(self) -> None:
-        """Keep the connection from starting its next request, until ``go_on`` is called."""
+        """Keep the connection from starting its next request until ``go_on`` is called."""
         self._connection.held = True
 
     def go_on(self) -> None:
@@ -107,13 +99,11 @@ class ResponseSlot:
             self._connection.mute(wait_ms)
 
     def build(self, size: int, start: Callable[[], None]) -> None:
-        """Announce an answer of ``size`` bytes. ``start`` is called when the answer may be built.
+        """Announce an answer of ``size`` bytes. ``start`` is called when it may be built.
 
-        An answer may be built when the client has read nearly all previous answers and the budget
-        has the memory. If the connection closes first, ``start`` is never called. ``start`` builds
-        the answer and passes it to ``answer``, at once or later. It may also call ``build`` with
-        another size, which replaces the reservation of memory.
-        """
+        That is when the client has read nearly all previous answers and the budget has the memory;
+        never, if the connection closes first. ``start`` passes the built answer to ``answer``, at
+        once or later, or calls ``build`` again with another size."""
         self._connection.built(self, 0)
         self.announced = size, start
         if self._connection.closed:
@@ -122,9 +112,7 @@ class ResponseSlot:
             self._connection.build_next()
 
     def answer(self, parts: Sequence[Part]) -> None:
-        """Send the answer, which consists of ``parts``, after all previous answers. If ``parts`` is
-        empty, as for acks=0, send nothing.
-        """
+        """Send the answer after all previous ones. Empty ``parts``, as for acks=0, send nothing."""
         assert self.parts is None, "answered twice"
         self.parts = parts
         if self.duration is not None:
@@ -141,15 +129,14 @@ class ResponseSlot:
         self._connection.answered(self, unsent)
 
     def close_after(self, reason: str) -> None:
-        """Start no further request, and close the connection once this answer is sent. ``reason``
-        is for the log.
-        """
+        """Close the connection once this answer is sent, and start no further request.
+
+        ``reason`` is for the log."""
         self.hold()
         self.closes = reason
 
     def refuse(self, reason: str) -> None:
-        """Close the connection because of ``reason``. Call this for a request that the broker
-        cannot answer in any format that the client could decode."""
+        """Close the connection, because no answer could be encoded that the client would decode."""
         self.release()
         self._connection.close(reason)
 
@@ -162,17 +149,15 @@ class ResponseSlot:
 
 
 Begin = Callable[[memoryview, ResponseSlot], None]
-"""A callback that starts the request in a frame. It answers through the ``ResponseSlot``, at once
-or later, and raises LogbusError to close the connection.
-"""
+"""Starts the request in a frame. It answers through the ``ResponseSlot``, at once or later.
+
+It raises LogbusError to close the connection."""
 
 
 class ClientConnection:
-    """One client connection.
+    """One client connection. ``begin`` receives each request.
 
-    ``begin`` receives each request. When the connection closes, ``ended`` is called once with the
-    reason.
-    """
+    When the connection closes, ``ended`` is called once with the reason."""
 
     __slots__ = (
         "_announced_bytes",
@@ -232,9 +217,8 @@ class ClientConnection:
         self.clock = clock
         self._requests_max = requests_max
         self._late_frame_bytes = frame_bytes_max if session.needs_login else 0
-        """Maximum bytes of a request once the client has logged in. 0 leaves the receiver's limit
-        as it is.
-        """
+        """Maximum bytes of a request once the client has logged in; 0 keeps the receiver's
+        limit."""
         self._begin = begin
         self._ended = ended
         self._replies: deque[ResponseSlot] = deque()
@@ -243,20 +227,17 @@ class ClientConnection:
         self._first_sent = 0
         """How many bytes of the first part in ``_out``, the parts to send, are sent already."""
         self._unsent_bytes = 0
-        """Bytes in memory of answers that are not sent, including answers that wait for earlier
-        ones.
-        """
+        """Bytes in memory of unsent answers, including those that wait for earlier ones."""
         self._building: ResponseSlot | None = None
         self._announced_bytes = 0
-        """Bytes reserved for the answer that is being built: the size that ``ResponseSlot.build``
-        announced."""
+        """Bytes reserved for the answer that is being built, as ``ResponseSlot.build`` announced
+        it."""
         self._built_bytes = 0
-        """Bytes that the memory budget counts for answers which ``ResponseSlot.build`` announced:
-        the answer that is being built, and those that are built and not sent."""
+        """Bytes of announced answers in the memory budget, built or being built, that are not
+        sent."""
         self._unfinished_bytes = 0
         self._closes = ""
-        """Why the connection closes once all answers in ``_out`` are sent; empty if it stays
-        open."""
+        """Why the connection closes once ``_out`` is sent; empty if it stays open."""
         self._mute: asyncio.TimerHandle | None = None
         self._muted_until_s = 0.0
         self._reading = False
@@ -279,9 +260,8 @@ class ClientConnection:
 
     @property
     def unread_since_ms(self) -> int:
-        """Monotonic time (ms) at which the client last read bytes of an answer, while there are
-        bytes that it has not read; otherwise 0.
-        """
+        """Monotonic time (ms) at which the client last read, while it has bytes to read; otherwise
+        0."""
         return self.sent_ms if self._writing else 0
 
     # Methods that receive and start requests.
@@ -327,9 +307,9 @@ class ClientConnection:
                 self._read_soon()
 
     def _read_soon(self) -> None:
-        """Read again in the event loop's next turn. The loop cannot report bytes that the TLS layer
-        has taken from the socket already.
-        """
+        """Read again in the next iteration of the event loop.
+
+        The loop cannot report bytes that the TLS layer has taken from the socket already."""
         if self._reading:
             self._loop.call_soon(self._read_pending)
 
@@ -346,14 +326,12 @@ class ClientConnection:
         self._backlog.extend(frames)
 
     def _finish(self) -> None:
-        """Count the received frame in the memory budget as a complete request from now on, not as a
-        partial frame."""
+        """Count the received frame as a complete request from now on, not as a partial frame."""
         self.budget.finish(self, self._unfinished_bytes)
         self._unfinished_bytes = 0
 
     def resume(self) -> None:
-        """Start the received requests that wait. Then read further requests, if the memory budget
-        and the limits of requests and unsent answers allow it."""
+        """Start the received requests that wait, then read on if memory and limits allow it."""
         if not self._start_backlog():
             return
         if self._replies:
@@ -372,8 +350,8 @@ class ClientConnection:
                 self._loop.remove_reader(self._fd)
 
     def _start_backlog(self) -> bool:
-        """Start the received requests that wait, while the limits of requests in flight and of
-        unsent answers allow it. Return whether the connection is still open."""
+        """Start the received requests that wait, within the limits; return whether the connection
+        is open."""
         backlog, replies = self._backlog, self._replies
         while backlog and self._may_begin():
             frame = backlog.popleft()
@@ -388,9 +366,8 @@ class ClientConnection:
     def mute(self, duration_ms: int) -> None:
         """Start no request for ``duration_ms`` milliseconds, to throttle the client (KIP-219).
 
-        Meanwhile read at most the rest of a partial request. If the connection is muted for longer
-        already, do nothing.
-        """
+        Meanwhile read at most the rest of a partial request. A longer pause that runs already
+        stays."""
         until_s = self._loop.time() + duration_ms / 1000
         if self.closed or (self._mute is not None and self._muted_until_s >= until_s):
             return
@@ -421,14 +398,14 @@ class ClientConnection:
         )
 
     def resume_soon(self) -> None:
-        """Call ``resume`` in the event loop's next turn, because the caller may still be changing
-        the memory budget."""
+        """Call ``resume`` in the next iteration of the event loop, when the memory budget is
+        consistent."""
         self._loop.call_soon(self.resume)
 
     def _admit(self) -> bool:
-        """Return whether the budget has memory for the next bytes. If not, the budget calls
-        ``resume_soon`` when it has.
-        """
+        """Return whether the budget has memory for the next bytes.
+
+        If not, the budget calls ``resume_soon`` when it has."""
         receiver = self._receiver
         if not receiver.pending_bytes:
             return self.budget.may_start(self)
@@ -447,11 +424,10 @@ class ClientConnection:
     # Methods that build and send answers.
 
     def build_next(self) -> None:
-        """If the next answer was announced with ``ResponseSlot.build``, start to build it.
+        """Start to build the next answer if it was announced with ``ResponseSlot.build``.
 
         Do nothing until all earlier answers are built and nearly all of their bytes are sent, and
-        the budget has the memory.
-        """
+        the budget has the memory."""
         if not self._replies or self._unsent_bytes >= UNSENT_BYTES_MAX:
             return
         reply = self._replies[0]
@@ -463,11 +439,9 @@ class ClientConnection:
         start()
 
     def built(self, reply: ResponseSlot, size: int) -> None:
-        """Record that an answer which ``ResponseSlot.build`` announced is built. Its memory,
-        ``size`` bytes, replaces the memory that was reserved for it.
+        """Record that an announced answer is built: its ``size`` bytes replace the reserved memory.
 
-        Does nothing if the answer of ``reply`` is not being built.
-        """
+        Does nothing if the answer of ``reply`` is not being built."""
         if self._building is reply:
             self._building = None
             announced, self._announced_bytes = self._announced_bytes, 0
@@ -478,9 +452,9 @@ class ClientConnection:
         self._built_bytes = size
 
     def answered(self, reply: ResponseSlot, unsent: int) -> None:
-        """Record that the request of this slot has its answer, with ``unsent`` bytes in memory.
-        Send the answer in this turn of the event loop if all earlier requests are answered.
-        """
+        """Record that a request has its answer, with ``unsent`` bytes in memory.
+
+        Send it in this iteration of the event loop if all earlier requests are answered."""
         self._unsent_bytes += unsent
         if self._building is not None:
             self.built(reply, unsent)
@@ -527,15 +501,15 @@ class ClientConnection:
                 return
 
     def _sent_all(self) -> None:
-        """Go on after all queued bytes are sent: start the requests that wait, and build the next
-        answer if ``ResponseSlot.build`` has announced one."""
+        """Start the requests that wait and build the next announced answer, after all bytes are
+        sent."""
         if not self._reading:
             self.resume_soon()
         self.build_next()
 
     def _fill(self) -> bool:
-        """Move the buffers and file ranges (parts) of the next answers to ``_out``, the parts to
-        send. Return whether ``_out`` has any."""
+        """Move the buffers and file ranges of the next answers to ``_out``; return whether it has
+        any."""
         out, replies = self._out, self._replies
         retired = False
         while replies and len(out) < GATHER_MAX and not self._closes:
@@ -552,9 +526,8 @@ class ClientConnection:
         return bool(out)
 
     def _send(self, limit: int) -> int:
-        """Send the first parts in ``_out`` with one system call. Return the number of bytes
-        sent.
-        """
+        """Send the first parts of ``_out`` with one system call, and return the number of bytes
+        sent."""
         out = self._out
         first = out[0]
         if isinstance(first, FileRange):
@@ -606,9 +579,8 @@ class ClientConnection:
             self._loop.remove_writer(self._fd)
 
     def close(self, reason: str, *, quiet: bool = False) -> None:
-        """Close the connection. The reason is logged as a warning, or with ``quiet`` at the level
-        DEBUG.
-        """
+        """Close the connection. The reason is logged as a warning, with ``quiet`` at level
+        DEBUG."""
         if self.closed:
             return
         self.closed = True

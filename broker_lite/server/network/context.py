@@ -1,11 +1,8 @@
 """``Session``, the state of a client connection, and ``RequestContext``, one request.
 
-The listener creates a ``Session`` for each connection. The dispatcher creates a ``RequestContext``
-for each request and passes it to the handler.
-
-Fields that a client fills in grant no permission, with one exception: if neither certificates nor
-logins identify brokers, ``Authorizer.is_broker`` trusts the client id.
-"""
+The listener creates a ``Session`` for each connection, the dispatcher a ``RequestContext`` for each
+request. Fields that a client fills in grant no permission, with one exception: if neither
+certificates nor logins identify brokers, ``Authorizer.is_broker`` trusts the client id."""
 
 from __future__ import annotations
 
@@ -20,20 +17,17 @@ from broker_lite.server.network.quotas import ClientQuota
 from broker_lite.wire.api import ApiKey, RequestHeader, parse_header
 
 ANONYMOUS = "User:ANONYMOUS"
-"""The principal of a connection that has not authenticated; the name is Kafka's."""
+"""The principal of a connection that has not authenticated, as in Kafka."""
 PLAINTEXT = "PLAINTEXT"
-"""The name of the only listener, if the broker's configuration sets ``host`` and ``port`` instead
-of ``listeners``."""
+"""The listener's name if the configuration sets ``host`` and ``port`` instead of ``listeners``."""
 NO_AUTHORIZER = Authorizer()
 """An authorizer that allows every request, for brokers with ``authorizer=off``."""
 NO_HEADER = 1 << 16
-"""A version that marks a SaslAuthenticate request as a bare SASL message: neither its frame nor the
-answer's frame has a header or fields. No client can send this version in a header, because versions
-have 16 bits."""
+"""Marks a SaslAuthenticate request as a bare SASL message, without header and fields.
+
+A header's version has 16 bits, so no client can send this one."""
 SHOWN_LENGTH_MAX = 100
-"""Maximum characters of a client id in a line of the log. The protocol allows client ids of
-32 KiB.
-"""
+"""Maximum characters of a client id in a log line; the protocol allows 32 KiB."""
 
 
 @dataclass(slots=True)
@@ -41,10 +35,8 @@ class Session:
     """The state of one client connection.
 
     ``number`` counts the connections of this process, from 1. ``peer`` is the client's
-    ``host:port``. ``software`` is the client library's name and version, from an ApiVersions
-    request of version 3 or later (KIP-511). Only ``network/logins.py`` sets the fields of the
-    login.
-    """
+    ``host:port``. ``software`` is the client library's name and version (KIP-511). Only
+    ``network/logins.py`` sets the fields of the login."""
 
     number: int
     peer: str
@@ -58,9 +50,8 @@ class Session:
     """Whether the client must log in before any other request."""
     mechanism: str = ""
     key: KeyPair | None = None
-    """The stored SCRAM keys that matched the user's password; None before the login, and after a
-    login with a token.
-    """
+    """The stored SCRAM keys that the user's password matched; None before a login, or with a
+    token."""
     ends_ms: int = 0
     """Monotonic time (ms) by which the client must log in again; 0 means never."""
     early_requests: int = 0
@@ -75,9 +66,7 @@ class Session:
     is_challenged: bool = False
     """Whether the broker has sent the challenge of a SCRAM login."""
     claimed: str = ""
-    """The user name in the client's last login attempt with PLAIN or OAUTHBEARER. The login may
-    have failed.
-    """
+    """The user name in the last login attempt with PLAIN or OAUTHBEARER, successful or not."""
     certificate: bytes = b""
     """The client's verified certificate (DER); empty if the client sent none."""
     certificate_ends_ms: int = 0
@@ -87,13 +76,11 @@ class Session:
     closes: str = ""
     """Why the connection closes after the answer to a failed login; empty if it stays open."""
     data_access: DataAccess | None = None
-    """The session's remembered permissions for Produce or Fetch requests. Only ``Authorizer`` sets
-    them.
-    """
+    """The session's cached permissions for Produce or Fetch requests, set only by
+    ``Authorizer``."""
     is_forwarded: bool = False
-    """Whether this session stands for the client of another broker, which has forwarded the
-    client's request in an Envelope.
-    """
+    """Whether this session stands for a client whose request another broker forwarded in an
+    Envelope."""
     host: str = field(init=False)
     """The client's address without its port, in the notation of ACLs."""
 
@@ -110,8 +97,7 @@ class RequestContext(NamedTuple):
     """One request, as its handler receives it.
 
     ``body_at`` is the index of the body's first byte in the frame. ``arrived_ms`` is the monotonic
-    time (ms) of the request's arrival. ``access`` checks the client's permissions.
-    """
+    time of the request's arrival. ``access`` checks the client's permissions."""
 
     api_key: int
     api_version: int
@@ -140,7 +126,7 @@ class RequestContext(NamedTuple):
     def read_token(
         cls, _frame: memoryview, session: Session, arrived_ms: int, authorizer: Authorizer
     ) -> RequestContext:
-        """Return the context of a frame that is a bare SASL message, without Kafka's header."""
+        """Return the context of a bare SASL message, a frame without Kafka's header."""
         key = ApiKey.SASL_AUTHENTICATE
         access = authorizer.access(session, key)
         return cls(key, NO_HEADER, 0, None, 0, session, arrived_ms, access)
@@ -157,9 +143,8 @@ class RequestContext(NamedTuple):
 
     @property
     def is_forwarded(self) -> bool:
-        """Whether another broker sent or forwarded the request. A handler must not forward such a
-        request again.
-        """
+        """Whether another broker sent or forwarded the request, which must not be forwarded
+        again."""
         return self.session.is_forwarded or self.is_broker
 
     def deadline_ms(self, timeout_ms: int) -> int:

@@ -1,9 +1,8 @@
 """Accept connections on all listeners, and apply the limits and timeouts of connections.
 
-Connections beyond ``max.connections`` are closed at once. A periodic *sweep* looks at all
-connections: it closes those that are idle or whose request has stopped arriving, and releases
-unused memory. The sweep runs only while there are connections or free buffers.
-"""
+Connections beyond ``max.connections`` are closed at once. A periodic *sweep* closes connections
+that are idle or whose request has stopped arriving, and releases unused memory. It runs only while
+there are connections or free buffers."""
 
 from __future__ import annotations
 
@@ -43,34 +42,28 @@ logger = logging.getLogger("logbus.listener")
 BACKLOG = 512
 """Maximum number of connections that the kernel queues before the broker accepts them."""
 ACCEPTS_PER_TURN = 16
-"""Maximum number of connections that one turn (iteration) of the event loop accepts. Accepting that
-many takes about 2 ms.
-"""
+"""Maximum number of connections accepted in one iteration of the event loop: about 2 ms."""
 ADDRESSES_CACHED = 1024
-"""Number of client hosts for which the broker caches the network address that
-``max.connections.per.ip`` counts.
-"""
+"""Number of client hosts whose network address, for ``max.connections.per.ip``, is cached."""
 SWEEP_S = 5.0
-"""Maximum seconds between two checks (sweeps) of all connections for idle and stalled ones. The
-checks are more frequent if a connection timeout is shorter than 10 s.
-"""
+"""Maximum seconds between two sweeps for idle and stalled connections.
+
+They are more frequent if a connection timeout is shorter than 10 s."""
 SWEEP_MIN_S = 0.1
-"""Minimum seconds between two checks (sweeps) of all connections when logins become overdue. This
-bounds the cost of the checks."""
+"""Minimum seconds between two sweeps when logins become overdue, to bound their cost."""
 STALLED_MS = 5000
-"""If other connections wait for memory, the broker closes a connection whose partial request has
-received no bytes for this time (ms).
-"""
+"""Milliseconds without bytes after which a partial request is dropped, if others wait for memory.
+
+The broker closes the connection."""
 ACCEPT_PAUSE_S = 0.5
-"""Seconds for which the broker accepts no connections after an accept has failed, for example
-because the process had no free file descriptor.
-"""
+"""Seconds without accepts after one has failed, for example for lack of file descriptors."""
 
 
 SCRATCH_BYTES = 256 << 10
-"""Bytes of the receive buffer that all connections share. Kafka's producer has five batches of 16
-KB in flight, which fit: one read receives them, and one flush covers them.
-"""
+"""Bytes of the receive buffer that all connections share.
+
+The five batches of 16 KB that Kafka's producer has in flight fit: one read receives them, and one
+flush covers them."""
 EARLY_FRAME_BYTES_MAX = 16 << 10
 """Maximum bytes of a request on a connection that must log in and has not done so."""
 RELOAD_S = 10.0
@@ -78,17 +71,16 @@ RELOAD_S = 10.0
 UNREAD_MS = 60_000
 """Time in ms after which the broker disconnects a client that has read no byte of an answer."""
 CHECKED_PER_TURN = 20
-"""Number of client certificates that one turn of the event loop checks after the TLS files have
-changed. A check takes 0.1 ms.
-"""
+"""Number of client certificates checked per iteration of the event loop after TLS files changed.
+
+A check takes 0.1 ms."""
 
 
 class Listener:
     """The sockets of all listeners of a broker, and their connections.
 
-    The constructor raises PortInUseError or InvalidConfigError. The messages name the setting to
-    change.
-    """
+    The constructor raises PortInUseError or InvalidConfigError, which name the setting to
+    change."""
 
     def __init__(self, config: BrokerConfig, *, clock: Clock, metrics: Metrics) -> None:
         self._config = config
@@ -97,8 +89,8 @@ class Listener:
         self._budget = Budget(config.in_flight_bytes_max)
         self._connections: set[ClientConnection] = set()
         self._early: dict[ClientConnection, None] = {}
-        """Connections that had to log in when they were opened, oldest first. Some of the clients
-        may have logged in since."""
+        """Connections that had to log in when they were opened, oldest first; some may have done
+        so."""
         self._of_address: Counter[str] = Counter()
         """Number of open connections from each address, without loopback."""
         self._admitted = 0
@@ -133,7 +125,7 @@ class Listener:
 
     @property
     def endpoint(self) -> Endpoint:
-        """The advertised address of the listener that brokers use among themselves."""
+        """The advertised address of the listener for traffic between brokers."""
         return self._inter_broker.advertised
 
     @property
@@ -157,9 +149,7 @@ class Listener:
         )
 
     def exposure(self) -> list[str]:
-        """Return warnings about listeners that lack protection and that other machines can reach,
-        for the log.
-        """
+        """Return warnings for the log about unprotected listeners that other machines can reach."""
         return [warning for port in self._ports for warning in port.exposure()]
 
     def start(
@@ -173,11 +163,10 @@ class Listener:
     ) -> None:
         """Start to accept connections. ``begin`` receives every request.
 
-        ``may_connect`` counts a new connection from an address and returns whether the quota of
-        that address allows it; None means no quota. ``on_login`` records logins with client
-        certificates (``AuditLog.write``). ``call_soon`` schedules the sending of answers
-        (``Disk.call_soon``). The default is the event loop's own ``call_soon``.
-        """
+        ``may_connect`` counts a new connection of an address and returns whether its quota allows
+        it; None means no quota. ``on_login`` records logins with client certificates
+        (``AuditLog.write``). ``call_soon`` schedules the sending of answers (``Disk.call_soon``),
+        by default the event loop's own."""
         self._may_connect = may_connect
         self._call_soon = call_soon
         self._on_login = on_login
@@ -216,9 +205,9 @@ class Listener:
         }
 
     def reload(self) -> None:
-        """Load changed TLS files for new connections, and close connections whose certificates they
-        forbid. This method is called every ``RELOAD_S`` seconds.
-        """
+        """Load changed TLS files for new connections, and close connections that they forbid.
+
+        Called every ``RELOAD_S`` seconds."""
         if self._reload is None or self._loop is None:
             return
         self._reload.cancel()
@@ -240,9 +229,7 @@ class Listener:
     def _foreign_cas(self, port: _Port) -> frozenset[bytes]:
         """Return the certificates (DER) of the CAs that a listener must not trust.
 
-        The listener for brokers must not trust a CA that issues certificates to clients, and the
-        other listeners must not trust a CA of brokers.
-        """
+        The listener for brokers must not trust a CA of clients, and the others no CA of brokers."""
         is_inter_broker = port is self._inter_broker
         others = self._ports if is_inter_broker else [self._inter_broker]
         cas = (each.tls.client_cas for each in others if each is not port and each.tls)
@@ -250,10 +237,7 @@ class Listener:
 
     def _close_refused(self, tls: ListenerTls, waiting: list[ClientConnection]) -> None:
         """Close those connections in ``waiting`` whose client certificate the changed TLS files
-        forbid.
-
-        One turn of the event loop checks ``CHECKED_PER_TURN`` certificates.
-        """
+        forbid."""
         for connection in waiting[-CHECKED_PER_TURN:]:
             if not connection.closed and (why := tls.refusal(connection.session.certificate)):
                 connection.close(why)
@@ -352,9 +336,8 @@ class Listener:
         self._metrics.count("connections_refused", setting.replace(".", "_"))
 
     def _refusal(self, port: _Port, peer: str) -> str:
-        """Return which limit forbids another connection of this peer, as text. Return an empty text
-        if the connection is allowed.
-        """
+        """Return the limit that forbids another connection of this peer, as text; empty if none
+        does."""
         if port.config.is_of_brokers_alone:
             # Connections of brokers have no limit, so that clients cannot keep out a broker by
             # using up the connections.
@@ -376,10 +359,9 @@ class Listener:
         return f"max.connections.per.ip={most} connections of this address are open already"
 
     def _open(self, port: _Port, transport: Transport, peer: str, began_ms: int) -> None:
-        """Serve an accepted connection. If the listener uses TLS, the handshake is complete.
+        """Serve an accepted connection, after its TLS handshake if there is one.
 
-        ``began_ms`` is the monotonic time (ms) at which the connection was accepted.
-        """
+        ``began_ms`` is the monotonic time at which it was accepted."""
         assert self._loop is not None and self._begin is not None
         if refusal := self._address_refusal(port, peer):
             # Check the limit again: other connections of the address may have reached it during
@@ -438,12 +420,10 @@ class Listener:
         self._sweep_later()
 
     def _close_oldest_logins(self) -> None:
-        """Make room for a new connection: close the oldest connections that have not logged in, if
-        there are too many.
+        """Close the oldest connections that have not logged in, to make room for a new one.
 
         Otherwise clients that never log in could use up all connections. TLS handshakes and logins
-        count together, so that many slow handshakes cannot keep out the logins of other clients.
-        """
+        count together, so that slow handshakes cannot keep out other clients' logins."""
         limit, handshakes = self._config.connections_before_login_max, self._handshakes
         if len(self._early) + len(handshakes or ()) < limit:
             return
@@ -465,10 +445,8 @@ class Listener:
             self._sweep = self._loop.call_later(self._sweep_delay_s(), self._end_silent)
 
     def _sweep_delay_s(self) -> float:
-        """Return the seconds until the next check of all connections: ``_sweep_s``, or less if the
-        oldest login becomes overdue sooner. ``_sweep_s`` is at most half of the time that a login
-        may take.
-        """
+        """Return the seconds until the next sweep: less than usual if a login becomes overdue
+        sooner."""
         self._early = {each: None for each in self._early if each.session.is_before_login}
         began_ms = [each.session.opened_ms for each in self._early]
         began_ms += [] if self._handshakes is None else self._handshakes.began_ms
@@ -488,8 +466,7 @@ class Listener:
                 del self._of_address[address]
 
     def _end_silent(self) -> None:
-        """Close idle and stalled connections. Schedule the next such check if a connection is open,
-        or a receive buffer is kept for reuse."""
+        """Close idle and stalled connections, and schedule the next sweep if any need one."""
         assert self._loop is not None
         now_ms = self._clock.monotonic_ms()
         idle_before = now_ms - self._config.connection_idle_ms
@@ -551,8 +528,7 @@ class _Port:
     @property
     def is_exposed(self) -> bool:
         """Whether other machines can reach the listener although it lacks TLS, logins or an
-        authorizer.
-        """
+        authorizer."""
         is_local = _address(self.bound.host).is_loopback
         return not is_local and bool(_weakness(self.config, self._broker))
 
@@ -572,8 +548,9 @@ class _Port:
 
 
 def _check_cas(brokers: _Port, ports: list[_Port]) -> None:
-    """Raise InvalidConfigError if a listener for clients trusts the same CA as the listener for
-    brokers. The CAs themselves are compared, because two truststore files may hold the same CA."""
+    """Raise InvalidConfigError if a listener for clients trusts a CA of the listener for brokers.
+
+    The CAs themselves are compared, because two truststore files may hold the same CA."""
     if brokers.tls is None:
         return
     trusted = brokers.tls.client_cas
@@ -587,9 +564,7 @@ def _check_cas(brokers: _Port, ports: list[_Port]) -> None:
 
 
 def _weakness(listener: ListenerConfig, config: BrokerConfig) -> str:
-    """Return which protections the listener lacks, as text for an error about a listener that other
-    machines can reach. Return an empty text if it lacks none.
-    """
+    """Return which protections the listener lacks, as text for an error; empty if it lacks none."""
     lacks = []
     if listener.tls is None:
         lacks.append("TLS")
@@ -615,9 +590,10 @@ def _host(peer: str) -> str:
 
 
 def _limited(peer: str) -> str:
-    """Return the address under which ``max.connections.per.ip`` counts the peer's connections; an
-    empty text for loopback. All addresses of an IPv6 /64 count as one.
-    """
+    """Return the address under which ``max.connections.per.ip`` counts the peer; empty for
+    loopback.
+
+    All addresses of an IPv6 /64 count as one."""
     return _limited_host(peer.rpartition(":")[0])
 
 

@@ -1,9 +1,8 @@
-"""Limit how many login requests start in one turn (iteration) of the event loop.
+"""Limit how many login requests start in one iteration of the event loop.
 
-Thousands of clients may connect at once, for example after a restart of their application. Each
-request before a login takes about 0.25 ms on the event loop's thread. One turn therefore starts at
-most ``PER_TURN`` of them, so that clients which have logged in wait a few milliseconds at most.
-"""
+Thousands of clients may connect at once, for example after a restart of their application. A
+request before a login takes about 0.25 ms of the event loop's thread; the limit keeps the wait of
+clients that have logged in at a few milliseconds."""
 
 from __future__ import annotations
 
@@ -16,19 +15,16 @@ from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
 
 PER_TURN = 8
-"""Maximum number of login requests that one turn of the event loop starts. That many take about 2
-ms of processor time.
-"""
+"""Maximum number of login requests started in one iteration of the event loop: about 2 ms."""
 
 Start = Callable[[RequestContext, memoryview, ResponseSlot], None]
-"""A callback that starts a request which came before the client's login. It raises LogbusError to
-close the connection."""
+"""Starts a request that came before its client's login; LogbusError closes the connection."""
 
 
 class LoginQueue:
-    """The queue of requests from clients that have not logged in. ``start`` is called with each of
-    them, in the order of arrival.
-    """
+    """The queue of requests from clients that have not logged in.
+
+    ``start`` is called with each of them, in the order of arrival."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, start: Start) -> None:
         self._loop = loop
@@ -36,9 +32,8 @@ class LoginQueue:
         self._waiting: deque[tuple[RequestContext, memoryview, ResponseSlot]] = deque()
 
     def add(self, request: RequestContext, frame: memoryview, reply: ResponseSlot) -> None:
-        """Queue a request. It starts in a later turn of the event loop, after all requests that
-        were queued before.
-        """
+        """Queue a request; it starts in a later iteration of the event loop, after those queued
+        before."""
         if not self._waiting:
             self._loop.call_soon(self._run)
         self._waiting.append((request, frame, reply))

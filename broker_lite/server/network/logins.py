@@ -1,13 +1,10 @@
 """Authenticate clients with SASL, and end sessions whose credential was removed or has expired.
 
-A listener with ``sasl.enabled.mechanisms`` accepts only SaslHandshake, ApiVersions and
-SaslAuthenticate before the login.
-
-When a user's password is changed or deleted, the broker closes the sessions that logged in with it.
-A client must log in again before its token expires, and every ``connections.max.reauth.ms``
-(KIP-368), with the same mechanism and as the same user. All code runs on the event loop's thread,
-except that worker threads check PLAIN passwords.
-"""
+Before the login, a listener with ``sasl.enabled.mechanisms`` accepts only SaslHandshake,
+ApiVersions and SaslAuthenticate. When a user's password is changed or deleted, the broker closes
+the sessions that logged in with it. A client must log in again before its token expires, and every
+``connections.max.reauth.ms`` (KIP-368), with the same mechanism and as the same user. Worker
+threads check PLAIN passwords; all else runs on the event loop's thread."""
 
 from __future__ import annotations
 
@@ -68,7 +65,7 @@ class Issuer(Protocol):
 
 
 class LoginAnswer(NamedTuple):
-    """The server's next SASL message. ``is_done`` tells whether the client is logged in now."""
+    """The server's next SASL message; ``is_done`` if the client is logged in now."""
 
     message: bytes
     is_done: bool
@@ -78,9 +75,7 @@ class Proof(NamedTuple):
     """The outcome of a successful login.
 
     ``answer`` is the server's last message. ``key`` has the stored keys that match the password;
-    None after a login with a token. ``ends_ms`` is the wall time (ms) at which the token expires; 0
-    means never.
-    """
+    None with a token. ``ends_ms`` is the wall time at which the token expires; 0 means never."""
 
     user: str
     answer: bytes = b""
@@ -93,13 +88,11 @@ def _any_name(name: str) -> None:
 
 
 class Logins:
-    """The logins at one broker.
+    """The logins at one broker. With empty ``mechanisms``, no client logs in.
 
-    If ``mechanisms`` is empty, the broker accepts no logins, and clients use every API without one.
-    ``users`` returns the current users. ``reauth_ms`` is the maximum time (ms) between two logins
-    of a session; 0 sets no limit. OAUTHBEARER needs ``issuer``. ``check_name`` raises LogbusError
-    for a user name that a token must not have.
-    """
+    ``users`` returns the current users. ``reauth_ms`` is the maximum time between two logins of a
+    session; 0 means no limit. OAUTHBEARER needs ``issuer``. ``check_name`` raises LogbusError for a
+    user name that a token must not have."""
 
     def __init__(
         self,
@@ -125,8 +118,8 @@ class Logins:
         self._sessions: dict[int, tuple[Session, Connection]] = {}
 
     def why_refused(self, session: Session, api_key: int, size: int) -> str:
-        """Return why a session that has not logged in may not send this request of ``size`` bytes;
-        an empty text if it may."""
+        """Return why a client may not send this request before its login; an empty text if it
+        may."""
         session.early_requests += 1
         if api_key not in BEFORE_LOGIN:
             return (
@@ -141,12 +134,11 @@ class Logins:
         return ""
 
     def choose(self, session: Session, name: str, *, with_headers: bool = True) -> None:
-        """Begin a login with the SASL mechanism of this name. With ``with_headers``, the client
-        sends the following SASL messages in SaslAuthenticate requests.
+        """Begin a login with the SASL mechanism of this name.
 
+        ``with_headers`` means that the client sends its SASL messages in SaslAuthenticate requests.
         Raises IllegalSaslStateError if the listener accepts no logins, and
-        UnsupportedSaslMechanismError for a mechanism that the session may not use.
-        """
+        UnsupportedSaslMechanismError for a mechanism that the session may not use."""
         self._forget(session)
         if not self.mechanisms:
             raise IllegalSaslStateError(
@@ -181,12 +173,10 @@ class Logins:
             )
 
     async def step(self, session: Session, message: bytes) -> LoginAnswer:
-        """Return the answer to a client's SASL message. The last message of a login sets the
-        session's principal.
+        """Return the answer to a client's SASL message. The last one sets the session's principal.
 
-        Raises SaslAuthenticationError for a failed login; its text must not reach the client.
-        Raises IllegalSaslStateError for a message that no SaslHandshake preceded.
-        """
+        Raises SaslAuthenticationError for a failed login, whose text must not reach the client, and
+        IllegalSaslStateError for a message that no SaslHandshake preceded."""
         login = session.exchange
         if not session.is_login_begun:
             raise IllegalSaslStateError(
@@ -214,8 +204,9 @@ class Logins:
         return LoginAnswer(proof.answer, True)
 
     async def check_password(self, claim: PlainClaim) -> Proof:
-        """Check a user name and password. Return the proof of the login. Raises
-        SaslAuthenticationError if they are wrong."""
+        """Return the proof of a login with user name and password.
+
+        Raises SaslAuthenticationError if they are wrong."""
         mechanism, credential = self._strongest(claim.user)
         loop = asyncio.get_running_loop()
         pair = await loop.run_in_executor(self._threads, proven_pair, claim, mechanism, credential)
@@ -224,11 +215,10 @@ class Logins:
         return Proof(claim.user, key=pair)
 
     def _strongest(self, user: str) -> tuple[ScramMechanism, ScramCredential]:
-        """Return the user's SCRAM-SHA-512 credential or, if there is none, the SCRAM-SHA-256 one.
+        """Return the user's SCRAM-SHA-512 credential, else the SCRAM-SHA-256 one.
 
-        For an unknown user, return a credential that matches no password. The check then takes as
-        long as for a known user, so its duration does not reveal which users exist.
-        """
+        An unknown user gets one that matches no password, so that the duration of the check does
+        not reveal which users exist."""
         for mechanism in (ScramMechanism.SHA_512, ScramMechanism.SHA_256):
             credential = self._credential(user, mechanism)
             if credential is not None:
@@ -255,9 +245,8 @@ class Logins:
     def _admit(self, session: Session, mechanism: str, proof: Proof) -> None:
         """Set the session's principal and the time by which the client must log in again.
 
-        Raises SaslAuthenticationError if the client has logged in before with another mechanism or
-        as another user.
-        """
+        Raises SaslAuthenticationError if the client logged in before with another mechanism or
+        user."""
         principal = f"User:{proof.user}"
         if session.mechanism and (principal, mechanism) != (session.principal, session.mechanism):
             raise SaslAuthenticationError(
@@ -282,10 +271,8 @@ class Logins:
     async def wait_after_failure(self, session: Session, began_s: float) -> None:
         """Count a failed login from the session's address, and wait until its answer may be sent.
 
-        ``began_s`` is the time, by the event loop's clock, at which the check of the login began.
-        The answer is sent a fixed time later. Without this, the duration of a password check would
-        reveal whether the user exists: it depends on the stored mechanism and iteration count.
-        """
+        The answer goes a fixed time after ``began_s``, when the check began by the event loop's
+        clock. Otherwise the duration of the check would reveal whether the user exists."""
         due_s = began_s + self._failures.delay_s(session.host, self._clock.monotonic_ms())
         await asyncio.sleep(max(due_s - asyncio.get_running_loop().time(), 0))
 
@@ -300,23 +287,20 @@ class Logins:
         return None if credential is None else credential.at(self._clock.now_ms())
 
     async def refresh(self) -> None:
-        """Read the token issuer's keys again if the last read is too long ago
-        (``TokenIssuer.refresh``). The broker calls this method every minute."""
+        """Read the token issuer's keys again if they are old (``TokenIssuer.refresh``).
+
+        The broker calls this every minute."""
         if self._issuer is not None:
             await self._issuer.refresh()
 
     def watch(self, session: Session, connection: Connection) -> None:
-        """Let ``sweep`` check from now on whether this session has to end or log in again.
-        ``connection`` is the session's connection.
-        """
+        """Let ``sweep`` check this session, which belongs to ``connection``, from now on."""
         self._sessions[id(session)] = session, connection
 
     def sweep(self) -> None:
-        """Close the connections of sessions whose stored keys were removed, and require a new login
-        in sessions whose time is over.
+        """Close sessions whose stored keys were removed, and require overdue ones to log in again.
 
-        The broker calls this method every second and after each change of users.
-        """
+        The broker calls this every second and after each change of users."""
         now_ms = self._clock.monotonic_ms()
         for number, (session, connection) in list(self._sessions.items()):
             if connection.closed:
@@ -333,7 +317,5 @@ class Logins:
 
 
 def is_private(session: Session) -> bool:
-    """Return whether no other machine can read the session's traffic, because it uses TLS or
-    loopback.
-    """
+    """Return whether no other machine can read the session's traffic: it uses TLS or loopback."""
     return session.is_encrypted or ipaddress.ip_address(session.host.strip("[]")).is_loopback

@@ -1,11 +1,8 @@
-"""Limit the memory that requests and answers of all connections take, and let connections wait for
-memory.
+"""Limit the memory of the requests and answers of all connections, and let connections wait for it.
 
-How long a partial frame or a large unsent answer occupies memory depends on the client. Partial
-frames and large answers therefore each have their own share of the limit. Without the shares,
-stalled clients could keep the broker from reading small requests. Complete requests need no share,
-because the broker itself releases their memory.
-"""
+How long a partial frame or a large unsent answer stays depends on the client, so each of the two
+has its own share of the limit. Without the shares, stalled clients could keep the broker from
+reading small requests. The broker itself releases complete requests, so they need no share."""
 
 from __future__ import annotations
 
@@ -16,32 +13,28 @@ UNFINISHED_SHARE = 0.5
 ANSWERS_SHARE = 0.5
 """Fraction of the memory limit that answers announced with ``ResponseSlot.build`` may take."""
 LARGE_ANSWER_BYTES = 4 << 20
-"""An answer of more than this many bytes is large. Its records are one single batch, which cannot
-be divided between answers.
-"""
+"""An answer of more than this many bytes is large: it is one single batch, which cannot be
+split."""
 LARGE_ANSWERS_SHARE = 0.75
-"""Fraction of ``ANSWERS_SHARE`` that large answers may take. The rest is reserved for small
-answers, so that a few large answers that clients do not read cannot block small ones.
-"""
+"""Fraction of ``ANSWERS_SHARE`` that large answers may take.
+
+The rest is reserved for small answers, which unread large ones so cannot block."""
 
 
 class Waiter(Protocol):
     """A connection that waits for memory. The budget compares waiters by identity."""
 
     def resume_soon(self) -> None:
-        """Ask the budget for memory again, in the next turn of the event loop."""
+        """Ask the budget for memory again, in the next iteration of the event loop."""
 
 
 class Budget:
     """The memory of the requests and answers of all connections, in bytes.
 
     The total stays within ``limit_bytes`` plus one frame plus the answers that are being built. A
-    partial frame counts with its allocated memory, not its declared length.
-
-    Partial frames share ``UNFINISHED_SHARE`` of the limit. When the share is used up, one frame at
-    a time may exceed it until it is complete. Otherwise partial frames would wait for each other
-    for ever. Announced answers share ``ANSWERS_SHARE``; one answer at a time may exceed it.
-    """
+    partial frame counts with its allocated memory, not its declared length. Partial frames share
+    ``UNFINISHED_SHARE``, announced answers ``ANSWERS_SHARE`` of the limit; one of each may exceed
+    its share, because otherwise they could wait for each other for ever."""
 
     __slots__ = (
         "_answer_bytes",
@@ -76,18 +69,18 @@ class Budget:
         return bool(self._starting or self._growing or self._building)
 
     def may_start(self, connection: Waiter) -> bool:
-        """Return whether the connection may receive another request. If not, its ``resume_soon`` is
-        called when it may.
-        """
+        """Return whether the connection may receive another request.
+
+        If not, its ``resume_soon`` is called when it may."""
         if self.is_exceeded:
             self._starting[connection] = None
             return False
         return True
 
     def may_grow(self, connection: Waiter, size: int) -> bool:
-        """Return whether the connection's partial frame may take ``size`` more bytes. If not, the
-        connection's ``resume_soon`` is called when it may.
-        """
+        """Return whether the connection's partial frame may take ``size`` more bytes.
+
+        If not, its ``resume_soon`` is called when it may."""
         if size <= self._growth_left:
             return True
         if self._finisher is None and self._may_finish:
@@ -104,18 +97,18 @@ class Budget:
 
     @property
     def _may_finish(self) -> bool:
-        """Whether one partial frame may exceed ``UNFINISHED_SHARE``. It may exceed the limit too,
-        but only if all used memory belongs to partial frames: then no request is left whose end
-        would release memory.
-        """
+        """Whether one partial frame may exceed ``UNFINISHED_SHARE``.
+
+        It may even exceed the limit if partial frames use all memory, because then no request is
+        left whose end would release any."""
         return not self.is_exceeded or self.used_bytes == self._unfinished_bytes
 
     def may_build(self, connection: Waiter, size: int) -> bool:
-        """Reserve ``size`` bytes for an answer that is about to be built, and return True.
+        """Reserve ``size`` bytes for an answer and return True; False if the memory is not
+        available.
 
-        If the memory is not available, return False; the connection's ``resume_soon`` is called
-        when it is. An answer of any size is allowed while no other announced answer takes memory.
-        """
+        After False, the connection's ``resume_soon`` is called when it is. An answer of any size is
+        allowed while no other announced answer takes memory."""
         if self._fits(self._answer_bytes, size):
             self._answer_bytes += size
             return True
@@ -123,18 +116,15 @@ class Budget:
         return False
 
     def _fits(self, answer_bytes: int, size: int) -> bool:
-        """Return whether an answer of ``size`` bytes may be built while other answers take
-        ``answer_bytes``.
-        """
+        """Return whether an answer of ``size`` bytes may be built beside others of
+        ``answer_bytes``."""
         share = self.limit_bytes * ANSWERS_SHARE
         if size > LARGE_ANSWER_BYTES:
             share *= LARGE_ANSWERS_SHARE
         return not answer_bytes or answer_bytes + size <= share
 
     def count_answers(self, change: int) -> None:
-        """Add ``change`` to the bytes that announced answers take, after an answer was built or
-        sent.
-        """
+        """Add ``change`` to the bytes of announced answers, after one was built or sent."""
         self._answer_bytes += change
         if self._building:
             self._wake_building()
@@ -149,8 +139,7 @@ class Budget:
         self._unfinished_bytes += size
 
     def finish(self, connection: Waiter, size: int) -> None:
-        """Count the connection's partial frame of ``size`` bytes as a complete request from
-        now on."""
+        """Count the connection's partial frame of ``size`` bytes as a complete request."""
         self._unfinished_bytes -= size
         if self._finisher is connection:
             self._finisher = None
@@ -183,8 +172,9 @@ class Budget:
             connection.resume_soon()
 
     def _wake_building(self) -> None:
-        """Wake the connections that wait for memory to build an answer, in the order in which they
-        came. If a large answer does not fit, later small answers may go before it."""
+        """Wake the connections that wait to build an answer, in order.
+
+        Small answers may overtake a large one that does not fit."""
         answer_bytes = self._answer_bytes
         for connection, size in list(self._building.items()):
             if self._fits(answer_bytes, size):

@@ -1,9 +1,7 @@
 """Count what each client uses of its quotas at this broker, and compute throttle times (KIP-219).
 
 A client over its quota gets its answer at once, with ``throttle_time_ms``; then the broker reads
-nothing from the connection for that time. Requests of other brokers are not counted. If no quotas
-exist, a request only costs a check of ``Quotas.is_on``.
-"""
+nothing from the connection for that time. Requests of other brokers are not counted."""
 
 from __future__ import annotations
 
@@ -34,16 +32,15 @@ if TYPE_CHECKING:
     from broker_lite.metadata.cache import MetadataSnapshot
 
 CLIENTS_MAX = 10_000
-"""Maximum number of clients whose quotas are cached. The same number also limits the token buckets
-for clients, and those for addresses."""
+"""Maximum number of cached clients, of their token buckets, and of the buckets of addresses."""
 CLIENT_ID_LENGTH_MAX = NAME_LENGTH_MAX + 1
-"""Number of leading characters of a client id that count for quotas. No quota can name a client id
-of this length, so a cut client id never matches the quota of another one.
-"""
+"""Number of leading characters of a client id that count for quotas.
+
+No quota can name a client id of this length, so a cut one matches no other client's quota."""
 REQUEST_THROTTLE_MS_MAX = 1000
-"""Maximum throttle time (ms) for processing time and for partition changes, which is the length of
-Kafka's quota window. What the client owes beyond that stays in its token bucket.
-"""
+"""Maximum throttle time (ms) for processing time and partition changes: Kafka's quota window.
+
+What the client owes beyond that stays in its token bucket."""
 
 T = TypeVar("T")
 
@@ -73,9 +70,7 @@ Seconds = Callable[[], float]
 
 
 class ClientQuota:
-    """The quotas of one client at this broker. Each has a token bucket that counts the client's
-    use.
-    """
+    """The quotas of one client at this broker, each with a token bucket that counts its use."""
 
     __slots__ = ("_buckets", "_clock", "_metrics")
 
@@ -105,8 +100,9 @@ class ClientQuota:
         return self._throttled(CONSUMER_BYTE_RATE, self._spend(CONSUMER_BYTE_RATE, size))
 
     def fetch_allowance(self) -> int:
-        """Return how many bytes the client may fetch now; negative if the client is over its quota.
-        Call this only if the client has a quota for fetches (``limits_fetches``)."""
+        """Return how many bytes the client may fetch now; negative if it is over its quota.
+
+        Call it only if ``limits_fetches`` is true."""
         self._spend(CONSUMER_BYTE_RATE, 0)
         return math.floor(self._buckets[CONSUMER_BYTE_RATE].left)
 
@@ -121,10 +117,8 @@ class ClientQuota:
     def mutate(self, count: int, *, is_strict: bool) -> None:
         """Charge ``count`` created or deleted partitions to the quota (KIP-599).
 
-        With ``is_strict``, raise ThrottlingQuotaExceededError if the client has used up its quota.
-        Clients of older API versions do not know this error; they are throttled after the answer
-        instead.
-        """
+        With ``is_strict``, raise ThrottlingQuotaExceededError if the quota is used up. Clients of
+        older API versions do not know this error; they are throttled after the answer."""
         wait_ms = self._spend(CONTROLLER_MUTATION_RATE, 0)
         if wait_ms and is_strict:
             self._throttled(CONTROLLER_MUTATION_RATE, wait_ms)
@@ -135,15 +129,15 @@ class ClientQuota:
 
     def refund(self, count: int, error: LogbusError) -> None:
         """Give ``count`` partitions back to the quota, because their change failed with ``error``.
-        A change that timed out stays charged, because it may still take effect.
-        """
+
+        A change that timed out stays charged: it may still take effect."""
         if not isinstance(error, RequestTimedOutError):
             self._spend(CONTROLLER_MUTATION_RATE, -count)
 
     def _throttled(self, key: str, wait_ms: int) -> int:
-        """Return the longest of ``wait_ms``, the throttle time for processing time, and that for
-        partition changes. Count it in the metrics.
-        """
+        """Return the longest of three throttle times (ms), and count it in the metrics.
+
+        They are ``wait_ms`` and those for processing time and for partition changes."""
         for each in (REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE):
             due_ms = min(self._spend(each, 0), REQUEST_THROTTLE_MS_MAX)
             if due_ms > wait_ms:
@@ -169,8 +163,7 @@ class Quotas:
         self._clients: dict[tuple[str, str], ClientQuota | None] = {}
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
-        """Use the quotas in the metadata snapshot for later requests. What clients have used before
-        still counts."""
+        """Use the quotas of the metadata snapshot. What clients have used before still counts."""
         if snapshot.quotas is self._source:
             return
         self._source = snapshot.quotas
@@ -184,9 +177,8 @@ class Quotas:
     def of(self, request: Metered) -> ClientQuota | None:
         """Return the quotas of the client that sent a request.
 
-        Return None for a client without quotas and for a broker. Also return None before the login,
-        because clients that never log in could fill the memory with client ids.
-        """
+        Return None for a client without quotas, for a broker, and before the login, because clients
+        that never log in could fill the memory with client ids."""
         if request.is_broker or request.session.needs_login:
             return None
         client_id = (request.client_id or "")[:CLIENT_ID_LENGTH_MAX]
@@ -210,10 +202,9 @@ class Quotas:
         return _bucket(self._buckets, limit, self._clock.monotonic_ms())
 
     def may_connect(self, host: str) -> bool:
-        """Return whether an address may open another connection, and if so count the connection.
+        """Return whether an address may open another connection, and if so count it.
 
-        Unless a quota names an address, all addresses of an IPv6 /64 are counted together.
-        """
+        Unless a quota names an address, all addresses of an IPv6 /64 are counted together."""
         limit = self._table.connection_limit(host, network_of(host))
         if limit is None:
             return True
@@ -241,20 +232,19 @@ def _bucket(buckets: _Buckets, limit: Limit, now_ms: float) -> TokenBucket:
 
 
 def _forget(buckets: _Buckets) -> None:
-    """Drop a tenth of the token buckets, those that will be full soonest. A dropped client that
-    returns gets a new, full bucket, so these clients gain the least. Many buckets are dropped at
-    once, because the sort is expensive.
-    """
+    """Drop the tenth of the token buckets that will be full soonest.
+
+    A dropped client that returns gets a full bucket, so these clients gain the least. Many are
+    dropped at once, because the sort is expensive."""
     for name in sorted(buckets, key=lambda name: buckets[name].full_at_ms)[: CLIENTS_MAX // 10]:
         del buckets[name]
 
 
 def timed(work: Coroutine[Any, Any, T], now: Seconds, spent: Callable[[float], None]) -> Any:
-    """Return an awaitable that runs ``work`` and measures its processing time.
+    """Return an awaitable that runs ``work`` and passes the seconds of each of its steps to
+    ``spent``.
 
-    After each step of the coroutine, ``spent`` is called with the seconds of that step. Time in
-    which the coroutine waits does not count.
-    """
+    Time in which the coroutine waits does not count."""
 
     @types.coroutine
     def steps() -> Generator[Any, Any, T]:

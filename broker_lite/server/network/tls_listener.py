@@ -1,9 +1,7 @@
-"""The TLS of a listener: load its certificates, load them again when the files change, and do TLS
-handshakes.
+"""The TLS of a listener: load its certificates, reload changed ones, and do TLS handshakes.
 
-A handshake is a sequence of non-blocking steps. One turn (iteration) of the event loop spends about
-``HANDSHAKE_TURN_S`` seconds on steps, so that many new connections hardly delay open ones.
-"""
+A handshake is a sequence of non-blocking steps. One iteration of the event loop spends about
+``HANDSHAKE_TURN_S`` seconds on steps, so that many new connections hardly delay open ones."""
 
 from __future__ import annotations
 
@@ -38,21 +36,18 @@ from broker_lite.server.metrics import Metrics
 logger = logging.getLogger("logbus.tls")
 
 WARNED_BEFORE_END_MS = 30 * DAY
-"""Time in ms before the end of the broker's certificate from which on the broker logs a warning
-once a day.
-"""
+"""Milliseconds before the end of the broker's certificate from which on it warns once a day."""
 HANDSHAKE_TURN_S = 0.002
-"""Seconds in one turn of the event loop after which no further handshake step starts. A step takes
-about 1 ms.
-"""
+"""Seconds of one iteration of the event loop after which no further handshake step starts.
+
+A step takes about 1 ms."""
 
 
 class ListenerTls:
     """The TLS context of one listener.
 
     ``host`` is the advertised host, which the certificate must name; an empty text omits that
-    check. ``reload`` replaces ``context`` when the files have changed.
-    """
+    check. ``reload`` replaces ``context`` when the files have changed."""
 
     def __init__(self, listener: ListenerConfig, host: str, *, clock: Clock) -> None:
         assert listener.tls is not None
@@ -68,8 +63,8 @@ class ListenerTls:
         self.context = self._checked_context()
         self._trust = self._read_trust(self.context)
         self._has_lost_cas = False
-        """Whether the last change of the files removed a CA. If so, ``refusal`` also checks which
-        CA signed a client's certificate."""
+        """Whether the last change of the files removed a CA, so that ``refusal`` also checks who
+        signed."""
 
     @property
     def listener_name(self) -> str:
@@ -77,9 +72,8 @@ class ListenerTls:
 
     @property
     def demands_certificate(self) -> bool:
-        """Whether the listener requires a client certificate. The certificate's name becomes the
-        client's principal.
-        """
+        """Whether the listener requires a client certificate, whose name becomes the client's
+        principal."""
         return self._listener.requires_certificate
 
     @property
@@ -116,11 +110,10 @@ class ListenerTls:
         return versions
 
     def reload(self, foreign_cas: frozenset[bytes] = frozenset()) -> bool:
-        """If the TLS files have changed, load them for new connections.
+        """Load the TLS files for new connections if they have changed.
 
-        Return False if they cannot be used, or if they trust one of ``foreign_cas``, CAs (DER) that
-        the listener must not trust. The former context then stays in use.
-        """
+        Return False and keep the former context if they cannot be used or trust one of
+        ``foreign_cas``, the CAs (DER) that the listener must not trust."""
         seen = self._versions()
         if seen == self._seen:
             return True
@@ -151,13 +144,11 @@ class ListenerTls:
         return True
 
     def refusal(self, certificate: bytes) -> str:
-        """Return why the current TLS files forbid the client certificate (DER) of an open session;
-        an empty text if they allow it.
+        """Return why the current TLS files forbid an open session's client certificate (DER).
 
-        After a CA was removed, each certificate that no remaining CA has signed directly is
-        forbidden. Python's ``ssl`` does not show a client's intermediate CAs, so the chain cannot
-        be checked here. The client's next handshake checks the chain.
-        """
+        Return an empty text if they allow it. After a CA was removed, each certificate that no
+        remaining CA signed directly is forbidden: Python's ``ssl`` does not show intermediate CAs.
+        The client's next handshake checks the whole chain."""
         return self._trust.refusal(certificate, checks_ca=self._has_lost_cas)
 
     def warn_of_end(self) -> None:
@@ -179,11 +170,9 @@ class ListenerTls:
         )
 
     def identify(self, certificate: bytes) -> tuple[str, int]:
-        """Return the principal for a client certificate (DER), and the wall time (ms) at which the
-        certificate expires.
+        """Return the principal for a client certificate (DER), and when it expires (wall time, ms).
 
-        Raises SaslAuthenticationError if no mapping rule applies to the certificate's name.
-        """
+        Raises SaslAuthenticationError if no mapping rule applies to the certificate's name."""
         name, ends_ms = subject_of(certificate)
         return principal_of(name, self._rules), ends_ms
 
@@ -193,16 +182,14 @@ def _cas(context: ssl.SSLContext) -> frozenset[bytes]:
 
 
 Opened = Callable[[TlsTransport, str, int], None]
-"""A callback for a completed handshake. Its arguments are the connection's transport, the client's
-``host:port``, and the monotonic time (ms) at which the connection was accepted.
-"""
+"""Receives a completed handshake: transport, client's ``host:port``, and the monotonic time (ms) at
+which the connection was accepted."""
 
 
 class OnLogin(Protocol):
-    """A callback that records a successful or failed login (``AuditLog.write``).
+    """Records a successful or failed login (``AuditLog.write``).
 
-    Of events with equal ``kind``, at most one is recorded in 10 s.
-    """
+    Of events with equal ``kind``, at most one is recorded in 10 s."""
 
     def __call__(self, event: str, kind: Hashable | None = None, **fields: str) -> None: ...
 
@@ -223,9 +210,7 @@ class _Handshake:
 class Handshakes:
     """The connections of all listeners whose TLS handshake is in progress.
 
-    The listeners take turns, so that a flood of handshakes on a listener for clients does not delay
-    a broker that connects to the listener for brokers.
-    """
+    The listeners take turns, so that a flood of clients' handshakes does not delay a broker."""
 
     def __init__(
         self,
@@ -241,9 +226,7 @@ class Handshakes:
         self._metrics = metrics
         self._open: dict[_Handshake, None] = {}
         self._ready: dict[ListenerTls, deque[_Handshake]] = {}
-        """The handshakes whose next step can run, by listener. The first listener in the order is
-        next.
-        """
+        """The handshakes whose next step can run, by listener, the next listener first."""
         self._is_due = False
 
     def __len__(self) -> int:
@@ -251,14 +234,13 @@ class Handshakes:
 
     @property
     def began_ms(self) -> list[int]:
-        """The monotonic time (ms) at which the oldest handshake began, as a list of one number;
-        empty if there are no handshakes."""
+        """The monotonic time (ms) at which the oldest handshake began, as a list of at most one
+        number."""
         return [each.began_ms for each in itertools.islice(self._open, 1)]
 
     def begin(self, sock: socket.socket, peer: str, tls: ListenerTls, opened: Opened) -> None:
-        """Start the TLS handshake on an accepted socket. ``opened`` is called when it is
-        complete.
-        """
+        """Start the TLS handshake on an accepted socket; ``opened`` is called when it is
+        complete."""
         transport = TlsTransport(sock, tls.context, server_side=True)
         handshake = _Handshake(transport, peer, self._clock.monotonic_ms(), opened, tls)
         self._open[handshake] = None
@@ -311,9 +293,7 @@ class Handshakes:
         self._end(next(iter(self._open)), reason)
 
     def expire(self, timeout_ms: int) -> None:
-        """Close the connections whose handshake has taken longer than ``timeout_ms``
-        milliseconds.
-        """
+        """Close the connections whose handshake has taken longer than ``timeout_ms``."""
         before = self._clock.monotonic_ms() - timeout_ms
         for handshake in list(self._open):
             if handshake.began_ms < before:

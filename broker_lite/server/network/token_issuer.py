@@ -1,10 +1,7 @@
-"""Check OAUTHBEARER tokens with the public keys of their issuer, which come from a file or an https
-URL.
+"""Check OAUTHBEARER tokens with their issuer's public keys, from a file or an https URL.
 
-The broker reads the keys at its start and every hour. When a token names an unknown key, the broker
-reads the keys too, but at most once a minute. A worker thread reads the keys; all other code runs
-on the event loop's thread.
-"""
+A worker thread reads the keys at the broker's start, every hour, and, at most once a minute, when a
+token names an unknown key. All other code runs on the event loop's thread."""
 
 from __future__ import annotations
 
@@ -56,12 +53,10 @@ class TokenIssuer:
         self._lock = asyncio.Lock()
 
     async def start(self) -> None:
-        """Read the issuer's keys for the first time. Raises InvalidConfigError if the file of keys
-        cannot be used.
+        """Read the issuer's keys for the first time.
 
-        If a URL cannot be used, the error is logged; ``refresh`` reads the URL again after a
-        minute.
-        """
+        Raises InvalidConfigError if the file of keys cannot be used. An unusable URL is only
+        logged; ``refresh`` reads it again after a minute."""
         try:
             await self._read()
         except LogbusError as error:
@@ -70,19 +65,16 @@ class TokenIssuer:
             self._report(error)
 
     async def check(self, token: str) -> CheckedToken:
-        """Return the user and the expiry of a token. Raises SaslAuthenticationError for an invalid
-        token.
-        """
+        """Return the user and the expiry of a token. Raises SaslAuthenticationError if it is
+        invalid."""
         if key_id_of(token) not in self._keys:
             await self.refresh(is_urgent=True)
         return check_token(token, self._keys, self._rules, self._clock.now_ms())
 
     async def refresh(self, *, is_urgent: bool = False) -> None:
-        """Read the issuer's keys again if the last read was at least an hour ago.
+        """Read the issuer's keys again if the last read is an hour old.
 
-        After a failed read, or with ``is_urgent``, read them again if the last read was at least a
-        minute ago.
-        """
+        After a failed read, or with ``is_urgent``, one minute suffices."""
         async with self._lock:
             wait_ms = RETRY_INTERVAL_MS if is_urgent or self._is_failed else READ_INTERVAL_MS
             if self._clock.monotonic_ms() - self._read_ms < wait_ms:
@@ -112,8 +104,7 @@ class TokenIssuer:
 def _keys_at(location: str) -> TokenKeys:
     """Return the keys in a file or at an https URL.
 
-    Raises InvalidConfigError or NetworkError; the messages name the setting.
-    """
+    Raises InvalidConfigError or NetworkError, which name the setting."""
     setting = f"sasl.oauthbearer.jwks.endpoint.url={location}"
     if location.startswith("https:"):
         try:

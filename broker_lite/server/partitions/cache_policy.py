@@ -1,32 +1,25 @@
-"""Decide whether appended batches stay in the operating system's page cache. This module does no
-I/O.
+"""Decide whether appended batches stay in the operating system's page cache, without I/O.
 
-Consumers read most records while they are new, so appended pages normally stay in the page cache.
-Pages that no consumer reads only evict pages that consumers do read. On virtual machines with
-overcommitted memory, such pages also cost more than disk reads.
-
-Bulk loads and followers whose log has no readers therefore drop their pages once they are on disk;
-a later reader reads the disk. Small batches always stay, because the next append would have to read
-a partly filled page back.
-"""
+Consumers read most records while they are new, so appended pages normally stay. Pages that no
+consumer reads only evict pages that consumers do read. Bulk loads, and followers whose log has no
+readers, therefore drop their pages once they are on disk; a later reader reads the disk. Small
+batches always stay, because the next append would have to read a partly filled page back."""
 
 from __future__ import annotations
 
 READERS_MS = 10 * 60_000
-"""Time in ms after a read for which a log counts as having readers. It is this long because queries
-may pause between their batches.
-"""
+"""Milliseconds after a read for which a log counts as having readers.
+
+It is this long because queries may pause between their batches."""
 LARGE_BYTES = 256 << 10
 """Appends of fewer bytes than this always stay in the page cache."""
 
 
 class CachePolicy:
-    """The page-cache policy of one log. It depends on the time of the last read and on the bytes
-    that were appended since.
+    """The page-cache policy of one log.
 
     After a read, the next ``limit_bytes`` appended bytes stay in memory for a future reader. With
-    -1 all appends stay.
-    """
+    -1, all appends stay."""
 
     __slots__ = ("_limit_bytes", "_read_ms", "_unread_bytes")
 
@@ -41,10 +34,9 @@ class CachePolicy:
         self._unread_bytes = 0
 
     def keeps(self, now_ms: int, size: int) -> bool:
-        """Count an append of ``size`` bytes. Return whether its pages stay in the page cache.
+        """Count an append of ``size`` bytes and return whether its pages stay in the page cache.
 
-        ``now_ms`` is monotonic time.
-        """
+        ``now_ms`` is monotonic time."""
         self._unread_bytes += size
         return (
             size < LARGE_BYTES

@@ -1,25 +1,21 @@
-"""Track which offset ranges of a log the broker can send without checking CRCs again. This module
-does no I/O.
+"""Track which offset ranges of a log the broker can send without checking CRCs again, without I/O.
 
-The broker checks the CRC of each batch at the append. The checked bytes stay in the page cache
-until the kernel evicts them. For ``TRUST_MS`` after the append or a later check, the broker sends
-them without another check. After that time, the kernel may have read the pages from disk again, and
-the disk may have damaged them. A read thread then checks the range, for clients that do not check
-CRCs themselves.
-
-One risk remains: pages that are evicted, damaged on disk and read again within ``TRUST_MS``.
-"""
+The broker checks the CRC of each batch at the append. For ``TRUST_MS`` after the append or a later
+check, it sends the bytes without another check. After that time, the kernel may have evicted the
+pages and read them from disk again, and the disk may have damaged them. A read thread then checks
+the range, for clients that do not check CRCs themselves. One risk remains: pages that are evicted,
+damaged on disk and read again within ``TRUST_MS``."""
 
 from __future__ import annotations
 
 from collections import deque
 
 TRUST_MS = 60_000
-"""Time in ms for which the result of a CRC check is trusted. Consumers at the log end read within
-this time, so the check at the append serves them too.
-"""
+"""Milliseconds for which the result of a CRC check is trusted.
+
+Consumers at the log end read within this time, so the check at the append serves them too."""
 MARK_MS = 1_000
-"""Minimum time in ms between two recorded append times of a log."""
+"""Minimum milliseconds between two recorded append times of a log."""
 RANGES_MAX = 64
 """Maximum number of checked offset ranges that are remembered for a log."""
 
@@ -27,9 +23,9 @@ RANGES_MAX = 64
 class CrcCache:
     """The recent appends and the checked offset ranges of one log.
 
-    Records from before the broker's start count as unchecked. From the offset ``rows_from`` on, the
-    log has no column batch (a batch in logbus's column format), which only some clients can read.
-    """
+    Records from before the broker's start count as unchecked. ``rows_from`` is the offset from
+    which on the log has no column batch (a batch in logbus's column format), which only some
+    clients can read."""
 
     __slots__ = ("_left_ms", "_marks", "_ranges", "rows_from")
 
@@ -37,13 +33,11 @@ class CrcCache:
         self.rows_from = log_end_offset
         self._left_ms = -TRUST_MS
         self._marks: deque[tuple[int, int]] = deque([(0, log_end_offset)])
-        """Pairs of a monotonic time (ms) and the log end offset at that time. All records from that
-        offset on were appended at that time or later.
-        """
+        """Pairs of a monotonic time (ms) and the log end offset then. Later records have later
+        offsets."""
         self._ranges: deque[tuple[int, int, int]] = deque(maxlen=RANGES_MAX)
         """Checked ranges: monotonic time (ms) of the check, start offset, and exclusive end
-        offset.
-        """
+        offset."""
 
     def appending(self, now_ms: int, log_end_offset: int) -> None:
         """Record that an append at ``log_end_offset`` begins. ``now_ms`` is monotonic time."""
@@ -58,16 +52,13 @@ class CrcCache:
         self._left_ms = now_ms
 
     def has_columns(self, next_offset: int) -> None:
-        """Record that the log has a batch in logbus's column format whose last offset is
-        ``next_offset - 1``.
-        """
+        """Record that a batch in logbus's column format ends before ``next_offset``."""
         if next_offset > self.rows_from:
             self.rows_from = next_offset
 
     def checked(self, now_ms: int, start: int, end: int) -> None:
-        """Record that a read checked all batches of the offsets [start, end), and their CRCs were
-        correct.
-        """
+        """Record that all batches of the offsets [start, end) were read and their CRCs were
+        correct."""
         if self._ranges and self._ranges[-1][2] == start and now_ms - self._ranges[-1][0] < MARK_MS:
             checked_ms, first, _ = self._ranges.pop()
             self._ranges.append((checked_ms, first, end))
@@ -75,23 +66,23 @@ class CrcCache:
             self._ranges.append((now_ms, start, end))
 
     def truncated(self, offset: int) -> None:
-        """Forget all recorded checks and appends, because the log was truncated to ``offset``."""
+        """Forget all recorded checks and appends: the log was truncated to ``offset``."""
         self._ranges.clear()
         self._marks = deque([(0, offset)])
         self.rows_from = min(self.rows_from, offset)
 
     def is_recent(self, now_ms: int, start: int) -> bool:
-        """Return whether all records from offset ``start`` on were appended within the last
-        ``TRUST_MS`` and are still in the page cache."""
+        """Return whether the records from ``start`` on are younger than ``TRUST_MS`` and still in
+        the page cache."""
         since = now_ms - TRUST_MS
         return self._left_ms <= since and any(
             at_ms > since and start >= offset for at_ms, offset in self._marks
         )
 
     def is_checked(self, now_ms: int, start: int, end: int) -> bool:
-        """Return whether the broker can send the offsets [start, end) without another CRC check, to
-        a client that does not check CRCs itself.
-        """
+        """Return whether the offsets [start, end) need no further CRC check before they are sent.
+
+        The answer is for clients that do not check CRCs themselves."""
         if self.is_recent(now_ms, start):
             return True
         since = now_ms - TRUST_MS

@@ -1,22 +1,15 @@
-"""The threads of a broker that do file I/O: append threads with group commit, read threads, and one
-keeper thread.
+"""The threads of a broker that do file I/O: append threads, read threads, and one keeper thread.
 
-Each partition belongs to one append thread, chosen by a hash of its key. A partition's jobs
-therefore run in the order in which the event loop queued them.
-
-The event loop wakes an append thread once per turn (iteration). The thread runs all queued jobs as
-one group, flushes each log once, and posts all results together. Jobs that arrive meanwhile form
-the next group. A small group waits briefly, because producers that were just answered usually send
-more batches.
-
-For replicated partitions, the thread reports appends before the flush, so that followers flush in
-parallel.
+Each partition belongs to one append thread, chosen by a hash of its key, so a partition's jobs run
+in the order in which the event loop queued them. The thread runs all queued jobs as one group,
+flushes each log once, and posts all results together (group commit). Jobs that arrive meanwhile
+form the next group. A small group waits briefly, because producers that were just answered usually
+send more batches. Appends of replicated partitions are reported before the flush, so that followers
+flush in parallel.
 
 Read threads load offset ranges into the page cache, check their CRCs and convert batches between
-row and column format. The keeper thread runs operations on the whole data directory. Results reach
-the event loop as events or callbacks. A file-system error becomes a StorageFailed event and does
-not end the thread.
-"""
+row and column format. The keeper thread runs operations on the whole data directory. A file-system
+error becomes a StorageFailed event and does not end the thread."""
 
 from __future__ import annotations
 
@@ -50,39 +43,35 @@ from broker_lite.storage.log import Log
 logger = logging.getLogger("logbus.disk")
 
 GROUP_BYTES_MAX = 32 << 20
-"""A group, the appends that share a flush, accepts no further append once it has this many
-bytes.
-"""
+"""A group of appends that share a flush accepts no further append from this many bytes on."""
 COALESCE_BYTES = 256 << 10
-"""A group, the appends that share a flush, starts at once if it has at least this many bytes. A
-smaller group waits for more appends: up to this size, a flush takes about the same time whatever it
-writes."""
+"""A group of appends of at least this many bytes is flushed at once; a smaller one waits for more.
+
+Up to this size, a flush takes about the same time whatever it writes."""
 COALESCE_US_MAX = 1_000
-"""Maximum time in microseconds for which a small group, the appends that share a flush, waits for
-more appends. Producers that the previous group answered usually send their next batch within this
-time."""
+"""Maximum microseconds for which a small group of appends waits for more before its flush.
+
+Producers that the previous group answered usually send their next batch within this time."""
 STOP_TIMEOUT_S = 30.0
 """Seconds for which ``Disk.stop`` waits for each thread to end."""
 
 T = TypeVar("T")
 Done = Callable[[T | None, BaseException | None], None]
-"""A callback that receives a job's result or exception, on the event loop's thread."""
+"""Receives a job's result or exception, on the event loop's thread."""
 
 
 class AppendBatch(NamedTuple):
-    """A producer's batch, to append to a log.
+    """A producer's batch, to append to a log. ``max_bytes`` is the topic's ``max.message.bytes``.
 
-    ``max_bytes`` is the topic's ``max.message.bytes``. The package ``replication`` passes this
-    object on as ``payload``, without reading it.
-    """
+    The package ``replication`` passes this object on as ``payload``, without reading it."""
 
     buffer: memoryview
     header: BatchHeader
     max_bytes: int
     begins_at_zero: bool = False
     """Whether the first batch of a producer that is new to the log must have sequence number 0.
-    Transaction version 2 (KIP-890) requires it.
-    """
+
+    Transaction version 2 (KIP-890) requires it."""
 
     @property
     def size_bytes(self) -> int:
@@ -100,9 +89,7 @@ class MarkerBatch(NamedTuple):
 
 
 class AppendTarget(Protocol):
-    """The replica whose log a job changes. It receives the job's outcome on the event loop's
-    thread.
-    """
+    """The replica whose log a disk job changes. ``deliver`` runs on the event loop's thread."""
 
     @property
     def log(self) -> Log: ...
@@ -114,9 +101,7 @@ class AppendTarget(Protocol):
 
 
 class AppendJob(NamedTuple):
-    """An append to the log of a leader. The outcome (Appended or AppendFailed) carries
-    ``token``.
-    """
+    """An append to a leader's log. Its outcome, Appended or AppendFailed, carries ``token``."""
 
     target: AppendTarget
     token: int
@@ -129,10 +114,8 @@ class AppendJob(NamedTuple):
 class FollowJob(NamedTuple):
     """An append of records that a follower fetched from its leader.
 
-    If the payload has batches in logbus's column format, the event loop calls the callback
-    ``columns`` with the end offset of the last such batch, before it delivers the outcome. ``keep``
-    has the same meaning as in ``AppendJob``.
-    """
+    ``columns`` receives the end offset of the payload's last batch in logbus's column format, if it
+    has one, on the event loop before the outcome. ``keep`` means the same as in ``AppendJob``."""
 
     target: AppendTarget
     payload: memoryview
@@ -156,14 +139,14 @@ class CallJob(NamedTuple):
 
 Job = AppendJob | FollowJob | SyncJob | CallJob
 Result = tuple[AppendTarget | None, Any, Any]
-"""A job's result for the event loop. (target, event, None) delivers an event to the replica
-``target``; (None, callback, arguments) calls a callback."""
+"""A job's result for the event loop.
+
+(target, event, None) delivers an event to the replica ``target``; (None, callback, arguments) calls
+a callback."""
 
 
 class Worker(threading.Thread):
-    """An append thread, or the keeper thread for operations on the whole data directory, with its
-    queue of jobs. It passes results to the event loop.
-    """
+    """An append thread or the keeper thread, with its queue of jobs."""
 
     def __init__(self, name: str, disk: Disk, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(name=name, daemon=True)
@@ -173,9 +156,9 @@ class Worker(threading.Thread):
         self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._is_called = self._is_ended = False
         self._in_flight_count = 0
-        """Number of jobs in the previous group, plus the jobs that were queued when the previous
-        group was answered. A smaller group waits, because about as many producers may soon send
-        their next batch."""
+        """Number of jobs in the previous group, plus those queued when it was answered.
+
+        A smaller group waits, because about as many producers may soon send their next batch."""
         self._coalesce_until_us = 0
         """Monotonic time (microseconds) until which a small group of appends waits for more."""
         self._appends = disk.metrics.histogram("append_duration_seconds")
@@ -184,10 +167,9 @@ class Worker(threading.Thread):
     def put(self, job: Job) -> None:
         """Queue a job. Only the event loop's thread may call this method.
 
-        The worker wakes at the end of this turn of the event loop. If it woke earlier, it would
-        contend with the loop for the interpreter lock, and fewer appends would share the next
-        flush.
-        """
+        The worker wakes at the end of this iteration of the event loop. If it woke earlier, it
+        would contend with the loop for the interpreter lock, and fewer appends would share a
+        flush."""
         self._waiting.append(job)
         if not self._is_called:
             self._is_called = True
@@ -198,7 +180,7 @@ class Worker(threading.Thread):
         self._wakeups.put(None)
 
     def end(self) -> None:
-        """End the thread once its queue is empty. This works even if the event loop has stopped."""
+        """End the thread once its queue is empty, even if the event loop has stopped."""
         self._is_ended = True
         self._wakeups.put(None)
 
@@ -217,14 +199,11 @@ class Worker(threading.Thread):
                 del group
 
     def _next_group(self) -> list[Job]:
-        """Take the queued jobs as the next group, whose appends share a flush. A small group first
-        waits briefly for more jobs.
+        """Take the queued jobs as the next group. A small group first waits briefly for more jobs.
 
-        Producers that were just answered usually send their next batch at once. Without the wait,
-        two flushes would each write half of the batches, and each cost nearly as much as one. A
-        group with replicated partitions does not wait, because its acknowledgement waits for
-        followers anyway.
-        """
+        Without the wait, two flushes would each write half of the batches of producers that send
+        again at once, and each cost nearly as much as one. A group with replicated partitions does
+        not wait, because its acknowledgement waits for followers anyway."""
         waiting = self._waiting
         group: list[Job] = []
         size = 0
@@ -245,8 +224,8 @@ class Worker(threading.Thread):
                 return group
 
     def _has_more(self) -> bool:
-        """Wait until another job arrives or the waiting time of the current group of jobs is over.
-        Return whether a job arrived."""
+        """Return True when another job arrives, False when the current group has waited long
+        enough."""
         left_us = self._coalesce_until_us - self._disk.clock.monotonic_us()
         if left_us <= 0:
             return False
@@ -353,9 +332,8 @@ def _follow(job: FollowJob, now_ms: int, results: list[Result]) -> None:
 
 
 def _columns_end(buffer: memoryview, end_offset: int) -> int:
-    """Return the end offset of the last batch in logbus's column format that ends at or below
-    ``end_offset``; -1 if there is none.
-    """
+    """Return the end offset of the last batch in logbus's column format up to ``end_offset``, or
+    -1."""
     end = -1
     for batch in BatchWalker(WalkPolicy(allows_gaps=True, orders_epochs=False), 0).walk(buffer):
         if batch.header.next_offset > end_offset:
@@ -388,8 +366,7 @@ def _call(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 
 
 class Disk:
-    """The threads of a broker for file I/O: append threads, read threads, and the keeper thread for
-    operations on the whole data directory. The constructor starts them."""
+    """The threads of a broker for file I/O. The constructor starts them."""
 
     def __init__(
         self,
@@ -418,22 +395,19 @@ class Disk:
             thread.start()
 
     def worker_of(self, key: PartitionKey) -> Worker:
-        """Return the append thread that runs all jobs of the partition, in the order in which they
-        are queued.
-        """
+        """Return the append thread that runs the partition's jobs, in the order of their
+        queueing."""
         # A CRC, unlike hash(), gives a partition the same thread after a restart, so that traces of
         # two runs can be compared.
         slot = zlib.crc32(key.topic_id.encode()) + key.partition
         return self._workers[slot % len(self._workers)]
 
     def call(self, key: PartitionKey, function: Callable[[], T], done: Done[T]) -> None:
-        """Run ``function`` on the partition's append thread, after the jobs that are queued
-        already.
-        """
+        """Run ``function`` on the partition's append thread, after the jobs queued before it."""
         self.worker_of(key).put(CallJob(function, done))
 
     def keep(self, function: Callable[[], T], done: Done[T]) -> None:
-        """Run ``function`` on the keeper thread, which runs operations on the data directory."""
+        """Run ``function`` on the keeper thread, for operations on the whole data directory."""
         self._keeper.put(CallJob(function, done))
 
     def read(self, function: Callable[[], T], done: Done[T]) -> None:
@@ -441,17 +415,15 @@ class Disk:
         self._reads.put(CallJob(function, done))
 
     async def run_on(self, key: PartitionKey, function: Callable[[], T]) -> T:
-        """Run ``function`` on the partition's append thread, and return its result."""
+        """Run ``function`` on the partition's append thread and return its result."""
         return await self._awaited(lambda done: self.call(key, function, done))
 
     async def run_keeper(self, function: Callable[[], T]) -> T:
-        """Run ``function`` on the keeper thread, which runs operations on the data directory, and
-        return its result.
-        """
+        """Run ``function`` on the keeper thread and return its result."""
         return await self._awaited(lambda done: self.keep(function, done))
 
     async def run_read(self, function: Callable[[], T]) -> T:
-        """Run ``function`` on a read thread, and return its result."""
+        """Run ``function`` on a read thread and return its result."""
         return await self._awaited(lambda done: self.read(function, done))
 
     async def _awaited(self, start: Callable[[Done[T]], None]) -> T:
@@ -469,12 +441,10 @@ class Disk:
         return await future
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Run ``callback`` on the event loop. If results of a disk thread are being delivered, it
-        runs after them, in the same turn; otherwise in the loop's next turn.
+        """Run ``callback`` on the event loop, after the results that are being delivered.
 
-        An extra turn of the loop after a delivery would cost a system call, and would release and
-        take the interpreter lock once more.
-        """
+        An extra iteration of the loop after a delivery would cost a system call and one more change
+        of the interpreter lock."""
         self._soon.append(callback)
         if not self._runs_soon:
             self._runs_soon = True
@@ -491,9 +461,8 @@ class Disk:
                 self._loop.call_soon(self._run_soon)
 
     def post(self, results: list[Result]) -> None:
-        """Pass all results of a group of jobs to the event loop. The loop wakes once for all of
-        them.
-        """
+        """Pass the results of a group of jobs to the event loop, which wakes once for all of
+        them."""
         try:
             self._loop.call_soon_threadsafe(self._delivered, results)
         except RuntimeError:
@@ -506,9 +475,9 @@ class Disk:
         self._run_soon()
 
     def stop(self) -> None:
-        """Finish the queued jobs and end all threads. Block until then. This works even if the
-        event loop has stopped.
-        """
+        """Block until all queued jobs have run and all threads have ended.
+
+        This works even if the event loop has stopped."""
         self._stopped = True
         for worker in (*self._workers, self._keeper):
             worker.end()

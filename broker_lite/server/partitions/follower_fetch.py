@@ -1,19 +1,16 @@
 """Answer the fetches of followers with stored batches up to the log end offset, flushed or not.
 
-The fetch offset of a request tells the leader's state machine up to where the follower has flushed
-its log. A fetch that finds no new records waits for an append, a change of leader, or the end of
-its ``max_wait_ms``. A second fetch of the same follower on the same connection ends the wait of the
-first.
-
-A follower has two connections (*lanes*): one for idle partitions, one for the others.
+The fetch offset of a request tells the leader up to where the follower has flushed its log. A fetch
+that finds no new records waits for an append, a change of leader, or the end of its
+``max_wait_ms``. A follower has two connections (*lanes*): one for idle partitions, one for the
+others. A second fetch on a lane ends the wait of the first.
 
 If replication throttling applies to a partition and this broker's rate is used up, the broker
 answers as if the partition had no new records. A follower in the ISR is not throttled.
 
 Recent records are read from memory on the event loop's thread, older records on a read thread.
-Followers check CRCs themselves. The leader checks them only after a follower reported a corrupt
-batch. ``handlers/fetch`` and the simulator call this module.
-"""
+Followers check CRCs themselves; the leader checks them only after a follower reported a corrupt
+batch. ``handlers/fetch`` and the simulator call this module."""
 
 from __future__ import annotations
 
@@ -45,13 +42,13 @@ from broker_lite.wire import fetch as wire
 logger = logging.getLogger("logbus.followers")
 
 Answer = Callable[[list[wire.TopicAnswer]], None]
-"""A callback that receives the topics of a fetch response, to encode and send them."""
+"""Receives the topics of a fetch response, to encode and send them."""
 
 LATE_START_WAIT_MS = 20
-"""Maximum time in ms for which a fetch waits if the follower's log start offset is below the
-leader's. The follower's next fetch reports its new start offset, for which a DeleteRecords request
-may be waiting.
-"""
+"""Maximum milliseconds for which a fetch waits if the follower's log starts below the leader's.
+
+The follower's next fetch reports its new start offset, for which a DeleteRecords request may
+wait."""
 
 
 class FollowerCluster(Protocol):
@@ -99,18 +96,17 @@ class FollowerFetches:
     def begin(
         self, message: wire.FetchRequest, answer: Answer, is_open: Callable[[], bool]
     ) -> None:
-        """Answer a follower's fetch: call ``answer`` at once or later, unless the connection of the
-        follower closes first (``is_open`` returns False).
-        """
+        """Call ``answer`` with the response to a follower's fetch, at once or later.
+
+        It is not called once ``is_open`` returns False: the follower's connection has closed."""
         before = self.waiting.pop(_lane(message), None)
         if before is not None:
             before.end_wait()
         _FollowerFetch(self, message, answer, is_open).begin()
 
     def allowance(self, replica: Replica, follower_id: int) -> int:
-        """Return how many bytes of the replica the follower may receive now, if replication
-        throttling applies; otherwise UNLIMITED.
-        """
+        """Return how many bytes of the replica the follower may receive now; UNLIMITED if not
+        throttled."""
         listed = replica.log.config.leader_throttled_replicas
         if not lists(listed, replica.partition, self.broker_id) or any(
             member.broker_id == follower_id for member in replica.isr
@@ -122,8 +118,8 @@ class FollowerFetches:
     def follower(self, broker_id: int, broker_epoch: int) -> BrokerView:
         """Return the registration of the broker that fetches.
 
-        Raises StaleBrokerEpochError if the broker epoch in its request is not the registered one.
-        """
+        Raises StaleBrokerEpochError if the broker epoch in its request is not the registered
+        one."""
         known = self.cluster.snapshot.brokers.get(broker_id)
         if known is None or known.broker_epoch != broker_epoch:
             # A lower broker epoch belongs to an earlier process of the follower's broker, which
@@ -138,9 +134,7 @@ class FollowerFetches:
 
 
 class _FollowerRow:
-    """One partition of a follower's fetch: the request, and the parts of the answer that are known
-    so far.
-    """
+    """One partition of a follower's fetch: the request, and what is known of the answer so far."""
 
     __slots__ = ("allowance", "diverging", "error", "prepared", "replica", "request", "start")
 
@@ -150,9 +144,8 @@ class _FollowerRow:
         self.start = 0
         """The leader's log start offset at the arrival of the fetch."""
         self.allowance = UNLIMITED
-        """How many bytes replication throttling allows. At 0, the fetch waits as if there were no
-        new records.
-        """
+        """Bytes that replication throttling allows. At 0, the fetch waits as if there were no
+        records."""
         self.error: LogbusError | None = None
         self.diverging: OffsetAndEpoch | None = None
         self.prepared = ranges.Prepared()
@@ -236,9 +229,9 @@ class _FollowerFetch:
             row.replica.end_waiters.add(self._changed)
 
     def _apply_fetch(self, topic_id: str, row: _FollowerRow, follower: BrokerView) -> None:
-        """Pass the fetch of one partition to the state machine of the local replica. The fetch
-        offset tells it which records are on the follower's disk.
-        """
+        """Tell the local replica's state machine what the follower fetches of one partition.
+
+        Its fetch offset says which records are on the follower's disk."""
         request = row.request
         try:
             replica = row.replica = self._owner.replicas.find_by_id(topic_id, request.partition)
@@ -264,9 +257,8 @@ class _FollowerFetch:
     # Methods that wait for records.
 
     def _changed(self) -> None:
-        """Schedule one check of the waiting fetch, for all replicas that change in this turn of the
-        event loop.
-        """
+        """Schedule one check of the waiting fetch for all replicas that change in this iteration of
+        the event loop."""
         if not self._is_due:
             self._is_due = True
             self._owner.loop.call_soon(self._recheck)

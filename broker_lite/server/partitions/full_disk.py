@@ -1,13 +1,9 @@
-"""Report a full data directory to the cluster, so that other brokers lead its partitions until
-space is free.
+"""Report a full data directory to the cluster, so that other brokers lead its partitions.
 
 The broker reports the full disk in its registration. The controller then moves leadership to
 brokers with free space and removes this broker from the ISRs, so that neither producers nor high
-watermarks wait for this disk. A partition that no other broker can lead remains readable here.
-
-When space is free again, the broker updates its registration, and its replicas rejoin their ISRs.
-``replica_manager`` owns the ``FullDisk``.
-"""
+watermarks wait for this disk. A partition that no other broker can lead remains readable here. When
+space is free again, the broker updates its registration, and its replicas rejoin their ISRs."""
 
 from __future__ import annotations
 
@@ -23,21 +19,17 @@ from broker_lite.storage.manager import LogManager
 logger = logging.getLogger("logbus.full_disk")
 
 CHECK_S = 1.0
-"""Seconds between two checks whether a full disk has space again, and between two attempts to
-report it.
-"""
+"""Seconds between two checks of a full disk, and between two attempts to report it."""
 
 
 class DiskCluster(Protocol):
-    """The broker's registration in ZooKeeper, as far as it reports a full disk."""
+    """Stores in the broker's registration whether its disk is full."""
 
     async def set_full(self, is_full: bool) -> None: ...
 
 
 class FullDisk:
-    """Watches a data directory that is full, and reports its state to the cluster until space is
-    free.
-    """
+    """Watches a full data directory, and reports it to the cluster until space is free."""
 
     def __init__(
         self,
@@ -52,23 +44,22 @@ class FullDisk:
         self._disk = disk
         self._logs = logs
         self._reported: bool | None = None
-        """Whether this broker's registration reports a full disk. None if that is unknown, because
-        a write of the registration failed and may have taken effect all the same.
-        """
+        """Whether this broker's registration reports a full disk.
+
+        None means unknown: a write of it failed, and may have taken effect all the same."""
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         if logs.is_full:
             self.watch()
 
     def watch(self) -> None:
-        """Start to watch the disk, because a write has failed for lack of space. Do nothing if it
-        is being watched.
-        """
+        """Start to watch the disk, because a write failed for lack of space. May be called
+        repeatedly."""
         if self._task is None and not self._closed:
             self._task = self._loop.create_task(self._wait_for_space())
 
     def close(self) -> None:
-        """Stop watching the disk, because the broker stops or its data directory failed."""
+        """Stop watching the disk: the broker stops, or its data directory failed."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()

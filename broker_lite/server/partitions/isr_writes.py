@@ -1,11 +1,9 @@
-"""Write to ZooKeeper the ISR changes that the leaders on this broker propose, many partitions in
-one write.
+"""Write the ISR changes that the leaders on this broker propose to ZooKeeper, many in one write.
 
-One write is in flight at a time. Proposals that arrive during a write share the next one. A broker
-that leads a thousand partitions can therefore remove a lost follower in a few writes. Each leader
-learns whether its proposal was written or refused. After a refusal, the leader takes the current
-state from the metadata.
-"""
+One write is in flight at a time; proposals that arrive meanwhile share the next one. A broker that
+leads a thousand partitions can so remove a lost follower in a few writes. Each leader learns
+whether its proposal was written or refused. After a refusal, it takes the current state from the
+metadata."""
 
 from __future__ import annotations
 
@@ -23,11 +21,11 @@ from broker_lite.server.metrics import Metrics
 logger = logging.getLogger("logbus.isr")
 
 PROPOSALS_PER_WRITE_MAX = 200
-"""Maximum number of ISR changes in one write. If there are many, the first do not have to wait for
-all others."""
+"""Maximum number of ISR changes in one write, so that the first need not wait for all others."""
 RETRY_S = 0.2
-"""Seconds to wait after a failed write. Then the ISR changes in the write are reported as refused,
-and the leaders propose them again."""
+"""Seconds after a failed write before its ISR changes are reported as refused.
+
+The leaders then propose them again."""
 
 
 class IsrCluster(Protocol):
@@ -39,7 +37,7 @@ class IsrCluster(Protocol):
 
 
 class IsrTarget(Protocol):
-    """The leader that proposed an ISR change. It receives the outcome."""
+    """The leader that proposed an ISR change, and that receives the outcome."""
 
     @property
     def key(self) -> PartitionKey: ...
@@ -67,9 +65,9 @@ class IsrWrites:
         self._closed = False
 
     def propose(self, target: IsrTarget, state: LeaderAndIsr) -> None:
-        """Queue a changed ISR that a leader proposes for its partition, as the new partition state
-        ``state``. The write succeeds only if the partition's znode still has the version
-        ``state.version``."""
+        """Queue the partition state ``state``, with the ISR that a leader proposes.
+
+        The write succeeds only if the partition's znode still has the version ``state.version``."""
         if self._closed:
             return
         self._waiting.append((target, state))
@@ -77,8 +75,8 @@ class IsrWrites:
             self._task = self._loop.create_task(self._write())
 
     def close(self) -> None:
-        """Drop the queued ISR changes and cancel the write in flight. The leaders that proposed
-        them get no outcome."""
+        """Drop the queued ISR changes and cancel the write in flight. Their leaders get no
+        outcome."""
         self._closed = True
         self._waiting.clear()
         if self._task is not None:

@@ -1,9 +1,7 @@
 """Hold produce requests until the condition of their ``acks`` is met, the append fails, or they
 time out.
 
-Each request has a token. The replica reports the result of the append by this token.
-``replica_manager`` owns the requests.
-"""
+Each request has a token, by which the replica reports the result of the append."""
 
 from __future__ import annotations
 
@@ -17,11 +15,11 @@ from broker_lite.server.metrics import Metrics
 from broker_lite.server.partitions.purgatory import Deadlines
 
 Produced = Callable[[Appended | None, LogbusError | None], None]
-"""A callback that receives the result of an append, or the error. It is called exactly once."""
+"""Receives the result of an append, or the error. It is called exactly once."""
 
 
 class PendingProduces:
-    """The produce requests without a result so far, by token. ``len`` returns their number."""
+    """The produce requests without a result, by token. ``len`` returns their number."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -33,14 +31,14 @@ class PendingProduces:
         return len(self._pending)
 
     def add(self, deadline_ms: int, done: Produced) -> int:
-        """Add a request and return its token. ``deadline_ms`` is monotonic time in milliseconds."""
+        """Add a request and return its token. ``deadline_ms`` is monotonic time."""
         self._token = token = self._token + 1
         self._pending[token] = done
         self._deadlines.add(token, deadline_ms)
         return token
 
     def complete(self, token: int, appended: Appended | None, error: LogbusError | None) -> None:
-        """Answer the request with this token. Do nothing if the request has timed out."""
+        """Answer the request with this token, unless it has timed out."""
         done = self._pending.pop(token, None)
         if done is not None:
             self._deadlines.done(token)
@@ -59,6 +57,5 @@ class PendingProduces:
             )
 
     def close(self) -> None:
-        """Stop the timeouts of the produce requests. ``replica_manager`` then ends the requests
-        when it closes the replicas."""
+        """Stop the timeouts. ``replica_manager`` ends the requests when it closes the replicas."""
         self._deadlines.close()

@@ -1,10 +1,8 @@
-"""Callbacks and deadlines of requests that wait, like Kafka's purgatory.
+"""Callbacks and deadlines of waiting requests, like Kafka's purgatory.
 
-A fetch request that waits for records registers a callback with each of its replicas (``Waiters``).
-When a replica changes, the fetch handler checks the request again; it also sets a timer for the
-request. Produce requests share one periodic check of all deadlines instead of a timer each
-(``Deadlines``), because nearly all complete long before their deadline.
-"""
+A fetch request that waits for records registers a callback with each of its replicas (``Waiters``)
+and sets a timer of its own. Produce requests share one periodic check of all deadlines
+(``Deadlines``), because nearly all complete long before their deadline."""
 
 from __future__ import annotations
 
@@ -14,13 +12,14 @@ from collections.abc import Callable
 from broker_lite.server.clock import Clock
 
 SWEEP_MS = 250
-"""Time in ms between two checks of all deadlines. A produce request may time out later than its
-deadline by this time."""
+"""Milliseconds between two checks of all deadlines; a produce request may time out this much
+late."""
 
 
 class Waiters:
-    """Callbacks of the requests that wait for a change of one replica. A callback remains
-    registered after a call, until ``discard``."""
+    """Callbacks of the requests that wait for a change of one replica.
+
+    A callback stays registered after a call, until ``discard``."""
 
     __slots__ = ("_callbacks", "_is_due")
 
@@ -43,20 +42,17 @@ class Waiters:
             callback()
 
     def wake_soon(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        """Schedule one call of all callbacks, after the work that the event loop has to do
-        already.
-        """
+        """Schedule one call of all callbacks, after the work that the event loop has already."""
         if self._callbacks and not self._is_due:
             self._is_due = True
             call_soon(self.wake)
 
 
 class Deadlines:
-    """Deadlines of requests, by token. After a deadline, at most ``SWEEP_MS`` late,
-    ``expired(token)`` is called.
+    """Deadlines of requests, by token.
 
-    The timer of the periodic check runs only while there are deadlines.
-    """
+    ``expired(token)`` is called at most ``SWEEP_MS`` after the deadline. The timer of the periodic
+    check runs only while there are deadlines."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Clock, expired: Callable[[int], None]

@@ -1,14 +1,12 @@
 """Prepare offset ranges of a log for a fetch answer: find them, load them into the page cache,
 check their CRCs, and convert column batches to rows for clients that read only rows.
 
-A column batch is a batch in logbus's own column format. ``prepare`` runs on read threads, because
-it may read the disk. ``read_resident`` runs on the event loop's thread and reads only the page
-cache.
+A column batch is a batch in logbus's own column format. ``prepare`` may read the disk, so it runs
+on read threads. ``read_resident`` reads only the page cache and runs on the event loop's thread.
 
 A read needs memory for ``CHUNK_BYTES`` or one batch, whichever is larger. Converted rows take at
 most ``TRANSCODED_BYTES_MAX``. For a batch that needs more, ``prepare`` raises ``OversizedBatch``;
-the caller then reserves the memory and calls again.
-"""
+the caller then reserves the memory and calls again."""
 
 from __future__ import annotations
 
@@ -29,57 +27,52 @@ from broker_lite.wire.fetch import AbortedTransaction, FileRange, HasFileno, Par
 CHUNK_BYTES = 1 << 20
 """Bytes that one read of a segment file loads."""
 PROBE_STEP_BYTES = 256 << 10
-"""Distance in bytes between the positions that ``is_resident`` probes in the page cache. The kernel
-loads and evicts pages in runs of about this size (readahead).
-"""
+"""Distance in bytes between the positions that ``is_resident`` probes in the page cache.
+
+The kernel loads and evicts pages in runs of about this size (readahead)."""
 TRANSCODED_BYTES_MAX = 4 << 20
-"""Maximum bytes of rows, converted from batches in logbus's column format, in one answer. They stay
-in memory until the client has received them.
-"""
+"""Maximum bytes of rows that were converted from column batches, in one answer.
+
+They stay in memory until the client has received them."""
 COPIED_BYTES_MAX = 16 << 10
-"""A range of at most this many bytes is copied into the answer. A copy of this size costs less than
-the ``sendfile`` system call.
-"""
+"""A range of at most this many bytes is copied into the answer, which costs less than
+``sendfile``."""
 COPIED_TOTAL_MAX = 256 << 10
-"""Maximum bytes that are copied into one answer for all its partitions. Further ranges are sent
-with ``sendfile``.
-"""
+"""Maximum bytes copied into one answer for all its partitions; ``sendfile`` sends further
+ranges."""
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 STORED_BYTES_MIN = 256 << 10
-"""A range of at least this many bytes is answered with its place in a segment file, so that a
-client on the same machine reads the file itself. For a smaller range, opening the file costs more
-than sending the bytes."""
+"""A range of at least this many bytes is answered with its place in a segment file.
+
+A client on the same machine then reads the file itself. For a smaller range, opening the file costs
+more than sending the bytes."""
 
 
 class WantedRange(NamedTuple):
-    """A range of one partition that a fetch asks for: the batches from ``offset`` to below
-    ``end_offset``, of at most ``max_bytes`` bytes.
-    """
+    """A range that a fetch asks for: a partition's batches from ``offset`` to below ``end_offset``.
+
+    The range has at most ``max_bytes`` bytes."""
 
     reader: LogReader
     offset: int
     end_offset: int
     max_bytes: int
     check: bool
-    """Whether to check CRCs: the client does not check them itself, and the broker has not checked
-    them recently.
-    """
+    """Whether to check CRCs: neither the client does so, nor has the broker done so recently."""
     rows_only: bool
-    """Whether to convert column batches (logbus's own format) to rows: the client reads only rows,
-    and the range may have column batches.
-    """
+    """Whether to convert column batches (logbus's own format) to rows, for a client that reads only
+    rows."""
     lists_aborted: bool = False
-    """Whether to list the aborted transactions of the range: the client reads with read_committed,
-    and the log has transactions.
-    """
+    """Whether to list the aborted transactions of the range, for a client with read_committed."""
     by_file: bool = False
-    """Whether a large range may be answered with its place in a segment file. The client is on this
-    machine, reads logbus's column format, and can open the segment files.
-    """
+    """Whether a large range may be answered with its place in a segment file.
+
+    The client is then on this machine, reads logbus's column format, and can open the segment
+    files."""
 
 
 class Prepared(NamedTuple):
-    """A range that is ready to be sent without a disk read."""
+    """A range of one partition that can be sent without a disk read."""
 
     parts: tuple[Part, ...] = ()
     """The bytes, or ranges of segment files, to send."""
@@ -91,40 +84,34 @@ class Prepared(NamedTuple):
     error_offset: int = -1
     """The fetch offset at which ``error`` occurred; -1 without an error."""
     stored: StoredRange | None = None
-    """The place of the range in a segment file, if the client reads it there; ``parts`` is then
-    empty.
-    """
+    """The range's place in a segment file, if the client reads it there; ``parts`` is then
+    empty."""
     next_offset: int = -1
     """The offset after the last batch of the range."""
     aborted: Sequence[AbortedTransaction] = ()
     """The aborted transactions with records in the range."""
     transcoded: int = 0
-    """Number of batches in logbus's column format that were converted to rows for ``parts``."""
+    """Number of column batches (logbus's own format) that were converted to rows for ``parts``."""
 
 
 class OversizedBatch(Exception):
-    """The first batch of a fetch is in logbus's column format, and decompresses to more bytes than
-    the fetch may hold as rows.
-    """
+    """The first batch of a fetch is a column batch whose rows need more bytes than the fetch may
+    hold."""
 
     def __init__(self, decompressed: int) -> None:
         super().__init__(f"a batch of columns decompresses to {decompressed} bytes")
         self.decompressed = decompressed
-        """Bytes of the decompressed batch. With this value as ``transcoded_max``, ``prepare``
-        succeeds.
-        """
+        """Bytes of the decompressed batch: the ``transcoded_max`` with which ``prepare``
+        succeeds."""
 
 
 def prepare(
     requested: list[WantedRange], max_bytes: int, transcoded_max: int = TRANSCODED_BYTES_MAX
 ) -> list[Prepared]:
-    """Return the ranges of one fetch, in the order of the request, with at most ``max_bytes`` bytes
-    in all.
+    """Return the ranges of one fetch, in order, with at most ``max_bytes`` bytes in all.
 
-    The first range has at least one batch, even if that batch is larger than ``max_bytes``. Raises
-    OversizedBatch if this batch must be converted to rows and decompresses to more than
-    ``transcoded_max`` bytes.
-    """
+    The first range has at least one batch, even a larger one. Raises OversizedBatch if this batch
+    must be converted to rows and decompresses to more than ``transcoded_max`` bytes."""
     try:
         return _prepare_all(requested, max_bytes, transcoded_max)
     finally:
@@ -133,9 +120,8 @@ def prepare(
 
 
 def _release_memory() -> None:
-    """Return the memory of a large conversion to the operating system, because Arrow would keep it
-    in a pool.
-    """
+    """Return the memory of a large conversion to the operating system; Arrow would keep it in a
+    pool."""
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
@@ -174,9 +160,7 @@ def _prepare_all(
 def read_resident(requested: list[WantedRange], max_bytes: int) -> list[Prepared] | None:
     """Return the ranges of one fetch from the page cache, without disk reads and CRC checks.
 
-    Return None if a range is not in the page cache. The caller must then call ``prepare`` on a read
-    thread.
-    """
+    Return None if a range is not in the page cache: call ``prepare`` on a read thread instead."""
     prepared: list[Prepared] = []
     left, may_copy = max_bytes, COPIED_TOTAL_MAX
     for row in requested:
@@ -216,9 +200,9 @@ def _with_aborted(row: WantedRange, prepared: Prepared) -> Prepared:
 
 
 def _resident_part(log_slice: LogSlice, copied_max: int) -> Part | None:
-    """Return a range of at most ``copied_max`` bytes as bytes, and a larger one as a range of the
-    segment file. Return None if sending it would read the disk.
-    """
+    """Return a range as bytes, or as a range of the segment file above ``copied_max`` bytes.
+
+    Return None if sending it would read the disk."""
     if log_slice.length > copied_max:
         if not is_start_resident(log_slice.file, log_slice.position):
             return None
@@ -242,10 +226,9 @@ def _resident_part(log_slice: LogSlice, copied_max: int) -> Part | None:
 def _prepare(row: WantedRange, max_bytes: int, first_max: int, copied_max: int) -> Prepared:
     """Prepare one range of at most ``max_bytes`` bytes.
 
-    With ``first_max`` above 0, the range has at least one batch, even if that batch is larger than
-    ``max_bytes``, and the batch may decompress to ``first_max`` bytes of rows. A range of at most
-    ``copied_max`` bytes is copied into memory. A larger one is sent from the segment file.
-    """
+    With ``first_max`` above 0, the range has at least one batch, even a larger one, which may
+    decompress to ``first_max`` bytes of rows. A range of at most ``copied_max`` bytes is copied
+    into memory; a larger one is sent from the segment file."""
     log_slice = row.reader.read(row.offset, max_bytes, row.end_offset, first_max > 0)
     if log_slice.length == 0:
         return Prepared()
@@ -263,9 +246,9 @@ def _prepare(row: WantedRange, max_bytes: int, first_max: int, copied_max: int) 
 
 
 def _part(log_slice: LogSlice, copied_max: int) -> Part:
-    """Return a range of at most ``copied_max`` bytes as bytes. Return a larger one as a range of
-    the segment file, and load it into the page cache.
-    """
+    """Return a range as bytes, or, above ``copied_max`` bytes, as a range of the segment file.
+
+    Such a file range is loaded into the page cache."""
     if log_slice.length <= copied_max:
         copied = log_slice.file.pread(log_slice.position, log_slice.length)
         if len(copied) == log_slice.length:
@@ -276,9 +259,7 @@ def _part(log_slice: LogSlice, copied_max: int) -> Part:
 
 
 def _by_file(log_slice: LogSlice, checked_end: int = -1) -> Prepared:
-    """Return the place of the range in its segment file, so that the client reads the file
-    itself.
-    """
+    """Return the range as its place in the segment file, which the client reads itself."""
     status = os.fstat(log_slice.file.fileno())
     path = os.path.abspath(log_slice.file.path)
     stored = StoredRange(path, status.st_dev, status.st_ino, log_slice.position, log_slice.length)
@@ -288,12 +269,10 @@ def _by_file(log_slice: LogSlice, checked_end: int = -1) -> Prepared:
 
 
 def is_resident(file: HasFileno, position: int, length: int) -> bool:
-    """Return whether a range of a file is in the page cache, judged by one byte every
+    """Return whether a range of a file is in the page cache, by one byte every
     ``PROBE_STEP_BYTES``.
 
-    Return False too if a read fails, or if the kernel does not support reads that never wait
-    (RWF_NOWAIT).
-    """
+    Return False too if a read fails or the kernel has no reads that never wait (RWF_NOWAIT)."""
     probe = bytearray(1)
     end = position + length - 1
     try:
@@ -308,9 +287,8 @@ def is_resident(file: HasFileno, position: int, length: int) -> bool:
 def is_start_resident(file: HasFileno, position: int) -> bool:
     """Return whether the first page of a range is in the page cache.
 
-    The kernel evicts the oldest pages first. In a range of recent appends, the other pages are then
-    in the cache too.
-    """
+    The kernel evicts the oldest pages first, so in a range of recent appends the others then are
+    too."""
     try:
         return os.preadv(file.fileno(), [bytearray(1)], position, _NOWAIT) == 1
     except BlockingIOError:
@@ -326,9 +304,8 @@ def _warm(log_slice: LogSlice) -> None:
 
 
 def _walk(row: WantedRange, log_slice: LogSlice, max_bytes: int, first_max: int) -> Prepared:
-    """Return the batches of the range, checked one by one. Convert batches in logbus's column
-    format to rows if the client reads only rows.
-    """
+    """Check the batches of the range one by one, and convert column batches for a client that reads
+    only rows."""
     out = _Parts(log_slice)
     checked_end = next_offset = -1
     transcoded = 0
@@ -386,9 +363,9 @@ def _as_rows(row: WantedRange, columns: memoryview, header: BatchHeader) -> byte
 
 @contextlib.contextmanager
 def _undecodable(row: WantedRange, header: BatchHeader) -> Iterator[None]:
-    """Raise UndecodableBatchError if a batch in logbus's column format has a correct CRC but cannot
-    be decoded: its producer encoded it wrongly, and no disk damaged it.
-    """
+    """Raise UndecodableBatchError for a column batch that has a correct CRC but cannot be decoded.
+
+    Its producer encoded it wrongly; no disk damaged it."""
     try:
         yield
     except CorruptMessageError as error:
@@ -402,8 +379,8 @@ def _undecodable(row: WantedRange, header: BatchHeader) -> Iterator[None]:
 
 def _check(row: WantedRange, header: BatchHeader) -> None:
     """Raise CorruptMessageError unless the batch's end offset and leader epoch agree with the log.
-    The CRC covers neither field.
-    """
+
+    The CRC covers neither field."""
     base, following = header.base_offset, header.next_offset
     if following > row.end_offset:
         raise CorruptMessageError(
@@ -421,7 +398,8 @@ def _check(row: WantedRange, header: BatchHeader) -> None:
 
 
 class _Parts:
-    """Collects the parts of an answer, and merges adjacent ranges of a file."""
+    """Collects the bytes and file ranges of one partition's answer, and merges adjacent file
+    ranges."""
 
     __slots__ = ("_file", "_from", "_to", "length", "parts")
 

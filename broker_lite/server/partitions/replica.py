@@ -1,11 +1,9 @@
-"""Connects the state machine of one partition replica (package ``replication``) with its log and
-the network.
+"""Connect the state machine of a partition replica (package ``replication``) with log and network.
 
-``deliver`` passes an event to the state machine, and ``carry_out`` runs the resulting effects in
-order. No other code changes the log or the state machine. The append thread of the partition writes
-to the log and returns the results as events. ``Fetchers`` sends the replica's fetches to its
-leader, and ``IsrWrites`` writes to ZooKeeper the ISR changes that it proposes.
-"""
+``deliver`` passes an event to the state machine; ``carry_out`` runs the operations (effects) that
+it returns, in order. No other code changes the log or the state machine. The append thread of the
+partition writes the log and returns the results as events. ``Fetchers`` sends the replica's fetches
+to its leader, and ``IsrWrites`` writes its proposed ISR changes to ZooKeeper."""
 
 from __future__ import annotations
 
@@ -89,11 +87,10 @@ class ReplicaOwner(Protocol):
 
 
 class Replica:
-    """One partition replica on this broker.
+    """One partition replica on this broker: ``log`` is its log, ``role`` its state machine.
 
-    ``log`` is its log and ``role`` its state machine. ``waiters``, ``end_waiters`` and
-    ``start_waiters`` are requests that wait for a change of the replica.
-    """
+    ``waiters``, ``end_waiters`` and ``start_waiters`` are requests that wait for a change of its
+    high watermark, log end offset or log start offset."""
 
     __slots__ = (
         "_held_jobs",
@@ -177,11 +174,10 @@ class Replica:
         return self.log.reader.last_stable_offset(self.role.high_watermark)
 
     def readable_end(self, is_committed: bool) -> int:
-        """Return the offset below which a consumer may read: the last stable offset if
-        ``is_committed``, else the high watermark.
+        """Return the offset below which a consumer may read.
 
-        Raises OffsetNotAvailableError while a new leader does not know its high watermark yet.
-        """
+        It is the last stable offset if ``is_committed``, else the high watermark. Raises
+        OffsetNotAvailableError while a new leader does not know its high watermark."""
         latest = self.role.latest_offset()
         return self.last_stable_offset if is_committed else latest
 
@@ -191,17 +187,14 @@ class Replica:
 
     @property
     def state(self) -> LeaderAndIsr | None:
-        """The partition's leader and ISR as this broker's metadata has them; None while the replica
-        is offline.
-        """
+        """The partition's leader and ISR in this broker's metadata; None while the replica is
+        offline."""
         role = self.role.role
         return None if isinstance(role, Offline) else role.state
 
     @property
     def isr(self) -> tuple[ReplicaId, ...]:
-        """The in-sync replicas as this broker's metadata has them; empty while the replica is
-        offline.
-        """
+        """The in-sync replicas in this broker's metadata; empty while the replica is offline."""
         state = self.state
         return () if state is None else state.isr
 
@@ -212,16 +205,14 @@ class Replica:
 
     @property
     def is_below_min_isr(self) -> bool:
-        """Whether this replica leads a partition whose ISR has fewer members than
-        ``min.insync.replicas``.
-        """
+        """Whether this replica leads a partition whose ISR is smaller than
+        ``min.insync.replicas``."""
         return self.role.is_leader and len(self.isr) < self.min_insync
 
     @property
     def lag(self) -> int:
-        """Number of records that the slowest in-sync follower has not flushed yet; 0 unless this
-        replica leads.
-        """
+        """Number of records that the slowest in-sync follower has not flushed; 0 unless this one
+        leads."""
         role = self.role.role
         if not isinstance(role, Leader):
             return 0
@@ -230,24 +221,24 @@ class Replica:
 
     @property
     def unstable_count(self) -> int:
-        """Number of committed records that read_committed consumers cannot read yet, because of
-        open transactions; 0 unless this replica leads.
-        """
+        """Number of committed records that open transactions hide from read_committed consumers.
+
+        It is 0 unless this replica leads."""
         if not self.role.is_leader:
             return 0
         return max(self.role.high_watermark - self.last_stable_offset, 0)
 
     def lag_ms(self, now_ms: int) -> int:
-        """Return for how long (ms) the slowest in-sync follower has not been caught up; 0 unless
-        this replica leads.
-        """
+        """Return for how many ms the slowest in-sync follower has lagged; 0 unless this replica
+        leads."""
         role = self.role.role
         return role.lag_ms(now_ms) if isinstance(role, Leader) else 0
 
     def check_leader(self, leader_epoch: int = -1) -> None:
-        """Raise NotLeaderError if this replica does not lead. Raise FencedLeaderEpochError or
-        UnknownLeaderEpochError if ``leader_epoch`` is not -1 and differs from the replica's epoch.
-        """
+        """Raise NotLeaderError if this replica does not lead.
+
+        Raise FencedLeaderEpochError or UnknownLeaderEpochError if ``leader_epoch`` is neither -1
+        nor the replica's epoch."""
         try:
             self.role.check_leader(leader_epoch)
             return
@@ -259,7 +250,7 @@ class Replica:
 
     def deliver(self, event: Event) -> None:
         """Pass an event to the state machine, carry out the effects (operations) that it returns,
-        and wake the requests that wait for the change."""
+        and wake waiting requests."""
         owner = self._owner
         if self.pending_columns and isinstance(event, Appended | AppendFailed):
             # Record the column batch before the high watermark passes it. From then on, consumers
@@ -289,8 +280,9 @@ class Replica:
             self.waiters.wake()
 
     def follower_fetched(self, event: FollowerFetched) -> AnswerFollower:
-        """Pass a follower's fetch to the state machine, and carry out the effects (operations) that
-        it returns. Return the effect that says how to answer the fetch."""
+        """Pass a follower's fetch to the state machine and carry out its effects (operations).
+
+        Return the effect that says how to answer the fetch."""
         self.follower_starts[event.replica] = event.follower_start
         if len(self.start_waiters):
             self.start_waiters.wake()
@@ -302,9 +294,9 @@ class Replica:
         return verdict
 
     async def followers_begin_at(self, offset: int) -> None:
-        """Wait until the log of every in-sync replica starts at ``offset`` or later. Raises
-        NotLeaderError if this replica loses its leadership first.
-        """
+        """Wait until the log of every in-sync replica starts at ``offset`` or later.
+
+        Raises NotLeaderError if this replica loses its leadership first."""
         moved = asyncio.Event()
         self.end_waiters.wake()
         self.start_waiters.add(moved.set)
@@ -324,9 +316,7 @@ class Replica:
         )
 
     def _fetched_append_failed(self, error: LogbusError) -> None:
-        """Log that fetched records could not be appended. The state machine then fetches them
-        again.
-        """
+        """Log that fetched records could not be appended; the state machine fetches them again."""
         if isinstance(error, StorageError):
             self._owner.storage_failed(error)
             return
@@ -346,12 +336,10 @@ class Replica:
                 self.crc_cache.has_columns(event.next_offset)
 
     def carry_out(self, effects: list[Effect]) -> None:
-        """Carry out the effects (operations) that the state machine returned. Keep the order of the
-        list, on which the correctness of replication depends.
+        """Carry out the effects (operations) that the state machine returned, in their order.
 
-        Waiting fetches wake last, so that the broker answers producers before it builds fetch
-        answers.
-        """
+        The correctness of replication depends on the order. Waiting fetches wake last, so that
+        producers are answered before fetch answers are built."""
         has_advanced = False
         for effect in effects:
             kind = type(effect)
@@ -397,9 +385,7 @@ class Replica:
                 raise AssertionError(effect)
 
     def _put(self, job: Job) -> None:
-        """Queue a job on the append thread. While a truncation is in progress, hold the job back
-        instead.
-        """
+        """Queue a job on the append thread, or hold it back while a truncation is in progress."""
         if self._held_jobs is None:
             self._worker.put(job)
         else:
@@ -429,11 +415,10 @@ class Replica:
         self._change_log(start, f"cannot start leader epoch {leader_epoch}; retrying", self._put)
 
     def _shorten(self, effect: Truncate | StartAt, offset: int) -> None:
-        """Truncate the log to ``offset`` (Truncate), or restart it empty at ``offset`` (StartAt).
+        """Truncate the log to ``offset`` (Truncate), or restart it empty there (StartAt).
 
-        Later disk jobs are held back until the truncation is complete, even if a full disk delays
-        it. These jobs may be appends of a later leader epoch, which the truncation must not remove.
-        """
+        Later disk jobs are held back until the truncation is complete: they may be appends of a
+        later leader epoch, which it must not remove."""
         log, now_ms = self.log, self._owner.clock.now_ms()
         if isinstance(effect, Truncate):
             lost = self.role.high_watermark - offset
@@ -467,8 +452,8 @@ class Replica:
         self._change_log(cut, "cannot truncate the log; retrying", self._worker.put)
 
     def _release_held(self) -> None:
-        """Queue the disk jobs that waited for a truncation, because it is complete or has failed
-        for good."""
+        """Queue the disk jobs that waited for a truncation, which is complete or has failed for
+        good."""
         jobs, self._held_jobs = self._held_jobs, None
         for job in jobs or ():
             self._worker.put(job)
@@ -476,12 +461,9 @@ class Replica:
     def _change_log(
         self, change: Callable[[], Event], refused: str, put: Callable[[Job], None]
     ) -> None:
-        """Run ``change`` on the append thread, and deliver the event that it returns to the state
-        machine.
+        """Run ``change`` on the append thread and deliver the event that it returns.
 
-        ``put`` queues the job. If the disk is full, log the message ``refused`` and retry until
-        ``change`` succeeds.
-        """
+        ``put`` queues the job. While the disk is full, log the message ``refused`` and retry."""
 
         def done(event: Event | None, error: BaseException | None) -> None:
             if event is not None:
@@ -530,12 +512,11 @@ class Replica:
             self.deliver(StorageFailed(as_storage_error(error)))
 
     def report_corruption(self, offset: int, error: LogbusError) -> None:
-        """Handle a corrupt batch that a read found at ``offset``: log it, and give up leadership so
-        that a replica with an intact copy leads.
+        """Log a corrupt batch that a read found at ``offset``, and give up leadership to an intact
+        copy.
 
         A batch that its producer encoded wrongly (UndecodableBatchError) is only logged, because
-        all replicas have the same bytes.
-        """
+        all replicas have the same bytes."""
         is_damage = not isinstance(error, UndecodableBatchError)
         logger.error(
             "topic %s partition %d offset %d: %s in %s: %s",
@@ -567,8 +548,8 @@ class Replica:
 
     def log_lost_records(self, before: LeaderAndIsr | None) -> None:
         """Log that records are lost, if an unclean election made this replica the leader.
-        ``before`` is the partition's state before the election.
-        """
+
+        ``before`` is the partition's state before the election."""
         now, role = self.state, self.role
         if before is None or now is None or not role.is_leader or role.local in before.isr:
             return
@@ -583,9 +564,8 @@ class Replica:
             )
 
     def leadership_changed(self) -> None:
-        """Clear the state of the previous leader epoch. Wake all waiting requests, so that they
-        check the leadership again.
-        """
+        """Clear the state of the previous leader epoch, and let all waiting requests check the
+        leadership."""
         self.follower_starts.clear()
         self.participant = Participant()
         self.waiters.wake()

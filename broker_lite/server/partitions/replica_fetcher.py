@@ -1,20 +1,15 @@
 """Fetch records from leaders, for all partitions that this broker follows.
 
 A replica's state machine asks for a range with the effect ``FetchFrom`` and receives the answer as
-an event. One request carries all partitions of a leader. The fetch offsets in the request tell the
-leader which records are on this broker's disk. The fetcher therefore sends the next request only
-when the records of the previous answer are flushed.
-
-If another partition becomes ready while a request waits at the leader, the fetcher sends a second
-request without a wait time. The leader then answers the first at once.
+an event. One request carries all partitions of a leader. Its fetch offsets tell the leader which
+records are on this broker's disk, so the next request is sent only when the records of the previous
+answer are flushed. If another partition becomes ready while a request waits at the leader, a second
+request without a wait time makes the leader answer the first at once.
 
 Partitions without recent records are fetched on a connection of their own, the *idle lane*, so that
-they cost nothing while other partitions are busy.
-
-If replication throttling applies to a partition and this broker's rate is used up, the partition is
-not fetched for a while. A partition with this broker in its ISR is not throttled. Failed partitions
-are retried with exponential backoff.
-"""
+they cost nothing while other partitions are busy. A partition under replication throttling whose
+rate is used up is not fetched for a while, unless this broker is in its ISR. Failed partitions are
+retried with exponential backoff."""
 
 from __future__ import annotations
 
@@ -35,46 +30,46 @@ from broker_lite.storage.log import Log
 from broker_lite.wire import fetch as wire
 
 Answered = Callable[[wire.FetchResponse | LogbusError], None]
-"""A callback that receives the response to a fetch request, or the error. It is called exactly
-once, on the event loop's thread, after ``PeerNet.fetch`` has returned.
-"""
+"""Receives the response to a fetch request, or the error.
+
+It is called exactly once, on the event loop's thread, after ``PeerNet.fetch`` has returned."""
 
 RESPONSE_BYTES = 8 << 20
 """Maximum bytes of one fetch response. A follower needs this much memory for each leader."""
 PARTITION_BYTES = 4 << 20
 """Maximum bytes of one partition in a fetch response."""
 FIRST_RETRY_MS = 10
-"""Time in ms after which a fetch of a partition is repeated for the first time. It is short because
-a follower may see a new leader in the metadata before the leader itself does, and then its first
-fetch fails.
-"""
+"""Milliseconds before a failed fetch of a partition is repeated for the first time.
+
+It is short because a follower may learn of a new leader before that leader does, and then its first
+fetch fails."""
 RETRY_MS_MAX = 500
-"""Maximum time in ms between two attempts to fetch the same range after errors."""
+"""Maximum milliseconds between two attempts to fetch the same range after errors."""
 HOT_S = 30.0
-"""Seconds without records after which a partition is fetched on the connection for idle partitions
-(the idle lane).
-"""
+"""Seconds without records after which a partition is fetched on the connection for idle
+partitions."""
 IDLE_WAITS = 4
-"""Factor by which a fetch of idle partitions waits longer at the leader than others. Fewer repeated
-fetches save processor time. No record is delayed, because an append ends the wait.
-"""
+"""Factor by which a fetch of idle partitions waits longer at the leader than others.
+
+Fewer repeated fetches save processor time. No record is delayed, because an append ends the
+wait."""
 THROTTLED_S = 0.1
-"""If replication throttling delays a partition, the broker fetches it again after this many
-seconds."""
+"""Seconds before a partition that replication throttling delays is fetched again."""
 PATIENCE_MS = 20
-"""Time in ms for which partitions that are ready to be fetched wait for partitions whose records
-are still being flushed, so that one request carries both."""
+"""Milliseconds for which ready partitions wait for others whose records are still being flushed, so
+that one request carries both."""
 
 
 class PeerNet(Protocol):
-    """Sends fetch requests to other brokers. At most two requests are in flight on each of the two
-    connections to a leader. Requests with ``FLAG_IDLE``, for idle partitions, use the second one.
-    """
+    """Sends fetch requests to other brokers, two at most in flight on each connection to a leader.
+
+    There are two connections to each leader; requests with ``FLAG_IDLE``, for idle partitions, use
+    the second."""
 
     def fetch(self, leader: BrokerView, request: wire.FetchRequest, answered: Answered) -> None:
-        """Send a fetch request. Pass the response to ``answered``, or NetworkError if none arrives.
-        The responses of one connection arrive in the order of the requests.
-        """
+        """Send a fetch request. Pass the response, or NetworkError, to ``answered``.
+
+        The responses of one connection arrive in the order of the requests."""
 
 
 class FetcherCluster(Protocol):
@@ -100,9 +95,7 @@ class FetchTarget(Protocol):
 
 
 class _ReplicaRow(NamedTuple):
-    """What to fetch for one partition, and over which of the two connections to its leader
-    (lanes).
-    """
+    """The range to fetch of one partition, and the connection to its leader (lane) to use."""
 
     target: FetchTarget
     fetch_from: FetchFrom
@@ -133,8 +126,7 @@ class Fetchers:
         self.closed = False
         self.suspects: set[PartitionKey] = set()
         """Partitions for which a damaged batch arrived. Their next fetch asks the leader to check
-        CRCs before it sends.
-        """
+        CRCs."""
         self._rows: dict[PartitionKey, _ReplicaRow] = {}
         self._hot_until: dict[PartitionKey, float] = {}
         self._leaders: dict[tuple[int, bool], _Leader] = {}
@@ -143,9 +135,8 @@ class Fetchers:
         self.fetches = metrics.counter("replica_fetches")
 
     def fetch(self, target: FetchTarget, fetch_from: FetchFrom) -> None:
-        """Fetch a range for a replica. Retry until an answer arrives or the replica asks for
-        another range.
-        """
+        """Fetch a range for a replica, and retry until it arrives or the replica asks for another
+        range."""
         if self.closed:
             return
         key = target.key
@@ -162,11 +153,11 @@ class Fetchers:
         lane.ready(key, row)
 
     def mark_active(self, key: PartitionKey) -> None:
-        """Fetch the partition on the connection for active partitions, for ``HOT_S`` seconds."""
+        """Fetch the partition on the connection for active partitions for ``HOT_S`` seconds."""
         self._hot_until[key] = self.loop.time() + HOT_S
 
     def stop(self, target: FetchTarget) -> None:
-        """Stop fetching for a replica. Ignore answers that are still to come."""
+        """Stop fetching for a replica and ignore answers that are still to come."""
         row = self._rows.pop(target.key, None)
         self.suspects.discard(target.key)
         self._hot_until.pop(target.key, None)
@@ -174,8 +165,9 @@ class Fetchers:
             row.lane.forget(target.key)
 
     def suspect(self, target: FetchTarget) -> None:
-        """Record that a replica received a damaged batch from its leader. The next fetch of the
-        partition asks the leader to check CRCs."""
+        """Let the next fetch of the partition ask the leader to check CRCs.
+
+        Call it when the replica received a damaged batch."""
         self.suspects.add(target.key)
         self.metrics.count("corrupt_batches", "replica_fetch")
 
@@ -183,9 +175,7 @@ class Fetchers:
         return self._rows.get(key) is row
 
     def allowance(self, row: _ReplicaRow) -> int:
-        """Return how many bytes of the partition this broker may fetch now, if replication
-        throttling applies; otherwise UNLIMITED.
-        """
+        """Return how many bytes of the partition may be fetched now; UNLIMITED if not throttled."""
         key, snapshot = row.target.key, self.cluster.snapshot
         listed = row.target.log.config.follower_throttled_replicas
         if not lists(listed, key.partition, self.broker_id):
@@ -196,14 +186,13 @@ class Fetchers:
         return self._throttle.allowance(snapshot.broker_config(self.broker_id), self.loop.time())
 
     def received(self, row: _ReplicaRow, size: int) -> None:
-        """Count ``size`` bytes that were received for a partition, in the metrics and in the
-        replication throttle."""
+        """Count ``size`` received bytes in the metrics and in the replication throttle."""
         self.received_bytes.n += size
         if self.allowance(row) < UNLIMITED:
             self._throttle.spend(size)
 
     def close(self) -> None:
-        """Stop sending requests. Ignore all answers that are still to come."""
+        """Stop sending requests, and ignore all answers that are still to come."""
         self.closed = True
         self._rows.clear()
         for leader in self._leaders.values():
@@ -211,9 +200,8 @@ class Fetchers:
 
 
 class _Leader:
-    """The fetch requests to one leader on one of its two connections: the connection for idle
-    partitions or the connection for all others.
-    """
+    """The fetch requests to one leader on one connection: that for idle partitions or that for
+    others."""
 
     __slots__ = (
         "_attempts",
@@ -238,13 +226,11 @@ class _Leader:
         self._busy: set[PartitionKey] = set()
         """Partitions whose fetched records are being appended and flushed."""
         self._idle: set[PartitionKey] = set()
-        """Partitions whose answer had no records, while the answer is delivered to their replicas.
-        The replicas then ask for the same range again, which need not be sent at once.
-        """
+        """Partitions whose answer had no records, while it is delivered to their replicas.
+
+        The replicas then ask for the same range again, which need not be sent at once."""
         self._has_new = False
-        """Whether a request must be sent at once, because a partition in ``_ready`` asks for a new
-        range or is retried.
-        """
+        """Whether a request must be sent at once, for a new range or a retry in ``_ready``."""
         self._attempts: dict[PartitionKey, int] = {}
         """Number of consecutive failed fetches of each partition."""
         self._retries: dict[PartitionKey, asyncio.TimerHandle] = {}
@@ -284,9 +270,8 @@ class _Leader:
     # Methods that send requests to the leader.
 
     def _due(self) -> None:
-        """Schedule one request, for all partitions that become ready in this turn of the event
-        loop.
-        """
+        """Schedule one request for all partitions that become ready in this iteration of the event
+        loop."""
         if not self._is_due:
             self._is_due = True
             self._owner.loop.call_soon(self._send)
@@ -310,8 +295,7 @@ class _Leader:
         self._request_rows(rows)
 
     def _patience_ended(self) -> None:
-        """Send a request for the partitions that are ready to be fetched. Do not wait longer for
-        partitions whose fetched records are still being flushed."""
+        """Fetch the ready partitions now, without those whose records are still being flushed."""
         self._patience = None
         if self._ready and not self._under_way:
             rows, self._ready = self._ready, {}
@@ -393,8 +377,9 @@ class _Leader:
             self._fail({**left, **failed})
 
     def _fail(self, rows: Mapping[PartitionKey, _ReplicaRow]) -> None:
-        """Schedule a retry of each partition after its backoff. If the replica asks for another
-        range before, the retry is cancelled."""
+        """Schedule a retry of each partition after its backoff.
+
+        A new range that the replica asks for cancels the retry."""
         owner = self._owner
         for key, row in rows.items():
             if not owner.is_current(key, row):
@@ -446,9 +431,7 @@ def _request(
 
 
 def _event(row: _ReplicaRow, part: wire.FetchedPartition) -> Event | None:
-    """Return the event for the replica's state machine. Return None if the answer has an error
-    after which the fetcher retries.
-    """
+    """Return the event for the replica's state machine, or None for an error that is retried."""
     fetch_from = row.fetch_from
     if part.error_code == OffsetOutOfRangeError.code:
         return FetchOutOfRange(

@@ -69,9 +69,8 @@ from broker_lite.storage.manager import LogManager
 logger = logging.getLogger("logbus.replicas")
 
 RETRY_S = 1.0
-"""Seconds between two attempts of a log operation that found no disk space, and between two
-attempts to announce that other brokers must lead this broker's partitions.
-"""
+"""Seconds between two attempts at a log operation that found no disk space, and between two
+attempts to hand over leadership."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +108,7 @@ class ReplicaManager:
     """All partition replicas of one broker.
 
     The caller must have opened and recovered ``logs``. ``net`` sends fetch requests to other
-    brokers.
-    """
+    brokers."""
 
     def __init__(
         self,
@@ -200,8 +198,7 @@ class ReplicaManager:
         """Return the local replica of a partition, whether or not it leads.
 
         Raises UnknownTopicOrPartitionError if the partition does not exist, NotLeaderError if this
-        broker has no replica of it, and StorageError if the data directory failed.
-        """
+        broker has no replica of it, and StorageError if the data directory failed."""
         replica = self._by_name.get((topic, partition))
         if replica is not None:
             return replica
@@ -211,9 +208,9 @@ class ReplicaManager:
         raise self._absent(view, partition)
 
     def find_by_id(self, topic_id: str, partition: int) -> Replica:
-        """Return the local replica of a partition by topic id. Raises UnknownTopicIdError if no
-        topic has the id, and the other errors of ``find``.
-        """
+        """Return the local replica of a partition by topic id.
+
+        Raises UnknownTopicIdError if no topic has the id, and the other errors of ``find``."""
         replica = self._replicas.get(PartitionKey(topic_id, partition))
         if replica is not None:
             return replica
@@ -228,12 +225,10 @@ class ReplicaManager:
         return bool(self._creating)
 
     def defer(self, topic: str, partition: int, by_id: bool, call: Callable[[], None]) -> bool:
-        """Call ``call`` once the partition's log exists, in the order of the ``defer`` calls. If
-        the log is not being created, return False and do not call it.
+        """Call ``call`` once the partition's log exists. Return False if it is not being created.
 
         A new topic is in the metadata before its leaders have created their logs. If brokers
-        refused produce requests in that time, producers would use up their retries.
-        """
+        refused produce requests in that time, producers would use up their retries."""
         if not self._creating:
             return False
         view = (self._snapshot.topics_by_id if by_id else self._snapshot.topics).get(topic)
@@ -271,12 +266,10 @@ class ReplicaManager:
     def append(
         self, replica: Replica, acks: int, batch: AppendBatch, deadline_ms: int, done: Produced
     ) -> None:
-        """Append a batch. Call ``done`` once: when the condition of ``acks`` is met, the append
-        fails, or the monotonic time ``deadline_ms`` has passed.
+        """Append a batch. ``done`` is called once: with the result, the error, or the timeout.
 
-        With acks=0, too, ``done`` is called after the append, because the memory budget counts the
-        batch until then.
-        """
+        The result comes when the condition of ``acks`` is met, with acks=0 after the append.
+        ``deadline_ms`` is monotonic time."""
         token = self._produces.add(deadline_ms, done)
         if batch.header.is_columns:
             replica.pending_columns.add(token)
@@ -294,11 +287,9 @@ class ReplicaManager:
     ) -> Sequence[LogbusError | None]:
         """Append transaction markers with acks=all. Return the error of each marker, or None.
 
-        A marker that is already in the log is not appended again. Such a marker succeeds when the
-        high watermark reaches the current log end offset, because the marker itself may not be
-        committed yet. A marker for an earlier transaction than the producer's verified one is not
-        appended either, and succeeds. Raises the errors of an append.
-        """
+        A marker that the log already has is not appended again; it succeeds when the high watermark
+        reaches the log end offset. A marker of an earlier transaction than the producer's current
+        one is left out and succeeds. Raises the errors of an append."""
         end = replica.participant.end
         # A marker with ``raises_epoch`` carries the epoch of its transaction plus one, so subtract
         # one. If the coordinator has verified the producer with a higher epoch, the producer is
@@ -326,16 +317,14 @@ class ReplicaManager:
         return [next(errors) if is_current else None for is_current in current]
 
     def replied(self, token: int, appended: Appended | None, error: LogbusError | None) -> None:
-        """Complete the produce request that was submitted with this token: pass the result of its
-        append, or the error, to the request's callback."""
+        """Pass the result of an append, or the error, to the produce request with this token."""
         self._produces.complete(token, appended, error)
 
     def on_role_change(self, topic: str, callback: Callable[[Replica], None]) -> None:
         """Call ``callback`` after each change of role or leader epoch of a local replica of the
-        topic, and at once for each local replica.
+        topic.
 
-        ``callback`` may also be called when nothing has changed.
-        """
+        It is also called at once for each local replica, and sometimes when nothing has changed."""
         self._role_callbacks[topic] = callback
         for replica in self.replicas:
             self.role_changed(replica)
@@ -367,22 +356,17 @@ class ReplicaManager:
             self._set_aside_strays(snapshot)
 
     def _is_mine(self, key: PartitionKey) -> bool:
-        """Return whether this broker keeps a replica of the partition: it is an assigned broker or
-        in the ISR.
-        """
+        """Return whether this broker is assigned to the partition or in its ISR."""
         view = self._snapshot.partition_by_key(key)
         return view is not None and (
             self.local.broker_id in view.replicas or self.local in view.state.isr
         )
 
     def _set_aside_strays(self, snapshot: MetadataSnapshot) -> None:
-        """Rename the logs that the metadata do not assign to this broker, so that they become
-        strays, which are deleted later.
+        """Rename the logs that the metadata do not assign to this broker; they are deleted later.
 
         Their topics may have been deleted, or the partitions reassigned, while the broker was down.
-        ZooKeeper may also have lost the topics, so the logs are not deleted at once. At its start
-        the broker has checked that the data directory belongs to this cluster.
-        """
+        ZooKeeper may also have lost the topics, so the logs are not deleted at once."""
         moved = [key for key in self._logs.logs if not self._is_mine(key)]
         strays = [key for key in moved if key.topic_id not in snapshot.topics_by_id]
         for key in moved:
@@ -413,12 +397,11 @@ class ReplicaManager:
             self._forget_log(key, self._logs.set_aside, "set aside")
 
     def _is_leader_renewed(self, view: TopicView) -> bool:
-        """Return whether the metadata name this broker as leader of a partition of the topic that
-        it does not lead yet.
+        """Return whether the metadata name this broker leader of a partition that it does not lead
+        yet.
 
-        This happens without a change of the topic when this process has registered again: the new
-        registration takes over the leadership of the previous one.
-        """
+        This happens without a change of the topic when this process registers again and keeps its
+        leadership."""
         local = self.local.broker_id
         return any(
             partition.state.leader == local
@@ -461,9 +444,8 @@ class ReplicaManager:
     def _host_created(
         self, key: PartitionKey, log: Log | None, error: BaseException | None
     ) -> None:
-        """Start the replica of a log that was created. If the metadata no longer assign the
-        partition to this broker, delete the log.
-        """
+        """Start the replica of a log that was created, or delete the log if it is no longer
+        assigned."""
         if log is None:
             logger.error(
                 "%s: cannot create the log: %s",
@@ -534,7 +516,7 @@ class ReplicaManager:
             replica.log_lost_records(before)
 
     def _remove(self, replica: Replica, why: str) -> None:
-        """Remove a replica: fail the requests that wait for it, then delete its log."""
+        """Fail the requests that wait for a replica, then delete its log."""
         logger.info(
             "%s: deleting this replica: %s",
             replica,
@@ -580,7 +562,7 @@ class ReplicaManager:
         self.disk.keep(lambda: forget(key, now_ms), done)
 
     def _reapply(self, key: PartitionKey) -> None:
-        """Apply the current metadata of one partition again, if it is assigned to this broker."""
+        """Apply the current metadata of one partition, if it is assigned to this broker."""
         view = self._snapshot.topics_by_id.get(key.topic_id)
         if view is not None and self._is_mine(key):
             self._apply_partition(view, view.partitions[key.partition], self._config_of(view))
@@ -591,9 +573,10 @@ class ReplicaManager:
     # Methods that handle disk failures and the shutdown.
 
     def storage_failed(self, error: LogbusError) -> None:
-        """Handle a failed write or flush. If the data directory failed, take all replicas offline.
-        If the disk is full, report it to the cluster.
-        """
+        """Handle a failed write or flush.
+
+        If the data directory failed, take all replicas offline. If the disk is full, report it to
+        the cluster."""
         if self._failure is None and self._logs.failed:
             self._fail_all(error)
         elif self._logs.is_full:
@@ -618,9 +601,7 @@ class ReplicaManager:
         self._handover = self._loop.create_task(self._hand_over())
 
     async def _hand_over(self) -> None:
-        """Announce that this broker gives up leadership (drains) as in a controlled shutdown, so
-        that other brokers take over. Retry until the metadata show it.
-        """
+        """Announce that this broker gives up leadership (drains), until the metadata show it."""
         while True:
             with contextlib.suppress(WriteConflictError, CoordinationUnavailableError):
                 await self._cluster.drain()
@@ -630,8 +611,8 @@ class ReplicaManager:
             await asyncio.sleep(RETRY_S)
 
     def retry_later(self, attempt: Callable[[], None]) -> None:
-        """Call ``attempt`` after ``RETRY_S`` seconds, unless the broker stops or its data directory
-        fails before that."""
+        """Call ``attempt`` after ``RETRY_S`` seconds, unless the broker stops or its disk fails
+        before."""
 
         def run() -> None:
             if not self._closed and self._failure is None:
@@ -661,13 +642,11 @@ class ReplicaManager:
     # Methods that delete records and apply retention.
 
     async def delete_records(self, topic: str, partition: int, offset: int) -> int:
-        """Advance the log start offset to ``offset``, or to the high watermark for -1. Return the
-        new log start offset.
+        """Delete a partition's records below ``offset``; -1 means below the high watermark.
 
-        Waits until every in-sync replica has deleted the records, so that a later leader cannot
-        bring them back. Raises OffsetOutOfRangeError for an offset above the high watermark, and
-        the errors of ``find`` and ``check_leader``.
-        """
+        Return the new log start offset once every in-sync replica has deleted the records, so that
+        a later leader cannot bring them back. Raises OffsetOutOfRangeError above the high
+        watermark, and the errors of ``find`` and ``check_leader``."""
         replica = self.find(topic, partition)
         replica.check_leader()
         high_watermark = replica.high_watermark
@@ -683,9 +662,7 @@ class ReplicaManager:
         return start
 
     def apply_retention(self) -> None:
-        """Delete the expired segments of every log. The append thread of each log does so between
-        appends.
-        """
+        """Delete the expired segments of every log, on the log's append thread."""
         now_ms = self.clock.now_ms()
         for replica in self._replicas.values():
             self._retain(replica, now_ms)
@@ -716,4 +693,4 @@ class ReplicaManager:
 
 
 def _nothing() -> None:
-    """Do nothing. As a job, this function ends only after all jobs that were queued before it."""
+    """Do nothing: a job that ends only after all jobs queued before it."""

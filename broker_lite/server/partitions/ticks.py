@@ -1,13 +1,9 @@
 """Deliver ``Tick`` events to the state machines of replicas, which read no clock.
 
-A flush tick tells a leader to check whether a flush is due. A leader receives flush ticks while it
-has appended records for which it has not started a flush.
-
-A slow tick tells a leader to look for lagging followers, and a follower to retry failed operations.
-Replicas of partitions with several replicas always receive slow ticks.
-
-Each of the two timers runs only while a replica needs it. ``replica_manager`` owns the timers.
-"""
+A flush tick makes a leader check whether a flush is due, while it has appended records for which it
+has not started one. A slow tick makes a leader look for lagging followers, and a follower retry
+failed operations; it goes to all replicas of replicated partitions. Each of the two timers runs
+only while a replica needs it."""
 
 from __future__ import annotations
 
@@ -19,17 +15,15 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.partitions.replica import Replica
 
 TICK_MS = 100
-"""Time in ms between two flush ticks, the events on which leaders of topics with flush.messages
-above 1 check whether a flush is due."""
+"""Milliseconds between two flush ticks, for leaders of topics with flush.messages above 1."""
 
 SLOW_TICK_MS = 1000
-"""Maximum time in ms between two slow ticks. On a slow tick, leaders look for lagging followers,
-and followers retry failed operations."""
+"""Maximum milliseconds between two slow ticks, for lagging followers and retries."""
 
 
 class Ticks:
-    """The two timers that deliver Tick events to replicas. There are at least four slow ticks in
-    ``replica_lag_ms`` milliseconds."""
+    """The two timers that deliver Tick events to replicas, with at least four slow ticks in
+    ``replica_lag_ms``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, replica_lag_ms: int) -> None:
         self._loop = loop
@@ -48,8 +42,7 @@ class Ticks:
         return self._replicated
 
     def watch(self, replica: Replica, *, is_replicated: bool) -> None:
-        """Set whether the replica receives a Tick event every ``SLOW_TICK_MS`` at most
-        (``is_replicated``)."""
+        """Set whether the replica receives a Tick event every ``SLOW_TICK_MS`` at most."""
         if is_replicated:
             self._replicated[replica] = None
             self._tick_slowly()

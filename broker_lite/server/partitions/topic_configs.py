@@ -1,9 +1,8 @@
 """Parse the settings of topics, even if this version of logbus cannot read some of them.
 
-The controller validates settings before it writes them. A setting that cannot be read therefore
-comes from a later version of logbus or a manual edit in ZooKeeper. The intended retention is then
-uncertain, so the broker deletes none of the topic's records until the setting is corrected.
-"""
+The controller validates settings before it writes them, so such a setting comes from a later
+version of logbus or a manual edit in ZooKeeper. The intended retention is then uncertain, so the
+broker deletes none of the topic's records until the setting is corrected."""
 
 from __future__ import annotations
 
@@ -20,17 +19,15 @@ logger = logging.getLogger("logbus.replicas")
 
 
 class TopicConfigs:
-    """Parses the settings of topics. A setting that cannot be read is logged once, not at each
-    parse."""
+    """Parses the settings of topics, and logs each unreadable setting once."""
 
     def __init__(self) -> None:
         self._logged: dict[str, Mapping[str, str]] = {}
 
     def of(self, view: TopicView) -> TopicConfig:
-        """Return the topic's settings. A setting that is missing or cannot be read has its default.
+        """Return the topic's settings. A missing or unreadable setting has its default.
 
-        If a setting cannot be read, the error is logged, and retention is unlimited in the result.
-        """
+        With an unreadable setting, the result has unlimited retention."""
         try:
             config = parse(TopicConfig, view.config)
         except LogbusError as error:
