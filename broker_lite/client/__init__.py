@@ -2,13 +2,12 @@
 
 The client's logic is written once, without I/O, and runs on threads and with asyncio:
 
-- ``operations`` and ``administration`` hold operations. An operation is a generator that yields
-  each request it wants to send, and receives the answer.
+- ``operations`` and ``administration`` hold operations: generators that yield each request to send,
+  and receive the answer.
 - ``producing`` and ``consuming`` hold the engines of producers and consumers.
 - ``transport`` has the two shells that do the I/O: one on threads, one on an asyncio loop.
 
-The package imports pyarrow, numpy, asyncio and kazoo on the first use of a name that needs them.
-"""
+The package imports pyarrow, numpy, asyncio and kazoo on the first use of a name that needs them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """Convert between Python lists and Arrow columns without ``pa.array`` and ``to_pylist``.
 
-``pa.array`` and ``pa.scalar`` import pandas if pandas is installed. For this import, a process's
-first ``send`` would take half a second longer, and the process would need 40 MB more memory. These
-functions join the values and pass the buffers to Arrow, which is as fast. ``record.arrays``
-converts between Arrow and numpy. The functions do no I/O; any thread may call them.
-"""
+``pa.array`` and ``pa.scalar`` import pandas if it is installed: half a second more for a process's
+first ``send``, and 40 MB. These functions join the values and pass the buffers to Arrow, which is
+as fast. ``record.arrays`` converts between Arrow and numpy. No I/O; any thread may call them."""
 
 from __future__ import annotations
 
@@ -23,8 +21,7 @@ from broker_lite.record.arrow import HEADERS_TYPE
 
 _OFFSET_MAX = (1 << 31) - 1
 FEW = 8
-"""Conversions of at most this number of values use ``struct``, because numpy is slower for so few
-values."""
+"""Up to this number of values, ``struct`` is faster than numpy."""
 _KEPT_ROWS_MAX = 1 << 16
 _ITEM_TYPE = HEADERS_TYPE.value_type
 
@@ -58,8 +55,7 @@ def binary_of(values: Sequence[bytes | None], kind: pa.DataType | None = None) -
 
 
 def scalar_of(value: bytes, kind: pa.DataType | None = None) -> pa.Scalar:
-    """Return bytes as a binary scalar, or UTF-8 bytes as a string scalar if ``kind`` is string, to
-    compare a column with."""
+    """Return bytes as a binary or (UTF-8) string scalar, to compare a column with."""
     return binary_of([value], kind)[0]
 
 
@@ -71,8 +67,7 @@ def _too_large(size: int) -> MessageTooLargeError:
 
 
 def topic_column(topic: str, count: int) -> pa.Array:
-    """Return a column with ``topic`` in each of ``count`` rows. Up to 65,536 rows it is a slice of
-    a cached column."""
+    """Return a column with ``topic`` in each of ``count`` rows, up to 65,536 from a cache."""
     if count > _KEPT_ROWS_MAX:
         return _repeated(topic, count)
     return _cached(topic, max(1 << 12, 1 << (count - 1).bit_length())).slice(0, count)
@@ -99,7 +94,8 @@ def _few_of(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
 
 
 def python_of(array: pa.Array | None, count: int) -> Iterator[bytes | None]:
-    """Yield the ``count`` values of a binary column as Python bytes, each built on demand in 25 ns.
+    """Yield the ``count`` values of a binary column as Python bytes, each built in 25 ns.
+
     If ``array`` is None, yield None ``count`` times."""
     if array is None:
         return repeat(None, count)
@@ -126,8 +122,7 @@ def python_of(array: pa.Array | None, count: int) -> Iterator[bytes | None]:
 
 
 def headers_of(rows: Sequence[Sequence[tuple[str, bytes | None]] | None]) -> pa.Array:
-    """Return a column of HEADERS_TYPE with the record headers of each row. In ``rows``, None stands
-    for a row without headers."""
+    """Return a column of HEADERS_TYPE with each row's record headers; None stands for none."""
     sizes = np.fromiter((len(row) if row else 0 for row in rows), np.int64, len(rows))
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])

@@ -1,11 +1,8 @@
-"""A monotonic clock that continues while the machine is suspended. Group members measure their
-leases with it.
+"""A monotonic clock that continues while the machine is suspended, for group members' leases.
 
-A group member's lease is the limited time after its last heartbeat in which it may return records.
-Afterwards other members take over its partitions. The time in suspend counts too, but Linux's
-``time.monotonic`` leaves it out. All checks of leases therefore use this clock. Any thread may read
-it.
-"""
+A lease is the limited time after a member's last heartbeat in which it may return records; then
+other members take over its partitions. The time in suspend counts too, but Linux's
+``time.monotonic`` leaves it out. Any thread may read the clock."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""A client's security settings: from options, or from a file that ``LOGBUS_CLIENT_CONFIG`` names.
+"""A client's security settings: from options, or from the file in ``LOGBUS_CLIENT_CONFIG``.
 
 The file has ``key=value`` lines with Kafka's or librdkafka's names. Keys that do not concern
 security are ignored, so a ``client.properties`` of Kafka's tools or a file for ``kcat -F`` works
-without a change. A misspelt security key is an error.
-"""
+unchanged. A misspelt security key is an error."""
 
 from __future__ import annotations
 
@@ -37,28 +36,28 @@ from broker_lite.security.jaas import parse_jaas
 VARIABLE = "LOGBUS_CLIENT_CONFIG"
 """The environment variable that names a client's file of security settings."""
 ALLOWED_URLS = "LOGBUS_OAUTH_ALLOWED_URLS"
-"""The environment variable with the OAuth token URLs that this process may connect to, separated by
-commas. It is no client option. Otherwise anyone who may set the token URL in the options could also
-allow it, and make this process connect to any address (CVE-2025-27817)."""
+"""The environment variable with the OAuth token URLs that this process may use, with commas.
+
+It is no client option: a user who may set the token URL in the options could also allow it, and
+make this process connect to any address (CVE-2025-27817)."""
 JAAS = "sasl.jaas.config"
 """Kafka's option that holds user name and password in one text."""
 FILE = "client.config"
-"""Name of the client option whose value is the path of a file of security settings."""
+"""The client option with the path of a file of security settings."""
 OPTIONS = frozenset({*KEYS, JAAS, FILE})
 """The options that ``security_of_options`` reads."""
 
 
 _chosen: ClientSecurity | None = None
-"""The settings of the open ``with chosen_security(…)`` block, or None outside of such a block."""
+"""The settings of the open ``with chosen_security(…)`` block, or None."""
 
 
 @contextlib.contextmanager
 def chosen_security(security: ClientSecurity) -> Iterator[None]:
     """Make ``security`` the default of all clients in this process within a ``with`` block.
 
-    It replaces the settings of the file that LOGBUS_CLIENT_CONFIG names. A client that was given
-    settings of its own ignores it. The command line uses this function.
-    """
+    It replaces the file in LOGBUS_CLIENT_CONFIG; a client with settings of its own ignores it. The
+    command line uses it."""
     global _chosen
     before, _chosen = _chosen, security
     try:
@@ -68,13 +67,15 @@ def chosen_security(security: ClientSecurity) -> Iterator[None]:
 
 
 def is_chosen() -> bool:
-    """Return whether this process is within a ``with chosen_security(…)`` block."""
+    """Return whether a ``with chosen_security(…)`` block is open in this process."""
     return _chosen is not None
 
 
 def security_of_environment() -> ClientSecurity:
-    """Return the security settings of an open ``chosen_security`` block, else those of the file
-    that LOGBUS_CLIENT_CONFIG names, else NO_SECURITY. Raises InvalidConfigError."""
+    """Return the security settings of an open ``chosen_security`` block, or of the environment.
+
+    The latter are those of the file in LOGBUS_CLIENT_CONFIG, else NO_SECURITY. Raises
+    InvalidConfigError."""
     if _chosen is not None:
         return _chosen
     path = os.environ.get(VARIABLE)
@@ -84,9 +85,8 @@ def security_of_environment() -> ClientSecurity:
 def security_of_options(options: Mapping[str, str]) -> ClientSecurity | None:
     """Return the security settings among ``options``, or None if there are none.
 
-    If ``options`` has ``client.config``, the settings of the file that it names are added. A
-    setting in ``options`` overrides the file's. Raises InvalidConfigError for a wrong value.
-    """
+    The settings of a file in ``client.config`` are added; ``options`` override them. Raises
+    InvalidConfigError for a wrong value."""
     given = {key: value for key, value in options.items() if key in OPTIONS}
     if not given:
         return None
@@ -102,11 +102,10 @@ def security_of_options(options: Mapping[str, str]) -> ClientSecurity | None:
 
 
 def take_security(options: Mapping[str, Any]) -> tuple[ClientSecurity | None, dict[str, Any]]:
-    """Split keyword options into security settings (None without any) and all other options.
+    """Split keyword options into security settings (None without any) and the others.
 
     Keywords have underscores in place of dots: ``sasl_username``. Raises InvalidConfigError for a
-    wrong security setting.
-    """
+    wrong security setting."""
     rest: dict[str, Any] = {}
     security_options: dict[str, str] = {}
     for name, value in options.items():
@@ -126,8 +125,7 @@ def security_of_file(path: Path) -> ClientSecurity:
 
 
 def servers_of_file(path: Path) -> str:
-    """Return ``bootstrap.servers`` of a file, or "" if the file does not name a cluster. Raises
-    InvalidConfigError with the file's name."""
+    """Return ``bootstrap.servers`` of a file, or "". Raises InvalidConfigError with its name."""
     return _options_of_file(path).get("bootstrap.servers", "")
 
 
@@ -166,8 +164,9 @@ def _security_in(path: Path, options: Mapping[str, str]) -> ClientSecurity:
 
 
 def security_of(options: Mapping[str, str]) -> ClientSecurity:
-    """Return the security settings among ``options``. User name and password may also come from
-    ``sasl.jaas.config``. Raises InvalidConfigError."""
+    """Return the security settings among ``options``. Raises InvalidConfigError.
+
+    User name and password may also come from ``sasl.jaas.config``."""
     security = client_security(_with_jaas(options))
     if security.token_url:
         allowed = [each.strip() for each in os.environ.get(ALLOWED_URLS, "").split(",")]
@@ -180,8 +179,8 @@ def security_of(options: Mapping[str, str]) -> ClientSecurity:
 
 
 def _with_jaas(options: Mapping[str, str]) -> Mapping[str, str]:
-    """Return ``options`` with the login that ``sasl.jaas.config`` contains: user name and password,
-    or an OAuth client's id and secret."""
+    """Return ``options`` with the login in ``sasl.jaas.config``: of a user, or of an OAuth
+    client."""
     if JAAS not in options:
         return options
     login = parse_jaas(options[JAAS])

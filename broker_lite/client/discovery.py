@@ -1,9 +1,7 @@
-"""Find a cluster's brokers: in options, else in environment variables, else in the file of the
-cluster that ``logbus up`` started last.
+"""Find a cluster's brokers: in options, environment variables, or the record of ``logbus up``.
 
-Discovery runs only when a program creates a client. It imports kazoo and contacts ZooKeeper only if
-an option or a variable names ZooKeeper.
-"""
+The last names the cluster that ``logbus up`` started last. Discovery runs only when a program
+creates a client; it imports kazoo only if an option or a variable names ZooKeeper."""
 
 from __future__ import annotations
 
@@ -28,12 +26,11 @@ from broker_lite.model import Endpoint
 
 ENV_BOOTSTRAP = "LOGBUS_BOOTSTRAP_SERVERS"
 ENV_ZOOKEEPER = "LOGBUS_ZOOKEEPER"
-"""``ENV_BOOTSTRAP`` and ``ENV_ZOOKEEPER`` are the environment variables with the addresses of a
-cluster's brokers and of its ZooKeeper."""
+"""The environment variables with the addresses of a cluster's brokers and of its ZooKeeper."""
 PORT_DEFAULT = 9092
 LAST_CLUSTER = "last-cluster.json"
 CLUSTERS = "clusters"
-"""The folder, beside ``LAST_CLUSTER``, with a file for each cluster that ``logbus up`` started."""
+"""The folder, beside ``LAST_CLUSTER``, with a file for each cluster of ``logbus up``."""
 ZOOKEEPER_TIMEOUT_S = 10.0
 """Seconds for which discovery waits for ZooKeeper and for a registered broker."""
 
@@ -47,12 +44,11 @@ def resolve(
     """Return the bootstrap brokers as ``host:port,host:port``.
 
     The first source with a value wins: ``bootstrap_servers``, ``zookeeper`` (its broker registry),
-    LOGBUS_BOOTSTRAP_SERVERS, LOGBUS_ZOOKEEPER, ``bootstrap.servers`` in the file that
-    LOGBUS_CLIENT_CONFIG names, the cluster that ``logbus up`` started last.
+    LOGBUS_BOOTSTRAP_SERVERS, LOGBUS_ZOOKEEPER, ``bootstrap.servers`` in the file in
+    LOGBUS_CLIENT_CONFIG, the cluster that ``logbus up`` started last.
 
-    Raises NoClusterError if no source has a value, InvalidConfigError for a malformed address or if
-    both arguments are given, and CoordinationUnavailableError if ZooKeeper does not answer.
-    """
+    Raises NoClusterError if no source has a value, InvalidConfigError for a malformed address or
+    both arguments, and CoordinationUnavailableError if ZooKeeper does not answer."""
     env = os.environ if environment is None else environment
     if bootstrap_servers and zookeeper:
         raise InvalidConfigError(
@@ -88,19 +84,20 @@ def data_directory(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def cache_directory() -> Path:
-    """Return logbus's cache folder of this user: ``logbus`` in the XDG cache folder. The path is
-    relative for a user without a home directory."""
+    """Return logbus's cache folder of this user: ``logbus`` in the XDG cache folder.
+
+    It is relative for a user without a home directory."""
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "logbus"
 
 
 def last_cluster_path(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the path of the file that describes the cluster that ``logbus up`` started last."""
+    """Return the path of the file about the cluster that ``logbus up`` started last."""
     return data_directory(environment) / LAST_CLUSTER
 
 
 def read_cluster(path: str | Path) -> dict[str, Any] | None:
-    """Return the cluster description (addresses and settings) that ``logbus up`` wrote to a file.
-    Return None if the file is missing or unreadable."""
+    """Return the cluster's addresses and settings in a file of ``logbus up``; None if
+    unreadable."""
     try:
         facts = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError):
@@ -116,16 +113,15 @@ def security_for(
 ) -> ClientSecurity:
     """Return the security settings for connections to these brokers.
 
-    The settings come from the first of these sources that exists:
+    The first of these sources counts:
 
     - ``given``;
     - an open ``chosen_security`` block;
-    - the file that LOGBUS_CLIENT_CONFIG names;
-    - the file that ``logbus up --secure`` wrote for a cluster with these addresses.
+    - the file in LOGBUS_CLIENT_CONFIG;
+    - the file that ``logbus up --secure`` wrote for a cluster with these addresses, whose
+      credentials are never sent to others.
 
-    The client never sends credentials of the last file to other addresses. Raises
-    InvalidConfigError.
-    """
+    Raises InvalidConfigError."""
     env = os.environ if environment is None else environment
     if given is not None:
         return given
@@ -137,8 +133,9 @@ def security_for(
 def recorded_security(
     bootstrap_servers: str, *, environment: Mapping[str, str] | None = None
 ) -> ClientSecurity:
-    """Return the security settings that ``logbus up --secure`` wrote for the cluster with these
-    addresses. Return NO_SECURITY if ``logbus up`` has started no such cluster."""
+    """Return the security settings that ``logbus up --secure`` wrote for these addresses.
+
+    Return NO_SECURITY if it has started no such cluster."""
     env = os.environ if environment is None else environment
     endpoints = {_loopback(endpoint) for endpoint in parse_endpoints(bootstrap_servers)}
     folder = data_directory(env)
@@ -160,8 +157,7 @@ def parse_endpoints(
 ) -> tuple[Endpoint, ...]:
     """Parse ``host:port,…`` (IPv6 in brackets, default port 9092) or a sequence of such texts.
 
-    Raises InvalidConfigError, which names ``option``, for an invalid address or an empty list.
-    """
+    Raises InvalidConfigError, which names ``option``, for an invalid address or an empty list."""
     texts = servers.split(",") if isinstance(servers, str) else servers
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
         example = f"'127.0.0.1:{servers}'" if isinstance(servers, int) else "'host:port'"
@@ -196,8 +192,7 @@ def brokers_in_zookeeper(address: str, timeout_s: float = ZOOKEEPER_TIMEOUT_S) -
     """Return the brokers registered in a cluster's ZooKeeper (``host:port,…/chroot``).
 
     Raises CoordinationUnavailableError if ZooKeeper does not answer, or has no broker, within
-    ``timeout_s``. Raises MissingDependencyError if kazoo is not installed.
-    """
+    ``timeout_s``, and MissingDependencyError without kazoo."""
     from broker_lite.metadata.zookeeper import read_brokers
 
     deadline = time.monotonic() + timeout_s

@@ -1,8 +1,7 @@
 """Build configurations from the keyword options of ``connect``, ``producer`` and ``consumer``.
 
-Each option has two spellings: logbus's name (``batch_bytes``), and Kafka's name with underscores,
-as in kafka-python (``batch_size``). The error for an unknown name suggests the nearest name.
-"""
+Each option has two spellings: logbus's name (``batch_bytes``), and Kafka's with underscores, as in
+kafka-python (``batch_size``). The error for an unknown name suggests the nearest one."""
 
 from __future__ import annotations
 
@@ -30,18 +29,18 @@ CONSUMER_ARGUMENTS = (
     "streams",
     "zookeeper",
 )
-"""Keyword parameters of ``Bus.consumer`` and ``create_message_streams``. A misspelt parameter looks
-like an unknown option, so the error for unknown options may suggest these names."""
+"""Keyword parameters of ``Bus.consumer`` and ``create_message_streams``.
+
+The error for an unknown option may suggest them, because a misspelt parameter looks like one."""
 _ACKS = {0: "0", 1: "1", -1: "all", "-1": "all"}
 
 
 def build(kind: type[C], options: Mapping[str, Any], base: Mapping[str, Any]) -> C:
-    """Build a configuration of class ``kind`` from a call's ``options``. For a missing option, use
-    the value in ``base``, the options given to ``connect``.
+    """Build a configuration of class ``kind`` from a call's ``options``.
 
-    Raises InvalidConfigError for an unknown option, two spellings with different values, a wrong
-    type, a value out of bounds, or contradicting options.
-    """
+    ``base``, the options given to ``connect``, replaces missing ones. Raises InvalidConfigError for
+    an unknown option, two spellings with different values, a wrong type, a value out of bounds, or
+    contradicting options."""
     spellings = {name: name for name in keys(kind)}
     spellings.update({row.key.replace(".", "_"): name for name, row in keys(kind).items()})
     defaults = {item.name: item.default for item in dataclasses.fields(kind)}
@@ -74,7 +73,7 @@ def _unknown(option: str, spellings: Mapping[str, str], of_consumer: bool) -> In
 
 
 def check_names(options: Mapping[str, Any]) -> None:
-    """Raise InvalidConfigError if an option's name is known to neither producers nor consumers."""
+    """Raise InvalidConfigError for an option that neither producers nor consumers know."""
     known = set()
     for kind in (ProducerConfig, MemberConfig):
         for name, row in keys(kind).items():  # type: ignore[type-var]
@@ -86,7 +85,7 @@ def check_names(options: Mapping[str, Any]) -> None:
 
 
 def only_of_members(options: Mapping[str, Any]) -> list[str]:
-    """Return the names in ``options`` that apply only to group members, not to other consumers."""
+    """Return the names in ``options`` that apply only to group members."""
     everybodys, members = keys(ConsumerConfig), keys(MemberConfig)
     spelt = {
         spelling
@@ -149,8 +148,9 @@ def _checked(option: str, name: str, value: Any, default: Any) -> Any:
 
 
 def _settle_idempotence(values: dict[str, Any], given: Mapping[str, str]) -> None:
-    """Turn a producer's idempotence off in ``values`` unless acks is "all". Raises
-    InvalidConfigError if the caller explicitly asked for idempotence."""
+    """Turn a producer's idempotence off in ``values`` unless acks is "all".
+
+    Raises InvalidConfigError if the caller asked for idempotence."""
     if values.get("acks", "all") == "all":
         return
     if "idempotence" in given and values["idempotence"]:

@@ -1,10 +1,9 @@
 """Split fetched bytes into batches, check them, and decode them to Arrow columns or records.
 
 ``walk`` splits a partition's bytes of a fetch response into whole batches. ``decode`` checks a
-batch's CRC and returns Arrow columns that refer to the received bytes without a copy. ``records``
-turns columns into Python records. The functions return only rows whose CRC was correct. They do no
-I/O; any thread may call them.
-"""
+batch's CRC and returns Arrow columns that refer to the received bytes, without a copy. ``records``
+turns columns into Python records. Only rows with a correct CRC are returned. No I/O; on any
+thread."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ Header = tuple[str, bytes | None]
 
 
 class Record(NamedTuple):
-    """One record. ``timestamp_ms`` is in ms since 1970, or -1 if the record has none. ``key`` and
-    ``value`` may be None."""
+    """One record. ``timestamp_ms`` is in ms since 1970, or -1. ``key`` and ``value`` may be
+    None."""
 
     topic: str
     partition: int
@@ -46,10 +45,9 @@ class Record(NamedTuple):
 class WalkResult(NamedTuple):
     """The batches of one partition's fetch response in offset order, and the next offset to fetch.
 
-    The list includes void batches, whose records a consumer skips: empty, control and aborted
-    batches. If ``walk`` met corrupt bytes, it stopped at ``next_offset`` and ``damage`` is the
-    error. ``leader_epoch`` is the epoch in which the leader served the batches (-1: unknown).
-    """
+    Void batches, which a consumer skips, are included: empty, control and aborted ones. If ``walk``
+    met corrupt bytes, it stopped at ``next_offset`` with the error ``damage``. ``leader_epoch`` is
+    that in which the leader served the batches (-1: unknown)."""
 
     batches: list[LogBatch]
     next_offset: int
@@ -58,8 +56,7 @@ class WalkResult(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Consecutive rows of one decoded batch: ``row_count`` rows of ``columns`` from ``first_row``
-    on."""
+    """``row_count`` consecutive rows of a decoded batch, from ``first_row`` of ``columns`` on."""
 
     header: BatchHeader
     columns: Columns
@@ -70,8 +67,7 @@ class Slice(NamedTuple):
 def walk(records: memoryview, walker: BatchWalker, tp: TopicPartition) -> WalkResult:
     """Return the whole batches in a partition's fetched bytes, without decoding their records.
 
-    If ``records`` is not empty and holds no whole batch, its bytes count as corrupt.
-    """
+    Bytes without any whole batch count as corrupt."""
     batches: list[LogBatch] = []
     position, damage = walker.position, None
     try:
@@ -87,9 +83,7 @@ def walk(records: memoryview, walker: BatchWalker, tp: TopicPartition) -> WalkRe
 class LogTruncatedError(OffsetOutOfRangeError):
     """The log was truncated below the reader's position, for example in an unclean election.
 
-    Reading can resume at ``offset``. ``epoch`` is the leader epoch of the record before that offset
-    (-1: unknown).
-    """
+    Reading can resume at ``offset``; ``epoch`` is that of the record before it (-1: unknown)."""
 
     def __init__(self, message: str = "", offset: int = NO_OFFSET, epoch: int = NO_EPOCH) -> None:
         super().__init__(message)
@@ -107,11 +101,9 @@ def damaged(tp: TopicPartition, offset: int, reason: str) -> CorruptMessageError
 def decode(batch: LogBatch, tp: TopicPartition, start: int, end: int | None) -> Slice | None:
     """Return the rows of a batch with offsets in ``[start, end)``; ``end`` None means no limit.
 
-    Return None if there are no such rows, or if the batch is void: an empty or control batch, or a
-    batch of an aborted transaction under ``read_committed``.
-
-    Raises CorruptMessageError, with partition and offset, for a wrong CRC or structure.
-    """
+    Return None without such rows, or for a void batch: empty, control, or aborted under
+    ``read_committed``. Raises CorruptMessageError, with partition and offset, for a wrong CRC or
+    structure."""
     header = batch.header
     try:
         check_crc(batch.buffer, header)
@@ -138,13 +130,15 @@ def _within(header: BatchHeader, columns: Columns, start: int, end: int | None) 
 
 
 SMALL_ROWS = 1000
-"""Row-format batches with fewer records than this are decoded together, because the fixed cost of a
-batch is about the cost of 1,000 records."""
+"""Row-format batches with fewer records than this are decoded together.
+
+A batch's fixed cost is about that of 1,000 records."""
 
 
 def joinable(items: Sequence[Item], at: int) -> int:
-    """Return how many consecutive batches, beginning with ``items[at]``, ``decode_joined`` may
-    decode together. If the result is 0 or 1, call ``decode`` for ``items[at]`` alone."""
+    """Return how many batches from ``items[at]`` on ``decode_joined`` may decode together.
+
+    With 0 or 1, call ``decode`` for ``items[at]`` alone."""
     epoch = NO_EPOCH
     for count, item in enumerate(items[at:]):
         if isinstance(item, Skipped):
@@ -165,10 +159,9 @@ def joinable(items: Sequence[Item], at: int) -> int:
 def decode_joined(batches: Sequence[Any], start: int, end: int | None) -> tuple[Slice | None, int]:
     """Decode small row-format batches together, which is faster than one by one.
 
-    Return their rows with offsets in ``[start, end)``, and the number of batches decoded. All
-    batches must be ``joinable``. Raises CorruptMessageError if some batch has a wrong CRC or
-    structure. The caller then calls ``decode`` for each batch, to find the corrupt batch.
-    """
+    Return their rows with offsets in ``[start, end)``, and the number of batches. All must be
+    ``joinable``. Raises CorruptMessageError for a wrong CRC or structure; ``decode`` of each batch
+    then finds the corrupt one."""
     for batch in batches:
         check_crc(batch.buffer, batch.header)
     bodies = [(batch.buffer, batch.header) for batch in batches]
@@ -177,8 +170,9 @@ def decode_joined(batches: Sequence[Any], start: int, end: int | None) -> tuple[
 
 
 class Skipped(NamedTuple):
-    """A range of offsets that the reader skips because its bytes are corrupt. ``damage`` is the
-    error of a corrupt batch, or None if even the batch's header is unreadable."""
+    """Offsets that the reader skips because their bytes are corrupt.
+
+    ``damage`` is the batch's error, or None if even its header is unreadable."""
 
     first_offset: int
     next_offset: int
@@ -192,7 +186,9 @@ def decode_all(
     chunks: Iterable[list[Item]], tp: TopicPartition, start: int, end: int
 ) -> Iterator[Slice | Skipped]:
     """Yield the rows of batches with offsets in ``[start, end)``, and a Skipped for each corrupt
-    batch. Small row-format batches are decoded together."""
+    one.
+
+    Small row-format batches are decoded together."""
     for items in chunks:
         at = alone_before = 0
         while at < len(items):
@@ -246,8 +242,7 @@ _make_record = partial(tuple.__new__, Record)
 
 
 def each_record(tp: TopicPartition, rows: Slice) -> Iterator[Record]:
-    """Yield the rows as Python records, each built on demand. To build a record without headers
-    takes 0.2 µs."""
+    """Yield the rows as Python records, each built on demand, in 0.2 µs without headers."""
     headers: Iterator[list[Header]]
     if rows.columns.headers is None:
         headers = map(list, repeat(()))

@@ -20,8 +20,7 @@ Writer = Callable[[pa.RecordBatch], None]
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:
-    """Return each record of a ``poll_arrow`` batch as a dictionary. ``timestamp_ms`` is -1 for a
-    record without a timestamp."""
+    """Return each record of a ``poll_arrow`` batch as a dictionary; ``timestamp_ms`` may be -1."""
     if not batch.num_rows:
         return []
     stamps = batch.column("timestamp").cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
@@ -68,8 +67,7 @@ def _csv(file: IO[bytes]) -> tuple[Writer, Callable[[], None]]:
 
 
 def _text(value: bytes | None) -> str:
-    """Return bytes as text. Invalid UTF-8 becomes surrogate escapes, which the file's encoding
-    turns back into the original bytes."""
+    """Return bytes as text, with surrogate escapes that the file's encoding turns back."""
     return "" if value is None else value.decode("utf-8", "surrogateescape")
 
 
@@ -98,6 +96,7 @@ WRITERS: Mapping[str, Callable[[IO[bytes]], tuple[Writer, Callable[[], None]]]] 
     "jsonl": _lines,
     "parquet": _parquet,
 }
-"""For each file format, a function that begins a file. It returns two functions: the first writes a
-batch that ``poll_arrow`` returned, the second finishes the file. Both raise OSError if the disk
-fails."""
+"""For each file format, a function that begins a file and returns two functions.
+
+The first writes a batch of ``poll_arrow``, the second finishes the file. Both raise OSError if the
+disk fails."""

@@ -1,6 +1,4 @@
-"""Filters for records, used by commands and the web console. They evaluate Arrow columns and do no
-I/O.
-"""
+"""Filters for records, used by commands and the web console, on Arrow columns without I/O."""
 
 from __future__ import annotations
 
@@ -13,8 +11,9 @@ from broker_lite.record.arrays import fixed
 
 
 def has_header(headers: pa.Array, header: str) -> pa.Array:
-    """Return a Boolean for each record: whether it has the header. ``header`` is a header's name
-    (with any value) or NAME=VALUE; ``headers`` is the records' headers column."""
+    """Return for each record whether it has the header, a name or NAME=VALUE.
+
+    ``headers`` is the records' headers column."""
     name, equals, value = header.partition("=")
     pairs = pc.list_flatten(headers)
     matches = pc.equal(pc.struct_field(pairs, "key"), scalar_of(name.encode(), pa.string()))

@@ -46,8 +46,7 @@ def create_acls(cluster: Cluster, acls: Sequence[Acl], deadline_ms: float) -> Op
 def delete_acls(
     cluster: Cluster, filters: Sequence[AclFilter], deadline_ms: float
 ) -> Operation[list[Acl]]:
-    """Delete all ACLs that match one of the filters. Return the deleted ACLs once no live broker
-    enforces them any more."""
+    """Delete all ACLs that match a filter. Return them once no live broker enforces them."""
     exchange = CallExchange(DeleteAclsRequest(tuple(map(_filter, filters))))
     results = yield from on_any_broker(cluster, exchange, lambda _: None, deadline_ms)
     _check(results)
@@ -59,8 +58,7 @@ def delete_acls(
 def _await(
     cluster: Cluster, acls: Sequence[Acl], deadline_ms: float, *, present: bool
 ) -> Operation[None]:
-    """Wait until every live broker has the ACLs (``present`` is true), or until no live broker has
-    any of them."""
+    """Wait until every live broker has the ACLs, or, unless ``present``, none of them."""
 
     def is_applied(answer: DescribedAcls) -> bool:
         if answer.error_code == ClusterAuthorizationError.code:

@@ -1,9 +1,8 @@
-"""``Admin``: the blocking API for administration of a cluster. It imports no pyarrow and no numpy.
+"""``Admin``: the blocking API for administration of a cluster, without pyarrow and numpy.
 
-Threads may share an ``Admin``, because each call borrows connections from a pool. A forked child
-process may use it too, and opens its own connections. Each call retries retriable errors for
-``timeout_ms``, and refreshes the metadata first where that may help.
-"""
+Threads may share an ``Admin``: each call borrows connections from a pool. A forked child process
+may use it too, with connections of its own. Each call retries retriable errors for ``timeout_ms``,
+and refreshes the metadata first where that may help."""
 
 from __future__ import annotations
 
@@ -59,8 +58,7 @@ class ConfigEntry(NamedTuple):
     """One setting of a topic or broker, as a broker reports it.
 
     ``source`` says where the value was set: "topic", "broker" (in ZooKeeper), "broker file" or
-    "default".
-    """
+    "default"."""
 
     name: str
     value: str | None
@@ -73,11 +71,10 @@ class ConfigEntry(NamedTuple):
 class GroupListing(NamedTuple):
     """A consumer group in the list of all groups.
 
-    ``kind`` is the group type that the broker reports. A "Classic" group is the usual Kafka group,
-    which a broker coordinates. The members of a "Native" group coordinate through ZooKeeper. A
-    Classic group whose ``protocol_type`` is empty has committed offsets and no members yet; its
-    first member decides the protocol type.
-    """
+    ``kind`` is the broker's group type: "Classic" for Kafka groups, which a broker coordinates,
+    "Native" for groups whose members coordinate through ZooKeeper. A Classic group with an empty
+    ``protocol_type`` has committed offsets and no members yet; its first member decides the
+    protocol type."""
 
     group: str
     state: str
@@ -99,8 +96,7 @@ class LogDir(NamedTuple):
 
     ``partitions`` has the size in bytes of each partition in it. ``total_bytes`` and
     ``usable_bytes`` describe its disk (-1: unknown). ``error`` is set if the directory has failed
-    or the broker did not answer.
-    """
+    or the broker did not answer."""
 
     broker_id: int
     path: str
@@ -113,12 +109,10 @@ class LogDir(NamedTuple):
 class BrokerReport(NamedTuple):
     """A live broker's report on its own state.
 
-    ``version`` and ``metadata_age_s`` are None if the broker does not answer or does not report
-    them. ``metadata_age_s`` is 0 while the broker is connected to ZooKeeper. Otherwise it is the
-    number of seconds since the broker's metadata was certainly up to date. ``is_disk_full`` says
-    whether the broker refuses records because its disk is full. ``unreadable`` lists znodes whose
-    content the broker cannot read, at most ``UNREADABLE_MAX``.
-    """
+    ``version`` and ``metadata_age_s`` are None if the broker does not report them.
+    ``metadata_age_s`` is the number of seconds since the broker's metadata was certainly up to
+    date, 0 while it is connected to ZooKeeper. With ``is_disk_full``, the broker refuses records.
+    ``unreadable`` lists at most ``UNREADABLE_MAX`` znodes that the broker cannot read."""
 
     broker_id: int
     log_dirs: tuple[LogDir, ...]
@@ -131,10 +125,8 @@ class BrokerReport(NamedTuple):
 class Admin:
     """Administration of one cluster. ``timeout_ms`` limits each call with its retries.
 
-    ``has_answered`` is True if the caller knows that a broker of the cluster has answered before.
-    If it is False, and no broker answers this object either, a call fails after five seconds
-    instead of ``timeout_ms``: the addresses are probably wrong.
-    """
+    ``has_answered`` says that a broker of the cluster has answered before. Without it, a call fails
+    after five seconds if no broker answers: the addresses are probably wrong."""
 
     def __init__(
         self,
@@ -164,6 +156,7 @@ class Admin:
 
     def within(self, timeout_ms: float) -> Admin:
         """Return an ``Admin`` with another ``timeout_ms`` that shares this object's connections.
+
         Close only this object, not the returned one."""
         other = copy.copy(self)
         other.timeout_ms = timeout_ms
@@ -171,14 +164,14 @@ class Admin:
 
     @property
     def user(self) -> str:
-        """The user name with which the client logs in; "" if a certificate or a token names the
-        user."""
+        """The user name of the client's login; "" if a certificate or a token names the user."""
         return self._cluster.user
 
     def security_without_password(self) -> ClientSecurity:
-        """Return the security settings with SCRAM keys in place of the password, to pass to other
-        processes that must not learn the password. Call this after a successful request: the login
-        of the request derives the keys from the password."""
+        """Return the security settings with SCRAM keys in place of the password, for other
+        processes.
+
+        Call it after a successful request, whose login derives the keys."""
         return self._pool.security_without_password()
 
     def close(self) -> None:
@@ -190,6 +183,7 @@ class Admin:
 
     def run(self, make: Callable[[Cluster, float], Operation[T]]) -> T:
         """Run an operation, for example of ``administration.transactions``, and return its result.
+
         ``make(cluster, deadline_ms)`` returns the operation."""
         result: T = self._run(make(self._cluster, self._deadline()))
         return result
@@ -200,9 +194,10 @@ class Admin:
     # Methods that describe the cluster.
 
     def cluster(self, topics: Iterable[str] | None = None) -> ClusterView:
-        """Return the cluster's brokers, its controller, and the topics named in ``topics`` (None:
-        all topics). A named topic that does not exist has an ``error``. Raises NoBrokersError if no
-        broker answers."""
+        """Return the brokers, the controller, and the topics named in ``topics`` (None: all).
+
+        A named topic that does not exist has an ``error``. Raises NoBrokersError if no broker
+        answers."""
         names = None if topics is None else list(topics)
         view: ClusterView = self._run(requests.refresh(self._cluster, names, self._deadline()))
         if names is None:
@@ -211,8 +206,9 @@ class Admin:
         return replace(view, topics=named)
 
     def missing_topic(self, name: str) -> LogbusError:
-        """Return the error that explains why a topic cannot be used. If the topic does not exist,
-        the error suggests topics with similar names."""
+        """Return the error that explains why a topic cannot be used.
+
+        For a topic that does not exist, it suggests similar names."""
         error: LogbusError = self._run(requests.missing_topic(self._cluster, name))
         return error
 
@@ -235,10 +231,9 @@ class Admin:
         """Create a topic and return its id once every broker serves it.
 
         -1 selects the brokers' defaults. ``config`` holds settings of ``conf/topic.conf`` as text
-        or Python values. ``validate_only`` checks the request without creating the topic. Raises
-        TopicExistsError (unless ``if_not_exists``), InvalidTopicError, InvalidPartitionsError,
-        InvalidReplicationFactorError or InvalidConfigError.
-        """
+        or Python values. ``validate_only`` creates nothing. Raises TopicExistsError (unless
+        ``if_not_exists``), InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError
+        or InvalidConfigError."""
         if not is_valid_name(name):
             raise InvalidTopicError(
                 f"topic name {name!r}: give 1 to {NAME_LENGTH_MAX} letters, digits, '.', '_', '-'"
@@ -265,8 +260,9 @@ class Admin:
         return topic_id
 
     def delete_topic(self, name: str, *, if_exists: bool = False) -> None:
-        """Delete a topic, and return when no broker serves it. Raises UnknownTopicOrPartitionError,
-        unless ``if_exists``."""
+        """Delete a topic, and return when no broker serves it.
+
+        Raises UnknownTopicOrPartitionError, unless ``if_exists``."""
         try:
             self._run(admin_requests.delete_topic(self._cluster, name, self._deadline()))
         except UnknownTopicOrPartitionError:
@@ -274,8 +270,10 @@ class Admin:
                 raise
 
     def create_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
-        """Add partitions to a topic, so that it has ``count``. Raises InvalidPartitionsError if the
-        topic cannot have ``count`` partitions, for example because it has more already."""
+        """Add partitions to a topic, so that it has ``count``.
+
+        Raises InvalidPartitionsError if the topic cannot have so many, for example because it has
+        more."""
         self._run(
             admin_requests.create_partitions(
                 self._cluster,
@@ -287,8 +285,9 @@ class Admin:
         )
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete each partition's records before an offset (-1: before the high watermark). Return
-        the new start offsets of the logs. Raises OffsetOutOfRangeError."""
+        """Delete each partition's records before an offset (-1: before the high watermark).
+
+        Return the new start offsets of the logs. Raises OffsetOutOfRangeError."""
         return requests.raise_first(
             self._run(admin_requests.delete_records(self._cluster, before, self._deadline()))
         )
@@ -296,13 +295,13 @@ class Admin:
     # Methods that move replicas, elect leaders and retire brokers.
 
     def reassign(self, targets: Mapping[TopicPartition, Sequence[int] | None]) -> None:
-        """Start to move the replicas of each partition to the given brokers, the preferred leader
-        first. None in place of the brokers cancels the partition's reassignment.
+        """Start to move the replicas of each partition to the given brokers, preferred leader
+        first.
 
-        Returns once the controller has recorded the reassignments; ``reassignments`` lists those
-        that are not complete. Raises InvalidReplicaAssignmentError, and
-        NoReassignmentInProgressError if there is none to cancel.
-        """
+        None instead of brokers cancels the partition's reassignment. Returns once the controller
+        has recorded the reassignments; ``reassignments`` lists those in progress. Raises
+        InvalidReplicaAssignmentError, and NoReassignmentInProgressError if there is none to
+        cancel."""
         if targets:
             requests.raise_first(
                 self._run(replica_requests.reassign(self._cluster, targets, self._deadline()))
@@ -318,13 +317,12 @@ class Admin:
     def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Make the preferred replica of each partition the partition's leader, if this replica is
-        in sync. Return an error, or None, for each partition.
+        """Make each partition's preferred replica its leader, if it is in sync.
 
-        With ``unclean``, elect a replica that is not in sync as the leader of partitions that have
-        no leader. The records that this replica lacks are lost. If ``partitions`` is None, all
-        partitions are meant, and the result has only those whose leader had to change.
-        """
+        With ``unclean``, elect a replica that is not in sync for partitions without a leader: the
+        records that it lacks are lost. Return an error, or None, for each partition. If
+        ``partitions`` is None, all are meant, and the result has only those whose leader had to
+        change."""
         outcomes: dict[TopicPartition, LogbusError | None] = self._run(
             replica_requests.elect_leaders(
                 self._cluster,
@@ -336,9 +334,10 @@ class Admin:
         return outcomes
 
     def retire_broker(self, broker_id: int) -> None:
-        """Remove a broker that will not return from the cluster. Raises InvalidRequestError if the
-        broker is live or still has replicas, and BrokerIdNotRegisteredError for an unknown
-        broker."""
+        """Remove a broker that will not return from the cluster.
+
+        Raises InvalidRequestError if it is live or still has replicas, and
+        BrokerIdNotRegisteredError for an unknown broker."""
         self._run(replica_requests.retire_broker(self._cluster, broker_id, self._deadline()))
 
     # Methods that read and change the settings of topics and brokers.
@@ -376,8 +375,7 @@ class Admin:
     def alter_configs(
         self, topic: str, changes: Mapping[str, object], *, validate_only: bool = False
     ) -> None:
-        """Change settings of a topic. The value None restores a setting's default. Raises
-        InvalidConfigError."""
+        """Change settings of a topic; None restores a default. Raises InvalidConfigError."""
         rows = {key: None if value is None else value_text(value) for key, value in changes.items()}
         self._run(
             admin_requests.alter_configs(
@@ -390,9 +388,11 @@ class Admin:
         )
 
     def alter_broker_configs(self, broker_id: int, changes: Mapping[str, object]) -> None:
-        """Change a broker's settings ``leader.replication.throttled.rate`` and
-        ``follower.replication.throttled.rate``, in bytes per second. The value None removes the
-        limit."""
+        """Change a broker's replication throttling rates, in bytes per second; None removes a
+        limit.
+
+        The settings are ``leader.replication.throttled.rate`` and
+        ``follower.replication.throttled.rate``."""
         rows = {key: None if value is None else value_text(value) for key, value in changes.items()}
         self._run(
             admin_requests.alter_broker_configs(self._cluster, broker_id, rows, self._deadline())
@@ -406,12 +406,10 @@ class Admin:
         *,
         isolation: str = "read_committed",
     ) -> dict[TopicPartition, ListedOffset]:
-        """Return for each partition the offset of the first record at or after a timestamp (ms
-        since 1970). The offset is -1 if there is no such record.
+        """Return for each partition the offset of the first record at or after a timestamp.
 
-        Three timestamps are special: -1 stands for the log's end, -2 for its start, -3 for the
-        record with the newest timestamp.
-        """
+        The timestamp is in ms since 1970; -1 stands for the log's end, -2 for its start, -3 for the
+        record with the newest timestamp. The offset is -1 if there is no such record."""
         return requests.raise_first(
             self._run(
                 requests.list_offsets(
@@ -430,11 +428,9 @@ class Admin:
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Return the offset ranges that hold about the given number of stored bytes.
 
-        ``ranges`` has a start offset and a maximum of bytes for each partition. The result has the
-        end offset and the size in bytes of each partition's range. The end is a batch boundary, at
-        least one batch after the start. Raises UnknownTopicIdError if a topic's id differs from
-        ``topic_ids``.
-        """
+        ``ranges`` has a start offset and a maximum of bytes for each partition. The result has each
+        range's end offset, a batch boundary at least one batch after the start, and its size in
+        bytes. Raises UnknownTopicIdError if a topic's id differs from ``topic_ids``."""
         operation = requests.offsets_for_bytes(self._cluster, ranges, self._deadline(), topic_ids)
         return requests.raise_first(self._run(operation))
 
@@ -445,12 +441,10 @@ class Admin:
         *,
         isolation: str = "read_committed",
     ) -> dict[TopicPartition, LogBounds]:
-        """Return the start and end offset of each partition's log, and the offset up to which the
-        first ``max_bytes`` bytes of the log reach.
+        """Return each log's start and end offset, and where its first ``max_bytes`` bytes end.
 
         ``topic_ids`` has the partitions, each with its topic's id. Raises UnknownTopicIdError if
-        the topic has another id.
-        """
+        the topic has another id."""
         operation = requests.log_bounds(
             self._cluster,
             topic_ids,
@@ -463,11 +457,10 @@ class Admin:
     def record_times(
         self, after: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ListedOffset]:
-        """Return for each partition the offset and timestamp (ms since 1970) of the first record at
-        or after the given offset.
+        """Return each partition's offset and timestamp of the first record from an offset on.
 
-        The timestamp is -1 if the record has none. The offset is -1 if no such record exists yet.
-        """
+        The timestamp is in ms since 1970, -1 if the record has none. The offset is -1 if there is
+        no such record yet."""
         return requests.raise_first(
             self._run(requests.record_times(self._cluster, after, self._deadline()))
         )
@@ -475,12 +468,10 @@ class Admin:
     # Methods that read and change groups and their committed offsets.
 
     def lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
-        """Return the lag of a group, in records and seconds, by partition. The group may be one to
-        which a Spark query publishes its progress.
+        """Return the lag of a group, in records and seconds, by partition.
 
-        The result has every partition with a committed offset, and every partition that a member
-        owns.
-        """
+        The group may be one to which a Spark query publishes its progress. The result has every
+        partition with a committed offset or a member that owns it."""
         group_lag = self.lag_many([group])[group]
         if group_lag.error is not None:
             raise group_lag.error
@@ -496,11 +487,9 @@ class Admin:
         """Return state, members and lag of many groups, with a few requests to each broker.
 
         Two arguments save requests. ``empty`` names groups that ``list_groups`` reports as Empty.
-        ``before`` is the result of an earlier call: if a partition's committed offset has not
-        changed since, its first unread record is taken from there. If retention has deleted this
-        record since, the partition's ``seconds`` is too high. A group that cannot be read has an
-        ``error``; the results of other groups are complete. Raises NoBrokersError.
-        """
+        ``before`` is an earlier result: a partition whose committed offset has not changed keeps
+        its first unread record, so its ``seconds`` is too high if retention has deleted that
+        record. A group that cannot be read has an ``error``. Raises NoBrokersError."""
         operation = lag_of_groups(
             self._cluster,
             groups,
@@ -513,8 +502,7 @@ class Admin:
         return lags
 
     def group_members(self, group: str) -> dict[str, tuple[TopicPartition, ...]]:
-        """Return the partitions of each live member of a group, by member id. The result is empty
-        for an unknown group."""
+        """Return the partitions of each live member of a group, by member id; empty if unknown."""
         with contextlib.suppress(GroupIdNotFoundError):
             members = self.describe_groups([group])[group].members
             return {row.member_id: owned_by(row) for row in members}
@@ -523,15 +511,14 @@ class Admin:
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return a group's committed offsets of ``partitions``, or of all partitions if None.
-        Partitions without a committed offset are missing from the result."""
+        """Return a group's committed offsets of ``partitions``, or of all; a missing one has
+        none."""
         return requests.raise_first(
             self._run(group_requests.committed(self._cluster, group, partitions, self._deadline()))
         )
 
     def unstable_partitions(self, group: str) -> set[TopicPartition]:
-        """Return the partitions whose committed offset may still change, because an open
-        transaction contains a new offset of the group for them."""
+        """Return the partitions whose committed offset an open transaction may still change."""
         unstable: set[TopicPartition] = set()
         self._run(
             group_requests.committed(
@@ -545,10 +532,9 @@ class Admin:
     ) -> None:
         """Set a group's committed offsets. Each is the offset of the next record to read.
 
-        Raises UnknownTopicIdError if an offset has the topic id of a deleted topic. Raises
-        GroupLeaseHeldError while a Spark query publishes its progress to the group, because the
-        query's next commit would overwrite these offsets.
-        """
+        Raises UnknownTopicIdError for the topic id of a deleted topic, and GroupLeaseHeldError
+        while a Spark query publishes its progress to the group: its next commit would overwrite
+        these offsets."""
         self.refuse_query(group)
         requests.raise_first(self.commit_each(group, offsets))
 
@@ -557,9 +543,8 @@ class Admin:
     ) -> dict[TopicPartition, LogbusError | None]:
         """Set a group's committed offsets. Return an error, or None, for each partition.
 
-        Unlike ``commit_offsets``, it does not check whether a Spark query publishes its progress to
-        the group.
-        """
+        Unlike ``commit_offsets``, it does not check for a Spark query that publishes to the
+        group."""
         rows = {
             tp: CommittedOffset(value) if isinstance(value, int) else value
             for tp, value in offsets.items()
@@ -575,17 +560,15 @@ class Admin:
         """Delete a group and its committed offsets.
 
         Raises GroupIdNotFoundError, NonEmptyGroupError if the group has members, and
-        GroupLeaseHeldError if a Spark query publishes to the group.
-        """
+        GroupLeaseHeldError if a Spark query publishes to it."""
         self.refuse_query(group)
         self._run(admin_requests.delete_group(self._cluster, group, self._deadline()))
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Delete a group's committed offsets of some partitions.
 
-        Raises GroupIdNotFoundError, GroupSubscribedToTopicError if members read the topic,
-        GroupLeaseHeldError if a Spark query publishes to the group.
-        """
+        Raises GroupIdNotFoundError, GroupSubscribedToTopicError if members read the topic, and
+        GroupLeaseHeldError if a Spark query publishes to the group."""
         tps = list(partitions)
         if tps:
             self.refuse_query(group)
@@ -610,9 +593,8 @@ class Admin:
     def list_groups(self, *, with_types: bool = True) -> list[GroupListing]:
         """Return all groups that have committed offsets or members, sorted by name.
 
-        Brokers of Apache Kafka before 3.8 do not report group types. For them, give
-        ``with_types=False``; the groups' ``kind`` is then empty.
-        """
+        Brokers of Apache Kafka before 3.8 report no group types. For them, give
+        ``with_types=False``; ``kind`` is then empty."""
         rows = self._run(
             admin_requests.list_groups(self._cluster, self._deadline(), with_types=with_types)
         )
@@ -640,9 +622,8 @@ class Admin:
     def broker_reports(self, *, with_sizes: bool = True) -> list[BrokerReport]:
         """Return the report of every live broker on its own state, sorted by broker id.
 
-        Without ``with_sizes``, the data directories list no partitions. This saves a broker with
-        1,000 replicas 4 ms.
-        """
+        Without ``with_sizes``, the data directories list no partitions, which saves a broker with
+        1,000 replicas 4 ms."""
         operation = admin_requests.describe_log_dirs(
             self._cluster, self._deadline(), with_sizes=with_sizes
         )

@@ -1,9 +1,8 @@
 """Operations (generators that yield requests) for topics, settings, groups and data directories.
 
-Requests that change the cluster go to the controller. If another broker becomes controller, they
-are retried there. If the response to such a request is lost, the change may have happened. The
-retry therefore takes an error such as TOPIC_ALREADY_EXISTS to mean success.
-"""
+Requests that change the cluster go to the controller, and again to a new one. If a response is
+lost, the change may have happened: the retry then takes TOPIC_ALREADY_EXISTS and the like for
+success."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ CHECK_MS = 20.0
 """Milliseconds between two checks of whether every broker has applied a change."""
 
 LIST_ATTEMPT_MS = 5_000
-"""Milliseconds after which ``list_groups`` asks all brokers again if some broker has not
-answered."""
+"""Milliseconds after which ``list_groups`` asks all brokers again if one has not answered."""
 
 T = TypeVar("T")
 
@@ -62,12 +60,11 @@ def on_controller(
     check: Callable[[T, bool], LogbusError | None],
     deadline_ms: float,
 ) -> Operation[T]:
-    """Send a request to the controller and return the response. After a retriable error, look the
-    controller up again and retry.
+    """Send a request to the controller and return the response.
 
-    ``check`` receives a response, and whether an earlier attempt may have taken effect. It returns
-    the error in the response, or None for success.
-    """
+    After a retriable error, look the controller up again and retry. ``check`` receives a response,
+    and whether an earlier attempt may have taken effect; it returns an error, or None for
+    success."""
     attempt, is_repeat = 0, False
     while True:
         problem: LogbusError | None
@@ -140,9 +137,8 @@ def _await_everywhere(
 ) -> Operation[ClusterView]:
     """Wait until ``is_done`` returns true for the topic's metadata from each live broker.
 
-    Ignore brokers that do not answer, because they load all metadata again when they return. Raises
-    RequestTimedOutError after the deadline.
-    """
+    Brokers that do not answer are ignored: they load all metadata when they return. Raises
+    RequestTimedOutError after the deadline."""
     attempt = 0
     exchange = CallExchange(cluster_calls.MetadataRequest((topic,)))
     yield from refresh(cluster, (topic,), deadline_ms)
@@ -187,8 +183,7 @@ def delete_topic(cluster: Cluster, name: str, deadline_ms: float) -> Operation[N
 def create_partitions(
     cluster: Cluster, name: str, count: int, *, validate_only: bool, deadline_ms: float
 ) -> Operation[None]:
-    """Add partitions to a topic, so that it has ``count``, and wait until every live broker lists
-    them with leaders."""
+    """Raise a topic's partitions to ``count``, and wait until every live broker lists them led."""
 
     def check(answer: topics.CreatePartitionsResponse, is_repeat: bool) -> LogbusError | None:
         row = answer.results[0]
@@ -223,8 +218,8 @@ def alter_configs(
     validate_only: bool,
     deadline_ms: float,
 ) -> Operation[None]:
-    """Change a topic's settings, and wait until the live brokers apply them. The value None
-    restores a setting's default."""
+    """Change a topic's settings, and wait until the live brokers apply them; None is the
+    default."""
 
     def check(answer: configs.IncrementalAlterConfigsResponse, _: bool) -> LogbusError | None:
         row = answer.responses[0]
@@ -241,8 +236,7 @@ def alter_configs(
 def alter_broker_configs(
     cluster: Cluster, broker_id: int, changes: Mapping[str, str | None], deadline_ms: float
 ) -> Operation[None]:
-    """Change the settings of a broker that are stored in ZooKeeper. The value None removes a
-    setting."""
+    """Change the settings of a broker that are stored in ZooKeeper. None removes a setting."""
 
     def check(answer: configs.IncrementalAlterConfigsResponse, _: bool) -> LogbusError | None:
         row = answer.responses[0]
@@ -267,8 +261,7 @@ def _alterations(changes: Mapping[str, str | None]) -> tuple[configs.AlterableCo
 def _await_settings(
     cluster: Cluster, topic: str, changes: Mapping[str, str | None], deadline_ms: float
 ) -> Operation[None]:
-    """Wait until every live broker that answers reports the changed settings, for at most
-    SETTINGS_WAIT_MS."""
+    """Wait, SETTINGS_WAIT_MS at most, until all answering brokers report the changed settings."""
     until_ms = min(deadline_ms, cluster.now_ms() + SETTINGS_WAIT_MS)
     resource = configs.ConfigResource(configs.RESOURCE_TOPIC, topic, tuple(changes))
     exchange = CallExchange(configs.DescribeConfigsRequest((resource,)))
@@ -303,9 +296,9 @@ def _has_settings(
 def describe_configs(
     cluster: Cluster, resources: Sequence[configs.ConfigResource], deadline_ms: float
 ) -> Operation[list[configs.DescribeConfigsResult]]:
-    """Return the settings of topics and brokers. Any broker knows the settings of topics, but a
-    broker's settings must be requested from that broker. Raises NoBrokersError if it is not
-    live."""
+    """Return the settings of topics, from any broker, and of brokers, from each itself.
+
+    Raises NoBrokersError if a broker is not live."""
     results: list[configs.DescribeConfigsResult] = []
 
     def check(answer: configs.DescribeConfigsResponse) -> LogbusError | None:
@@ -344,8 +337,9 @@ def describe_configs(
 def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int], deadline_ms: float
 ) -> Operation[PerPartition[int]]:
-    """Delete each partition's records before an offset (-1: before the high watermark). Return the
-    new start offset of each log, or an error."""
+    """Delete each partition's records before an offset (-1: before the high watermark).
+
+    Return the new start offset of each log, or an error."""
     check_offsets(before, at_least=-1)
 
     def make(group: list[TopicPartition]) -> Exchange[Any]:
@@ -375,7 +369,7 @@ def delete_records(
 def on_every_broker(
     cluster: Cluster, exchange: Exchange[T], deadline_ms: float
 ) -> Operation[dict[int, T | LogbusError]]:
-    """Send a request to all live brokers. Return each broker's response or error, by broker id."""
+    """Send a request to all live brokers. Return each response or error, by broker id."""
     view = yield from refresh(cluster, (), deadline_ms)
     ids = list(view.brokers)
     answers = yield SendAll(
@@ -394,12 +388,10 @@ def await_applied(
     changed: str,
     deadline_ms: float,
 ) -> Operation[None]:
-    """Wait until all live brokers have applied a change: repeat ``exchange``, a request to each of
-    them, until ``is_applied`` returns true for each response.
+    """Wait until all live brokers have applied a change.
 
-    Raises RequestTimedOutError after the deadline; its message calls the changed objects
-    ``changed``. If a broker fails, raises its error.
-    """
+    ``exchange`` is repeated until ``is_applied`` is true for each broker's response. Raises
+    RequestTimedOutError, which calls the changed objects ``changed``, or the error of a broker."""
     while True:
         answers = yield from on_every_broker(cluster, exchange, deadline_ms)
         applied = [is_applied(_answered(answer)) for answer in answers.values()]
@@ -424,10 +416,9 @@ def list_groups(
 ) -> Operation[list[groups.ListedGroup]]:
     """Return all groups, each once, sorted by name.
 
-    Only a group's coordinator lists the group. The request is therefore sent to every broker, and
-    repeated until every live broker has answered. If a broker does not answer in time, raises its
-    error, with the broker's id. Brokers of Apache Kafka support ``with_types`` from 3.8 on.
-    """
+    Only a group's coordinator lists it, so every live broker is asked until it has answered; one
+    that does not in time raises its error, with the broker's id. Apache Kafka supports
+    ``with_types`` from 3.8 on."""
     call = groups.ListGroupsRequest() if with_types else groups.ListUntypedGroupsRequest()
     attempt = 0
     while True:
@@ -458,8 +449,7 @@ def _all_groups(
 def describe_groups(
     cluster: Cluster, names: Iterable[str], deadline_ms: float
 ) -> Operation[dict[str, groups.DescribedGroup]]:
-    """Return the descriptions of groups, by name. Each is requested from the group's
-    coordinator."""
+    """Return the descriptions of groups by name, each from the group's coordinator."""
     described: dict[str, groups.DescribedGroup] = {}
     for name in names:
         answer = yield from on_coordinator(
@@ -480,9 +470,8 @@ def describe_groups(
 def delete_group(cluster: Cluster, group: str, deadline_ms: float) -> Operation[None]:
     """Delete a group that has no members, and its committed offsets.
 
-    If an attempt got no response, it may have deleted the group. An error of a later attempt that
-    the group is unknown then counts as success.
-    """
+    An attempt without a response may have deleted it; a later error that the group is unknown then
+    counts as success."""
 
     def check(answer: group_removal.DeleteGroupsResponse) -> LogbusError | None:
         code = answer.results[0].error_code if answer.results else -1
@@ -500,8 +489,9 @@ def delete_group(cluster: Cluster, group: str, deadline_ms: float) -> Operation[
 def delete_offsets(
     cluster: Cluster, group: str, partitions: Sequence[TopicPartition], deadline_ms: float
 ) -> Operation[PerPartition[None]]:
-    """Delete a group's committed offsets of these partitions. Return an error, or None, for each:
-    an offset cannot be deleted while a member subscribes to the partition's topic."""
+    """Delete a group's committed offsets of these partitions. Return an error, or None, for each.
+
+    An offset cannot be deleted while a member subscribes to the partition's topic."""
     topics = tuple(
         group_removal.OffsetDeleteTopic(name, tuple(tp.partition for tp in tps))
         for name, tps in group_by_topic(partitions).items()
@@ -523,8 +513,7 @@ def delete_offsets(
 
 
 def _group_problem(group: str, code: int) -> str:
-    """Return an error message for an error code of a group's coordinator, whose response has only
-    the code."""
+    """Return an error message for an error code of a group's coordinator, which sends no text."""
     return {
         GroupIdNotFoundError.code: f"there is no group {group!r}; see: logbus groups list",
         NonEmptyGroupError.code: f"group {group!r} has live members; stop them first",
@@ -534,7 +523,6 @@ def _group_problem(group: str, code: int) -> str:
 def describe_log_dirs(
     cluster: Cluster, deadline_ms: float, *, with_sizes: bool = True
 ) -> Operation[dict[int, log_dirs.DescribeLogDirsResponse | LogbusError]]:
-    """Return the data directories of every live broker, by broker id: with the sizes of all
-    partitions, or without partitions."""
+    """Return the data directories of every live broker by broker id, perhaps without partitions."""
     call = log_dirs.DescribeLogDirsRequest(None if with_sizes else ())
     return on_every_broker(cluster, CallExchange(call), deadline_ms)

@@ -1,9 +1,7 @@
-"""Compute the lag of a group in each partition, for ``Admin.lag``.
+"""Compute the lag of a group in each partition, for ``Admin.lag``, without I/O and pyarrow.
 
 Kafka groups, native groups (which coordinate through ZooKeeper) and Spark queries all store their
-progress as committed offsets of a group, so one function serves all of them. The module does no I/O
-and imports no pyarrow.
-"""
+progress as committed offsets of a group, so one function serves all of them."""
 
 from __future__ import annotations
 
@@ -30,11 +28,9 @@ class PartitionLag(NamedTuple):
       unread record has no timestamp or cannot be read.
     - ``end``, ``records`` and ``seconds`` are None if the topic was deleted, or if the partition
       has no leader that answers.
-    - ``owner``: the id of the member, or the run id of the Spark query, that reads the partition;
-      None without one.
-    - ``unread``: offset and timestamp of the first unread record. None if there is none, or if it
-      cannot be read.
-    """
+    - ``owner``: the id of the member, or the run id of the Spark query, that reads the partition,
+      or None.
+    - ``unread``: offset and timestamp of the first unread record; None without a readable one."""
 
     committed: CommittedOffset | None
     end: int | None
@@ -88,8 +84,9 @@ def _seconds(first: ListedOffset | LogbusError | None, now_ms: float) -> float |
 
 
 def owned_by(member: DescribedGroupMember) -> tuple[TopicPartition, ...]:
-    """Return the partitions assigned to a group member. The result is empty if the member is not a
-    consumer, for example a Kafka Connect worker."""
+    """Return the partitions assigned to a group member; none if it is no consumer.
+
+    Kafka Connect workers, for example, are members of groups too."""
     try:
         return decode_assignment(member.member_assignment)
     except ProtocolError:

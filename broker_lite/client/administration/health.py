@@ -1,4 +1,4 @@
-"""Judge the health of partitions by their leaders and in-sync replicas. The module does no I/O."""
+"""Judge the health of partitions by their leaders and in-sync replicas, without I/O."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ State = Literal["ok", "under-replicated", "too few in sync", "no leader"]
 
 
 class PartitionHealth(NamedTuple):
-    """The health of a partition. ``why`` says in words what causes a state other than "ok".
+    """The health of a partition. ``why`` is the cause in words of a state other than "ok".
 
-    "too few in sync" means that fewer replicas are in sync than min.insync.replicas, so the leader
-    refuses records with acks=all. "no leader" means that the partition can be neither written nor
-    read.
-    """
+    "too few in sync" means fewer in-sync replicas than min.insync.replicas, so the leader refuses
+    records with acks=all. "no leader" means that the partition can be neither written nor read."""
 
     tp: TopicPartition
     state: State
@@ -28,8 +26,7 @@ class PartitionHealth(NamedTuple):
 
 
 class BrokerLoad(NamedTuple):
-    """How many partitions a broker leads, how many replicas it has, and how many of these are in
-    sync."""
+    """How many partitions a broker leads, how many replicas it has, and how many are in sync."""
 
     leaders: int
     replicas: int
@@ -44,8 +41,9 @@ def partition_health(
     adding: Iterable[int] = (),
     min_insync: int = 1,
 ) -> PartitionHealth:
-    """Return a partition's health. ``live`` has the ids of the live brokers. ``adding`` has the
-    brokers that a reassignment adds, whose replicas need not be in sync yet."""
+    """Return a partition's health. ``live`` has the ids of the live brokers.
+
+    ``adding`` has the brokers that a reassignment adds, whose replicas need not be in sync yet."""
     up = set(live)
     missing = [
         broker_id
@@ -79,9 +77,7 @@ def cluster_health(
     """Return the health of every partition of the cluster.
 
     ``moves`` has the reassignments in progress. ``min_insync(topic, replicas)`` returns the topic's
-    min.insync.replicas; ``replicas`` is the number of replicas that the partition will have after
-    its reassignment.
-    """
+    min.insync.replicas for the number of replicas after the reassignment."""
     rows = []
     for name, topic in view.topics.items():
         for partition in topic.partitions:

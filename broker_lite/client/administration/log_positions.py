@@ -1,11 +1,9 @@
-"""Positions in a log, as users type them in a command: an offset, a distance from the log's start
-or end, or a time.
+"""Positions in a log, as users type them: an offset, a distance from start or end, or a time.
 
 The forms are ``earliest``, ``latest``, ``N`` (offset N), ``+N`` (N offsets after the earliest),
 ``-N`` (N offsets before the latest), and a time: ``@2026-11-20``, ``@2026-11-20T10:00:00Z``,
 ``@1763632800000`` (ms since 1970) or ``@-1h`` (one hour ago; the units are s, m, h and d). Only
-``resolve`` and ``resolved_offsets`` do I/O.
-"""
+``resolve`` and ``resolved_offsets`` do I/O."""
 
 from __future__ import annotations
 
@@ -22,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class PositionSpec(NamedTuple):
-    """A parsed position. ``kind`` says what ``value`` is: an offset, a distance from the log's
-    start or end, or a time in ms since 1970."""
+    """A parsed position: an offset, a distance, or a time in ms since 1970, as ``kind`` says."""
 
     kind: Literal["offset", "after_earliest", "before_latest", "time"]
     value: int
 
 
 def parse(text: str, now_ms: int | None = None) -> PositionSpec:
-    """Parse a position. ``now_ms`` (ms since 1970, by default the current time) is the origin of
-    relative times. Raises InvalidRequestError, which lists the accepted forms."""
+    """Parse a position. Relative times count from ``now_ms`` (ms since 1970, by default now).
+
+    Raises InvalidRequestError, which lists the accepted forms."""
     if text in ("earliest", "beginning"):
         return PositionSpec("after_earliest", 0)
     if text in ("latest", "end"):
@@ -51,8 +49,10 @@ def parse(text: str, now_ms: int | None = None) -> PositionSpec:
 
 
 class ResolvedOffset(NamedTuple):
-    """The offset of a position in one partition. ``wanted`` is the offset that the position stands
-    for, which may lie outside the log. ``offset`` is the nearest offset within the log's range."""
+    """The offset of a position in one partition.
+
+    ``wanted`` is what the position stands for, perhaps outside the log; ``offset`` is the nearest
+    offset in the log's range."""
 
     offset: int
     wanted: int
@@ -61,17 +61,17 @@ class ResolvedOffset(NamedTuple):
 def resolve(
     admin: Admin, partitions: Iterable[TopicPartition], spec: PositionSpec
 ) -> dict[TopicPartition, int]:
-    """Return for each partition the offset that ``spec`` stands for, such as the earliest offset, a
-    time or a number of records before the end. An offset below the log's start becomes the log's
-    start, and one beyond the log's end becomes the end."""
+    """Convert a position, such as "10 before the end" or a time, to an offset for each partition.
+
+    An offset outside the log becomes the log's start or end."""
     return {tp: row.offset for tp, row in resolved_offsets(admin, partitions, spec).items()}
 
 
 def resolved_offsets(
     admin: Admin, partitions: Iterable[TopicPartition], spec: PositionSpec
 ) -> dict[TopicPartition, ResolvedOffset]:
-    """Return for each partition the offset that the position stands for, which may lie outside the
-    log, and the nearest offset within the log's range."""
+    """Convert a position to an offset for each partition, and to the nearest one in the log's
+    range."""
     tps = list(partitions)
     earliest = admin.list_offsets(dict.fromkeys(tps, EARLIEST_TIMESTAMP))
     latest = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))

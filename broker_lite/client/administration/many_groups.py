@@ -1,12 +1,10 @@
 """``lag_of_groups``: the lag of many groups with few requests, for ``Admin.lag`` and
 ``Admin.lag_many``.
 
-First it looks up the coordinators of all groups. Then it sends OffsetFetch and DescribeGroups to
-each coordinator, for up to ``GROUPS_AT_ONCE`` groups at once. Last it sends ListOffsets and
-RecordTimes (logbus's own API, for timestamps of records) to each leader, for all its partitions. A
-caller that repeats the operation may pass the earlier result, which saves RecordTimes for offsets
-that have not changed.
-"""
+It looks up the coordinators of all groups, sends OffsetFetch and DescribeGroups to each coordinator
+for up to ``GROUPS_AT_ONCE`` groups at once, and then ListOffsets and RecordTimes (logbus's own API,
+for timestamps of records) to each leader, for all its partitions. A caller that repeats it may pass
+the earlier result, which saves RecordTimes for unchanged offsets."""
 
 from __future__ import annotations
 
@@ -44,19 +42,17 @@ TIMES_AT_ONCE = 2000
 FRESH_MS = 500.0
 """Metadata of all topics that is at most this old (ms) is used without a refresh."""
 TOPIC_ATTEMPTS = 3
-"""Maximum number of attempts to list offsets. An attempt fails if a topic is deleted meanwhile."""
+"""Maximum number of attempts to list offsets; one fails if a topic is deleted meanwhile."""
 
 DEAD, EMPTY = "Dead", "Empty"
 """The states of a group that does not exist, and of a group without members."""
 
 
 class GroupLag(NamedTuple):
-    """A group's state and members, and its lag in each partition that has a committed offset or is
-    assigned to a member.
+    """A group's state and members, and its lag in each committed or assigned partition.
 
     If ``error`` is set, the group could not be read, and the other fields are empty. A group that
-    does not exist has the state "Dead".
-    """
+    does not exist has the state "Dead"."""
 
     state: str
     protocol_type: str = ""
@@ -66,7 +62,7 @@ class GroupLag(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """The state, members and committed offsets of one group, as its coordinator reports them."""
+    """The state, members and committed offsets of one group, from its coordinator."""
 
     state: str
     protocol_type: str
@@ -83,12 +79,11 @@ def lag_of_groups(
     empty: Collection[str] = frozenset(),
     before: Mapping[str, GroupLag] = {},
 ) -> Operation[dict[str, GroupLag]]:
-    """Return the lag of each group, by name. ``wall_ms`` returns the current time in ms since 1970.
+    """Return the lag of each group, by name. ``wall_ms`` returns the time in ms since 1970.
 
-    ``empty`` names groups that are known to have no members, for which DescribeGroups is not sent.
-    ``before`` is an earlier result. If a partition's committed offset has not changed since, its
-    first unread record is taken from ``before``.
-    """
+    ``empty`` names groups known to have no members, for which DescribeGroups is not sent.
+    ``before`` is an earlier result, from which a partition with an unchanged committed offset takes
+    its first unread record."""
     progress = yield from _progress(cluster, names, empty, deadline_ms)
     now_ms = wall_ms()
     good = {name: row for name, row in progress.items() if isinstance(row, _Progress)}
@@ -132,8 +127,7 @@ def lag_of_groups(
 
 
 def _owners(row: _Progress, now_ms: float) -> dict[TopicPartition, str]:
-    """Return for each partition the id of the group member, or the run id of the Spark query, that
-    reads it."""
+    """Return the group member id, or the Spark query's run id, that reads each partition."""
     queries = running(row.committed, now_ms)
     for member in row.members:
         queries |= dict.fromkeys(owned_by(member), member.member_id)
@@ -141,8 +135,9 @@ def _owners(row: _Progress, now_ms: float) -> dict[TopicPartition, str]:
 
 
 def _known_unread(before: Mapping[str, GroupLag], progress: Mapping[str, _Progress]) -> FirstUnread:
-    """Return the first unread records that an earlier result has for partitions whose topic id and
-    committed offset have not changed since."""
+    """Return the first unread records of an earlier result for unchanged committed offsets.
+
+    The topic id must be unchanged too."""
     known: FirstUnread = {}
     for name, row in progress.items():
         if name not in before:
@@ -159,9 +154,10 @@ def _known_unread(before: Mapping[str, GroupLag], progress: Mapping[str, _Progre
 def _progress(
     cluster: Cluster, names: Iterable[str], empty: Collection[str], deadline_ms: float
 ) -> Operation[dict[str, _Progress | LogbusError]]:
-    """Return the state, members and committed offsets of groups, or an error. After a retriable
-    error, for example because the group moved to another coordinator, look up the coordinator again
-    and retry."""
+    """Return the state, members and committed offsets of groups, or an error.
+
+    After a retriable error, for example because the group moved, look up the coordinator again and
+    retry."""
     order = list(dict.fromkeys(names))
     progress: dict[str, _Progress | LogbusError] = {}
     pending, attempt = order, 0
@@ -220,8 +216,7 @@ def _unanswered(name: str) -> CoordinatorNotAvailableError:
 def _fetch_groups(
     by_home: Mapping[Endpoint, Sequence[str]], empty: Collection[str], timeout_ms: float
 ) -> Operation[dict[str, _Progress | LogbusError]]:
-    """Fetch the committed offsets of groups from their coordinators, and the descriptions of the
-    groups that are not in ``empty``. All requests are sent at once."""
+    """Fetch groups' committed offsets, and descriptions unless ``empty``, all at once."""
     sends = []
     for home, names in by_home.items():
         rows = tuple(groups.OffsetFetchGroup(name) for name in names)
@@ -284,18 +279,16 @@ def _joined(
 
 Offsets = dict[TopicPartition, ListedOffset]
 FirstUnread = dict[tuple[TopicPartition, int], ListedOffset | LogbusError]
-"""For a partition and an offset: the first record at or after the offset, or the partition's
-error."""
+"""For a partition and an offset: the first record from there on, or the partition's error."""
 
 
 def _bounds(
     cluster: Cluster, tps: set[TopicPartition], new: set[TopicPartition], deadline_ms: float
 ) -> Operation[tuple[Offsets, Offsets]]:
-    """Return the end offsets of the partitions in ``tps`` that have a leader, and the start offsets
-    of those in ``new``.
+    """Return the end offsets of the led partitions in ``tps``, and start offsets of those in
+    ``new``.
 
-    Topics that are deleted during the call are missing from the result.
-    """
+    Topics that are deleted during the call are missing from the result."""
     attempt = 0
     while tps:
         if attempt or cluster.now_ms() - cluster.whole_ms > FRESH_MS:

@@ -1,9 +1,8 @@
 """The lease with which a Spark query reserves a consumer group, to publish its progress there.
 
-The query's driver commits its offsets to the group, with the lease in the metadata of each
-committed offset. Commands that change the group's offsets read the lease, and refuse the change
-until the lease has expired. The module does no I/O.
-"""
+The query's driver commits its offsets to the group, with the lease in the metadata of each.
+Commands that change the group's offsets refuse the change until the lease has expired. No I/O
+here."""
 
 from __future__ import annotations
 
@@ -14,14 +13,13 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 def lease_text(run: str, until_ms: int) -> str:
-    """Return a lease as text for the metadata of a committed offset. It consists of the query's run
-    id and the end of the lease in ms since 1970."""
+    """Return a lease as text for a committed offset's metadata: run id, and end in ms since
+    1970."""
     return json.dumps({"spark": run, "until": until_ms}, separators=(",", ":"))
 
 
 def lease_of(metadata: str) -> tuple[str, int]:
-    """Parse the metadata of a committed offset. Return the run id and the end (ms since 1970) of
-    the lease in it, or ("", 0) if it contains no lease."""
+    """Return run id and end (ms since 1970) of the lease in an offset's metadata, or ("", 0)."""
     try:
         document = json.loads(metadata)
         return str(document["spark"]), int(document["until"])
@@ -32,8 +30,9 @@ def lease_of(metadata: str) -> tuple[str, int]:
 def holder_of(
     commits: Iterable[CommittedOffset], now_ms: int, *, besides: str = ""
 ) -> tuple[str, int]:
-    """Return the run id and the end (ms since 1970) of an unexpired lease among a group's committed
-    offsets. Ignore the query ``besides``. Return ("", 0) if there is no such lease."""
+    """Return run id and end (ms since 1970) of an unexpired lease of a group, or ("", 0).
+
+    The query ``besides`` is ignored."""
     for row in commits:
         run, until_ms = lease_of(row.metadata)
         if run and run != besides and until_ms > now_ms:
@@ -44,8 +43,7 @@ def holder_of(
 def running(
     commits: Mapping[TopicPartition, CommittedOffset], now_ms: float
 ) -> dict[TopicPartition, str]:
-    """Return the run id of the query with an unexpired lease, for each partition whose committed
-    offset contains one."""
+    """Return the run id of the query with an unexpired lease, for each partition that has one."""
     run_ids = {}
     for tp, row in commits.items():
         run, until_ms = lease_of(row.metadata)

@@ -18,8 +18,9 @@ from broker_lite.wire.calls.quotas import (
 
 
 def describe_quotas(cluster: Cluster, deadline_ms: float) -> Operation[dict[Entity, Values]]:
-    """Return all client quotas, by entity (a user, a client id, or both). Raises
-    ClusterAuthorizationError if the user lacks DESCRIBE_CONFIGS on the cluster."""
+    """Return all client quotas, by entity (a user, a client id, or both).
+
+    Raises ClusterAuthorizationError if the user lacks DESCRIBE_CONFIGS on the cluster."""
     exchange = CallExchange(DescribeClientQuotasRequest())
     answer = yield from on_any_broker(cluster, exchange, lambda _: None, deadline_ms)
     return _quotas(answer)
@@ -28,11 +29,10 @@ def describe_quotas(cluster: Cluster, deadline_ms: float) -> Operation[dict[Enti
 def alter_quotas(
     cluster: Cluster, entity: Entity, changes: Mapping[str, float | None], deadline_ms: float
 ) -> Operation[None]:
-    """Set quotas of an entity (a user, a client id, or both). The value None deletes a quota.
-    Return once every live broker has applied the change.
+    """Set quotas of an entity (a user, a client id, or both); None deletes a quota.
 
-    Raises InvalidRequestError for an unknown quota, or a value that it cannot have.
-    """
+    Return once every live broker has applied the change. Raises InvalidRequestError for an unknown
+    quota or value."""
     request = AlterClientQuotasRequest(entity.parts, tuple(changes.items()))
     answer = yield from on_any_broker(cluster, CallExchange(request), lambda _: None, deadline_ms)
     for row in answer:

@@ -1,10 +1,8 @@
-"""Plan replica reassignments for ``Admin.reassign``, and predict the outcome of
-``Admin.elect_leaders``.
+"""Plan replica reassignments for ``Admin.reassign``, and predict leader elections, without I/O.
 
 A plan has the new replicas of each partition that changes: broker ids, the preferred leader first.
-A new replica goes to the live broker with the fewest replicas. In all functions, ``ongoing`` has
-the reassignments in progress. The module does no I/O.
-"""
+A new replica goes to the live broker with the fewest. ``ongoing`` is always the reassignments in
+progress."""
 
 from __future__ import annotations
 
@@ -33,8 +31,7 @@ Plan = dict[TopicPartition, tuple[int, ...]]
 def to_brokers(
     view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], brokers: tuple[int, ...]
 ) -> Plan:
-    """Plan to move each partition to exactly these brokers. Each of them becomes the preferred
-    leader of about the same number of partitions."""
+    """Plan to move each partition to exactly these brokers, and spread the preferred leaders."""
     if not brokers or len(set(brokers)) != len(brokers):
         raise InvalidReplicaAssignmentError(
             f"brokers {list(brokers)}: name at least one broker, and each only once"
@@ -53,8 +50,7 @@ def to_factor(
     """Plan to change the number of replicas of each partition to ``factor``.
 
     Replicas that are not in sync are removed first. Raises InvalidReplicationFactorError for more
-    replicas than live brokers.
-    """
+    replicas than live brokers."""
     if not 1 <= factor <= len(view.brokers):
         raise InvalidReplicationFactorError(
             f"replication factor {factor}: give 1 to {len(view.brokers)}, the number of live "
@@ -79,11 +75,10 @@ def to_factor(
 def off_broker(
     view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], broker_id: int
 ) -> Plan:
-    """Plan to move all replicas off a broker. In a partition's list of replicas, the broker that
-    receives the replica takes the place of the old broker, also as preferred leader.
+    """Plan to move all replicas off a broker; the receivers take its place, also as preferred
+    leader.
 
-    Raises BrokerIdNotRegisteredError for an unknown broker.
-    """
+    Raises BrokerIdNotRegisteredError for an unknown broker."""
     if broker_id not in broker_loads(view):
         raise BrokerIdNotRegisteredError(
             f"there is no broker {broker_id}, and no partition names it; live brokers: "
@@ -101,11 +96,10 @@ def off_broker(
 
 
 def from_text(text: str) -> Plan:
-    """Parse a plan in the JSON format of ``kafka-reassign-partitions``: ``{"partitions": [{"topic":
-    …, "partition": …, "replicas": […]}]}``.
+    """Parse a plan in the JSON format of ``kafka-reassign-partitions``.
 
-    Raises InvalidReplicaAssignmentError for other input or a repeated partition.
-    """
+    It is ``{"partitions": [{"topic": …, "partition": …, "replicas": […]}]}``. Raises
+    InvalidReplicaAssignmentError for other input or a repeated partition."""
     plan: Plan = {}
     try:
         rows = json.loads(text)["partitions"]
@@ -129,10 +123,8 @@ def from_text(text: str) -> Plan:
 class Election(NamedTuple):
     """The expected outcome of a leader election in one partition.
 
-    ``leader`` is the id of the present leader, or None without a live leader. ``elected`` is the id
-    of the broker that becomes leader. It is None if the election changes nothing, and ``why`` then
-    says why.
-    """
+    ``leader`` is the id of the present live leader, or None. ``elected`` is the id of the next
+    leader, or None if nothing changes, for the reason ``why``."""
 
     leader: int | None
     elected: int | None
@@ -142,8 +134,7 @@ class Election(NamedTuple):
 def elections(
     view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], *, unclean: bool
 ) -> dict[TopicPartition, Election]:
-    """Return the expected outcome of a preferred (or ``unclean``) leader election in each
-    partition, judging by the metadata in ``view``."""
+    """Return the expected outcome of a preferred (or ``unclean``) election in each partition."""
     outcomes = {}
     for tp in tps:
         partition = _partition(view, tp)
@@ -156,9 +147,9 @@ def elections(
 def _elected(
     view: ClusterView, partition: PartitionMetadata, replicas: tuple[int, ...], unclean: bool
 ) -> tuple[int | None, str | None]:
-    """Return the broker that an election would make the partition's leader, or the reason why the
-    election would change nothing. The rules are those of the controller
-    (``replication.controller_requests``)."""
+    """Return the broker that an election would make leader, or why it would change nothing.
+
+    The rules are those of the controller (``replication.controller_requests``)."""
     leads = partition.leader in view.brokers
     if unclean:
         if leads:
@@ -192,8 +183,7 @@ def _check_ids(brokers: Sequence[int]) -> None:
 
 
 def target(partition: PartitionMetadata, ongoing: Reassignment | None) -> tuple[int, ...]:
-    """Return the partition's replicas, or during a reassignment the replicas that it will have
-    afterwards."""
+    """Return the partition's replicas, during a reassignment those that it will have afterwards."""
     if ongoing is None:
         return partition.replicas
     return tuple(broker for broker in ongoing.replicas if broker not in ongoing.removing)

@@ -1,9 +1,6 @@
-"""Operations (generators that yield requests) on replicas: leader elections, reassignments, and the
-removal of a broker.
+"""Operations (generators that yield requests) that elect leaders, move replicas, retire brokers.
 
-Requests go to the controller, and are retried at the new one if another broker becomes controller.
-To repeat a request has no further effect.
-"""
+Requests go to the controller, and again to a new one; a repetition has no further effect."""
 
 from __future__ import annotations
 
@@ -27,8 +24,10 @@ Outcomes = dict[TopicPartition, LogbusError | None]
 
 
 class Reassignment(NamedTuple):
-    """A reassignment in progress. ``replicas`` has the ids of all brokers involved: first those
-    that will have a replica, then those in ``removing``."""
+    """A reassignment in progress.
+
+    ``replicas`` has all brokers involved: those that will have a replica, then those in
+    ``removing``."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -42,9 +41,10 @@ def elect_leaders(
     unclean: bool,
     deadline_ms: float,
 ) -> Operation[Outcomes]:
-    """Elect preferred (or ``unclean``) leaders. Return an error, or None, for each partition. If
-    ``partitions`` is None, all partitions are meant, and the result has only those whose leader had
-    to change."""
+    """Elect preferred (or ``unclean``) leaders. Return an error, or None, for each partition.
+
+    If ``partitions`` is None, all are meant, and the result has only those whose leader had to
+    change."""
     repeated = False
 
     def check(answer: calls.ElectLeadersResponse, is_repeat: bool) -> LogbusError | None:
@@ -76,8 +76,9 @@ def reassign(
     targets: Mapping[TopicPartition, Sequence[int] | None],
     deadline_ms: float,
 ) -> Operation[Outcomes]:
-    """Start to move the replicas of each partition to the given brokers. None in place of the
-    brokers cancels the partition's reassignment. Return an error, or None, for each partition."""
+    """Start to move each partition's replicas to the given brokers; None cancels the reassignment.
+
+    Return an error, or None, for each partition."""
     repeated = False
 
     def check(

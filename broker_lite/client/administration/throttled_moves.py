@@ -1,6 +1,6 @@
-"""Limit the rate at which a reassignment copies records, with Kafka's settings
-``leader.replication.throttled.*`` and ``follower.replication.throttled.*``.
-"""
+"""Limit the rate at which a reassignment copies records, with Kafka's throttling settings.
+
+They are ``leader.replication.throttled.*`` and ``follower.replication.throttled.*``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ LEADER, FOLLOWER = "leader.replication.throttled", "follower.replication.throttl
 
 
 def throttle(admin: Admin, view: ClusterView, ongoing: Ongoing, moves: Plan, rate: int) -> None:
-    """Limit the replication that the reassignment plan ``moves`` causes: each live broker sends and
-    receives at most ``rate`` bytes per second.
+    """Limit the replication of the plan ``moves`` to ``rate`` bytes per second for each live
+    broker.
 
-    This replaces the lists of throttled replicas that the topics in the plan have so far.
-    """
+    This replaces the lists of throttled replicas that the topics in the plan have so far."""
     leaders: dict[str, list[str]] = {}
     followers: dict[str, list[str]] = {}
     for tp, row in moves.items():
@@ -41,8 +40,9 @@ def throttle(admin: Admin, view: ClusterView, ongoing: Ongoing, moves: Plan, rat
 
 
 def unthrottle(admin: Admin, topics: Iterable[str]) -> None:
-    """Remove the lists of throttled replicas from these topics, and the rate limits from all live
-    brokers. A dead broker keeps its limit, which has no effect without throttled replicas."""
+    """Remove the lists of throttled replicas from these topics, and the limits of live brokers.
+
+    A dead broker keeps its limit, which has no effect without throttled replicas."""
     for topic in topics:
         admin.alter_configs(topic, {f"{LEADER}.replicas": None, f"{FOLLOWER}.replicas": None})
     for broker_id in admin.cluster().brokers:

@@ -1,10 +1,8 @@
 """Administration of transactions: list and describe transactions, find hanging ones, abort one.
 
 A transaction hangs in a partition if it is open in the partition's log, but no coordinator will
-write its end marker there. Either no coordinator knows the producer id, or the producer's
-transaction at the coordinator has ended or does not include the partition. The partition's last
-stable offset then never advances past the transaction.
-"""
+write its end marker there: none knows the producer id, or the producer's transaction has ended or
+does not include the partition. The partition's last stable offset then never advances past it."""
 
 from __future__ import annotations
 
@@ -32,13 +30,11 @@ OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
 WITHOUT_EPOCH_BUMP = 1
-"""The transaction version in the abort marker that an administrator writes. With this version, the
-marker has the producer's current epoch, not the next one."""
+"""Transaction version of an administrator's abort marker: it has the producer's current epoch."""
 
 
 class TransactionListing(NamedTuple):
-    """A transactional id with its state, its producer id, and the id of the broker that coordinates
-    it."""
+    """A transactional id with its state, its producer id, and its coordinator's broker id."""
 
     transactional_id: str
     state: str
@@ -47,8 +43,9 @@ class TransactionListing(NamedTuple):
 
 
 class TransactionDescription(NamedTuple):
-    """The state of a transactional id, as its coordinator reports it. ``start_ms`` is the time at
-    which its open transaction began, in ms since 1970; -1 if none is open."""
+    """The state of a transactional id, as its coordinator reports it.
+
+    ``start_ms`` is when its open transaction began, in ms since 1970; -1 if none is open."""
 
     transactional_id: str
     state: str
@@ -60,8 +57,9 @@ class TransactionDescription(NamedTuple):
 
 
 class OpenInLog(NamedTuple):
-    """A transaction that is open in a partition's log, as the partition's leader reports it. The
-    last stable offset cannot advance past ``start_offset`` until the transaction ends."""
+    """A transaction that is open in a partition's log, as the partition's leader reports it.
+
+    The last stable offset cannot advance past ``start_offset`` until it ends."""
 
     tp: TopicPartition
     producer_id: int
@@ -74,10 +72,9 @@ class OpenInLog(NamedTuple):
 class Holder(NamedTuple):
     """The oldest open transaction of a partition, which holds back the last stable offset.
 
-    ``owner`` is the transaction of the same producer at its coordinator, or None if no coordinator
-    knows the producer. ``since_ms`` is the time at which the transaction began (ms since 1970). For
-    a hanging transaction this is unknown, and ``since_ms`` is the time of its last batch.
-    """
+    ``owner`` is the producer's transaction at its coordinator, or None if no coordinator knows it.
+    ``since_ms`` is when the transaction began (ms since 1970), or, if it hangs, the time of its
+    last batch."""
 
     row: OpenInLog
     owner: TransactionDescription | None
@@ -85,8 +82,7 @@ class Holder(NamedTuple):
 
     @property
     def is_hanging(self) -> bool:
-        """Return whether no coordinator will write the transaction's end marker to this
-        partition."""
+        """Whether no coordinator will write the transaction's end marker to this partition."""
         return is_hanging(
             self.row, {} if self.owner is None else {self.row.producer_id: self.owner}
         )
@@ -95,9 +91,9 @@ class Holder(NamedTuple):
 def list_transactions(
     cluster: Cluster, deadline_ms: float, producer_ids: tuple[int, ...] = ()
 ) -> Operation[list[TransactionListing]]:
-    """Return the transactional ids of all coordinators, sorted by name. If ``producer_ids`` is not
-    empty, return only the transactional ids of these producers. If a broker does not answer, raises
-    its error."""
+    """Return the transactional ids of all coordinators, or of some producers, sorted by name.
+
+    If a broker does not answer, raises its error."""
     request = calls.ListTransactionsRequest(producer_id_filters=producer_ids)
     answers = yield from on_every_broker(cluster, CallExchange(request), deadline_ms)
     listings = []
@@ -156,8 +152,7 @@ def describe_transaction(
 def open_in_logs(
     cluster: Cluster, tps: Iterable[TopicPartition], deadline_ms: float
 ) -> Operation[list[OpenInLog]]:
-    """Return the transactions that are open in the logs of these partitions, as their leaders
-    report them."""
+    """Return the transactions that are open in these partitions' logs, from their leaders."""
 
     def make(group: list[TopicPartition]) -> Exchange[Any]:
         return CallExchange(calls.DescribeProducersRequest(_topics(group)))
@@ -196,8 +191,9 @@ def open_in_logs(
 def owners(
     cluster: Cluster, rows: Iterable[OpenInLog], deadline_ms: float
 ) -> Operation[dict[int, TransactionDescription]]:
-    """Return what the coordinators know about the producers in ``rows``: the state of each
-    producer's transaction, by producer id."""
+    """Return the coordinators' description of the transactions of the producers in ``rows``.
+
+    The result is by producer id."""
     producer_ids = {row.producer_id for row in rows}
     descriptions: dict[int, TransactionDescription] = {}
     if not producer_ids:
@@ -215,8 +211,10 @@ def owners(
 
 
 def is_hanging(row: OpenInLog, known: Mapping[int, TransactionDescription]) -> bool:
-    """Return whether the transaction ``row`` hangs: no coordinator will write its end marker to the
-    partition. ``known`` is the result of ``owners``."""
+    """Return whether a transaction hangs: no coordinator will write its end marker to the
+    partition.
+
+    ``known`` is the result of ``owners``."""
     owner = known.get(row.producer_id)
     return owner is None or owner.state not in OPEN_STATES or row.tp not in owner.partitions
 
@@ -224,11 +222,9 @@ def is_hanging(row: OpenInLog, known: Mapping[int, TransactionDescription]) -> b
 def open_at(
     cluster: Cluster, tp: TopicPartition, start_offset: int, deadline_ms: float
 ) -> Operation[tuple[OpenInLog, TransactionDescription | None]]:
-    """Return the open transaction that begins at an offset of a partition, and its description from
-    the coordinator that will end it (None if the transaction hangs).
+    """Return the open transaction that begins at an offset, with its coordinator's description.
 
-    Raises InvalidTxnStateError if no open transaction begins there.
-    """
+    The description is None if it hangs. Raises InvalidTxnStateError if none begins there."""
     rows = yield from open_in_logs(cluster, (tp,), deadline_ms)
     row = next((row for row in rows if row.start_offset == start_offset), None)
     if row is None:
@@ -260,8 +256,7 @@ def hanging(
 def holders(
     cluster: Cluster, tps: Iterable[TopicPartition], deadline_ms: float
 ) -> Operation[list[Holder]]:
-    """Return for each partition the transaction that holds back its last stable offset. The one
-    that is open longest comes first."""
+    """Return the transaction that holds back each partition's last stable offset, oldest first."""
     first: dict[TopicPartition, OpenInLog] = {}
     for row in (yield from open_in_logs(cluster, tps, deadline_ms)):
         first.setdefault(row.tp, row)
@@ -275,8 +270,7 @@ def holders(
 
 
 def abort(cluster: Cluster, row: OpenInLog, deadline_ms: float) -> Operation[None]:
-    """Abort a hanging transaction in one partition: write an abort marker to the partition, without
-    the transaction's coordinator."""
+    """Write an abort marker for a hanging transaction to its partition, without a coordinator."""
     marker = markers.TransactionMarker(
         row.producer_id,
         row.producer_epoch,

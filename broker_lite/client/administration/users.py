@@ -1,8 +1,7 @@
 """List and delete users of SCRAM logins, and set and rotate their passwords.
 
 The password itself never leaves this process. Brokers receive the salted password (RFC 5802), and
-store only the keys derived from it that verify a login.
-"""
+store only keys derived from it that verify a login."""
 
 from __future__ import annotations
 
@@ -43,8 +42,8 @@ class User(NamedTuple):
 def describe_users(
     cluster: Cluster, names: Sequence[str] | None, deadline_ms: float
 ) -> Operation[list[User]]:
-    """Return the users with these names, or all users if ``names`` is None. Raises
-    ResourceNotFoundError for an unknown user."""
+    """Return the users with these names, or all. Raises ResourceNotFoundError for an unknown
+    one."""
     request = calls.DescribeUsersRequest(None if names is None else tuple(names))
     answer = yield from on_any_broker(cluster, CallExchange(request), lambda _: None, deadline_ms)
     if answer.error_code:
@@ -66,11 +65,10 @@ def _users(answer: calls.DescribedUsers) -> list[User]:
 
 
 def check_password_of(own: str, name: str) -> None:
-    """Raise InvalidRequestError if ``name``, whose password shall change, is the client's own user.
+    """Raise InvalidRequestError if the client would change the password of its own user.
 
-    The brokers would close this client's connections, which logged in with the old password. The
-    client could then not confirm that all brokers know the new password.
-    """
+    The brokers would close its connections, which logged in with the old password, so it could not
+    confirm that all brokers know the new one."""
     if name == own:
         raise InvalidRequestError(
             f"you are logged in as {name!r}, and the old password would end at once. Keep it valid "
@@ -79,8 +77,7 @@ def check_password_of(own: str, name: str) -> None:
 
 
 def check_deletion(own: str, name: str) -> None:
-    """Raise InvalidRequestError if ``name`` is the client's own user: it may be the last user who
-    may administer the cluster."""
+    """Raise InvalidRequestError if the client would delete its own user, perhaps the last admin."""
     if name == own:
         raise InvalidRequestError(
             f"you are logged in as {name!r}, who may be the last administrator of this cluster. "
@@ -98,9 +95,8 @@ def set_password(
 ) -> Operation[None]:
     """Create a user, or replace a user's password, for the given SCRAM mechanisms.
 
-    Return once every live broker accepts the new password. Raises InvalidRequestError for the
-    client's own user.
-    """
+    Return once every live broker accepts it. Raises InvalidRequestError for the client's own
+    user."""
     check_password_of(cluster.user, name)
     rows = []
     for mechanism in mechanisms:
@@ -119,8 +115,9 @@ def set_password(
 def rotate_password(
     cluster: Cluster, name: str, password: str, keep_old_ms: int, deadline_ms: float
 ) -> Operation[None]:
-    """Replace a user's password for all SCRAM mechanisms of the user. The old password stays valid
-    for ``keep_old_ms`` milliseconds."""
+    """Replace a user's password for all its SCRAM mechanisms.
+
+    The old one stays valid for ``keep_old_ms`` milliseconds."""
     (user,) = yield from describe_users(cluster, (name,), deadline_ms)
     rows = tuple(
         upsertion(name, password, each)._replace(keep_old_ms=keep_old_ms)
@@ -130,8 +127,9 @@ def rotate_password(
 
 
 def delete_user(cluster: Cluster, name: str, deadline_ms: float) -> Operation[None]:
-    """Delete a user. Return once every live broker has applied the deletion and closed the user's
-    connections. Raises InvalidRequestError for the client's own user."""
+    """Delete a user. Return once every live broker has closed the user's connections.
+
+    Raises InvalidRequestError for the client's own user."""
     check_deletion(cluster.user, name)
     (user,) = yield from describe_users(cluster, (name,), deadline_ms)
     rows = tuple(calls.Deletion(name, calls.NUMBERS[each.mechanism]) for each in user.credentials)
@@ -140,8 +138,7 @@ def delete_user(cluster: Cluster, name: str, deadline_ms: float) -> Operation[No
 
 
 def upsertion(name: str, password: str, credential: Credential) -> calls.Upsertion:
-    """Return the row of an AlterUserScramCredentials request that sets a user's password for one
-    SCRAM mechanism."""
+    """Return the request row that sets a user's password for one SCRAM mechanism."""
     mechanism, iterations, salt = credential
     salted = pbkdf2_hmac(mechanism.digest, password.encode(), salt, iterations)
     return calls.Upsertion(name, calls.NUMBERS[mechanism], iterations, salt, salted)
@@ -164,9 +161,8 @@ def _await(
 ) -> Operation[None]:
     """Wait until every live broker has applied a change of the user ``name``.
 
-    ``is_known`` receives the user as a broker describes it, or None if the broker knows no such
-    user. It returns whether the broker has applied the change.
-    """
+    ``is_known`` receives the user as a broker describes it, or None, and returns whether it has
+    applied the change."""
     exchange = CallExchange(calls.DescribeUsersRequest((name,)))
 
     def is_applied(answer: calls.DescribedUsers) -> bool:

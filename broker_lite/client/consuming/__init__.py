@@ -5,9 +5,8 @@
 - ``consumer``, ``aio_consumer``: the blocking and the asyncio consumer, which run these tasks;
   ``face`` is their base class
 - ``membership``: the interface to a group, which assigns and revokes partitions
-- ``no_membership``: the implementation of that interface for a consumer that reads alone
+- ``no_membership``: that interface for a consumer that reads alone
 - ``changes``, ``assignment``: the changes of a consumer's assignment, and their queue
 - ``fetch_collector``: decoding of fetched batches, and the consumer's positions
 - ``starting``: the lookup of starting offsets
-- ``partition_discovery``, ``deleted_topics``: the handling of created and deleted partitions
-"""
+- ``partition_discovery``, ``deleted_topics``: the handling of created and deleted partitions"""

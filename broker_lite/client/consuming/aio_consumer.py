@@ -1,9 +1,8 @@
 """``AsyncConsumer``: the asyncio consumer. It fetches and decodes on the running event loop.
 
-It runs the tasks of ``ReaderCore``, and awaits where ``Consumer`` blocks. A method takes rows from
-the buffer only after its last await, so a cancelled call loses no rows. Call all methods on the
-loop's thread.
-"""
+It runs the tasks of ``ReaderCore``, and awaits where ``Consumer`` blocks. Rows leave the buffer
+only after a method's last await, so a cancelled call loses none. Call all methods on the loop's
+thread."""
 
 from __future__ import annotations
 
@@ -41,10 +40,8 @@ T = TypeVar("T")
 class AsyncConsumer(ConsumerFace):
     """``Consumer`` for asyncio: ``async for record in consumer`` waits at the end of the log.
 
-    Automatic commits give at-least-once processing, as in ``Consumer``: after a crash or an
-    exception in the ``async with`` block, the records that were being processed are read again.
-    Callbacks may be coroutine functions.
-    """
+    With automatic commits, records that were being processed at a crash or an exception in the
+    ``async with`` block are read again. Callbacks may be coroutine functions."""
 
     def __init__(
         self,
@@ -80,8 +77,9 @@ class AsyncConsumer(ConsumerFace):
         )
 
     async def start(self) -> None:
-        """Find partitions and starting offsets, or join the group. ``async with`` and the first
-        read call this method."""
+        """Find partitions and starting offsets, or join the group.
+
+        ``async with`` and the first read call it."""
         if self._is_started:
             return
         self._is_started = True
@@ -157,34 +155,34 @@ class AsyncConsumer(ConsumerFace):
     # Methods that seek, and that return offsets and lag.
 
     async def seek_to_beginning(self, *tps: TopicPartition) -> None:
-        """Seek to the oldest record of these partitions. Without arguments, seek in all
-        partitions."""
+        """Seek to the oldest record of these partitions, or of all."""
         await self.seek_to_time(EARLIEST_TIMESTAMP, *tps)
 
     async def seek_to_end(self, *tps: TopicPartition) -> None:
-        """Seek to the end of these partitions. Without arguments, seek in all partitions."""
+        """Seek to the end of these partitions, or of all."""
         await self.seek_to_time(LATEST_TIMESTAMP, *tps)
 
     async def seek_to_time(self, timestamp_ms: int, *tps: TopicPartition) -> None:
-        """Seek to the first record at or after a timestamp (ms since 1970). Seek to the end of a
-        partition that has no such record. Without partitions, seek in all partitions."""
+        """Seek to the first record at or after a timestamp (ms since 1970), or else to the end.
+
+        Without partitions, seek in all partitions."""
         await self.start()
         await self.run(self.core.seek_to_timestamp(int(timestamp_ms), self._chosen(tps)))
 
     async def end_offsets(self) -> dict[TopicPartition, int]:
-        """Ask the leaders for the end offset of each assigned partition: the offset after its last
+        """Return the end offset of each assigned partition, from its leader: that after its last
         record."""
         await self.start()
         return await self.run(self.core.list_offsets(LATEST_TIMESTAMP, self.assignment()))
 
     async def beginning_offsets(self) -> dict[TopicPartition, int]:
-        """Ask the leaders for the oldest available offset of each assigned partition."""
+        """Return the oldest available offset of each assigned partition, from its leader."""
         await self.start()
         return await self.run(self.core.list_offsets(EARLIEST_TIMESTAMP, self.assignment()))
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """Return for each assigned partition the number of offsets from the consumer's position to
-        the end of the log."""
+        """Return the number of offsets from each assigned partition's position to the end of its
+        log."""
         return self._behind(await self.end_offsets())
 
     # Methods that read and write the group's committed offsets.
@@ -197,8 +195,9 @@ class AsyncConsumer(ConsumerFace):
     async def commit(
         self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None
     ) -> None:
-        """Commit ``offsets``; if None, commit the position of every partition. An offset is that of
-        the next record to read. See ``Consumer.commit``."""
+        """Commit ``offsets``, or every position if None; see ``Consumer.commit``.
+
+        An offset is that of the next record to read."""
         await self.run(self.core.commit(offsets))
 
     # Methods that start and close the consumer.

@@ -1,9 +1,7 @@
 """The queue of assignment changes that a consumer's reader receives from its group membership.
 
-Any thread may append a change. The reader applies the changes in order when the user asks for
-records. A grant number identifies one assignment of a partition: a partition that is revoked and
-assigned again has another grant number.
-"""
+Any thread may append a change. The reader applies them in order when the user asks for records. A
+grant number identifies one assignment of a partition; a later one of the same partition differs."""
 
 from __future__ import annotations
 
@@ -19,33 +17,29 @@ from broker_lite.model import TopicPartition
 
 
 class Release(NamedTuple):
-    """Partitions that the reader releases together, because their revocations (or their losses)
-    follow one another in the queue."""
+    """Partitions that the reader releases together: consecutive revocations, or losses, in the
+    queue."""
 
     is_lost: bool
     numbers: list[int]
-    """The number of each revocation (``Revoke.number``). After the release, the reader reports
-    these numbers to the membership."""
+    """The number of each revocation (``Revoke.number``), to report after the release."""
     grants: dict[TopicPartition, int | None]
-    """The partitions to release, each with the grant number that the reader received when the
-    partition was assigned (``Assign``)."""
+    """The partitions to release, with the grant number of their assignment (``Assign``)."""
 
 
 class AssignmentQueue:
     """The reader's queue of assignment changes.
 
-    ``pending`` has the assigned partitions that the reader has not begun to read, each with the
-    facts that determine its starting offset, or None if the reader must look them up.
-    """
+    ``pending`` are the assigned partitions that the reader does not read yet, with the facts from
+    which their starting offset follows, or None if the reader must look them up."""
 
     def __init__(self, collector: FetchCollector) -> None:
         self.queue: deque[Change | Starts] = deque()
-        """Assignment changes, and starting offsets of partitions that were created after the
-        consumer started."""
+        """Assignment changes, and starting offsets of partitions created after the consumer's
+        start."""
         self.pending: dict[TopicPartition, StartBasis | None] = {}
         self.deleted_topics: DeletedTopics | None = None
-        """Errors about deleted topics that the reader raises after a delay. None if it raises such
-        errors at once."""
+        """Errors about deleted topics that are raised after a delay; None if at once."""
         self._collector = collector
         self._grants: dict[TopicPartition, int] = {}
 
@@ -59,12 +53,10 @@ class AssignmentQueue:
         return {tp: self._grants[tp] for tp in tps if tp in self._grants}
 
     def next(self) -> Release | None:
-        """Apply the queued changes up to the next release. Return the release, or None if the queue
-        has no revocation or loss.
+        """Apply the queued changes up to the next release. Return it, or None if there is none.
 
-        Partitions that were assigned before the release become ``pending``. Call this only when the
-        user asks for records, because all records returned earlier are then processed.
-        """
+        Partitions assigned before become ``pending``. Call it only when the user asks for records:
+        all records returned earlier are then processed."""
         if self.deleted_topics is not None:
             self.deleted_topics.release()
         kind: type[Revoke] | type[Lose] | None = None

@@ -1,6 +1,4 @@
-"""What a group membership tells a consumer's reader: the member's identity, and changes of its
-assignment.
-"""
+"""What a group membership tells a consumer's reader: its identity, and assignment changes."""
 
 from __future__ import annotations
 
@@ -12,8 +10,9 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 class MemberIdentity(NamedTuple):
-    """The identity with which a group member commits offsets. ``instance_id`` is the
-    group.instance.id of a static member, else None."""
+    """The identity with which a group member commits offsets.
+
+    ``instance_id`` is the group.instance.id of a static member, else None."""
 
     member_id: str
     generation: int
@@ -21,16 +20,14 @@ class MemberIdentity(NamedTuple):
 
 
 NO_MEMBER = MemberIdentity("", -1, None)
-"""The identity with which a client commits to a group that it is not a member of."""
+"""The identity with which a client outside a group commits to that group."""
 
 
 class StartBasis(NamedTuple):
     """The facts from which a group member chooses the offset where it begins to read a partition.
 
-    ``committed`` is the group's committed offset of the partition, or None if there is none.
-    ``is_added`` says whether the partition was created after the group began to read the topic: its
-    records are then all new, and the member reads them from the earliest.
-    """
+    ``committed`` is the group's committed offset, or None. ``is_added`` says that the partition was
+    created after the group began to read the topic: all its records are new, and read."""
 
     committed: CommittedOffset | None
     is_added: bool
@@ -43,26 +40,27 @@ NO_BASES: Mapping[TopicPartition, StartBasis] = MappingProxyType({})
 class Assign(NamedTuple):
     """The group assigned partitions to this member.
 
-    ``grants`` has the assigned partitions, each with its grant number, which identifies this
-    assignment of the partition: a later assignment of the same partition has another number. For a
-    partition that is missing from ``bases``, the reader looks up the committed offset itself.
-    """
+    ``grants`` has each partition's grant number, which identifies this assignment of it. For a
+    partition that ``bases`` lacks, the reader looks up the committed offset itself."""
 
     grants: Mapping[TopicPartition, int]
     bases: Mapping[TopicPartition, StartBasis] = NO_BASES
 
 
 class Revoke(NamedTuple):
-    """The group revoked partitions. The reader commits their positions, stops reading them, and
-    then reports ``number``, which identifies this revocation, to the membership."""
+    """The group revoked partitions.
+
+    The reader commits their positions, stops reading them, and then reports ``number`` to the
+    membership."""
 
     number: int
     tps: frozenset[TopicPartition]
 
 
 class Lose(NamedTuple):
-    """The member lost partitions, which other members probably own by now. The reader stops reading
-    them and commits nothing for them."""
+    """The member lost partitions, which other members probably own by now.
+
+    The reader stops reading them and commits nothing for them."""
 
     tps: frozenset[TopicPartition]
 

@@ -1,10 +1,9 @@
 """``Consumer``: the blocking consumer. It returns records one by one, in lists or as Arrow, and
 waits at the end of the log.
 
-Each consumer has a background thread, which prefetches records (``fetch_engine``) and sends
-automatic commits. The thread that calls the consumer runs all other work: it decodes records, and
-looks up and commits offsets over pooled connections. Only one thread at a time may call a consumer.
-"""
+Its background thread prefetches records (``fetch_engine``) and sends automatic commits. The calling
+thread does all else: it decodes records, and looks up and commits offsets over pooled connections.
+Only one thread at a time may call a consumer."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ from broker_lite.model import (
 )
 
 WAIT_SLICE_S = 3600.0
-"""Seconds after which a wait without a deadline begins again, because ``Condition.wait`` does not
-accept an infinite timeout."""
+"""Seconds of one wait without a deadline: ``Condition.wait`` accepts no infinite timeout."""
 
 T = TypeVar("T")
 
@@ -49,26 +47,25 @@ class Consumer(ConsumerFace):
 
     With a group, it starts at the group's committed offsets and commits every
     ``auto_commit_interval_ms`` unless ``auto_commit=False``. Without a group, its positions are not
-    stored anywhere. A partition without a committed offset starts where the option ``start`` says:
-    "earliest", "latest" (default) or "none" (an error). Partitions that are created later are read
-    from their beginning.
+    stored. A partition without a committed offset starts where the option ``start`` says:
+    "earliest", "latest" (default) or "none" (an error). Partitions created later are read from
+    their beginning.
 
     With automatic commits, each record is processed at least once. A record that ``poll`` returned
     counts as processed at the next poll, an iterated record at the next iteration. If a ``with``
-    block ends without an error, all returned records count. After a crash or an error, the group
-    reads the records again that were still being processed.
+    block ends without an error, all returned records count; after a crash or an error, the group
+    reads those again that were being processed.
 
-    ``joining`` is a function that makes the consumer's group membership. By default the consumer
-    reads all its partitions alone. A group member shares the partitions with other members:
+    ``joining`` makes the consumer's group membership; by default it reads all its partitions alone.
+    A member shares the partitions with others:
 
     - Assignments change only within calls that ask for records. Before a revocation the consumer
       commits the processed records (unless ``auto_commit=False``) and calls ``on_revoke``.
-    - The consumer returns no records if its last heartbeat is so old that another member may own
-      its partitions.
+    - It returns no records if its last heartbeat is so old that another member may own its
+      partitions.
     - A commit of a partition that the member lost raises NotOwnerError and changes nothing. To
       process each record at most once, turn automatic commits off, commit the records before you
-      process them, and drop those of the partitions that NotOwnerError names.
-    """
+      process them, and drop those of the partitions that NotOwnerError names."""
 
     def __init__(
         self,
@@ -143,12 +140,12 @@ class Consumer(ConsumerFace):
     # Methods that return records.
 
     def __iter__(self) -> Iterator[Record]:
-        """Yield records forever. At the end of the log, wait for new records."""
+        """Yield records forever. At the end of the log, wait for new ones."""
         return self.core.each_record(lambda: self.run(self.core.fill(None)))
 
     def poll(self, timeout_s: float = 0.0, max_records: int = 10_000) -> list[Record]:
-        """Return the next records, in order within each partition, or [] if none arrive within
-        ``timeout_s`` seconds.
+        """Return the next records, in order within each partition, or [] after ``timeout_s``
+        seconds.
 
         With ``timeout_s`` 0, return only records already received. Raises
 
@@ -156,8 +153,7 @@ class Consumer(ConsumerFace):
         - OffsetOutOfRangeError for an offset outside the log with ``start="none"``: ``seek`` to an
           offset in the log;
         - UnknownTopicIdError or UnknownTopicOrPartitionError for a deleted topic;
-        - ClosedError after ``close``.
-        """
+        - ClosedError after ``close``."""
         core = self.core
         core.begin_poll()
         if max_records > 0 and (core.is_ready() or self.run(core.fill(timeout_s))):
@@ -167,15 +163,14 @@ class Consumer(ConsumerFace):
     def poll_arrow(
         self, timeout_s: float = 0.0, *, headers: bool = False, max_rows: int | None = None
     ) -> pa.RecordBatch:
-        """Return the next records as an Arrow record batch. It has 0 rows if none arrive within
-        ``timeout_s`` seconds.
+        """Return the next records as an Arrow record batch, with 0 rows after ``timeout_s``
+        seconds.
 
         The columns are those of Spark's Kafka source: key, value, topic, partition, offset,
-        timestamp (microseconds, UTC) and timestampType. ``headers=True`` adds the column headers.
-        Without ``max_rows``, the call adds whole stored batches until it has at least 4096 rows or
-        no further batch has arrived. Keys, values and headers of a single stored batch are not
-        copied; those of several batches are concatenated. Errors are those of ``poll``.
-        """
+        timestamp (microseconds, UTC) and timestampType; ``headers=True`` adds headers. Without
+        ``max_rows``, whole stored batches are added until there are 4096 rows or no further batch
+        has arrived. A single stored batch is not copied; several are concatenated. Errors are those
+        of ``poll``."""
         core = self.core
         core.begin_poll()
         if max_rows != 0 and (core.is_ready() or self.run(core.fill(timeout_s))):
@@ -185,49 +180,49 @@ class Consumer(ConsumerFace):
     # Methods that seek, and that return offsets and lag.
 
     def seek_to_beginning(self, *tps: TopicPartition) -> None:
-        """Seek to the oldest record of these partitions. Without arguments, seek in all
-        partitions."""
+        """Seek to the oldest record of these partitions, or of all."""
         self.seek_to_time(EARLIEST_TIMESTAMP, *tps)
 
     def seek_to_end(self, *tps: TopicPartition) -> None:
-        """Seek to the end of these partitions. Without arguments, seek in all partitions."""
+        """Seek to the end of these partitions, or of all."""
         self.seek_to_time(LATEST_TIMESTAMP, *tps)
 
     def seek_to_time(self, timestamp_ms: int, *tps: TopicPartition) -> None:
-        """Seek to the first record at or after a timestamp (ms since 1970). Seek to the end of a
-        partition that has no such record. Without partitions, seek in all partitions."""
+        """Seek to the first record at or after a timestamp (ms since 1970), or else to the end.
+
+        Without partitions, seek in all partitions."""
         self.run(self.core.seek_to_timestamp(int(timestamp_ms), self._chosen(tps)))
 
     def end_offsets(self) -> dict[TopicPartition, int]:
-        """Ask the leaders for the end offset of each assigned partition: the offset after its last
+        """Return the end offset of each assigned partition, from its leader: that after its last
         record."""
         return self.run(self.core.list_offsets(LATEST_TIMESTAMP, self.assignment()))
 
     def beginning_offsets(self) -> dict[TopicPartition, int]:
-        """Ask the leaders for the oldest available offset of each assigned partition."""
+        """Return the oldest available offset of each assigned partition, from its leader."""
         return self.run(self.core.list_offsets(EARLIEST_TIMESTAMP, self.assignment()))
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Return for each assigned partition the number of offsets from the consumer's position to
-        the end of the log."""
+        """Return the number of offsets from each assigned partition's position to the end of its
+        log."""
         return self._behind(self.end_offsets())
 
     # Methods that read and write the group's committed offsets.
 
     def committed(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the group's committed offsets of the assigned partitions. A partition without a
-        committed offset is absent. Raises InvalidGroupIdError if the consumer has no group."""
+        """Return the group's committed offsets of the assigned partitions; a missing one has none.
+
+        Raises InvalidGroupIdError if the consumer has no group."""
         return self.run(self.core.committed())
 
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None) -> None:
         """Commit ``offsets``; if None, commit the position of every partition.
 
-        An offset is that of the next record to read. A position is the offset after the last record
-        that the consumer returned. Raises UnknownTopicIdError if the topic was recreated. For a
-        group member, it also raises NotOwnerError if another member owns the partition, and
-        RebalanceInProgressError if a rebalance lasts too long: commit again. If it raises an error
-        for one partition, the offsets of other partitions are nevertheless committed.
-        """
+        An offset is that of the next record to read; a position is that after the last returned
+        record. Raises UnknownTopicIdError if the topic was recreated; for a group member also
+        NotOwnerError if another member owns the partition, and RebalanceInProgressError if a
+        rebalance lasts too long: commit again. After an error, the offsets of other partitions are
+        committed."""
         self.run(self.core.commit(offsets))
 
     # Methods that close or stop the consumer.
@@ -235,10 +230,9 @@ class Consumer(ConsumerFace):
     def close(self) -> None:
         """Make the last automatic commit, leave the group and stop the background thread.
 
-        With automatic commits, all returned records count as processed. There is an exception: if
-        ``close`` runs while Python handles an error, as in ``finally: consumer.close()``, the
-        records that the last call returned do not count, and the group reads them again.
-        """
+        With automatic commits, all returned records count as processed, with one exception: while
+        Python handles an error, as in ``finally: consumer.close()``, those that the last call
+        returned do not, and the group reads them again."""
         self._close(is_done=sys.exc_info()[0] is None)
 
     def _close(self, *, is_done: bool) -> None:
@@ -248,7 +242,7 @@ class Consumer(ConsumerFace):
             self.stop()
 
     def stop(self) -> None:
-        """Stop the background thread without a last commit, and without leaving the group."""
+        """Stop the background thread without a last commit and without leaving the group."""
         self.core.stop(ClosedError("the consumer was closed; create another consumer"))
         self._reactor.stop()
         self.core.engine.close()

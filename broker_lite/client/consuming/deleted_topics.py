@@ -1,9 +1,7 @@
-"""Delay the errors that a group member's fetches receive after a topic was deleted.
+"""Delay the errors of a group member's fetches after a topic was deleted.
 
-The group learns of the deletion too, and usually revokes the partitions within the delay. The
-member raises the error only if it still owns the partition afterwards. Only the reader's thread
-uses this module.
-"""
+The group usually revokes the partitions within the delay; the member raises the error only if it
+still owns the partition afterwards. Only the reader's thread uses this module."""
 
 from __future__ import annotations
 
@@ -16,8 +14,9 @@ from broker_lite.model import TopicPartition
 
 
 class DeletedTopics:
-    """The errors of deleted topics that a ``FetchCollector`` raises only after ``patience_ms``
-    milliseconds. It calls ``on_delayed`` when it begins to delay an error."""
+    """The errors of deleted topics that are raised only after ``patience_ms``.
+
+    ``on_delayed`` is called when the delay of an error begins."""
 
     def __init__(
         self,
@@ -39,8 +38,9 @@ class DeletedTopics:
         return bool(self._delayed) and self._delayed[0][0] <= monotonic_ms()
 
     def delays_error(self, fetched: FetchedBatches) -> bool:
-        """Delay a partition's first deleted-topic error, and return True. Return False for a second
-        error of the same partition, which the collector then raises at once."""
+        """Delay a partition's first deleted-topic error, and return True; False for a second one.
+
+        The collector raises the second one at once."""
         key = fetched.tp, fetched.generation
         if key in self._reported:
             return False
@@ -50,7 +50,8 @@ class DeletedTopics:
         return True
 
     def release(self) -> None:
-        """Put the errors whose delay is over back into the reader's queue of fetch results. The
-        reader ignores errors of partitions that it no longer reads."""
+        """Queue the errors whose delay is over as fetch results again.
+
+        The reader ignores those of partitions that it no longer reads."""
         while self.is_due:
             self._engine.fetched.append(self._delayed.pop(0)[1])

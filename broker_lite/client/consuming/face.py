@@ -1,6 +1,4 @@
-"""``ConsumerFace``: the methods that ``Consumer`` and ``AsyncConsumer`` share. None of these
-methods blocks.
-"""
+"""``ConsumerFace``: the methods that ``Consumer`` and ``AsyncConsumer`` share; none blocks."""
 
 from __future__ import annotations
 
@@ -19,46 +17,44 @@ class ConsumerFace:
     """The base class of ``Consumer`` and ``AsyncConsumer``."""
 
     core: ReaderCore
-    """The reader that does the consumer's work. It is not part of the public API."""
+    """The reader that does the consumer's work; not part of the public API."""
 
     @property
     def config(self) -> ConsumerConfig:
-        """Return the consumer's settings."""
+        """The consumer's settings."""
         return self.core.config
 
     @property
     def is_open(self) -> bool:
-        """Return False after ``close``, a failure or a fork, and True otherwise."""
+        """False after ``close``, a failure or a fork, True otherwise."""
         return self.core.end is None
 
     @property
     def group(self) -> str | None:
-        """Return the name of the consumer's group; None without a group."""
+        """The name of the consumer's group; None without a group."""
         return self.core.group
 
     @property
     def member_id(self) -> str:
-        """Return the consumer's member id in its group, or "" while it is not a member."""
+        """The consumer's member id in its group; "" while it is not a member."""
         return self.core.membership.member_id
 
     @property
     def commit_error(self) -> LogbusError | None:
-        """Return the error of the last automatic commit, or None."""
+        """The error of the last automatic commit, or None."""
         return self.core.commit_error
 
     @property
     def is_settled(self) -> bool:
-        """Return False while the member knows of an assignment or revocation that is not complete
-        yet, and True otherwise."""
+        """False while an assignment or revocation is incomplete, True otherwise."""
         return self.core.membership.is_settled and not self.core.has_changes
 
     def group_offsets(self) -> MemberOffsets:
-        """Return what a transaction needs to commit this consumer's positions: the positions, the
-        group and the member's identity. ``send_offsets(consumer)`` of a transaction calls this.
+        """Return the positions, the group and the member's identity, for a transaction's commit.
 
-        Raises InvalidGroupIdError without a group, NotOwnerError for a partition that the member
-        lost, and InvalidConfigError for a native group.
-        """
+        ``send_offsets(consumer)`` of a transaction calls it. Raises InvalidGroupIdError without a
+        group, NotOwnerError for a partition that the member lost, and InvalidConfigError for a
+        native group."""
         group, offsets = self.core.group_id(), self.core.collector.commitable()
         grants = self.core.assignment.grants(offsets)
         identity = self.core.membership.identity({tp: grants.get(tp) for tp in offsets})
@@ -71,8 +67,9 @@ class ConsumerFace:
         return self.core.collector.assignment()
 
     def position(self, topic: str | TopicPartition, partition: int | None = None) -> int:
-        """Return the offset of the partition's next record. Raises UnknownTopicOrPartitionError for
-        a partition that the consumer does not read."""
+        """Return the offset of the partition's next record.
+
+        Raises UnknownTopicOrPartitionError for a partition that the consumer does not read."""
         tp = self._tp(topic, partition)
         next_offset = self.core.collector.position(tp)
         assert next_offset is not None
@@ -83,16 +80,16 @@ class ConsumerFace:
         return {tp: self.position(tp) for tp in self.assignment()}
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the positions that an automatic commit would commit now. They exclude the records
-        that the caller is still processing."""
+        """Return the positions for an automatic commit, without records that are being
+        processed."""
         return self.core.collector.settled()
 
     def seek(self, topic: str | TopicPartition, partition: int, offset: int | None = None) -> None:
-        """Move a partition's position to an offset: ``seek(topic, partition, offset)`` or
-        ``seek(TopicPartition(…), offset)``.
+        """Move a position: ``seek(topic, partition, offset)`` or ``seek(TopicPartition(…),
+        offset)``.
 
-        If the offset is outside the log, the next read continues where the option ``start`` says.
-        """
+        If the offset is outside the log, the next read continues where the option ``start``
+        says."""
         if isinstance(topic, TopicPartition) and offset is None:
             tp, offset = self._tp(topic, None), partition
         else:
@@ -102,11 +99,11 @@ class ConsumerFace:
         self.core.collector.begin({tp: offset})
 
     def pause(self, *tps: TopicPartition) -> None:
-        """Return no more records of these partitions. Without arguments, pause all partitions."""
+        """Return no more records of these partitions, or of all."""
         self.core.collector.pause(tps or self.assignment(), True)
 
     def resume(self, *tps: TopicPartition) -> None:
-        """Return records of these partitions again. Without arguments, resume all partitions."""
+        """Return records of these partitions, or of all, again."""
         self.core.collector.pause(tps or self.assignment(), False)
         self.core.notify()
 
@@ -116,14 +113,13 @@ class ConsumerFace:
 
     @property
     def skipped(self) -> list[tuple[TopicPartition, int, int]]:
-        """Return the offset ranges of corrupt batches that ``on_corrupt="skip"`` skipped:
-        (partition, first offset, next offset)."""
+        """Corrupt offset ranges that ``on_corrupt="skip"`` skipped: (partition, first, next
+        offset)."""
         return self.core.collector.skipped
 
     @property
     def resets(self) -> list[Reset]:
-        """Return the resets so far. In a reset, a position was outside the log, and the consumer
-        continued at another offset."""
+        """The resets so far: a position was outside the log, and reading continued elsewhere."""
         return self.core.discovery.resets
 
     def _tp(self, topic: str | TopicPartition, partition: int | None) -> TopicPartition:

@@ -1,14 +1,12 @@
 """Decode the batches that a consumer's ``FetchEngine`` fetched, and track the consumer's positions.
 
-A position is the offset of the next record to return. It advances when the consumer returns a
-record, not when the record arrives. A returned record is in flight until the user asks for more
-records (``settle``): the user may still be processing it, so automatic commits exclude it
-(``settled``).
+A position is the offset of the next record to return; it advances when a record is returned, not
+when it arrives. A returned record is in flight until the user asks for more records (``settle``):
+it may still be processed, so automatic commits exclude it (``settled``).
 
-The collector decodes one batch at a time. The rows of this batch are the open slice, from which the
-consumer takes records or Arrow rows. No function here blocks. Only one thread at a time may use a
-collector.
-"""
+The collector decodes one batch at a time. Its rows are the open slice, from which the consumer
+takes records or Arrow rows. No function here blocks. Only one thread at a time may use a
+collector."""
 
 from __future__ import annotations
 
@@ -66,17 +64,14 @@ ROW_SCHEMA_WITH_HEADERS = ROW_SCHEMA.append(pa.field("headers", HEADERS_TYPE))
 DELETED_TOPIC_ERRORS = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 """The errors with which a fetch fails after its topic was deleted."""
 JOINED_ROWS = 4096
-"""Number of rows from which on ``poll_arrow`` adds no further batch to its result. A result of one
-batch needs no copy."""
+"""Number of rows from which on ``poll_arrow`` adds no batch; a result of one needs no copy."""
 JOINED_BYTES = 64 << 20
-"""Maximum decoded bytes of the rows that one call of ``poll_arrow`` concatenates. An Arrow binary
-column cannot exceed 2 GiB."""
+"""Maximum decoded bytes that one ``poll_arrow`` concatenates; Arrow's limit is 2 GiB a column."""
 
 
 @dataclass(slots=True)
 class ConcatenatedSlices:
-    """The slices (rows of one batch each) that a call of ``poll_arrow`` concatenates, with the sums
-    of their rows and decoded bytes."""
+    """The slices (rows of one batch each) that ``poll_arrow`` concatenates, with their sums."""
 
     slices: list[tuple[TopicPartition, Slice]] = field(default_factory=list)
     row_count: int = 0
@@ -84,8 +79,7 @@ class ConcatenatedSlices:
 
 
 class FetchCollector:
-    """The positions of one consumer, and its open slice: the rows of the batch that it is
-    returning."""
+    """The positions of one consumer, and its open slice: the rows of the batch being returned."""
 
     def __init__(
         self,
@@ -95,13 +89,15 @@ class FetchCollector:
         is_held_back: Callable[[], bool] | None = None,
     ) -> None:
         self.delays_error: Callable[[FetchedBatches], bool] | None = None
-        """A function that receives the error of a deleted or recreated topic, and returns True if
-        it delays the error. If None, the collector raises such errors at once."""
+        """Takes the error of a deleted or recreated topic, and returns True if it delays the error.
+
+        With None, such errors are raised at once."""
         self.is_held_back = is_held_back
-        """A function that returns True while the collector must return no rows, for example because
-        other group members may own its partitions. If None, it may always return rows."""
+        """Returns True while no rows may be returned, as other members may own the partitions.
+
+        With None, they always may."""
         self.skipped: list[tuple[TopicPartition, int, int]] = []
-        """Corrupt offset ranges that ``on_corrupt="skip"`` skipped: (partition, first offset, next
+        """Corrupt offset ranges that ``on_corrupt="skip"`` skipped: (partition, first, next
         offset)."""
         self._engine = engine
         self._skips_corrupt = skips_corrupt
@@ -109,19 +105,20 @@ class FetchCollector:
         self._epochs: dict[TopicPartition, int] = {}
         self._generations: dict[TopicPartition, int] = {}
         self._refetched: dict[TopicPartition, int] = {}
-        """For each partition, the base offset of the last corrupt batch that was fetched a second
-        time. A corrupt batch is fetched at most twice, unless ``begin`` starts the partition
-        anew."""
+        """Base offset of each partition's last corrupt batch that was fetched a second time.
+
+        It is fetched at most twice, unless ``begin`` starts the partition anew."""
         self._paused: set[TopicPartition] = set()
         self._batches: list[LogBatch] = []
         self._tp: TopicPartition | None = None
         self._slice: Slice | None = None
         self.at = 0
-        """Number of rows of the open slice that the consumer has returned. ``for record in
-        consumer`` increases this number itself."""
+        """Number of rows of the open slice that were returned; ``for record in consumer`` counts
+        itself."""
         self.is_single = False
-        """Whether the consumer returns records one by one. If so, only the record before ``at`` is
-        in flight, because the user has asked for a next record after each earlier one."""
+        """Whether records are returned one by one, so that only the one before ``at`` is in flight.
+
+        The user has asked for a next record after each earlier one."""
         self._in_flight: dict[TopicPartition, CommittedOffset] = {}
 
     # Methods that begin, pause and end partitions, and track their positions.
@@ -131,10 +128,9 @@ class FetchCollector:
         offsets: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
     ) -> None:
-        """Read partitions from these offsets on, and discard the batches fetched for them so far.
+        """Read partitions from these offsets on, and discard the batches fetched for them.
 
-        ``epochs`` holds the leader epoch of the record before each offset, if known.
-        """
+        ``epochs`` holds the leader epoch of the record before each offset, if known."""
         check_offsets(offsets)
         rows = {tp: (at, self._begin(tp, at)) for tp, at in offsets.items()}
         for tp in rows:
@@ -146,9 +142,10 @@ class FetchCollector:
         self._engine.post(partial(self._engine.begin, rows, epochs=epochs))
 
     def resume_at(self, tp: TopicPartition, at: OffsetAndEpoch) -> None:
-        """Resume reading a truncated log at the offset in ``at``. With the next fetch, the leader
-        checks the leader epoch in ``at`` (that of the record before the offset), in case the log
-        was truncated further."""
+        """Resume reading a truncated log at ``at``.
+
+        The leader checks its epoch, that of the record before, in case the log was truncated
+        further."""
         epochs = NO_EPOCHS if at.leader_epoch == NO_EPOCH else {tp: at.leader_epoch}
         self.begin({tp: at.offset}, epochs)
 
@@ -167,8 +164,9 @@ class FetchCollector:
         self._engine.post(partial(self._engine.end, tp))
 
     def _begin(self, tp: TopicPartition, offset: int) -> int:
-        """Move the partition's position to ``offset``. Return a new generation number: the
-        collector discards fetch results that have an earlier number."""
+        """Move the partition's position, and return a new generation number.
+
+        Fetch results with an earlier number are discarded."""
         generation = self._generations[tp] = self._generations.get(tp, 0) + 1
         self._positions[tp] = offset
         self._engine.pin(tp.topic)
@@ -188,8 +186,7 @@ class FetchCollector:
         return list(self._positions)
 
     def position(self, tp: TopicPartition) -> int | None:
-        """Return the offset of the next record that the consumer will return. Return None for a
-        partition that it does not read."""
+        """Return the offset of the partition's next record, or None if it is not read."""
         if tp == self._tp and self._slice is not None and self.at:
             return self._open_position()
         return self._positions.get(tp)
@@ -206,21 +203,21 @@ class FetchCollector:
         return rows.header.base_offset + (at if deltas is None else int(deltas[at]))
 
     def _slice_end(self) -> int:
-        """Return the offset after the open slice's batch. It may exceed the last row's offset by
-        more than 1, because compaction may have removed the batch's last records."""
+        """Return the offset after the open slice's batch.
+
+        It may exceed the last row's offset by more than 1: compaction may have removed the last
+        records."""
         assert self._slice is not None
         return self._slice.header.next_offset
 
     def commitable(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the position of every partition, with its topic id and leader epoch, for a
-        commit."""
+        """Return every position, with topic id and leader epoch, for a commit."""
         return {tp: self._commit_at(tp, self.position(tp) or 0) for tp in self._positions}
 
     def stamped(
         self, offsets: Mapping[TopicPartition, CommittedOffset | int]
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return the offsets that the user wants to commit. Where the user gave no leader epoch or
-        topic id, add those that this consumer knows."""
+        """Return the user's offsets to commit, with missing leader epochs and topic ids added."""
         commits = {}
         for tp, row in offsets.items():
             commit = CommittedOffset(row) if isinstance(row, int) else row
@@ -237,15 +234,15 @@ class FetchCollector:
         return CommittedOffset(offset, epoch, topic_id=topic_id)
 
     def settle(self) -> None:
-        """Mark all returned records as processed. A user who asks for more records has processed
-        the earlier ones."""
+        """Mark all returned records as processed, because the user asks for more."""
         self._in_flight.clear()
         self.is_single = False
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the positions for an automatic commit. If the user is still processing returned
-        records of a partition, its offset is that of the first of these records, even if the user
-        has sought to a later offset since."""
+        """Return the positions for an automatic commit.
+
+        Where returned records are still processed, it is the offset of the first of them, even
+        after a seek."""
         self._note_single()
         rows = self.commitable()
         for tp, before in self._in_flight.items():
@@ -281,12 +278,11 @@ class FetchCollector:
     # Methods that open and close fetched batches.
 
     def advance(self, on_out_of_range: Callable[[TopicPartition, LogbusError], None]) -> bool:
-        """If all rows of the open slice are returned, open the next slice: the rows of the next
-        batch. Return False if no rows are buffered.
+        """Open the next batch's rows if all of the open slice are returned. False if there are
+        none.
 
-        Raises the error of a partition's fetch. For an offset outside the log, call
-        ``on_out_of_range``, which seeks to another offset or raises the error.
-        """
+        Raises the error of a partition's fetch. For an offset outside the log, ``on_out_of_range``
+        seeks or raises the error."""
         if self.is_held_back is not None and self.is_held_back():
             return False
         while True:
@@ -331,7 +327,7 @@ class FetchCollector:
         return not (left or self._batches or self._engine.fetched)
 
     def has_fetched(self) -> bool:
-        """Return whether fetched batches (or a fetch error) of an unpaused partition are queued."""
+        """Return whether batches, or an error, of an unpaused partition are queued."""
         if self.is_held_back is not None and self.is_held_back():
             return False
         return any(
@@ -377,8 +373,10 @@ class FetchCollector:
         self._slice, self.at = rows, 0
 
     def _fetch_again(self, tp: TopicPartition, start: int, base_offset: int) -> bool:
-        """Fetch a corrupt batch a second time, and return True. Return False if the batch was
-        fetched twice already, or if no other replica or file can have an intact copy."""
+        """Fetch a corrupt batch a second time, and return True.
+
+        Return False if it was fetched twice, or no other replica or file can have an intact
+        copy."""
         if self._refetched.get(tp) == base_offset or not self._engine.may_be_intact(tp):
             return False
         self._refetched[tp] = base_offset
@@ -394,16 +392,15 @@ class FetchCollector:
     # Methods that return the decoded records of a fetched batch.
 
     def peek_records(self, count: int) -> Iterator[Record]:
-        """Yield up to ``count`` records of the open slice (the decoded rows that are being
-        returned), without advancing past them. The caller increases ``at`` for each record that it
-        returns."""
+        """Yield up to ``count`` records of the open slice without advancing past them.
+
+        The caller increases ``at`` for each record that it returns."""
         assert self._slice is not None and self._tp is not None
         self.is_single = True
         return each_record(self._tp, self._part(count))
 
     def take_records(self, count: int) -> list[Record]:
-        """Return up to ``count`` records of the open slice (the decoded rows that are being
-        returned), and advance past them."""
+        """Return up to ``count`` records of the open slice, and advance past them."""
         assert self._slice is not None and self._tp is not None
         self._note_returned(self._tp)
         result = records(self._tp, self._part(count))
@@ -411,11 +408,9 @@ class FetchCollector:
         return result
 
     def take_rows(self, parts: ConcatenatedSlices, count: int | None) -> bool:
-        """Move up to ``count`` rows from the open slice (the decoded rows that are being returned)
-        to ``parts``, and return True.
+        """Move up to ``count`` rows from the open slice to ``parts``, and return True.
 
-        Return False, and move no rows, if ``parts`` would exceed JOINED_BYTES.
-        """
+        Return False, and move none, if ``parts`` would exceed JOINED_BYTES."""
         assert self._slice is not None and self._tp is not None
         part = self._part(count)
         size = _decoded_bytes(part)
@@ -429,8 +424,8 @@ class FetchCollector:
         return True
 
     def rewind(self) -> None:
-        """Move the positions back to those of the last ``settle``. Call this if an error prevents
-        the return of rows that the reader has already taken."""
+        """Move the positions back to the last ``settle``: an error prevents the return of taken
+        rows."""
         self.is_single = False
         rows = {tp: before.offset for tp, before in self._in_flight.items()}
         self._in_flight.clear()
@@ -450,8 +445,8 @@ def _decoded_bytes(rows: Slice) -> int:
 
 
 def arrow_rows(parts: Sequence[tuple[TopicPartition, Slice]], *, headers: bool) -> pa.RecordBatch:
-    """Return the rows of the slices as one Arrow record batch of ROW_SCHEMA. ``headers`` adds a
-    column of headers."""
+    """Return the rows of the slices as one Arrow record batch of ROW_SCHEMA, perhaps with
+    headers."""
     schema = ROW_SCHEMA_WITH_HEADERS if headers else ROW_SCHEMA
     if not parts:
         empty = [pa.nulls(0, field.type) for field in schema]

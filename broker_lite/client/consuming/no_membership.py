@@ -1,8 +1,7 @@
 """``NoMembership``: the ``ConsumerMembership`` of a consumer that reads alone, outside a group.
 
-The consumer reads all partitions of its topics, or chosen partitions. It may commit offsets to a
-group that has no members.
-"""
+It reads all partitions of its topics, or chosen ones. It may commit offsets to a group that has no
+members."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 class NoMembership:
-    """The membership of a reader whose partitions never change, except for new partitions of its
-    topics."""
+    """The membership of a reader whose partitions are fixed, except for new ones of its topics."""
 
     is_held_back = None
     reports_positions = False

@@ -1,10 +1,8 @@
-"""Discover partitions that are added to a consumer's topics, and decide where to continue if a
-position is no longer in the log.
+"""Discover partitions added to a consumer's topics, and replace positions outside the log.
 
-A partition that is added later starts at the group's committed offset, else at its earliest record.
-The option ``start`` does not apply to it, because all its records are newer than the consumer.
-``discover`` runs on the thread that fetches, all other methods on the thread that reads.
-"""
+An added partition starts at the group's committed offset, else at its earliest record: all its
+records are newer than the consumer, so the option ``start`` does not apply. ``discover`` runs on
+the thread that fetches, all other methods on the thread that reads."""
 
 from __future__ import annotations
 
@@ -34,12 +32,11 @@ logger = logging.getLogger("logbus.consumer")
 
 
 class Reset(NamedTuple):
-    """A reset: the position ``from_offset`` was not in the log, and reading resumed at
+    """A reset: the position ``from_offset`` was not in the log, so reading resumed at
     ``to_offset``.
 
-    If the log was truncated, for example in an unclean election, reading resumes at the offset
-    where it was cut. Otherwise it resumes where the option ``start`` says.
-    """
+    In a truncated log, for example after an unclean election, that is the cut, else where the
+    option ``start`` says."""
 
     tp: TopicPartition
     from_offset: int
@@ -49,8 +46,7 @@ class Reset(NamedTuple):
 class PartitionDiscovery:
     """Finds new partitions of one consumer's topics, and records resets of its positions.
 
-    It calls ``on_found`` with the starting offsets of new partitions, on the thread that fetches.
-    """
+    ``on_found`` receives the starting offsets of new partitions, on the thread that fetches."""
 
     def __init__(
         self,
@@ -73,8 +69,8 @@ class PartitionDiscovery:
         self._began: dict[TopicPartition, int] = {}
 
     def discover(self, view: ClusterView, known: Collection[TopicPartition]) -> None:
-        """Look up the starting offsets of partitions that are new in ``view``: neither in ``known``
-        nor discovered before."""
+        """Look up starting offsets of partitions in ``view`` that are not ``known`` or
+        discovered."""
         new = [
             tp
             for topic in self._topics
@@ -101,22 +97,23 @@ class PartitionDiscovery:
         self._on_found(starts)
 
     def reset_timestamp(self, tp: TopicPartition, position: int) -> int | None:
-        """Return the timestamp (-2 earliest, -1 latest) whose offset replaces a position that is
-        outside the log. Return None if ``start="none"`` makes such a position an error."""
+        """Return the timestamp (-2 earliest, -1 latest) whose offset replaces one outside the log.
+
+        Return None if ``start="none"`` makes such a position an error."""
         if self._config.start == "earliest" or self._began.get(tp) == position:
             return EARLIEST_TIMESTAMP
         return LATEST_TIMESTAMP if self._config.start == "latest" else None
 
     def truncated_at(self, error: LogbusError) -> OffsetAndEpoch | None:
-        """Return the offset at which to resume reading a truncated log, and the leader epoch of the
-        record before it. Return None if the log was not truncated, or if ``start="none"``."""
+        """Return where to resume reading a truncated log, with the epoch of the record before it.
+
+        Return None if the log was not truncated, or with ``start="none"``."""
         if isinstance(error, LogTruncatedError) and self._config.start != "none":
             return OffsetAndEpoch(error.offset, error.epoch)
         return None
 
     def note_truncation(self, tp: TopicPartition, from_offset: int, to_offset: int) -> None:
-        """Record a reset to the offset where a log was truncated, and log a warning about the lost
-        records."""
+        """Record a reset to the cut of a truncated log, and log a warning about lost records."""
         logger.warning(
             "topic %r partition %d: an unclean election lost records read from offset %d to %d; "
             "reading resumes at %d, with records written since",
@@ -129,8 +126,9 @@ class PartitionDiscovery:
         self.resets.append(Reset(tp, from_offset, to_offset))
 
     def note_reset(self, tp: TopicPartition, from_offset: int, to_offset: int) -> None:
-        """Record that reading of a partition resumes at ``to_offset``, because the log lacks
-        ``from_offset``. Log a warning the first time for each partition."""
+        """Record a reset to ``to_offset``: the log lacks ``from_offset``.
+
+        Log a warning the first time for each partition."""
         if all(each.tp != tp for each in self.resets):
             logger.warning(
                 "topic %r partition %d: offset %d is not in the log; reading resumes at "

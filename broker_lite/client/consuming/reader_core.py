@@ -1,7 +1,7 @@
 """``ReaderCore``: the reader inside every consumer, written once for blocking and asyncio.
 
 A method that may wait is a task: a generator that yields a step (``waits``) wherever it must wait.
-``Consumer`` runs tasks and blocks at each step, ``AsyncConsumer`` awaits. Two threads are involved:
+``Consumer`` blocks at each step, ``AsyncConsumer`` awaits. Two threads are involved:
 
 - The shell's thread (the asyncio loop, or the consumer's background thread) does the network I/O:
   the ``FetchEngine`` prefetches batches.
@@ -9,8 +9,7 @@ A method that may wait is a task: a generator that yields a step (``waits``) whe
   (``fetch_collector``), applies assignment changes from the group (``membership``) and commits.
 
 A call for records runs ``begin_poll``, then ``fill`` unless the reader ``is_ready``, then
-``take_records`` or ``take_rows``. Only ``fill`` waits, so a cancelled call loses no rows.
-"""
+``take_records`` or ``take_rows``. Only ``fill`` waits, so a cancelled call loses no rows."""
 
 from __future__ import annotations
 
@@ -53,20 +52,18 @@ OPERATION_TIMEOUT_MS = 30_000
 LAST_COMMIT_TIMEOUT_MS = 10_000
 """Time limit (ms) of automatic commits and of the commit in ``close``."""
 RECORDS_AHEAD = 1024
-"""Maximum number of records of one batch that ``for record in consumer`` decodes with one iterator.
-Each Record is built on demand."""
+"""Maximum number of records of a batch that ``for record in consumer`` decodes at once."""
 
 Joining = Callable[["ReaderCore"], ConsumerMembership]
-"""A function that makes the group membership of a new reader."""
+"""Makes the group membership of a new reader."""
 Rows = Mapping[TopicPartition, CommittedOffset]
 
 
 class ReaderCore:
     """The reader of one consumer.
 
-    Methods that return a ``Task`` may wait; all other methods return at once. Any thread may call
-    ``notify``, which wakes the reader's thread.
-    """
+    Methods that return a ``Task`` may wait; the others return at once. Any thread may call
+    ``notify``, which wakes the reader's thread."""
 
     def __init__(
         self,
@@ -93,8 +90,8 @@ class ReaderCore:
         self.commit_due = False
         self.commit_error: LogbusError | None = None
         self.is_waiting = False
-        """Whether a call is waiting for records now. While it is, the consumer does not leave its
-        group because of ``max.poll.interval.ms``, even if the wait is longer."""
+        """Whether a call is waiting for records, during which ``max.poll.interval.ms`` cannot
+        expire."""
         self.engine = FetchEngine(
             shell,
             cluster,
@@ -110,8 +107,8 @@ class ReaderCore:
         self._is_closed = False
         self._commit_timer: Timer | None = None
         self._outside: deque[tuple[TopicPartition, int, LogbusError]] = deque()
-        """Partitions whose position is not in the log, each with the position and the error of its
-        fetch, until ``_reset`` moves the position."""
+        """Partitions whose position is not in the log, with position and error, until
+        ``_reset``."""
         self.membership = joining(self)
         self.collector.is_held_back = self.membership.is_held_back
         self.discovery = PartitionDiscovery(
@@ -138,21 +135,24 @@ class ReaderCore:
     # Methods that wait for records and return them.
 
     def begin_poll(self) -> None:
-        """Begin a call for records. All records that earlier calls returned count as processed."""
+        """Begin a call for records. All records returned earlier count as processed."""
         self.collector.settle()
         self.membership.record_poll()
 
     def is_ready(self) -> bool:
-        """Return whether rows can be returned now; if so, open the next batch that has some. Return
-        False if no rows have arrived, or if ``fill`` must first commit, reset a position or apply
-        an assignment change."""
+        """Return whether rows can be returned now; if so, open the next batch that has some.
+
+        Return False if ``fill`` must first wait, commit, reset a position or apply an assignment
+        change."""
         if self.end is not None or self.commit_due or self._outside or self.has_changes:
             return False
         return self.collector.advance(self._note_outside)
 
     def fill(self, timeout_s: float | None) -> Task[bool]:
-        """Send a due automatic commit, apply assignment changes, and wait for rows. Return False if
-        none arrive within ``timeout_s`` seconds. With None, wait without limit."""
+        """Do what is due, and wait for rows. False if none arrive within ``timeout_s``; None: no
+        limit.
+
+        Due may be an automatic commit, assignment changes and resets of positions."""
         deadline_ms = FOREVER_MS if timeout_s is None else self.deadline_ms(timeout_s * 1000)
         self.is_waiting = True
         try:
@@ -174,12 +174,10 @@ class ReaderCore:
             self.is_waiting = False
 
     def _is_more(self) -> bool:
-        """Make the rows of the next fetched batch available to a call that already has rows. Return
-        False if no more rows have arrived.
+        """Make the next fetched batch available to a call that has rows. False if there is none.
 
-        Errors, assignment changes and commits wait for the next call, because this call must return
-        the rows it has.
-        """
+        Errors, assignment changes and commits wait for the next call: this one must return its
+        rows."""
         if self.end is not None:
             raise self.end.with_traceback(None)
         try:
@@ -209,8 +207,7 @@ class ReaderCore:
             raise
 
     def take_rows(self, *, headers: bool, max_rows: int | None) -> pa.RecordBatch:
-        """Return at most ``max_rows`` of the rows that have arrived, as an Arrow batch, without
-        waiting."""
+        """Return at most ``max_rows`` of the rows that have arrived as Arrow, without waiting."""
         collector = self.collector
         parts = ConcatenatedSlices()
         limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)
@@ -224,8 +221,7 @@ class ReaderCore:
             raise
 
     def each_record(self, fill: Callable[[], object]) -> Iterator[Record]:
-        """Yield records. If no records have arrived, call ``fill`` to wait for them. End if
-        ``fill`` returns False."""
+        """Yield records; call ``fill`` to wait for more, and end if it returns False."""
         collector, queue = self.collector, self.assignment.queue
         is_held_back = collector.is_held_back
         while True:
@@ -315,15 +311,13 @@ class ReaderCore:
     # Methods that seek, look up offsets and reset positions.
 
     def seek_to_timestamp(self, timestamp_ms: int, tps: Sequence[TopicPartition]) -> Task[None]:
-        """Seek to the first record at or after a timestamp (ms since 1970; -2 earliest, -1
-        latest)."""
+        """Seek to the first record at or after a timestamp (ms; -2 earliest, -1 latest)."""
         self.collector.begin((yield from self.list_offsets(timestamp_ms, tps)))
 
     def list_offsets(
         self, timestamp_ms: int, tps: Sequence[TopicPartition]
     ) -> Task[dict[TopicPartition, int]]:
-        """Return each partition's offset of the first record at or after a timestamp, as
-        ``reset_offsets`` does."""
+        """Return each partition's first offset at or after a timestamp; see ``reset_offsets``."""
         operation = reset_offsets(self.cluster, tps, timestamp_ms, self.config, self.deadline_ms())
         offsets: dict[TopicPartition, int] = yield RunOperation(operation)
         return offsets
@@ -331,9 +325,8 @@ class ReaderCore:
     def _note_outside(self, tp: TopicPartition, error: LogbusError) -> None:
         """Handle a position that is not in the log.
 
-        If the log was truncated, continue where it was cut. Otherwise the new position needs a
-        lookup, so queue the partition for ``_reset``, which ``fill`` runs.
-        """
+        In a truncated log, continue at the cut. Otherwise queue the partition for ``_reset``, which
+        looks up a new position."""
         position = self.collector.position(tp) or 0
         resume_at = self.discovery.truncated_at(error)
         if resume_at is None:
@@ -343,8 +336,9 @@ class ReaderCore:
         self.discovery.note_truncation(tp, position, resume_at.offset)
 
     def _reset(self) -> Task[None]:
-        """Move a position that is outside the log to the offset that the option ``start`` selects.
-        Raise the fetch's error if ``start`` is "none"."""
+        """Move a position outside the log to the offset that the option ``start`` selects.
+
+        If ``start`` is "none", raise the fetch's error."""
         tp, before, error = self._outside[0]
         # Reset the position only if it is still the one that failed. If it has changed, the user
         # has called seek, or the group has revoked the partition.
@@ -383,11 +377,8 @@ class ReaderCore:
     def _commit(self, rows: Rows, timeout_ms: float) -> Task[None]:
         """Commit the offsets in ``rows``.
 
-        If partitions fail with different errors, raise another error rather than NotOwnerError. The
-        other error means that the offset of a partition that this member still owns is not
-        committed. NotOwnerError is harmless: the partition's new owner resumes from the committed
-        offset.
-        """
+        Of several errors, NotOwnerError is raised last: it is harmless, because the new owner
+        resumes from the committed offset."""
         grants = self.assignment.grants(rows)
         if self._is_committing:
             # Wait for the automatic commit in flight, which could otherwise overwrite this commit.
@@ -425,9 +416,9 @@ class ReaderCore:
         return answers[0]
 
     def _try_commit(self, rows: Rows) -> Task[None]:
-        """Commit the offsets in ``rows`` and wait for the result. Store an error in
-        ``commit_error`` instead of raising it. Ignore NotOwnerError, because the partition's new
-        owner commits its offset."""
+        """Commit the offsets in ``rows``; store an error in ``commit_error``.
+
+        NotOwnerError is ignored: the partition's new owner commits."""
         try:
             with contextlib.suppress(NotOwnerError):
                 yield from self._commit(rows, LAST_COMMIT_TIMEOUT_MS)
@@ -436,8 +427,7 @@ class ReaderCore:
             self.commit_error = error
 
     def _auto_commit(self) -> None:
-        """Send an automatic commit of the processed records, without waiting for the broker's
-        answer."""
+        """Send an automatic commit of the processed records, without waiting for the answer."""
         self.commit_due = False
         rows = self.collector.settled()
         if self._is_committing or not rows:
@@ -461,7 +451,7 @@ class ReaderCore:
         self.notify()
 
     def _schedule_commit(self) -> None:
-        """Start the timer of the next automatic commit. Call this on the shell's thread."""
+        """Start the timer of the next automatic commit, on the shell's thread."""
         if self.end is None:
             self._commit_timer = self.shell.later(
                 self.config.auto_commit_interval_ms, self._set_due
@@ -477,8 +467,7 @@ class ReaderCore:
     def finish(self, *, is_done: bool) -> Task[None]:
         """Make the last automatic commit, and call ``on_revoke`` with all partitions.
 
-        ``is_done`` says whether the records that the last call returned count as processed.
-        """
+        ``is_done`` says whether the records that the last call returned count as processed."""
         if self.end is not None:
             return
         try:
@@ -490,14 +479,13 @@ class ReaderCore:
             yield from self._call_back(self._callbacks.on_revoke, self.collector.assignment())
 
     def abandon(self) -> Task[None]:
-        """Treat all partitions as lost: call ``on_lost`` and commit nothing, because another thread
-        is still processing their records."""
+        """Call ``on_lost`` for all partitions and commit nothing: another thread processes
+        records."""
         if self.end is None:
             yield from self._call_back(self._callbacks.lost, self.collector.assignment())
 
     def close(self, *, is_done: bool) -> Task[None]:
-        """Make the last automatic commit (``finish``), and leave the group. A second call does
-        nothing."""
+        """Make the last automatic commit (``finish``) and leave the group, once."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -508,7 +496,7 @@ class ReaderCore:
 
     def stop(self, error: LogbusError) -> None:
         """Make every later call raise ``error``, and stop automatic commits. Any thread may call
-        this."""
+        it."""
         self.end = error
         if self._commit_timer is not None:
             self._commit_timer.cancel()

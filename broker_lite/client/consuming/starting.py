@@ -1,7 +1,6 @@
-"""Operations that find a consumer's partitions and the offsets where it begins to read them.
+"""Find a consumer's partitions and the offsets where it begins to read them.
 
-The blocking and the asyncio consumer both run them.
-"""
+The blocking and the asyncio consumer both run these operations."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ from broker_lite.model import (
 )
 
 LOOKUP_MS = 1000
-"""Milliseconds for which ``find_topics`` asks the brokers again for a topic that they do not
-know."""
+"""Milliseconds for which ``find_topics`` repeats its question about a topic unknown to brokers."""
 
 
 def resolve_partitions(
@@ -72,10 +70,8 @@ def resolve_partitions(
 class Starts(NamedTuple):
     """Starting offsets of partitions, with leader epochs.
 
-    ``epochs`` has an entry for each committed offset that was committed with a leader epoch. The
-    partition's leader compares this epoch with its log, and so finds out whether an unclean
-    election lost records before the offset.
-    """
+    ``epochs`` has those of committed offsets that have one. The leader compares them with its log,
+    and so finds out whether an unclean election lost records before the offset."""
 
     offsets: dict[TopicPartition, int]
     epochs: dict[TopicPartition, int]
@@ -84,10 +80,8 @@ class Starts(NamedTuple):
 class StartPlan(NamedTuple):
     """Starting offsets, and the offsets that the member must commit before it reads.
 
-    ``commits`` has the starting offsets that ``start="latest"`` took from the log's end. Without
-    this commit, the partition's next owner would find no committed offset, start at a later end of
-    the log and skip records.
-    """
+    ``commits`` has those that ``start="latest"`` took from the log's end. Otherwise the partition's
+    next owner would find no committed offset, start at a later end and skip records."""
 
     starts: Starts
     commits: dict[TopicPartition, CommittedOffset]
@@ -102,11 +96,9 @@ def begin(
 ) -> Operation[StartPlan]:
     """Return where to begin reading each partition in ``bases``.
 
-    A partition begins at its committed offset. Without a committed offset, a partition that was
-    added after the group began to read the topic begins at its earliest record, and any other
-    partition where the option ``start`` says. Raises OffsetOutOfRangeError if a partition needs the
-    option ``start``, and its value is "none".
-    """
+    It is the committed offset; without one, the earliest record of a partition that was added after
+    the group began to read the topic, else where the option ``start`` says. Raises
+    OffsetOutOfRangeError if that is "none"."""
     offsets: dict[TopicPartition, int] = {}
     epochs: dict[TopicPartition, int] = {}
     early: list[TopicPartition] = []
@@ -144,11 +136,8 @@ def starting_offsets(
 ) -> Operation[Starts]:
     """Return the starting offsets of a consumer that is not a member of a group.
 
-    If ``group`` is given, they are the group's committed offsets. A topic that was recreated since
-    the commit starts at its earliest record, because all its records are newer. Raises
-    UnknownTopicIdError if a topic is recreated during the call, because the result would mix
-    offsets of two topics.
-    """
+    With ``group``, they are its committed offsets; a topic recreated since starts at its earliest
+    record. Raises UnknownTopicIdError if a topic is recreated during the call."""
     ids = {tp.topic: cluster.view.topic_id(tp.topic) for tp in tps}
     rows: dict[TopicPartition, CommittedOffset] = {}
     former: set[str] = set()
@@ -176,8 +165,7 @@ def starting_offsets(
 def find_topics(cluster: Cluster, missing: Callable[[], set[str]]) -> Operation[None]:
     """Refresh the metadata until ``missing()`` returns no topics, for at most one second.
 
-    A group member may learn of a new topic from its group before the brokers know the topic.
-    """
+    A group member may learn of a new topic from its group before the brokers know it."""
     until_ms = cluster.now_ms() + LOOKUP_MS
     attempt = 0
     while topics := missing():
@@ -200,12 +188,11 @@ def _group_offsets(
     deadline_ms: float,
     is_stable: bool,
 ) -> Operation[dict[TopicPartition, CommittedOffset]]:
-    """Return the group's committed offsets. A partition without a committed offset is absent.
+    """Return the group's committed offsets; a partition without one is absent.
 
-    With ``is_stable``, wait until open transactions that commit offsets of the group have ended.
-    Raises UnstableOffsetCommitError after the deadline. Topics that were recreated since their
-    offsets were committed are added to ``former``.
-    """
+    With ``is_stable``, wait until open transactions that commit offsets of the group have ended;
+    raises UnstableOffsetCommitError after the deadline. Topics recreated since their commit go to
+    ``former``."""
     if is_stable:
         rows, unstable = yield from group_requests.stable(
             cluster, group, tps, until_ms=deadline_ms, deadline_ms=deadline_ms, former=former
@@ -233,9 +220,8 @@ def reset_offsets(
 ) -> Operation[dict[TopicPartition, int]]:
     """Return the offset of each partition's first record at or after a timestamp.
 
-    The timestamp is in ms since 1970; -2 stands for the earliest record and -1 for the end of the
-    log. A partition without such a record has its end offset in the result.
-    """
+    It is in ms since 1970; -2 stands for the earliest record and -1 for the end of the log. A
+    partition without such a record has its end offset."""
     isolation_level = requests.isolation_code(config.isolation_level)
     listed = requests.raise_first(
         (

@@ -1,10 +1,8 @@
 """The steps that a task of ``ReaderCore`` yields where it must wait.
 
-A task is a generator, like an operation of ``transport.steps``. A driver runs its steps: the
-blocking consumer on the calling thread, the asyncio consumer on its loop. For a ``RunOperation``
-step, the driver sends the operation's result into the task, or throws its error. For ``Wait`` and
-``Await`` steps it sends None.
-"""
+A task is a generator; a driver runs its steps: the blocking consumer on the calling thread, the
+asyncio consumer on its loop. For ``RunOperation``, the driver sends the operation's result into the
+task, or throws its error; for ``Wait`` and ``Await`` it sends None."""
 
 from __future__ import annotations
 
@@ -31,24 +29,27 @@ class RunOperation(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A step that waits until ``is_over()`` is true or the time ``deadline_ms`` passes. The driver
-    calls ``is_over`` at the beginning and after each ``ReaderCore.notify``."""
+    """A step that waits until ``is_over()`` is true or ``deadline_ms`` passes.
+
+    ``is_over`` is called at the beginning and after each ``ReaderCore.notify``."""
 
     is_over: Callable[[], object]
     deadline_ms: float = FOREVER_MS
 
 
 class Await(NamedTuple):
-    """A step that awaits ``value``, the result of a user's callback, if it is awaitable. The
-    blocking consumer ignores this step."""
+    """A step that awaits ``value``, the result of a user's callback, if it is awaitable.
+
+    The blocking consumer ignores it."""
 
     value: Any
 
 
 class Request(NamedTuple):
-    """A commit request that the membership sends itself. It passes its result to a callback, on any
-    thread. It is not a step: ``ReaderCore`` calls ``send`` and waits for the result with
-    ``Wait``."""
+    """A commit request that the membership sends itself; its result goes to a callback, on any
+    thread.
+
+    It is not a step: ``ReaderCore`` calls ``send`` and waits for the result with ``Wait``."""
 
     send: Callable[[OnDone], None]
 

@@ -1,12 +1,10 @@
 """``EndOffsetsWatch``: a background thread that keeps the end offsets of partitions current.
 
-The thread keeps one long poll open to every leader: a fetch from the known end offsets. As soon as
-records arrive, the leader answers with the new end offsets, but without the records. A new end is
-known within milliseconds, and idle partitions cost one request to each leader every ten seconds.
-
-Metadata is refreshed every ``refresh_ms``, and after an error which shows that it is out of date.
-Other threads read immutable snapshots and never block. A watch cannot be used after a fork.
-"""
+It keeps one long poll open to every leader: a fetch from the known end offsets, which the leader
+answers with the new ones, without records, as soon as records arrive. A new end is known within
+milliseconds, and idle partitions cost one request to each leader every ten seconds. Metadata is
+refreshed every ``refresh_ms``, and after an error which shows that it is out of date. Other threads
+read immutable snapshots and never block. A watch cannot be used after a fork."""
 
 from __future__ import annotations
 
@@ -50,13 +48,13 @@ from broker_lite.wire.fetch import (
 POLL_WAIT_MS = 10_000
 """Milliseconds for which a leader may delay the response to a poll while no end offset changes."""
 POLL_PAUSE_MS = 4
-"""Milliseconds between a response with new end offsets and the next poll. A broker thus receives at
-most 250 polls a second from a watch."""
+"""Milliseconds between a response with new end offsets and the next poll.
+
+A broker thus receives at most 250 polls a second from a watch."""
 REFRESH_MS = 30_000
 """Milliseconds between two metadata refreshes, by default."""
 REQUEST_TIMEOUT_MS = 10_000
-"""Milliseconds that the response to a poll may take in addition to the delay that the poll allows
-(POLL_WAIT_MS)."""
+"""Milliseconds that a poll's response may take in addition to POLL_WAIT_MS."""
 
 Topics = Iterable[str] | Callable[[ClusterView], Iterable[str]]
 
@@ -64,10 +62,8 @@ Topics = Iterable[str] | Callable[[ClusterView], Iterable[str]]
 class LogEnd(NamedTuple):
     """The end offset (exclusive) of a partition, and the partition's leader epoch.
 
-    The log has no transactional records below the offset ``transactions_from``. The value -1 means
-    that the log has none at all. The value 0 means that they begin at the log's start, or that this
-    is unknown.
-    """
+    The log has no transactional records below ``transactions_from``; -1 means none at all, 0 that
+    they begin at the log's start or that this is unknown."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
@@ -75,8 +71,7 @@ class LogEnd(NamedTuple):
 
 
 class EndsSnapshot(NamedTuple):
-    """The metadata, topic ids and end offsets that a watch knew at one moment, consistent with each
-    other."""
+    """The metadata, topic ids and end offsets of one moment, consistent with each other."""
 
     view: ClusterView
     topic_ids: Mapping[str, str]
@@ -86,11 +81,10 @@ class EndsSnapshot(NamedTuple):
 class EndOffsetsWatch:
     """The end offsets of all partitions of some topics, kept current by a background thread.
 
-    ``topics`` are names, or a function that selects names from the metadata of all topics (for a
-    pattern). With ``isolation`` "read_committed", end offsets are last stable offsets, with
-    "read_uncommitted" high watermarks. The watch's thread calls ``on_change`` after each change of
-    the snapshot; ``on_change`` must not block.
-    """
+    ``topics`` are names, or a function that selects names from the metadata. With ``isolation``
+    "read_committed", end offsets are last stable offsets, with "read_uncommitted" high watermarks.
+    ``on_change`` is called on the watch's thread after each change of the snapshot and must not
+    block."""
 
     def __init__(
         self,
@@ -124,7 +118,7 @@ class EndOffsetsWatch:
         self._timer: Timer | None = None
         self._ready = threading.Event()
         self.error: LogbusError | None = None
-        """The error of the last metadata refresh or poll. None means that the end offsets are
+        """The error of the last metadata refresh or poll; None while the end offsets are
         current."""
         security = security_for(bootstrap_servers, security)
         endpoints = parse_endpoints(bootstrap_servers)
@@ -136,26 +130,25 @@ class EndOffsetsWatch:
     # Methods that any thread may call.
 
     def ends(self) -> Mapping[TopicPartition, LogEnd]:
-        """Return the last known end offset of each partition. The result is empty until
-        ``wait_ready`` returns True."""
+        """Return the last known end offset of each partition; empty before ``wait_ready``."""
         return self._ends
 
     def topic_ids(self) -> Mapping[str, str]:
-        """Return the id of each watched topic that exists. A recreated topic has a new id."""
+        """Return the id of each watched topic that exists; a recreated topic has a new id."""
         return self._topic_ids
 
     def view(self) -> ClusterView:
-        """Return the newest metadata of the cluster that this watch has read."""
+        """Return the newest metadata that this watch has read."""
         return self._cluster.view
 
     def snapshot(self) -> EndsSnapshot:
-        """Return metadata, topic ids and end offsets that are consistent with each other. Until one
-        of them changes, each call returns the same object."""
+        """Return consistent metadata, topic ids and end offsets: the same object until one
+        changes."""
         return self._snapshot
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until the first metadata refresh has found the end offsets. Return False if this
-        takes longer than ``timeout_s`` seconds."""
+        """Wait until the first refresh has found the end offsets; False after ``timeout_s``
+        seconds."""
         return self._ready.wait(timeout_s)
 
     def update(self, topics: Iterable[str]) -> None:
@@ -218,8 +211,9 @@ class EndOffsetsWatch:
     def _list(
         self, led: list[TopicPartition], deadline_ms: float
     ) -> Operation[dict[TopicPartition, LogEnd | LogbusError]]:
-        """Look up the end offsets of partitions with ListOffsets. Then fetch once from each end
-        offset, because only a fetch response contains ``transactions_from``."""
+        """Look up end offsets with ListOffsets, then fetch once from each.
+
+        Only a fetch response contains ``transactions_from``."""
         cluster = self._cluster
         listed = yield from requests.list_offsets(
             cluster,
@@ -312,8 +306,7 @@ class EndOffsetsWatch:
                 self._on_change()
 
     def _poll_all(self) -> None:
-        """Keep one long poll open to each leader. If a leader or a leader epoch has changed since
-        the last call, cancel the open polls and open new ones; otherwise do nothing."""
+        """Keep one long poll open to each leader, anew after a change of leader or leader epoch."""
         view = self._cluster.view
         plan = {}
         for tp in self._ends:

@@ -1,7 +1,7 @@
 """``FetchEngine``: prefetches the records of all partitions of a consumer.
 
-The engine runs on one thread, that of a shell (the consumer's background thread, or its event
-loop). It has several connections to each leader, so that an idle partition never delays a busy one:
+It runs on one thread, that of a *shell* (the consumer's background thread, or its event loop). Each
+leader has several connections, so that an idle partition never delays a busy one:
 
 - ``fetch`` is for partitions with records before the high watermark. The leader answers at once.
 - ``tail`` is a long poll for partitions that the consumer has read up to the high watermark.
@@ -9,10 +9,8 @@ loop). It has several connections to each leader, so that an idle partition neve
   partitions of this leader are read from its files on this machine.
 
 The engine puts batches into the queue ``fetched``. The consumer's reader, on its own thread, takes
-them, checks their CRCs and decodes them. A partition buffers the bytes of at most BUFFERED_FETCHES
-responses. Each seek gives a partition a new generation number, and the reader ignores batches with
-an older number.
-"""
+them, checks their CRCs and decodes them. Each seek gives a partition a new generation number, and
+the reader ignores batches with an older one."""
 
 from __future__ import annotations
 
@@ -55,24 +53,25 @@ from broker_lite.wire.fetch import FetchedPartition, FetchPartition, FetchRespon
 REFRESH_MS = 30_000
 """Milliseconds between two metadata refreshes that look for new partitions."""
 BUFFERED_FETCHES = 2
-"""Number of fetch responses that are buffered: a partition buffers at most this number times the
-bytes that one fetch requests for it, and the consumer at most this number times the maximum bytes
-of a response."""
+"""Number of fetch responses that are buffered.
+
+A partition buffers at most this many times what one fetch requests for it, the consumer this many
+times the maximum bytes of a response."""
 LATE_MS = 500
-"""Milliseconds after which a response counts as overdue, in addition to the wait that the fetch
-allows. The engine then asks other brokers whether the partitions have a new leader."""
+"""Milliseconds beyond the wait of a fetch after which its response counts as overdue.
+
+The engine then asks other brokers whether the partitions have a new leader."""
 NO_EPOCHS: Mapping[TopicPartition, int] = MappingProxyType({})
 DELETED_AFTER_REFRESHES = 3
-"""A topic counts as deleted if it is missing from this number of metadata refreshes in a row."""
+"""A topic that this many metadata refreshes in a row lack counts as deleted."""
 
 
 class FetchedBatches(NamedTuple):
-    """An entry of the queue ``fetched``: batches of one partition, or an error, or a skipped range.
+    """An entry of the queue ``fetched``: batches of one partition, an error, or a skipped range.
 
-    ``error`` is the error for which the engine stopped fetching the partition. ``skipped`` is the
-    corrupt offset range that ``on_corrupt="skip"`` skipped. The reader ignores the entry if the
-    partition has a newer ``generation`` by now.
-    """
+    ``error`` is why the engine stopped fetching the partition. ``skipped`` is a corrupt offset
+    range that ``on_corrupt="skip"`` skipped. The reader ignores an entry with an old
+    ``generation``."""
 
     tp: TopicPartition
     generation: int
@@ -114,10 +113,9 @@ class _FetchedSource:
 class FetchEngine:
     """The fetches of one consumer, for all its partitions.
 
-    The engine calls ``on_fetched`` after each append to ``fetched``, and ``on_view`` after each
-    metadata refresh. ``in_place`` reads the segment files of brokers on this machine. Such a read
-    blocks the engine's thread during disk I/O. None disables local reads.
-    """
+    ``on_fetched`` is called after each append to ``fetched``, ``on_view`` after each metadata
+    refresh. ``in_place`` reads the segment files of brokers on this machine, which blocks the
+    engine's thread during disk I/O; None disables it."""
 
     def __init__(
         self,
@@ -138,22 +136,24 @@ class FetchEngine:
         self._on_view = on_view
         self._in_place = in_place or InPlace(lambda endpoint, lane: False)
         self.topic_ids: dict[str, str] = {}
-        """The id that each topic had when the consumer first read it. If a topic is recreated, its
-        new id differs, and the consumer's offsets are meaningless in it."""
+        """The id that each topic had when the consumer first read it.
+
+        A recreated topic's id differs, and the consumer's offsets are meaningless in it."""
         self._sources: dict[TopicPartition, _FetchedSource] = {}
         self._polls: dict[tuple[Endpoint, str], dict[TopicPartition, int]] = {}
-        """The fetch in flight on each connection: its partitions with their generations. If the
-        dict is another object when a response arrives, the response's fetch was cancelled."""
+        """The fetch in flight on each connection: its partitions with their generations.
+
+        If another dict is here when a response arrives, its fetch was cancelled."""
         self._due_ms: dict[tuple[Endpoint, str], float] = {}
         """The time (ms on the shell's clock) at which the fetch of each connection is overdue."""
         self._buffer_bytes = BUFFERED_FETCHES * config.partition_fetch_bytes
         self._total_bytes_max = BUFFERED_FETCHES * config.fetch_max_bytes
         self._total_bytes = 0
         self._consumed: deque[tuple[TopicPartition, int, int]] = deque()
-        """The partition, generation and bytes of each queue entry that the reader has taken, until
-        ``pump`` subtracts the bytes from the buffered bytes."""
+        """Partition, generation and bytes of the entries that the reader took since the last
+        ``pump``."""
         self._is_held = False
-        """Whether at least one partition is not fetched because a buffer is full."""
+        """Whether some partition is not fetched because a buffer is full."""
         self._is_renewing = False
         self._missing: dict[str, int] = {}
         self._timer: Timer | None = None
@@ -174,8 +174,9 @@ class FetchEngine:
         return topic_id if topic_id == NULL_TOPIC_ID else self.topic_ids.setdefault(topic, topic_id)
 
     def refetch_corrupt(self, tp: TopicPartition, offset: int, generation: int) -> None:
-        """Fetch the corrupt batch at ``offset`` again. The leader then verifies the batch, and
-        repairs it with the copy of another replica. Retry for REPAIR_MS, also at a new leader."""
+        """Fetch the corrupt batch at ``offset`` again, for REPAIR_MS, also at a new leader.
+
+        The leader then verifies the batch, and repairs it with the copy of another replica."""
         self._in_place.refuse(tp)
         self.begin({tp: (offset, generation)}, self._shell.now_ms() + REPAIR_MS)
 
@@ -185,12 +186,10 @@ class FetchEngine:
         repair_until_ms: float = 0.0,
         epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
     ) -> None:
-        """Start to fetch partitions, or move them to other offsets. ``offsets`` has the offset and
-        the generation number of each partition.
+        """Fetch partitions from other offsets on. ``offsets`` has offset and generation of each.
 
         ``epochs`` holds the leader epoch of the record before each offset, if known. The leader
-        compares it with its log, to detect a truncation (KIP-320).
-        """
+        compares it with its log, to detect a truncation (KIP-320)."""
         for tp, (offset, generation) in offsets.items():
             source, epoch = self._sources.get(tp), epochs.get(tp, NO_EPOCH)
             if source is None:
@@ -219,8 +218,7 @@ class FetchEngine:
             self.pump()
 
     def close(self) -> None:
-        """Close the brokers' segment files that are open for local reads. Call this after the
-        shell's thread has ended."""
+        """Close the brokers' segment files, after the shell's thread has ended."""
         self._in_place.close_all()
 
     def pause(self, tps: Iterable[TopicPartition], is_paused: bool) -> None:
@@ -235,14 +233,12 @@ class FetchEngine:
         self.pump()
 
     def consumed(self, fetched: FetchedBatches) -> None:
-        """Record that the reader has taken batches from the queue, so that the engine may fetch
-        more. Any thread may call this.
+        """Record that the reader took batches, so that the engine may fetch more. On any thread.
 
-        It wakes the shell's thread only if a partition waits because of a full buffer: each wake-up
-        would take the interpreter lock from the reader for a while. No necessary wake-up is lost,
-        because this method appends to ``_consumed`` before it reads ``_is_held``, and ``pump`` sets
-        ``_is_held`` before it reads ``_consumed``.
-        """
+        It wakes the shell's thread only if a partition waits for a full buffer: each wake-up takes
+        the interpreter lock from the reader. No necessary one is lost: this method appends to
+        ``_consumed`` before it reads ``_is_held``, and ``pump`` sets ``_is_held`` before it reads
+        ``_consumed``."""
         self._consumed.append((fetched.tp, fetched.generation, fetched.size_bytes))
         if self._is_held:
             self.post(self.pump)
@@ -272,8 +268,9 @@ class FetchEngine:
     # Methods that send fetches and handle the responses.
 
     def pump(self) -> None:
-        """Send a fetch on every connection that has no fetch in flight, for the partitions that
-        need records. Continue to read the local files."""
+        """Send a fetch on every connection without one, for partitions that need records.
+
+        Local files are read on too."""
         self._is_held = False
         self._subtract_consumed()
         now_ms = self._shell.now_ms()
@@ -396,8 +393,8 @@ class FetchEngine:
                 self._retry(source, attempt)
 
     def _read_on(self, tp: TopicPartition, source: _FetchedSource) -> None:
-        """Read batches of the partition from the leader's file that is open for it, until
-        AHEAD_BYTES are buffered."""
+        """Read batches of the partition from the leader's open file, until AHEAD_BYTES are
+        buffered."""
         while source.buffered_bytes < AHEAD_BYTES and self._total_bytes < self._total_bytes_max:
             read = self._in_place.read(tp)
             if read is not None:
@@ -432,8 +429,10 @@ class FetchEngine:
         self._renew()
 
     def may_be_intact(self, tp: TopicPartition) -> bool:
-        """Return whether a second fetch of a corrupt batch may return an intact copy. It may if the
-        batch was read from a local file, or if other replicas exist. Any thread may call this."""
+        """Return whether a second fetch of a corrupt batch may return an intact copy. On any
+        thread.
+
+        It may if the batch was read from a local file, or if other replicas exist."""
         return self._in_place.was_read(tp) or self._cluster.view.has_copies(tp)
 
     def _damaged(self, tp: TopicPartition, error: CorruptMessageError) -> None:
@@ -478,8 +477,9 @@ class FetchEngine:
         return [poll for poll in self._polls if self._due_ms[poll] <= now_ms]
 
     def _refresh_late_leaders(self) -> None:
-        """If fetches are overdue, refresh the metadata from another broker: the leader may hang,
-        and another leader may be elected already."""
+        """Refresh the metadata of overdue fetches from another broker.
+
+        The leader may hang, and another one may be elected already."""
         self._late_timer = None
         late = self._late()
         for endpoint in dict.fromkeys(endpoint for endpoint, _ in late):
@@ -490,8 +490,8 @@ class FetchEngine:
             self._late_timer = self._shell.later(LATE_MS, self._refresh_late_leaders)
 
     def _give_up_deposed(self) -> None:
-        """Cancel overdue fetches if their partitions have another leader by now. ``pump`` then
-        fetches from the new leader."""
+        """Cancel overdue fetches of partitions that have another leader by now; ``pump`` fetches
+        there."""
         view = self._cluster.view
         for endpoint, lane in self._late():
             tps = self._polls[endpoint, lane]
@@ -527,8 +527,9 @@ class FetchEngine:
         self._shell.later(backoff_ms(failures, self._config.retry_backoff_ms), go_on)
 
     def _check_identity(self, topic: str, view: ClusterView) -> bool:
-        """Return whether the topic is still the one that the consumer began to read. If it was
-        deleted or recreated, report an error for each of its partitions."""
+        """Return whether the topic is still the one that the consumer began to read.
+
+        If it was deleted or recreated, report an error for each of its partitions."""
         known = view.topics.get(topic)
         error: LogbusError | None = None
         tps = [tp for tp in self._sources if tp.topic == topic]

@@ -1,8 +1,4 @@
-"""Build a fetch request for many partitions of one leader, and split its response by partition.
-
-``FetchEngine``, ``read_range``, ``EndOffsetsWatch`` and ``logbus mirror`` use these functions. They
-do no I/O.
-"""
+"""Build a fetch request for many partitions of one leader, and split its response, without I/O."""
 
 from __future__ import annotations
 
@@ -37,14 +33,12 @@ def fetch_request(
     ends_only: bool = False,
     files: tuple[bytes, int] = (b"", 0),
 ) -> FetchRequest:
-    """Return a fetch request. ``rows`` has, for each partition, the id of its topic and its part of
-    the request.
+    """Return a fetch request. ``rows`` has each partition's topic id and part of the request.
 
-    With ``is_repair``, which a reader uses after a corrupt batch, the leader checks CRCs before it
-    answers. With ``ends_only``, it answers with end offsets and no records. ``files`` has this
-    machine's id and a maximum of bytes: a leader on the same machine may then answer with the
-    position of the records in its segment file, for up to that many bytes of each partition.
-    """
+    With ``is_repair``, after a corrupt batch, the leader checks CRCs before it answers. With
+    ``ends_only``, it answers with end offsets and no records. ``files`` has this machine's id and a
+    maximum of bytes: for so many bytes of each partition, a leader on this machine may answer with
+    the position of the records in its segment file."""
     flags = FLAG_REPAIR if is_repair else FLAG_CHECKS_CRC
     if ends_only:
         flags |= FLAG_ENDS_ONLY
@@ -73,12 +67,10 @@ def _topics_of(rows: Iterable[tuple[str, FetchPartition]]) -> list[FetchTopic]:
 def answers_of(
     answer: FetchResponse | LogbusError, topic_ids: Mapping[TopicPartition, str], user: str = ""
 ) -> dict[TopicPartition, FetchedPartition | LogbusError]:
-    """Split a fetch response: return the fetched data or the error of each requested partition.
+    """Return the fetched data or the error of each requested partition (``topic_ids``).
 
-    ``topic_ids`` has the requested partitions. If the response lacks a partition, its error is
-    NetworkError. If the whole fetch failed, ``answer`` is the error, and every partition has it.
-    ``user`` is the client's user, whom error messages name.
-    """
+    A partition that the response lacks has NetworkError. If the whole fetch failed, ``answer`` is
+    the error of all. ``user`` is the client's user, for error messages."""
     if isinstance(answer, LogbusError):
         return dict.fromkeys(topic_ids, answer)
     if answer.error_code:

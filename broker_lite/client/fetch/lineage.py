@@ -1,15 +1,13 @@
 """``Lineage``: the leader epochs of the records that a reader has read, to detect a truncated log.
 
 After an unclean election, the new leader's log may lack records that the reader has read, and may
-have grown beyond the reader's offset again. The offset alone does not reveal this. The reader
-therefore compares leader epochs with the leader, as a follower does (KIP-101, KIP-320). If the
-leader does not know an epoch, its log lacks the reader's records from the first one of that epoch
-on. Each ``FetchPosition`` has a lineage.
+have grown beyond the reader's offset again, so the offset alone does not reveal it. The reader
+therefore compares leader epochs with the leader, as a follower does (KIP-101, KIP-320). From the
+first record of an epoch that the leader does not know, its log lacks the reader's records.
 
-One report of a difference is false. A batch's CRC does not cover its leader epoch, so a flipped bit
-in the epoch goes unnoticed. If the leader that served the batch reports a difference in the same
-leader epoch, the cause is such a bit: a leader never truncates its log within its own epoch.
-"""
+One report of a difference is false: a batch's CRC does not cover its leader epoch, so a flipped bit
+there goes unnoticed. It is the cause if the leader that served the batch reports a difference in
+the same leader epoch, because a leader never truncates its log within its own epoch."""
 
 from __future__ import annotations
 
@@ -26,19 +24,17 @@ class Lineage:
 
     def __init__(self) -> None:
         self._epochs: list[tuple[int, int]] = []
-        """The leader epochs in ascending order, each with the offset of the first record of that
-        epoch that was read."""
+        """The leader epochs in ascending order, each with its first offset that was read."""
         self._read_in = NO_EPOCH
         """The leader epoch in which the leader served the last batch."""
 
     @property
     def last_epoch(self) -> int:
-        """Return the leader epoch of the record before the reader's offset; -1 if unknown."""
+        """The leader epoch of the record before the reader's offset; -1 if unknown."""
         return self._epochs[-1][0] if self._epochs else NO_EPOCH
 
     def begin(self, offset: int, epoch: int) -> None:
-        """Start reading at ``offset``. ``epoch`` is the leader epoch of the record before
-        ``offset``, or -1 if unknown."""
+        """Start reading at ``offset``. ``epoch`` is that of the record before it; -1 if unknown."""
         epochs = [row for row in self._epochs if row[1] < offset]
         if epoch == NO_EPOCH or not epochs or epochs[-1][0] != epoch:
             # ``epoch`` may come from an offset that another client committed. Such clients commit
@@ -49,13 +45,13 @@ class Lineage:
         self._epochs = epochs
 
     def forget(self) -> None:
-        """Clear all epochs, because those of the last batches may be wrong (after a flipped bit,
-        for example)."""
+        """Clear all epochs, because the last ones may be wrong, for example after a flipped bit."""
         self._epochs = []
         self._read_in = NO_EPOCH
 
     def read(self, batches: Sequence[LogBatch], offset: int, leader_epoch: int) -> None:
         """Record the leader epochs of ``batches`` that were read from ``offset`` on.
+
         ``leader_epoch`` is the epoch in which the leader served them."""
         self._read_in = leader_epoch
         rows = self._epochs
@@ -76,11 +72,10 @@ class Lineage:
     ) -> OffsetAndEpoch | None:
         """Return where to resume reading after the leader reported that its log differs.
 
-        ``diverging`` is the leader's report: the end offset of the last leader epoch that its log
-        shares with the records read here. ``offset`` is the reader's position. The result is the
-        first offset whose record differs, with the leader epoch of the record before it. Return
-        None if the leader's log still has all records before ``offset``.
-        """
+        ``diverging`` is the report: the end offset of the last epoch that its log shares with the
+        records read. The result is the first offset that differs from those before ``offset``, the
+        reader's position, with the epoch of the record before it; None if the leader's log still
+        has them all."""
         if diverging.offset >= offset and leader_epoch == self._read_in:
             return None
         others = [start for epoch, start in self._epochs if epoch > diverging.leader_epoch]

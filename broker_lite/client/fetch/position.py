@@ -1,10 +1,9 @@
 """``FetchPosition``: the state of one partition between two fetches, without I/O.
 
-``request`` builds the partition's part of a fetch request. ``evaluate`` receives the leader's
-answer and says what to do next: decode batches, read a segment file, retry or fail. Consumers
-(``fetch_engine``), Spark's tasks (``range_reader``) and ``logbus mirror`` have a position for each
-partition, and do the I/O. A position has at most one fetch in flight.
-"""
+``request`` builds the partition's part of a fetch request. ``evaluate`` takes the leader's answer
+and says what to do next: decode batches, read a segment file, retry or fail. Consumers, Spark's
+tasks (``range_reader``) and ``logbus mirror`` do the I/O. A position has at most one fetch in
+flight."""
 
 from __future__ import annotations
 
@@ -18,19 +17,19 @@ from broker_lite.record.walker import BatchWalker, WalkPolicy
 from broker_lite.wire.fetch import FetchedPartition, FetchPartition, StoredRange
 
 REPAIR_MS = 10_000
-"""Milliseconds for which a reader repeats the fetch of a corrupt batch. Meanwhile the leader may
-repair the batch with the copy of another replica."""
+"""Milliseconds for which a reader repeats the fetch of a corrupt batch.
+
+Meanwhile the leader may repair the batch with the copy of another replica."""
 LOGBUS_LOG = WalkPolicy()
-"""What a reader requires of batches from logbus: no gaps between their offsets, and leader epochs
-that never decrease."""
+"""What a reader requires of batches from logbus: no gaps, and leader epochs that never decrease."""
 KAFKA_LOG = WalkPolicy(allows_gaps=True, orders_epochs=False)
-"""What a reader requires of batches from Apache Kafka. Compaction leaves gaps there, and old batch
-formats have no leader epoch."""
+"""What a reader requires of Kafka's batches, which have gaps, and in old formats no epoch."""
 
 
 class Stored(NamedTuple):
-    """The leader on this machine answered with a range of its segment file. Read the batches from
-    the file, with ``walker``."""
+    """The leader on this machine answered with a range of its segment file.
+
+    Read the batches from the file, with ``walker``."""
 
     stored: StoredRange
     walker: BatchWalker
@@ -38,22 +37,24 @@ class Stored(NamedTuple):
 
 class Retry(NamedTuple):
     """The fetch failed for the moment. Fetch again: at once if ``error`` is None, else after a
-    backoff. ``attempt`` is the number of failures in a row before this one."""
+    backoff.
+
+    ``attempt`` is the number of failures in a row before this one."""
 
     error: LogbusError | None
     attempt: int = 0
 
 
 class Corrupt(NamedTuple):
-    """The batch at the position's offset is corrupt. ``FetchPosition.awaits_repair`` says whether
-    to fetch it again, because the leader may repair it with the copy of another replica."""
+    """The batch at the position's offset is corrupt.
+
+    ``FetchPosition.awaits_repair`` says whether to fetch it again: the leader may repair it."""
 
     error: CorruptMessageError
 
 
 class Failed(NamedTuple):
-    """The fetch failed, and to retry it is useless. ``error`` names the partition and the
-    offset."""
+    """The fetch failed, and a retry is useless. ``error`` names partition and offset."""
 
     error: LogbusError
 
@@ -64,10 +65,9 @@ Evaluation = WalkResult | Stored | Retry | Corrupt | Failed
 class FetchPosition:
     """The next offset to fetch of one partition, with the state that its fetches need.
 
-    ``policy`` contains the leader epoch of the last request. ``failures`` counts failures in a row.
-    ``repair_until_ms`` is 0 unless the batch at ``offset`` is corrupt. It is then the time until
-    which the reader waits for a repair, and its fetches make the leader check CRCs.
-    """
+    ``policy`` has the leader epoch of the last request. ``failures`` counts failures in a row. If
+    the batch at ``offset`` is corrupt, ``repair_until_ms`` is the end of the wait for a repair, in
+    which fetches make the leader check CRCs; else 0."""
 
     __slots__ = (
         "at_boundary",
@@ -96,8 +96,9 @@ class FetchPosition:
         self.seek(offset, last_epoch)
 
     def seek(self, offset: int, last_epoch: int = NO_EPOCH, repair_until_ms: float = 0.0) -> None:
-        """Move to ``offset``. ``last_epoch`` is the leader epoch of the record before ``offset``,
-        if known. ``repair_until_ms`` is set to fetch a corrupt batch again (see the class)."""
+        """Move to ``offset``, with the leader epoch of the record before it, if known.
+
+        ``repair_until_ms`` is set to fetch a corrupt batch again."""
         self.offset = offset
         self.at_boundary = False
         self.lineage.begin(offset, last_epoch)
@@ -105,8 +106,9 @@ class FetchPosition:
         self.repair_until_ms = repair_until_ms
 
     def request(self, leader_epoch: int, max_bytes: int) -> tuple[str, FetchPartition]:
-        """Return the topic id, and the partition's part of a fetch request for at most
-        ``max_bytes``. ``leader_epoch`` is the partition's current leader epoch."""
+        """Return the topic id, and the partition's part of a fetch request.
+
+        ``leader_epoch`` is the partition's current leader epoch."""
         if leader_epoch != self.policy.leader_epoch:
             self.policy = self.policy._replace(leader_epoch=leader_epoch)
         row = FetchPartition(
@@ -119,11 +121,9 @@ class FetchPosition:
         return self.topic_id, row
 
     def evaluate(self, answer: FetchedPartition | LogbusError) -> Evaluation:
-        """Evaluate the answer to the last request: return the fetched batches and advance past
-        them, or return what the caller must do.
+        """Return the fetched batches and advance past them, or return what the caller must do.
 
-        A ``WalkResult`` without batches means that the log has no records at the offset yet.
-        """
+        A ``WalkResult`` without batches means that the log has no records at the offset yet."""
         if isinstance(answer, LogbusError):
             return self._refused(answer)
         if answer.diverging is not None:
@@ -141,25 +141,24 @@ class FetchPosition:
         return walked
 
     def advance(self, walked: WalkResult) -> None:
-        """Move the position past ``walked``: batches that were fetched, or read from a segment
-        file."""
+        """Move the position past batches that were fetched, or read from a segment file."""
         self.lineage.read(walked.batches, self.offset, walked.leader_epoch)
         self.offset = walked.next_offset
         self.at_boundary = not self.policy.allows_gaps
         self._succeed()
 
     def skip_to(self, offset: int) -> None:
-        """Skip the corrupt batch at the position. ``offset`` is the base offset of the next
-        batch."""
+        """Skip the corrupt batch at the position, to the next batch at ``offset``."""
         self.offset = offset
         self.at_boundary = not self.policy.allows_gaps
         self.lineage.forget()
         self._succeed()
 
     def awaits_repair(self, now_ms: float, has_copies: bool) -> bool:
-        """Return whether to fetch the corrupt batch at the position again. It is fetched again for
-        REPAIR_MS if the partition has other replicas (``has_copies``): the leader may repair the
-        batch from one of them, or one of them may become the leader."""
+        """Return whether to fetch the corrupt batch at the position again, for REPAIR_MS.
+
+        It needs other replicas (``has_copies``): the leader may repair the batch from one, or one
+        may lead."""
         # A wrong leader epoch recorded here can make an intact batch seem corrupt, so forget the
         # epochs.
         self.lineage.forget()
@@ -185,9 +184,8 @@ class FetchPosition:
     def _walker(self, answer: FetchedPartition) -> BatchWalker:
         """Return a walker, which splits the bytes of an answer into batches and checks their order.
 
-        It rejects a batch with an earlier leader epoch than the batch before. It does not check the
-        leader epoch that was committed with an offset, because the leader checks that.
-        """
+        It rejects a batch with an earlier leader epoch than the one before. The epoch that was
+        committed with an offset is checked by the leader."""
         policy, aborted = self.policy, answer.aborted_transactions
         if aborted:
             policy = policy._replace(aborted=aborted)
@@ -207,8 +205,9 @@ class FetchPosition:
         return Retry(error, self.failures - 1)
 
     def _diverged(self, diverging: OffsetAndEpoch) -> Evaluation:
-        """Handle the leader's report that its log differs from the records read here. ``diverging``
-        is the end offset of the last leader epoch that both share."""
+        """Handle the leader's report that its log differs from the records read here.
+
+        ``diverging`` is the end offset of the last leader epoch that both share."""
         at = self.lineage.cut(diverging, self.offset, self.policy.leader_epoch)
         if at is None:
             self.lineage.forget()

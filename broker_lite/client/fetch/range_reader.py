@@ -2,10 +2,9 @@
 
 The same range always yields the same rows in the same order. After a leader change, the reader
 fetches from the new leader. It raises an error if records of the range were deleted or truncated,
-or if the topic was recreated. The calling thread makes the first fetch. If the range needs more, a
+or the topic was recreated. The calling thread makes the first fetch; if the range needs more, a
 thread fetches ahead into a bounded queue while the caller decodes. Connections come from the
-process's pool.
-"""
+process's pool."""
 
 from __future__ import annotations
 
@@ -68,9 +67,9 @@ TIMEOUT_MS = 120_000
 REQUEST_TIMEOUT_MS = 30_000
 """Milliseconds without a response after which the reader retries a fetch, by default."""
 WAIT_MS = 500
-"""Milliseconds for which the leader may wait for records before it answers a fetch. The leader has
-all records of the range already, unless it became leader a moment ago and its high watermark lags.
-"""
+"""Milliseconds for which the leader may wait for records before it answers a fetch.
+
+It has all records of the range, unless it has just become leader and its high watermark lags."""
 
 FetchedBatch = Slice
 OnSkipped = Callable[[TopicPartition, int, int], None]
@@ -99,23 +98,21 @@ def read_range(
 ) -> Iterator[FetchedBatch]:
     """Yield the rows with ``start <= offset < end`` of one partition, batch by batch.
 
-    ``leader`` is the partition's leader, if the caller knows it; without it, the reader requests
-    metadata first. The reader buffers at most ``depth + 1`` responses of ``fetch_bytes`` each. With
-    ``on_corrupt="skip"``, it skips a corrupt batch and calls ``on_skipped(partition, first offset,
-    next offset)``.
+    ``leader`` is the partition's leader, if known; otherwise metadata is requested first. At most
+    ``depth + 1`` responses of ``fetch_bytes`` each are buffered. With ``on_corrupt="skip"``, a
+    corrupt batch is skipped and reported: ``on_skipped(partition, first offset, next offset)``.
 
-    With ``local_reads``, if the leader is on this machine, the calling thread reads the leader's
-    segment files. It fetches over the network if that fails. ``reads_once`` keeps these file reads
-    out of the page cache.
+    With ``local_reads``, the calling thread reads the segment files of a leader on this machine,
+    or, if that fails, fetches over the network. ``reads_once`` keeps these reads out of the page
+    cache.
 
-    ``start_epoch`` is the leader epoch at the time when ``start`` was the log's end, if known. With
+    ``start_epoch`` is the leader epoch at the time when ``start`` was the log's end, if known. By
     it, the leader detects that the log was truncated below ``start`` and has grown again since.
 
     Raises OffsetOutOfRangeError with the log's start and end, its subclass LogTruncatedError (the
     log lost records below the next offset), UnknownTopicIdError (the topic was deleted or
     recreated), CorruptMessageError, or the last error after ``timeout_ms`` of retries. A request
-    without a response is retried after ``request_timeout_ms``.
-    """
+    without a response is retried after ``request_timeout_ms``."""
     if on_corrupt not in ("fail", "skip"):
         raise InvalidConfigError(f"on.corrupt={on_corrupt!r}: give fail or skip")
     check_offsets({tp: start})
@@ -191,16 +188,17 @@ def _batches(session: _RangeSession, end: int, depth: int) -> Generator[list[Ite
 
 
 def _below(items: list[Item], end: int) -> list[Item]:
-    """Return ``items`` without the batches that begin at or after ``end``. A corrupt batch among
-    them would otherwise fail the read of this range."""
+    """Return ``items`` without the batches from ``end`` on, of which a corrupt one would fail the
+    read."""
     while items and isinstance(items[-1], LogBatch) and items[-1].header.base_offset >= end:
         items.pop()
     return items
 
 
 class _Prefetcher:
-    """A thread that fetches the next batches of a range while the caller decodes earlier ones. Its
-    queue holds the batches of at most ``depth`` responses."""
+    """A thread that fetches the next batches of a range while the caller decodes earlier ones.
+
+    Its queue holds the batches of at most ``depth`` responses."""
 
     def __init__(self, session: _RangeSession, end: int, depth: int) -> None:
         self._session = session
@@ -275,8 +273,8 @@ class _RangeSession:
         self.tp = position.tp
         self.skips_corrupt = options.skips_corrupt
         self.reads_files = False
-        """Whether the last batches were read from the leader's files on this machine. Such reads
-        are fast and need no prefetch thread."""
+        """Whether the last batches came from the leader's files here, which needs no prefetch
+        thread."""
         self._options = options
         pool = self._pool = options.pool
         self._cluster = Cluster(
@@ -293,15 +291,16 @@ class _RangeSession:
         self._interrupted = False
 
     def may_be_intact_elsewhere(self, offset: int) -> bool:
-        """Return whether to fetch the corrupt batch at ``offset`` again. It is fetched again once,
-        if it was read from a local file or the partition has other replicas."""
+        """Return whether to fetch the corrupt batch at ``offset`` again, which is done once.
+
+        It must have been read from a local file, or the partition must have other replicas."""
         if self._retried_at == offset:
             return False
         return self._in_place.was_read(self.tp) or self._has_copies()
 
     def repair(self, offset: int) -> _RangeSession:
-        """Return a new session that begins at ``offset``, and whose fetches make the leader verify
-        the batch there, and repair it if it is corrupt."""
+        """Return a new session from ``offset`` on, whose fetches make the leader verify and
+        repair."""
         position = FetchPosition(self.tp, self.position.topic_id)
         position.seek(offset, repair_until_ms=monotonic_ms() + REPAIR_MS)
         other = _RangeSession(position, self._options, self._leader, self._leader_epoch)
@@ -309,8 +308,9 @@ class _RangeSession:
         return other
 
     def fetch(self) -> list[Item]:
-        """Return the next batches, at least one, and advance past them. A ``Skipped`` takes the
-        place of corrupt batches that the reader skips."""
+        """Return the next batches, at least one, and advance past them.
+
+        A ``Skipped`` takes the place of corrupt batches that the reader skips."""
         position, options = self.position, self._options
         deadline_ms = monotonic_ms() + options.timeout_ms
         while True:
@@ -380,8 +380,9 @@ class _RangeSession:
         return self._cluster.view.has_copies(self.tp)
 
     def _pause(self, error: LogbusError, attempt: int, deadline_ms: float) -> None:
-        """Wait for the backoff of ``attempt``, and look up the leader again. If the deadline has
-        passed, raise ``error``."""
+        """Wait for the backoff of ``attempt``, and look up the leader again.
+
+        If the deadline has passed, raise ``error``."""
         if self._interrupted:
             raise error
         pause_ms = backoff_ms(attempt)
@@ -392,8 +393,9 @@ class _RangeSession:
             self._find_leader()
 
     def _skip(self, deadline_ms: float) -> Skipped:
-        """Skip the batch at the position, whose header is corrupt. The leader reads the offset of
-        the next batch from its offset index."""
+        """Skip the batch at the position, whose header is corrupt.
+
+        The leader reads the offset of the next batch from its offset index."""
         position, offset = self.position, self.position.offset
         operation = requests.offsets_for_bytes(
             self._cluster,
@@ -408,8 +410,7 @@ class _RangeSession:
         return Skipped(offset, next_offset)
 
     def _with_bounds(self, error: LogbusError, deadline_ms: float) -> LogbusError:
-        """Return ``error``. If it says that the offset is outside the log, add the log's start and
-        end offsets to its message."""
+        """Return ``error``, for an offset outside the log with the log's start and end offsets."""
         if not isinstance(error, OffsetOutOfRangeError) or isinstance(error, LogTruncatedError):
             return error
         ends = []

@@ -1,9 +1,8 @@
 """Read small offset ranges of many partitions with one fetch from each leader, for Spark's tasks.
 
-A thousand ranges would take seconds with ``read_range``, which makes a round trip for each. If the
-common fetch does not return a range completely, the caller reads this range with ``read_range``.
-Any thread may call this module.
-"""
+A thousand ranges would take seconds with ``read_range``, which makes a round trip for each. The
+caller reads a range with ``read_range`` if the common fetch does not return it completely. Any
+thread may call this module."""
 
 from __future__ import annotations
 
@@ -23,8 +22,9 @@ from broker_lite.wire.fetch import FetchedPartition, FetchPartition
 
 
 class SmallRange(NamedTuple):
-    """The offsets ``start`` to ``end`` (exclusive) of a partition, and the leader to fetch them
-    from. ``read_range`` explains ``start_epoch``."""
+    """The offsets ``start`` to ``end`` (exclusive) of a partition, and its leader.
+
+    ``read_range`` explains ``start_epoch``."""
 
     tp: TopicPartition
     topic_id: str
@@ -43,12 +43,11 @@ def read_small_ranges(
     isolation: str,
     request_timeout_ms: float,
 ) -> Iterator[list[FetchedBatch] | None]:
-    """Yield the rows of each range, in the order of ``ranges``, decoded on demand. Yield None for a
-    range that was not fetched completely, or whose batches are corrupt.
+    """Yield the rows of each range, in the order of ``ranges``, decoded on demand.
 
-    The fetch requests at most ``fetch_bytes`` from each leader. ``ranges`` may contain each
-    partition only once.
-    """
+    Yield None for a range that was not fetched completely, or whose batches are corrupt. At most
+    ``fetch_bytes`` are requested from each leader. ``ranges`` may contain each partition only
+    once."""
     by_leader: dict[Endpoint, list[SmallRange]] = {}
     for item in ranges:
         by_leader.setdefault(item.leader, []).append(item)

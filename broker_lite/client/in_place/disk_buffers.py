@@ -1,9 +1,8 @@
 """A pool of aligned buffers for direct disk reads (O_DIRECT), on huge pages where available.
 
 For a direct read, the kernel handles each page of the buffer: 512 pages of 4 KB for 2 MB, or one
-huge page. With huge pages such a read takes a third of the processor time, or half on the disk of a
-virtual machine. The pool reuses a buffer when the last view of it is released, on any thread.
-"""
+huge page, which takes a third of the processor time, or half on the disk of a virtual machine. The
+pool reuses a buffer when the last view of it is released, on any thread."""
 
 from __future__ import annotations
 
@@ -16,25 +15,21 @@ from typing import NamedTuple
 import numpy as np
 
 HUGE_BYTES = 2 << 20
-"""Bytes of a huge page on most processors. In each buffer, the disk's data begin at an address that
-is a multiple of this size."""
+"""Bytes of a huge page on most processors. The disk's data in a buffer is aligned to it."""
 KEPT_MAX = 8
-"""Maximum number of buffers that the pool keeps. Two readers need this many, for the reads in
-flight and the batches that they decode."""
+"""Maximum number of kept buffers: two readers need so many, for reads and decoded batches."""
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", -1)
 
 
 class DiskBuffer(NamedTuple):
-    """A buffer of the pool. The disk's data go to index ``begin`` and after it. The reader may put
-    other bytes before ``begin``."""
+    """A buffer of the pool. The disk's data go to ``begin`` and after; the rest is the reader's."""
 
     memory: mmap.mmap
     begin: int
 
     @property
     def is_free(self) -> bool:
-        """Return whether no view of the buffer exists any more. The check uses that Python refuses
-        to resize a buffer that has views."""
+        """Whether no view of the buffer exists: Python then allows to resize it."""
         try:
             self.memory.resize(len(self.memory))
         except BufferError:
@@ -48,16 +43,14 @@ class DiskBuffers:
     def __init__(self, kept_max: int = KEPT_MAX) -> None:
         self._kept_max = kept_max
         self._buffers: list[DiskBuffer] = []
-        """The buffers that the pool keeps, the least recently used first."""
+        """The kept buffers, the least recently used first."""
         self._lock = threading.Lock()
 
     def take(self, front: int, size: int) -> tuple[memoryview, int]:
-        """Return a free or new buffer, and the aligned index in it from which on ``size`` bytes can
-        be read from the disk.
+        """Return a buffer, and the aligned index from which on ``size`` bytes can be read into it.
 
-        At least ``front`` bytes precede this index. The buffer's content is arbitrary. The pool
-        reuses the buffer only after the caller has released all views of it.
-        """
+        At least ``front`` bytes precede the index. The content is arbitrary. The buffer is reused
+        only after the caller has released all views of it."""
         with self._lock:
             buffers = self._buffers
             for place in range(len(buffers) - 1, -1, -1):
@@ -77,8 +70,7 @@ class DiskBuffers:
         self._lock = threading.Lock()
 
     def _has_space(self) -> bool:
-        """Return whether the pool may keep one more buffer. If it is full, first drop the free
-        buffer that was used least recently."""
+        """Return whether one more buffer may be kept, after dropping the oldest free one."""
         if len(self._buffers) < self._kept_max:
             return True
         for place, buffer in enumerate(self._buffers):

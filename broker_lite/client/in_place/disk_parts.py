@@ -1,11 +1,9 @@
-"""``DiskParts``: reads a range of a file in large parts with direct I/O (O_DIRECT), ahead of the
-reader.
+"""``DiskParts``: reads a range of a file ahead of the reader, in large parts with direct I/O.
 
-The disk writes a part straight into the buffer from which its batches are decoded: without a copy,
-and without using the page cache. Threads that all readers of the process share wait for the disk.
-Parts that are already in the page cache are not read ahead; the caller reads them from the cache.
-All errors are OSError. Only one thread may use an object.
-"""
+With O_DIRECT, the disk writes a part straight into the buffer from which its batches are decoded,
+without a copy and the page cache. Threads that all readers of the process share wait for the disk.
+Parts in the page cache are not read ahead; the caller reads them from there. All errors are
+OSError. Only one thread may use an object."""
 
 from __future__ import annotations
 
@@ -19,32 +17,30 @@ from broker_lite.client.in_place.disk_buffers import disk_buffers
 from broker_lite.client.transport.received_buffers import received_buffers
 
 FIRST_BYTES = 2 << 20
-"""Size of the first part. It is small, because the reader waits for it."""
+"""Size of the first part, which is small because the reader waits for it."""
 PART_BYTES = 8 << 20
-"""Size of each later part. It is large, because a batch that crosses the end of a part must be
-copied."""
+"""Size of each later part, which is large: a batch that crosses a part's end must be copied."""
 PARTS_AHEAD = 2
 """Number of parts that are read ahead, so that the disk stays busy while batches are decoded."""
 THREADS = 8
 """Number of threads that wait for the disk, for all readers of a process together."""
 FRONT_BYTES = 4 << 20
-"""Free space in a buffer before a part. If the previous part ended within a batch, the beginning of
-the batch is copied there. Unused pages take no memory."""
+"""Free space in a buffer before a part, for the beginning of a batch from the previous part.
+
+Unused pages take no memory."""
 ALIGNED_BYTES = max(4096, os.sysconf("SC_PAGE_SIZE"))
 """Alignment of file positions, sizes and buffers that direct I/O on any disk accepts."""
 DIRECT = getattr(os, "O_DIRECT", 0)
 """The flag with which a file is opened for direct I/O; 0 if the system does not support it."""
 NOWAIT = getattr(os, "RWF_NOWAIT", 0)
-"""The flag for a read that returns only bytes in the page cache; 0 if the system has no such
-flag."""
+"""The flag for a read of bytes in the page cache only; 0 if the system has none."""
 
 
 def is_in_memory(fd: int, position: int) -> bool:
-    """Return whether the byte at ``position`` of a file is in the page cache. Return True if the
-    system cannot tell.
+    """Return whether a byte of a file is in the page cache; True if the system cannot tell.
 
-    As a side effect, the system may start to read the byte's page into the cache.
-    """
+    True makes the caller read through the page cache, which always works. The system may start to
+    read the byte's page into the cache."""
     try:
         return not NOWAIT or os.preadv(fd, [bytearray(1)], position, NOWAIT) != 0
     except BlockingIOError:
@@ -54,12 +50,9 @@ def is_in_memory(fd: int, position: int) -> bool:
 
 
 class _Part(NamedTuple):
-    """A direct read of ``size`` bytes from file position ``at`` into ``buffer[begin:]``, in flight
-    or done.
+    """A direct read of ``size`` bytes at ``at`` into ``buffer[begin:]``, in flight or done.
 
-    ``probed`` says that ``is_in_memory`` was called for ``at``, and may have brought the first page
-    into the page cache.
-    """
+    ``probed`` says that ``is_in_memory`` may have brought its first page into the page cache."""
 
     at: int
     size: int
@@ -72,12 +65,10 @@ class _Part(NamedTuple):
 class DiskParts:
     """Reads a file from ``position`` to ``end`` in parts, with direct I/O.
 
-    The first part is read even if it is in the page cache. A later part is read ahead only if its
-    first page is not cached. ``cached_fd`` and ``direct_fd`` are descriptors of the file, opened
-    without and with ``DIRECT``. The caller closes the first, this object the second. ``probed``
-    says that ``is_in_memory`` was called for ``position``, and may have brought its page into the
-    page cache. ``close`` then removes the page.
-    """
+    The first part is read even if it is in the page cache; a later one is read ahead only if its
+    first page is not. ``cached_fd`` and ``direct_fd`` are descriptors of the file, without and with
+    ``DIRECT``; the caller closes the first, this object the second. ``probed`` says that
+    ``is_in_memory`` may have cached the page of ``position``, which ``close`` then removes."""
 
     def __init__(
         self, cached_fd: int, direct_fd: int, position: int, end: int, *, probed: bool = True
@@ -90,24 +81,20 @@ class DiskParts:
         self._next = position - self._before
         self._parts: deque[_Part] = deque()
         self._probed: list[int] = []
-        """File positions of pages that ``is_in_memory`` may have brought into the page cache.
-        ``close`` removes them from it."""
+        """Positions of pages that ``is_in_memory`` may have cached; ``close`` removes them."""
         self._begin(FIRST_BYTES, probed=probed)
         self._read_ahead()
 
     @property
     def is_under_way(self) -> bool:
-        """Return whether a part is read ahead. If not, the range has ended, or the next page is in
-        the page cache."""
+        """Whether a part is read ahead; if not, the range has ended or the next page is cached."""
         return bool(self._parts)
 
     def take(self, rest: memoryview) -> memoryview:
-        """Return the next part, preceded by ``rest`` in the same buffer. ``rest`` has the bytes at
-        the end of the previous part that the caller has not decoded.
+        """Return the next part, preceded by ``rest`` in the same buffer.
 
-        The part is read even if it is in the page cache. At the end of the file or range, return
-        only ``rest``.
-        """
+        ``rest`` has the previous part's last bytes, which the caller has not decoded. At the end of
+        the file or range, return only ``rest``."""
         if not self._parts and self._next < self._end:
             self._begin(PART_BYTES, probed=False)
         if not self._parts:
@@ -151,15 +138,13 @@ class DiskParts:
         self._next += size
 
     def _drop(self) -> None:
-        """Cancel the reads that have not started, and wait for the others, which are writing into
-        their buffers."""
+        """Cancel the reads that have not started, and wait for the others."""
         begun = [part.done for part in self._parts if not part.done.cancel()]
         self._parts.clear()
         concurrent.futures.wait(begun)
 
     def close(self) -> None:
-        """End all reads and close ``direct_fd``. Call this before ``cached_fd`` is closed. A second
-        call does nothing."""
+        """End all reads and close ``direct_fd``, once. Call it before ``cached_fd`` is closed."""
         self._drop()
         for at in self._probed:
             os.posix_fadvise(self._cached_fd, at, ALIGNED_BYTES, os.POSIX_FADV_DONTNEED)
@@ -173,8 +158,7 @@ _pool: tuple[int, ThreadPoolExecutor] | None = None
 
 
 def _threads() -> ThreadPoolExecutor:
-    """Return the threads of this process that wait for the disk. A forked child process creates its
-    own, because threads do not survive a fork."""
+    """Return the threads of this process that wait for the disk; a forked child creates its own."""
     global _pool
     if _pool is None or _pool[0] != os.getpid():
         _pool = os.getpid(), ThreadPoolExecutor(THREADS, "logbus-disk")

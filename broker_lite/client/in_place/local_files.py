@@ -1,12 +1,10 @@
 """``LocalRange``: reads records from a segment file of a broker on the same machine.
 
 A broker may answer a fetch from its own machine (``machine_id``) with a position in its segment
-file instead of records. A reader with permission to open the file reads it directly. The bytes are
-copied once (the file is not memory-mapped), and then split into batches and checked like bytes from
-the network. If the broker truncated or rewrote the file meanwhile, the bytes look corrupt, and the
-caller fetches the records from the broker. All errors are OSError. Only one thread may use an
-object.
-"""
+file. A reader that may open the file reads it directly. The bytes are copied once (the file is not
+memory-mapped), then split and checked like bytes from the network. If the broker truncated or
+rewrote the file meanwhile, they look corrupt, and the caller fetches the records from the broker.
+All errors are OSError. Only one thread may use an object."""
 
 from __future__ import annotations
 
@@ -23,15 +21,15 @@ from broker_lite.record.walker import BatchWalker
 from broker_lite.wire.fetch import StoredRange
 
 FILE_BYTES = 64 << 20
-"""Maximum bytes of the file range that a reader requests with one fetch. After the range, the
-reader fetches again, and the broker answers with records that have arrived since."""
+"""Maximum bytes of the file range that a reader requests with one fetch.
+
+Then it fetches again, and the broker answers with records that have arrived since."""
 READ_BYTES = 1 << 20
 """Approximate bytes of one read, small enough for the processor's cache."""
 AHEAD_BYTES = 8 << 20
 """Bytes that the kernel reads ahead for the reader if the file is not in the page cache."""
 _AHEAD_STEP = 128 << 10
-"""Bytes of one call that asks the kernel to read ahead. By default the kernel ignores larger
-requests."""
+"""Bytes of one call that asks the kernel to read ahead; it ignores larger requests by default."""
 PASSING_BYTES_MAX = 4 << 20
 """Batches larger than this (bytes) are not read with direct I/O, but through the page cache."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -39,18 +37,14 @@ _NOTHING = memoryview(b"")
 
 
 class LocalRange:
-    """Reads a range of a broker's segment file, batch by batch. Raises OSError if the file cannot
-    be opened.
+    """Reads a range of a broker's segment file, batch by batch. Raises OSError if it cannot be
+    opened.
 
-    With ``reads_once``, bytes that are read from the disk do not stay in the page cache. A reader
-    of a long backlog then needs a few MB of memory and evicts no pages of other readers. Pages that
-    were cached before stay cached. The disadvantage: if several readers read the same backlog, each
-    reads it from the disk.
-
-    ``reads_once`` uses direct I/O (``DiskParts``). On systems without O_DIRECT, the pages are
-    removed from the page cache after the read, in stretches of ``AHEAD_BYTES``. Pages of such a
-    stretch that were cached before are then removed too.
-    """
+    With ``reads_once``, bytes read from the disk do not stay in the page cache, so that a reader of
+    a long backlog evicts no pages of other readers; pages that were cached before stay. Several
+    readers of the same backlog then each read it from the disk. It uses direct I/O (``DiskParts``).
+    Without O_DIRECT, pages are removed from the cache after the read, in stretches of
+    ``AHEAD_BYTES``, also those that were cached before."""
 
     def __init__(
         self,
@@ -68,14 +62,13 @@ class LocalRange:
         self._batch_bytes = 0
         self._reads_once = reads_once
         self._brought: list[tuple[int, int]] = []
-        """Ranges of the file that this reader has brought into the page cache, and must remove from
-        it after it has read them."""
+        """Ranges that this reader brought into the page cache, to be removed after they are
+        read."""
         self._stored = stored
         self._may_pass_cache = reads_once and DIRECT != 0
         self._parts: DiskParts | None = None
         self._rest = _NOTHING
-        """The bytes at the end of the last part that are not decoded yet: the beginning of a
-        batch."""
+        """The last part's undecoded bytes: the beginning of a batch."""
         self._fd = _open(stored)
         if self._may_pass_cache:
             # ``is_in_memory`` should bring no more pages into the page cache than the one it tests.
@@ -83,15 +76,13 @@ class LocalRange:
 
     @property
     def is_read(self) -> bool:
-        """Return whether ``read`` has returned the whole range."""
+        """Whether ``read`` has returned the whole range."""
         return self._position >= self._end
 
     def read(self) -> WalkResult:
         """Return the next whole batches of the range.
 
-        The result has no batch if the bytes are corrupt (``damage``), or if the file ends before
-        the range.
-        """
+        There is none if the bytes are corrupt (``damage``) or the file ends before the range."""
         if self._passes_cache():
             walked = self._read_parts()
             if walked is not None:
@@ -119,12 +110,10 @@ class LocalRange:
         return size
 
     def _passes_cache(self) -> bool:
-        """Return whether to read the next batches with direct I/O, because some of their bytes are
-        not in the page cache.
+        """Return whether to read the next batches with direct I/O: not all are in the page cache.
 
-        Test also the last byte to read. The first bytes of a range are often cached, because the
-        broker has read them to find the start of the range.
-        """
+        The last byte to read is tested too, because the broker has often just read the first ones,
+        to find the start of the range."""
         if self._parts is None and self._may_pass_cache:
             last = min(self._position + READ_BYTES, self._end) - 1
             begins = is_in_memory(self._fd, self._position)
@@ -152,9 +141,8 @@ class LocalRange:
     def _read_parts(self) -> WalkResult | None:
         """Return the next batches, read with direct I/O.
 
-        After a read error, or if the next batch is too large, return None, and read through the
-        page cache from then on.
-        """
+        After a read error, or before a too large batch, return None and use the page cache from
+        then on."""
         assert self._parts is not None
         data = self._rest
         while True:
@@ -195,8 +183,9 @@ class LocalRange:
         return buffer[:done]
 
     def _read_into(self, buffer: memoryview, position: int) -> int:
-        """Read bytes at ``position`` into ``buffer``, and return their number. If not all are in
-        the page cache, make the kernel read ahead, and wait for the disk."""
+        """Read bytes at ``position`` into ``buffer``, and return their number.
+
+        If not all are in the page cache, make the kernel read ahead, and wait for the disk."""
         try:
             count = os.preadv(self._fd, [buffer], position, NOWAIT)
         except OSError as error:
@@ -218,8 +207,7 @@ class LocalRange:
         self._ahead_until = max(start, stop)
 
     def _drop_cached(self, until: int) -> None:
-        """Remove from the page cache the ranges that this reader brought into it and that end
-        before ``until``."""
+        """Remove ranges before ``until`` that this reader cached from the page cache."""
         while self._brought and self._brought[0][1] <= until:
             start, stop = self._brought.pop(0)
             start -= start % _PAGE_BYTES
@@ -236,8 +224,9 @@ class LocalRange:
 
 
 def _open(stored: StoredRange, how: int = 0) -> int:
-    """Open the broker's segment file, and return the descriptor. Raises OSError if the path names
-    another file by now: its device or inode differs from the broker's answer."""
+    """Open the broker's segment file, and return the descriptor.
+
+    Raises OSError if the path names another file by now, by device and inode."""
     flags = how | os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(stored.path, flags)
     status = os.fstat(fd)

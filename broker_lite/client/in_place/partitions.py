@@ -1,9 +1,8 @@
 """``InPlace``: the partitions that a reader reads from the files of a broker on this machine.
 
-``FetchEngine`` and ``read_range`` ask it whether a fetch may allow the broker to answer with a
-range of its segment file instead of records. They then read the range batch by batch, on their own
-thread. If a file is unreadable or corrupt, the partition is fetched from the broker from then on.
-"""
+``FetchEngine`` and ``read_range`` ask it whether the broker may answer a fetch with a range of its
+segment file, and read the range batch by batch, on their own thread. If a file is unreadable or
+corrupt, the partition is fetched from the broker from then on."""
 
 from __future__ import annotations
 
@@ -18,23 +17,22 @@ from broker_lite.wire.fetch import StoredRange
 
 AHEAD_BYTES = 4 << 20
 """Bytes of a partition that the engine's thread reads from a file ahead of the reader's thread.
-These bytes are about two batches: enough that neither thread waits for the other, and few enough
-that they are still in the processor's cache when the reader verifies them."""
+
+About two batches: neither thread waits, and they are still in the processor's cache when
+verified."""
 OPEN_MAX = 64
-"""Maximum number of files that a consumer has open. It fetches other partitions over the network.
-"""
+"""Maximum number of open files of a consumer; it fetches other partitions over the network."""
 LOCAL_BYTES_MIN = 256 << 10
-"""If a fetch may return fewer bytes of a partition than this, the reader uses no local reads."""
+"""With a smaller fetch limit of a partition (bytes), the reader uses no local reads."""
 RANGE_BYTES_MIN = 4 << 20
-"""A fetch requests a file range of at least this many bytes for each of its partitions."""
+"""Minimum bytes of the file range that a fetch requests for each of its partitions."""
 
 
 class InPlace:
     """The file ranges that one reader has open, by partition.
 
-    ``is_here(endpoint, lane)`` returns whether this connection leads to a broker on this machine.
-    With ``reads_once``, the bytes read do not stay in the page cache.
-    """
+    ``is_here(endpoint, lane)`` tells whether this connection leads to a broker on this machine.
+    With ``reads_once``, the bytes read do not stay in the page cache."""
 
     def __init__(
         self, is_here: Callable[[Endpoint, str], bool], *, reads_once: bool = False
@@ -51,9 +49,10 @@ class InPlace:
     def range_request(
         self, endpoint: Endpoint, lane: str, tps: Sequence[TopicPartition]
     ) -> tuple[bytes, int]:
-        """Return the fields of a fetch request that let the broker answer with ranges of its
-        segment files: this machine's id, and the maximum bytes of each partition's range. Return
-        (b"", 0), with which the broker sends records, if local reads are not possible."""
+        """Return the fields of a fetch request that allow ranges of segment files in the answer.
+
+        They are this machine's id and the maximum bytes of each partition's range, or (b"", 0) if
+        local reads are not possible."""
         count = len(tps)
         if (
             not self._refused.isdisjoint(tps)
@@ -66,9 +65,9 @@ class InPlace:
     def lanes(
         self, endpoint: Endpoint, lane: str, tps: list[TopicPartition]
     ) -> list[tuple[str, list[TopicPartition]]]:
-        """Split the partitions of a fetch by connection (lane). If some cannot be read from local
-        files, fetch these on a connection of their own, so that the others can still be read from
-        files."""
+        """Split the partitions of a fetch by connection (lane), if not all can be read from files.
+
+        The others so can still be read from files."""
         sent = [tp for tp in tps if tp in self._refused]
         is_mixed = lane == "fetch" and 0 < len(sent) < len(tps)
         if not is_mixed or not self._is_here(endpoint, lane):
@@ -76,8 +75,9 @@ class InPlace:
         return [(lane, [tp for tp in tps if tp not in sent]), ("sent", sent)]
 
     def open(self, tp: TopicPartition, stored: StoredRange, walker: BatchWalker) -> None:
-        """Open the file range ``stored`` with which the leader answered. ``walker`` splits its
-        bytes into batches; it starts at the reader's offset."""
+        """Open the file range ``stored`` of the leader's answer.
+
+        ``walker`` splits its bytes into batches, from the reader's offset on."""
         self.close(tp)
         try:
             self._open[tp] = LocalRange(stored, walker, tp, reads_once=self._reads_once)
@@ -85,8 +85,8 @@ class InPlace:
             self._refused.add(tp)
 
     def read(self, tp: TopicPartition) -> WalkResult | None:
-        """Return the next batches of the file range that is open for a partition. Return None if
-        the range has no more batches or is unreadable."""
+        """Return the next batches of a partition's open range; None at its end or if it is
+        unreadable."""
         file = self._open[tp]
         try:
             walked = file.read()
@@ -102,9 +102,10 @@ class InPlace:
         return walked
 
     def was_read(self, tp: TopicPartition) -> bool:
-        """Return whether batches of the partition were read from a file. The broker may have
-        changed the file during the read, so a batch that looks corrupt may be intact when it is
-        fetched. Any thread may call this."""
+        """Return whether batches of the partition were read from a file. On any thread.
+
+        The broker may have changed the file during the read, so a batch that looks corrupt may be
+        intact when it is fetched."""
         return tp in self._was_read
 
     def refuse(self, tp: TopicPartition) -> None:
@@ -113,7 +114,7 @@ class InPlace:
         self._refused.add(tp)
 
     def close(self, tp: TopicPartition) -> None:
-        """Close the partition's file range, if one is open."""
+        """Close the partition's open file range, if any."""
         file = self._open.pop(tp, None)
         if file is not None:
             file.close()

@@ -1,10 +1,9 @@
 """The assignment algorithms of a group leader: ``range``, ``sticky``, ``cooperative-sticky``.
 
 Names and subscription metadata are Kafka's, so the members of a group may use any Kafka client.
-Both sticky assignors leave a partition with its present owner, unless it must move to balance the
-members' shares (KIP-54). With ``cooperative-sticky``, a partition that moves is first assigned to
-no member. Its owner releases it, and a second rebalance assigns it to the new owner (KIP-429).
-"""
+Both sticky assignors move a partition only to balance the members' shares (KIP-54). With
+``cooperative-sticky``, a partition that moves is first assigned to no member; its owner releases
+it, and a second rebalance assigns it to the new owner (KIP-429)."""
 
 from __future__ import annotations
 
@@ -31,15 +30,17 @@ ASSIGNORS = (RANGE, STICKY, COOPERATIVE_STICKY)
 COOPERATIVE = (COOPERATIVE_STICKY,)
 
 EAGER_VERSION = 1
-"""The version of the subscription metadata that members send with range and sticky. It has no field
-for owned partitions, and every client can read it."""
+"""Version of the subscription metadata of range and sticky, which every client can read.
+
+It has no field for owned partitions."""
 
 Shares = dict[str, list[TopicPartition]]
 
 
 class Candidate(NamedTuple):
-    """A group member as an assignor sees it. ``topics`` are its subscription. ``owned`` has the
-    partitions that it reports to have owned in ``generation``."""
+    """A group member as an assignor sees it, with the topics of its subscription.
+
+    ``owned`` are the partitions that it reports to have owned in ``generation``."""
 
     member_id: str
     instance_id: str | None
@@ -49,8 +50,9 @@ class Candidate(NamedTuple):
 
     @property
     def place(self) -> tuple[bool, str]:
-        """Return the key by which members are sorted before the assignment. Static members come
-        first, sorted by instance id, which stays the same after a restart."""
+        """The key by which members are sorted before the assignment.
+
+        Static members come first, by instance id, which stays the same after a restart."""
         return self.instance_id is None, self.instance_id or self.member_id
 
 
@@ -68,8 +70,7 @@ def metadata(
 
 
 def candidate(name: str, row: JoinedMember) -> Candidate:
-    """Decode the subscription metadata that a member sent for the assignor ``name``. Raises
-    ProtocolError."""
+    """Decode a member's subscription metadata for the assignor ``name``. Raises ProtocolError."""
     said = decode_member(row.metadata)
     owned, generation = said.owned, said.generation
     if name == STICKY:
@@ -82,12 +83,11 @@ def candidate(name: str, row: JoinedMember) -> Candidate:
 def candidates(
     name: str, rows: Iterable[JoinedMember]
 ) -> tuple[list[Candidate], dict[str, ProtocolError]]:
-    """Decode the subscription metadata of all members. Return the candidates, and the errors by
-    member id.
+    """Decode the subscription metadata of all members. Return the candidates, and errors by member
+    id.
 
-    A member whose metadata is unreadable counts as a member without topics. If the group leader
-    failed instead, the next leader would fail too, until the group had no members.
-    """
+    A member with unreadable metadata counts as one without topics. If the group leader failed
+    instead, the next leader would fail too, until the group had no members."""
     decoded, unread = [], {}
     for row in rows:
         try:
@@ -99,7 +99,8 @@ def candidates(
 
 
 def assign(name: str, candidates: Iterable[Candidate], counts: Mapping[str, int]) -> Shares:
-    """Run the assignor ``name``. Return the partitions to assign to each member, by member id.
+    """Run the assignor ``name``. Return each member's partitions, by member id.
+
     ``counts`` has the number of partitions of each existing topic."""
     ordered = sorted(candidates, key=lambda each: each.place)
     if name == RANGE:
@@ -111,8 +112,9 @@ def assign(name: str, candidates: Iterable[Candidate], counts: Mapping[str, int]
 
 
 def by_range(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Shares:
-    """Assign each topic's partitions to its subscribers in consecutive ranges of equal size. If
-    they do not divide evenly, the first subscribers get one more."""
+    """Assign each topic's partitions to its subscribers in consecutive ranges of equal size.
+
+    If they do not divide evenly, the first subscribers get one more."""
     shares: Shares = {each.member_id: [] for each in ordered}
     for topic in sorted(counts):
         subscribers = [each.member_id for each in ordered if topic in each.topics]
@@ -128,8 +130,7 @@ def by_range(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Shares:
 
 
 def by_stickiness(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Shares:
-    """Assign all partitions as evenly as the members' subscriptions allow, and move as few as
-    possible away from their present owners."""
+    """Assign all partitions as evenly as subscriptions allow, and move as few as possible."""
     eligible = {
         topic: tuple(each.member_id for each in ordered if topic in each.topics)
         for topic in sorted(counts)
@@ -158,12 +159,10 @@ def by_stickiness(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Sh
 def _retained_owners(
     ordered: Sequence[Candidate], counts: Mapping[str, int]
 ) -> dict[TopicPartition, str]:
-    """Return the member that owns each partition now. Leave out partitions that do not exist any
-    more, and those whose owner no longer subscribes to their topic.
+    """Return the member that owns each partition now.
 
-    If two members report the same partition, the one with the later generation owns it. With equal
-    generations, neither does.
-    """
+    Partitions that do not exist, or whose owner no longer subscribes, are left out. Of two members
+    that report a partition, the one with the later generation owns it; with equal ones, neither."""
     owner: dict[TopicPartition, tuple[int, str]] = {}
     for each in ordered:
         for tp in each.owned:
@@ -180,8 +179,7 @@ def _retained_owners(
 def _balance(
     owner: dict[TopicPartition, str], eligible: Mapping[str, tuple[str, ...]], loads: _Loads
 ) -> None:
-    """Move partitions, one at a time, from a member to a member that has at least two partitions
-    fewer, until no such pair of members is left."""
+    """Move partitions to a member with at least two fewer, until there is no such pair."""
     moved = True
     while moved:
         moved = False
@@ -195,8 +193,7 @@ def _balance(
 
 
 class _Loads:
-    """Counts the partitions of each member, and finds the member with the fewest partitions among
-    those that may have a topic."""
+    """Counts each member's partitions, and finds the one with the fewest among some members."""
 
     def __init__(self, members: Sequence[str], sets: Iterable[tuple[str, ...]]) -> None:
         self.of = dict.fromkeys(members, 0)
@@ -223,9 +220,8 @@ class _Loads:
 def hold_back(ordered: Sequence[Candidate], shares: Shares) -> None:
     """Remove from each member's share the partitions that another member still owns.
 
-    The owner's share lacks these partitions too, so the owner releases them and joins again. The
-    rebalance that follows assigns them.
-    """
+    The owner's share lacks them too, so the owner releases them and joins again; the rebalance that
+    follows assigns them."""
     owners: dict[TopicPartition, set[str]] = {}
     for each in ordered:
         for tp in each.owned:

@@ -1,13 +1,13 @@
-"""The operations with which a group member looks up starting offsets and commits offsets.
+"""Look up starting offsets and commit offsets, as a group member.
 
 A partition without a committed offset starts where the option ``start`` says. The exception is a
-partition that was added to its topic after the group began to read it: it starts at its earliest
-record, because all its records are new. There are two signs that a partition was added:
+partition that was added to its topic after the group began to read it: all its records are new, so
+it starts at the earliest. There are two signs that a partition was added:
 
 - It did not exist when this member joined the group.
 - When this member joined, the group had committed offsets for partitions of the topic, but only
-  with lower numbers. This sign is used only with automatic commits, which commit every partition.
-"""
+  with lower numbers. This sign is used only with automatic commits, which commit every
+  partition."""
 
 from __future__ import annotations
 
@@ -39,20 +39,21 @@ from broker_lite.model import (
 )
 
 STABLE_WAIT_MS = 1000
-"""Milliseconds for which a member waits for open transactions that contain offsets of the group.
-Afterwards it starts to read the partitions for which no transaction is open."""
+"""Milliseconds for which a member waits for open transactions with offsets of the group.
+
+Then it starts to read the partitions that no open transaction concerns."""
 
 
 @dataclass(slots=True)
 class JoinSnapshot:
-    """What a member knew about topics and committed offsets when it joined its group, to recognise
-    partitions that are added later. ``counts`` has the number of partitions of each topic, and
-    ``ids`` the id of each topic."""
+    """Topics and committed offsets at a member's join, by which it recognises added partitions.
+
+    ``counts`` has the number of partitions of each topic, ``ids`` each topic's id."""
 
     counts: dict[str, int] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
-    """For each topic, the highest number of a partition with a committed offset. It is empty
-    without automatic commits."""
+    """For each topic, the highest partition with a committed offset; empty without automatic
+    commits."""
     ids: dict[str, str] = field(default_factory=dict)
     former: set[str] = field(default_factory=set)
     """Topics that were recreated after the group committed offsets for them."""
@@ -75,9 +76,9 @@ def join_snapshot(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[JoinSnapshot]:
-    """Request metadata and committed offsets, and return the ``JoinSnapshot`` of a member that
-    joins now. ``topics`` is empty if it subscribes to a pattern. Raises
-    UnknownTopicOrPartitionError."""
+    """Return the ``JoinSnapshot`` of a member that joins now.
+
+    ``topics`` is empty if it subscribes to a pattern. Raises UnknownTopicOrPartitionError."""
     if topics:
         view = yield from requests.known_topics(cluster, topics, deadline_ms)
     else:
@@ -99,8 +100,7 @@ def join_snapshot(
 
 
 def _is_same(cluster: Cluster, tp: TopicPartition, row: CommittedOffset) -> bool:
-    """Return whether a committed offset belongs to the present topic, and not to a deleted one of
-    the same name."""
+    """Return whether a committed offset belongs to the present topic, not to a deleted one."""
     return row.topic_id in (NULL_TOPIC_ID, cluster.view.topic_id(tp.topic))
 
 
@@ -113,12 +113,10 @@ def beginnings(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[StartPlan]:
-    """Return the offsets at which a group member starts to read the partitions ``tps``, as
-    ``starting.begin`` does.
+    """Return the starting offsets of a group member's partitions, as ``starting.begin`` does.
 
-    The result leaves out partitions that no broker knows yet. With ``read_committed``, it also
-    leaves out partitions whose committed offset an open transaction may still change (KIP-447).
-    """
+    Partitions that no broker knows yet are left out; with ``read_committed`` also those whose
+    committed offset an open transaction may still change (KIP-447)."""
     partitions = sorted(tps)
     if config.start != "earliest":
         # The client's metadata may still be those of a deleted topic with the same name, so refresh
@@ -149,17 +147,16 @@ def beginnings(
 
 
 class CommittingMember(Protocol):
-    """The group member on whose behalf ``commit`` commits. A rebalance may change its identity
-    during a commit."""
+    """The group member that commits. A rebalance may change its identity during a commit."""
 
     @property
     def identity(self) -> MemberIdentity | None:
-        """Return the identity (member id, generation, instance id) with which to commit; None while
-        the consumer is not a member."""
+        """The identity (member id, generation, instance id) to commit with; None if not a
+        member."""
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
-        """Return whether the member still owns the partition under the grant number with which the
-        reader received it (``Assign``)."""
+        """Return whether the member still owns the partition under the grant number of
+        ``Assign``."""
 
 
 def commit(
@@ -173,11 +170,10 @@ def commit(
 ) -> Operation[PerPartition[None]]:
     """Commit offsets as a group member. Return None or an error for each partition.
 
-    ``grants`` has the grant number with which the reader received each partition (``Assign``). If
-    the member has lost a partition, its error is NotOwnerError, and the committed offset does not
-    change. During a rebalance the commit is retried. If the rebalance outlasts the deadline, the
-    error is RebalanceInProgressError, and the caller may commit again.
-    """
+    ``grants`` has each partition's grant number (``Assign``). A partition that the member has lost
+    gets NotOwnerError, and its committed offset does not change. During a rebalance the commit is
+    retried; after the deadline it gets RebalanceInProgressError, and the caller may commit
+    again."""
     done: PerPartition[None] = {}
     pending = dict(rows)
     attempt = 0

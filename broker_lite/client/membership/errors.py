@@ -1,6 +1,4 @@
-"""Explain the coordinator's errors to the user of a consumer: name the group, the setting and the
-remedy.
-"""
+"""Explain the coordinator's errors to a consumer's user: group, setting and remedy."""
 
 from __future__ import annotations
 
@@ -18,16 +16,14 @@ from broker_lite.security.denials import named
 
 
 def denied_member(error: LogbusError, user: str, group: str) -> LogbusError:
-    """If the error is an authorization error, return it with a message that names the group and the
-    permission that a member needs. Return any other error unchanged."""
+    """Return an authorization error with group and permission in its message, others unchanged."""
     if not isinstance(error, GroupAuthorizationError):
         return error
     return named(error, user, Operation.READ, ResourceKind.GROUP, group)
 
 
 def explained(error: LogbusError, group: str, config: MemberConfig) -> LogbusError:
-    """Return the coordinator's error with an explanation as its message. Return it unchanged if
-    there is no explanation for it."""
+    """Return the coordinator's error with an explanation, or unchanged if there is none."""
     why = {
         InconsistentGroupProtocolError: (
             f"group {group!r} has members that support none of partition.assignment.strategy="

@@ -1,9 +1,7 @@
-"""Events that the state machine of a Kafka group's member (``machine``) receives, and effects that
-it returns.
+"""Events and effects of the state machine of a Kafka group's member (``machine``).
 
-A request effect has a ``tag``, and the event with its answer has the same tag. The machine ignores
-answers to requests for which it no longer waits.
-"""
+A request effect has a ``tag``, and the event with its answer has the same one. The machine ignores
+answers for which it no longer waits."""
 
 from __future__ import annotations
 
@@ -13,13 +11,13 @@ from broker_lite.client.consuming.changes import Assign, Lose, Revoke
 from broker_lite.errors import LogbusError
 
 LANE_JOIN, LANE_BEAT = "group", "group-beat"
-"""The lanes (separate connections) for join requests and for heartbeats. The coordinator may answer
-a join only after minutes, which must not delay heartbeats."""
+"""The lanes (separate connections) for join requests and for heartbeats.
+
+A join may be answered only after minutes, which must not delay heartbeats."""
 
 
 class TopicFacts(NamedTuple):
-    """What the machine needs to know about an existing topic: its id and its number of
-    partitions."""
+    """An existing topic's id and number of partitions."""
 
     topic_id: str
     partition_count: int
@@ -33,31 +31,31 @@ class Start(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A request succeeded. ``value`` is None for ``FindCoordinator``, the topics for ``Describe``,
-    and the coordinator's response for ``CallCoordinator``."""
+    """A request succeeded.
+
+    ``value`` is None for ``FindCoordinator``, the topics for ``Describe``, and the coordinator's
+    response for ``CallCoordinator``."""
 
     tag: int
     value: Any
 
 
 class CallFailed(NamedTuple):
-    """A request got no response, for example because the connection ended or no broker was
-    reachable."""
+    """A request got no response: the connection ended, or no broker was reachable."""
 
     tag: int
     error: LogbusError
 
 
 class Stopped(NamedTuple):
-    """The consumer committed and stopped reading the partitions of the ``Revoke`` with this
-    number."""
+    """The consumer stopped reading the partitions of the ``Revoke`` with this number, and
+    committed."""
 
     number: int
 
 
 class Polled(NamedTuple):
-    """The user asks for records again, after the member left the group because it was not polled
-    (``Idle``)."""
+    """The user asks for records again, after the member left the group unpolled (``Idle``)."""
 
 
 class RefreshTopics(NamedTuple):
@@ -65,15 +63,18 @@ class RefreshTopics(NamedTuple):
 
 
 class MemberTick(NamedTuple):
-    """The time for which the machine asked (``wake_ms``) has come. ``is_alive`` says whether the
-    consumer waits for records, or was polled since the last tick (max.poll.interval.ms)."""
+    """The time for which the machine asked (``wake_ms``) has come.
+
+    ``is_alive`` says whether the consumer waits for records, or was polled since the last tick
+    (max.poll.interval.ms)."""
 
     is_alive: bool
 
 
 class Close(NamedTuple):
-    """The consumer is closed, and must leave the group. A static member sends no LeaveGroup, so it
-    keeps its partitions until its session expires."""
+    """The consumer is closed, and must leave the group.
+
+    A static member sends no LeaveGroup, so it keeps its partitions until its session expires."""
 
 
 Event = Start | Answered | CallFailed | Stopped | Polled | RefreshTopics | MemberTick | Close
@@ -83,7 +84,7 @@ Event = Start | Answered | CallFailed | Stopped | Polled | RefreshTopics | Membe
 
 
 class FindCoordinator(NamedTuple):
-    """Look up the group's coordinator, to which later ``CallCoordinator`` requests are sent."""
+    """Look up the group's coordinator for later ``CallCoordinator`` requests."""
 
     tag: int
 
@@ -105,27 +106,27 @@ class Describe(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """Report that the member left the group because the consumer was not polled for
-    max.poll.interval.ms. It joins again at the event ``Polled``."""
+    """The member left the group because the consumer was not polled for max.poll.interval.ms.
+
+    It joins again at the event ``Polled``."""
 
 
 class UnreadableMember(NamedTuple):
-    """Report that this member, as group leader, could not decode the subscription of the member
-    ``member_id``, which therefore receives no partitions."""
+    """This group leader could not decode a member's subscription, so the member gets no
+    partitions."""
 
     member_id: str
     error: LogbusError
 
 
 class Refuse(NamedTuple):
-    """Report that the membership has ended with an error that is not retriable. The consumer's
-    calls then raise it."""
+    """The membership ended with an error that is not retriable; the consumer's calls raise it."""
 
     error: LogbusError
 
 
 class LeftGroup(NamedTuple):
-    """Report that the member has left the group, or was not a member."""
+    """The member has left the group, or was not a member."""
 
 
 Effect = (

@@ -1,8 +1,7 @@
 """``KafkaMembership``: the membership of a consumer in a Kafka group, as its reader uses it.
 
 The reader runs on the thread that calls the consumer. The member (``member.MemberShell``) runs on
-the thread that does the network I/O, and sends heartbeats while the user processes records.
-"""
+the thread of the network I/O, and sends heartbeats while the user processes records."""
 
 from __future__ import annotations
 
@@ -29,8 +28,9 @@ from broker_lite.client.transport.steps import Operation
 from broker_lite.model import CommittedOffset, TopicPartition
 
 JOIN_WAIT_MS = 3000.0
-"""Milliseconds for which a new consumer waits for its first assignment. The assignment takes longer
-only if other members must first finish the records that they are processing."""
+"""Milliseconds for which a new consumer waits for its first assignment.
+
+It takes longer only if other members must first finish the records that they are processing."""
 LEAVE_WAIT_MS = 5000.0
 """Milliseconds for which ``close`` waits for the coordinator's response to LeaveGroup."""
 DELETED_TOPIC_SLACK_MS = 5000
@@ -39,14 +39,11 @@ DELETED_TOPIC_SLACK_MS = 5000
 class KafkaMembership:
     """A consumer's membership in a group that a broker coordinates.
 
-    If the user does not ask for records for ``max_poll_interval_ms``, the member leaves the group.
-    It joins again when the user asks next. The member's lease is the time in which the consumer may
-    return records. It ends nine tenths of ``session_timeout_ms`` after the last heartbeat that the
-    coordinator confirmed.
-
-    If another consumer joins with the same ``group_instance_id``, all later calls raise
-    FencedInstanceIdError.
-    """
+    If the user does not ask for records for ``max_poll_interval_ms``, the member leaves the group;
+    it joins again when the user asks next. Records are returned only during the member's lease,
+    which ends nine tenths of ``session_timeout_ms`` after the last confirmed heartbeat. If another
+    consumer joins with the same ``group_instance_id``, all later calls raise
+    FencedInstanceIdError."""
 
     followed_topics = ()
     reports_positions = False
@@ -124,13 +121,13 @@ class KafkaMembership:
         self._polls += 1
 
     def is_held_back(self) -> bool:
-        """Return whether the member's lease has expired, so that another member may own the
-        partitions."""
+        """Return whether the lease has expired, so that another member may own the partitions."""
         return self._lease_clock() >= self.member.lease_until_ms
 
     def _is_alive(self) -> bool:
-        """Return whether the user is waiting for records, or has asked for some since the last call
-        of this method. Runs on the shell's thread."""
+        """Return whether the user waits for records, or has asked for some since the last call.
+
+        Runs on the shell's thread."""
         before, self._last_seen = self._last_seen, (self._polls, self._reader.collector.at)
         return self._reader.is_waiting or self._last_seen != before
 
@@ -182,14 +179,16 @@ class KafkaMembership:
             self.member.stopped(number)
 
     def leave(self) -> Task[None]:
-        """Leave the group, so that other members receive the partitions at once. A static member
-        does not leave: it keeps its partitions until its session expires."""
+        """Leave the group, so that other members get the partitions at once.
+
+        A static member keeps its partitions until its session expires."""
         reader, member = self._reader, self.member
         member.close()
         yield Wait(lambda: member.is_closed or reader.end, reader.deadline_ms(LEAVE_WAIT_MS))
 
 
 def in_group(topics: Iterable[str], pattern: str | None = None) -> Joining:
-    """Return a function that makes the membership of a consumer in a Kafka group. The consumer
-    subscribes to ``topics``, or to all topics whose name matches ``pattern``."""
+    """Return a function that makes a consumer's membership in a Kafka group.
+
+    The consumer subscribes to ``topics``, or to all topics whose name matches ``pattern``."""
     return partial(KafkaMembership, topics=topics, pattern=pattern)

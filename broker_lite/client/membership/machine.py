@@ -6,10 +6,9 @@ heartbeats until the next rebalance. It follows KIP-62 (heartbeats while the use
 records), KIP-345 (static members), KIP-394 (a member id before the join) and KIP-429 (cooperative
 members keep partitions during a join).
 
-The lease is the time in which the consumer may return records. It ends at ``lease_until_ms``: the
-time at which the last confirmed heartbeat was sent, plus the session timeout, less a margin.
-``wake_ms`` is the time at which the machine wants the next MemberTick.
-"""
+The lease, in which the consumer may return records, ends at ``lease_until_ms``: when the last
+confirmed heartbeat was sent, plus the session timeout, less a margin. ``wake_ms`` is the time at
+which the machine wants the next MemberTick."""
 
 from __future__ import annotations
 
@@ -60,13 +59,13 @@ from broker_lite.wire.calls import members
 from broker_lite.wire.consumer_protocol import decode_assignment, encode_assignment
 
 MARGIN_PART = 10
-"""The lease ends one tenth of the session timeout before the session does. This margin suffices,
-because nothing blocks between the check of the lease and the return of a record."""
+"""The lease ends one tenth of the session timeout before the session does.
+
+That suffices, because nothing blocks between the check of the lease and the return of a record."""
 BACKOFF_MAX_MS = 1000
 """Longest pause (ms) before a failed request is retried."""
 JOIN_SLACK_MS = 5000
-"""Milliseconds for which the member waits for the response to a join, in addition to the rebalance
-timeout."""
+"""Milliseconds beyond the rebalance timeout for which the member waits for a join's response."""
 NO_GENERATION = members.NO_GENERATION
 
 NEW, ACTIVE, IDLE, CLOSING, ENDED = "new", "active", "idle", "closing", "ended"
@@ -80,8 +79,8 @@ RESTING, FINDING, JOINING, DESCRIBING, SYNCING = (
 
 
 class MemberMachine:
-    """The state of one consumer's membership. The consumer subscribes to ``topics``, or to the
-    topics whose name matches ``pattern``."""
+    """The state of one consumer's membership, which subscribes to ``topics`` or to a
+    ``pattern``."""
 
     def __init__(
         self, group: str, topics: Sequence[str], pattern: str | None, config: MemberConfig
@@ -91,8 +90,7 @@ class MemberMachine:
         self.member_id = ""
         self.generation = NO_GENERATION
         self.owned: dict[TopicPartition, int] = {}
-        """The assigned partitions, each with its grant number, which identifies this assignment of
-        the partition: if it is revoked and assigned again, it has a new number."""
+        """The assigned partitions with their grant numbers, which differ for each assignment."""
         self.lease_until_ms = 0
         self.has_joined = False
         """Whether the member has ever received an assignment, possibly an empty one."""
@@ -104,7 +102,7 @@ class MemberMachine:
         self._tag = 0
         self._pending: dict[int, tuple[int, Callable[[Any], None]]] = {}
         self._sent_ms = 0
-        """The time (ms) at which the request was sent whose answer the machine handles now."""
+        """When the request was sent whose answer the machine handles now (ms)."""
         self._calm_ms = 0
         self._is_found = False
         self._must_join = False
@@ -116,12 +114,11 @@ class MemberMachine:
         self._refresh_ms = 0
         self._refreshing: int | None = None
         self._unread: frozenset[str] = frozenset()
-        """The ids of members whose subscription this member, as group leader, could not decode."""
+        """Ids of members whose subscription this group leader could not decode."""
         self._protocol: str | None = None
         self._grants = 0
         self._topic_ids: dict[TopicPartition, str] = {}
-        """The id that the topic of each owned partition had when the partition was assigned, if it
-        was known then."""
+        """The topic id of each owned partition when it was assigned, if known then."""
         self._reported: frozenset[TopicPartition] = frozenset()
         """The partitions that the last JoinGroup reported as owned."""
         self._revocations: dict[int, set[TopicPartition]] = {}
@@ -132,20 +129,19 @@ class MemberMachine:
 
     @property
     def identity(self) -> MemberIdentity | None:
-        """Return the identity with which the consumer commits; None while it is not a member."""
+        """The identity with which the consumer commits; None while it is not a member."""
         if self.generation == NO_GENERATION:
             return None
         return MemberIdentity(self.member_id, self.generation, self._config.instance_id)
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the member has its assignment, and no rebalance is going on that it knows
-        of."""
+        """Whether the member has its assignment and knows of no rebalance."""
         return self.phase == ACTIVE and not self._must_join and self.doing == RESTING
 
     @property
     def wake_ms(self) -> int | None:
-        """Return the time in ms at which the next MemberTick is due, or None."""
+        """The time in ms at which the next MemberTick is due, or None."""
         if self.phase != ACTIVE:
             return None
         times = [self._alive_ms + self._config.max_poll_interval_ms]
@@ -158,8 +154,7 @@ class MemberMachine:
         return min(times)
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
-        """Handle one event at the time ``now_ms``. Return the effects (requests and other actions)
-        that the caller must carry out, in order."""
+        """Handle one event at the time ``now_ms``. Return the effects to carry out, in order."""
         self._now_ms, self._out = now_ms, []
         match event:
             case Start() if self.phase == NEW:
@@ -246,15 +241,16 @@ class MemberMachine:
     def _waits_to_join(self) -> bool:
         """Return whether the member should not send a join now.
 
-        It does not join if no join is necessary, while the reader still releases revoked
-        partitions, and before it knows which topics match its pattern.
-        """
+        It waits without need for a join, while the reader releases revoked partitions, and before
+        it knows which topics match its pattern."""
         is_blind = self._topics.are_unknown and self._refreshing is not None
         return not self._must_join or bool(self._revocations) or is_blind
 
     def _release_then_join(self) -> None:
-        """Join the group, but let an eager member (``range``, ``sticky``) first release all its
-        partitions. A cooperative member keeps its partitions during the join."""
+        """Join the group; an eager member (``range``, ``sticky``) first releases all its
+        partitions.
+
+        A cooperative member keeps its partitions during the join."""
         if self._config.is_cooperative or not self.owned:
             self._join()
         else:
@@ -372,8 +368,9 @@ class MemberMachine:
             self._out.append(Assign(grants))
 
     def _join_failed(self, error: LogbusError) -> None:
-        """Handle a failed JoinGroup or SyncGroup: drop what the error makes invalid (member id,
-        partitions, coordinator), and join again after a backoff."""
+        """Handle a failed JoinGroup or SyncGroup, and join again after a backoff.
+
+        Drop what the error makes invalid: member id, partitions or coordinator."""
         self._must_join = True
         self._retry_later()
         match error:
@@ -446,13 +443,11 @@ class MemberMachine:
                 self._end(error)
 
     def _confirm(self, *, is_calm: bool = True) -> None:
-        """Extend the lease, because the coordinator has answered a request. The new lease counts
-        from the time at which the request was sent.
+        """Extend the lease from the time at which the answered request was sent.
 
-        ``is_calm`` is False during a rebalance. The coordinator then waits only for the rebalance
-        timeout for the member's join, and again for its sync, even if heartbeats arrive. The lease
-        must not exceed this limit.
-        """
+        During a rebalance (``is_calm`` is False) the coordinator waits for the member's join, and
+        again for its sync, only for the rebalance timeout, despite heartbeats. The lease must not
+        exceed that."""
         self._tries = 0
         self._calm_ms = self._sent_ms if is_calm else self._calm_ms
         session_ms, gathering_ms = self._config.session_timeout_ms, self._config.gathering_ms
@@ -480,8 +475,7 @@ class MemberMachine:
             self._must_join = True
 
     def _lose_recreated(self, topics: Mapping[str, TopicFacts]) -> None:
-        """Drop the owned partitions whose topic has another id than before: it was deleted and
-        recreated between two metadata refreshes."""
+        """Drop the owned partitions whose topic was recreated between two metadata refreshes."""
         lost = set()
         for tp in self.owned:
             row = topics.get(tp.topic)
@@ -506,8 +500,7 @@ class MemberMachine:
             self._topic_ids.pop(tp, None)
 
     def _lose_all(self) -> None:
-        """Drop all partitions, because the group does not count this member as a member of its
-        present generation any more."""
+        """Drop all partitions: the group no longer counts this member in its present generation."""
         self.generation = NO_GENERATION
         self.lease_until_ms = 0
         self._topics.stop_leading()
@@ -521,8 +514,9 @@ class MemberMachine:
         self.doing = RESTING
 
     def _leave(self, reason: str, then: Callable[[Any], None]) -> bool:
-        """Send LeaveGroup, unless the coordinator does not know this member or the member is
-        static. Return whether it was sent, so that a response will follow."""
+        """Send LeaveGroup, unless the coordinator does not know this member or it is static.
+
+        Return whether it was sent, so that a response will follow."""
         if not self.member_id or self._config.instance_id is not None or not self._is_found:
             return False
         call = members.LeaveGroupRequest(self._group, self.member_id, None, reason)
@@ -530,8 +524,8 @@ class MemberMachine:
         return True
 
     def _leave_idle(self) -> None:
-        """Leave the group, because the user has not asked for records for max.poll.interval.ms.
-        Other members then receive the partitions (KIP-62)."""
+        """Leave the group, because the user did not ask for records for max.poll.interval.ms
+        (KIP-62)."""
         self._forget()
         self._leave("the consumer does not poll", lambda _: None)
         self._lose_all()

@@ -1,11 +1,8 @@
-"""``MemberShell``: runs the state machine of a Kafka group's member (``machine``), and carries out
-its effects.
+"""``MemberShell``: runs the state machine of a Kafka group's member and carries out its effects.
 
 It sends the machine's requests over the consumer's shell, and passes assignment changes to the
-consumer's reader. Any thread may call its methods and read its public attributes. Everything else
-runs on the shell's thread, including the callbacks ``on_change`` and ``on_update``, which must not
-block.
-"""
+reader. Any thread may call its methods and read its public attributes. All else runs on the shell's
+thread, also the callbacks ``on_change`` and ``on_update``, which must not block."""
 
 from __future__ import annotations
 
@@ -49,18 +46,18 @@ logger = logging.getLogger("logbus.groups")
 NATIVE = "Native"
 """The type of a native group in a ListGroups response."""
 WHY_MS = 1500.0
-"""Time limit (ms) of the request that finds out why the coordinator refused the member. It must end
-within the 3 s for which a new consumer waits for its first assignment."""
+"""Time limit (ms) of the request that finds out why the coordinator refused the member.
+
+It must end within the 3 s for which a new consumer waits for its first assignment."""
 UPDATES = (Assign, Revoke, Lose, Idle, Refuse, LeftGroup)
 
 
 class MemberShell:
     """Runs one member's state machine on a shell, which sends its requests and runs its timers.
 
-    ``is_alive()`` returns whether the user waits for records, or has asked for some since the last
+    ``is_alive()`` tells whether the user waits for records or has asked for some since the last
     call. ``on_change`` receives each assignment change. ``on_update`` is called after any event
-    that may let a waiting reader continue.
-    """
+    that may let a waiting reader continue."""
 
     def __init__(
         self,
@@ -80,15 +77,14 @@ class MemberShell:
         self.identity: MemberIdentity | None = None
         """The identity with which the consumer commits; None while it is not a member."""
         self.lease_until_ms: float = 0
-        """The time, on the clock ``now_ms``, until which the consumer may return records."""
+        """Until when, on the clock ``now_ms``, the consumer may return records."""
         self.refused: LogbusError | None = None
         """The error with which the membership ended for good, or None."""
         self.is_idle = False
         """Whether the member has left the group because the user did not ask for records."""
         self.is_closed = False
         self.is_settled = False
-        """Whether the member has its assignment, the reader has received all changes of it, and no
-        rebalance is going on that the member knows of."""
+        """Whether the reader has the member's whole assignment, and no rebalance is known."""
         self._shell = shell
         self._cluster = cluster
         self._group = group
@@ -104,12 +100,11 @@ class MemberShell:
 
     @property
     def has_joined(self) -> bool:
-        """Return whether the member has ever received an assignment, possibly an empty one."""
+        """Whether the member has ever received an assignment, possibly an empty one."""
         return self.machine.has_joined
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
-        """Return whether the member still owns a partition under the grant number with which the
-        reader received it (``Assign``)."""
+        """Return whether the member still owns a partition under the grant number of ``Assign``."""
         return grant is not None and self.machine.owned.get(tp) == grant
 
     def start(self) -> None:
@@ -117,8 +112,7 @@ class MemberShell:
         self._post(Start())
 
     def stopped(self, number: int) -> None:
-        """Tell the machine that the reader has released the partitions of the revocation
-        ``number``."""
+        """Tell the machine that the reader released the partitions of revocation ``number``."""
         self._post(Stopped(number))
 
     def polled(self) -> None:
@@ -131,8 +125,8 @@ class MemberShell:
         self._post(RefreshTopics())
 
     def close(self) -> None:
-        """Begin to leave the group. When the member has left, ``is_closed`` is true, and
-        ``on_update`` is called."""
+        """Begin to leave the group. Afterwards ``is_closed`` is true, and ``on_update`` is
+        called."""
         self._post(Close())
 
     def _post(self, event: Event) -> None:
@@ -256,8 +250,7 @@ class MemberShell:
 
 
 def facts_of(view: ClusterView, topics: Sequence[str] | None) -> dict[str, TopicFacts]:
-    """Return the id and the number of partitions of each of these topics, by name, from the
-    metadata ``view``. ``topics`` None means all. Topics that do not exist are left out."""
+    """Return id and number of partitions of each existing topic among ``topics`` (None: all)."""
     names = view.topics if topics is None else topics
     return {
         name: TopicFacts(row.topic_id, len(row.partitions))

@@ -16,8 +16,7 @@ def _setting(key: str, default: Any, doc: str, unit: str = "", at_least: int | N
 
 @dataclass(frozen=True, slots=True)
 class MemberConfig(ConsumerConfig):
-    """The settings of a consumer in a Kafka group: those of every consumer, and those of its
-    membership."""
+    """The settings of a consumer in a Kafka group: those of every consumer, and more."""
 
     session_timeout_ms: int = _setting(
         "session.timeout.ms",
@@ -80,14 +79,15 @@ class MemberConfig(ConsumerConfig):
 
     @property
     def assignor_names(self) -> tuple[str, ...]:
-        """Return the assignors in the order of preference."""
+        """The assignors in the order of preference."""
         names = (name.strip() for name in self.assignors.split(","))
         return tuple(dict.fromkeys(name for name in names if name))
 
     @property
     def is_cooperative(self) -> bool:
-        """Return whether the member keeps its partitions during a rebalance. It does if all its
-        assignors are cooperative, because the group may choose any of them (KIP-429)."""
+        """Whether the member keeps its partitions during a rebalance.
+
+        It does if all its assignors are cooperative: the group may choose any of them (KIP-429)."""
         return all(name in COOPERATIVE for name in self.assignor_names)
 
     @property
@@ -96,6 +96,6 @@ class MemberConfig(ConsumerConfig):
 
     @property
     def gathering_ms(self) -> int:
-        """Return the rebalance timeout: the milliseconds for which a rebalance waits for this
-        member to join."""
+        """The rebalance timeout: milliseconds for which a rebalance waits for this member to
+        join."""
         return self.rebalance_timeout_ms or self.max_poll_interval_ms

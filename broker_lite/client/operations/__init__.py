@@ -1,4 +1,4 @@
-"""Operations that all clients share. An operation is a generator that yields the requests to send
+"""Operations that all clients share: generators that yield the requests to send
 (``transport.steps``).
 
 - ``cluster``: the client's metadata of the cluster, with the partitions' leaders
@@ -7,5 +7,4 @@
 - ``bounds``: checks of arguments
 
 An operation does no I/O and reads no clock. A shell of ``transport``, or a simulator in tests,
-sends its requests.
-"""
+sends its requests."""

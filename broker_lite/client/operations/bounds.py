@@ -1,6 +1,4 @@
-"""Check that offsets, timestamps and partition numbers fit into the protocol's fields, before a
-request is sent.
-"""
+"""Check that offsets, timestamps and partition numbers fit into the protocol's fields."""
 
 from __future__ import annotations
 
@@ -14,8 +12,9 @@ INT32_MAX = (1 << 31) - 1
 
 
 def check_offsets(offsets: Mapping[TopicPartition, int], *, at_least: int = 0) -> None:
-    """Raise InvalidRequestError for an offset below ``at_least`` or above 2^63-1. The message names
-    the partition."""
+    """Raise InvalidRequestError, with the partition, for an offset out of bounds.
+
+    The bounds are ``at_least`` and 2^63-1."""
     for tp, offset in offsets.items():
         if not isinstance(offset, int) or not at_least <= offset <= INT64_MAX:
             raise InvalidRequestError(
@@ -25,8 +24,8 @@ def check_offsets(offsets: Mapping[TopicPartition, int], *, at_least: int = 0) -
 
 
 def check_commits(commits: Mapping[TopicPartition, CommittedOffset]) -> None:
-    """Raise InvalidRequestError if an offset to commit, or its leader epoch, is out of bounds. The
-    message names the partition."""
+    """Raise InvalidRequestError, with the partition, for an offset or leader epoch out of
+    bounds."""
     check_offsets({tp: row.offset for tp, row in commits.items()})
     for tp, row in commits.items():
         if not isinstance(row.leader_epoch, int) or not -1 <= row.leader_epoch <= INT32_MAX:
@@ -36,7 +35,7 @@ def check_commits(commits: Mapping[TopicPartition, CommittedOffset]) -> None:
 
 
 def check_times(timestamps: Mapping[TopicPartition, int]) -> None:
-    """Raise InvalidRequestError for a timestamp out of bounds. The message names the partition."""
+    """Raise InvalidRequestError, with the partition, for a timestamp out of bounds."""
     for tp, timestamp in timestamps.items():
         if not isinstance(timestamp, int) or not -INT64_MAX <= timestamp <= INT64_MAX:
             raise InvalidRequestError(

@@ -1,10 +1,9 @@
 """The client's metadata of a cluster: brokers, topics and partition leaders. No I/O.
 
-``ClusterView`` is an immutable snapshot of the metadata, which users see. ``Cluster`` is the object
-that a client's operations share (``requests``): it has the newest view, the brokers' addresses and
-the clock. A refresh replaces the whole view, so readers on other threads need no lock. If two
-threads refresh at once, the view that arrives last stays.
-"""
+``ClusterView`` is an immutable snapshot, which users see. ``Cluster`` is what a client's operations
+share (``requests``): the newest view, the brokers' addresses and the clock. A refresh replaces the
+whole view, so readers on other threads need no lock. Of two refreshes at once, the later one
+stays."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ from broker_lite.model import NO_BROKER, NO_EPOCH, NULL_TOPIC_ID, Endpoint, Topi
 
 BACKOFF_FIRST_MS = 50
 BACKOFF_MAX_MS = 1000
-"""``BACKOFF_FIRST_MS`` is the pause (ms) before the first retry, ``BACKOFF_MAX_MS`` the longest
-pause before a later one."""
+"""Pause (ms) before the first retry, and the longest pause before a later one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +38,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """The metadata of one topic. If the topic does not exist, ``error`` is set and ``partitions``
-    is empty."""
+    """The metadata of one topic. One that does not exist has an ``error`` and no ``partitions``."""
 
     name: str
     topic_id: str = NULL_TOPIC_ID
@@ -51,8 +48,9 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The metadata that a broker returned: the live brokers and the requested topics. ``racks`` has
-    the rack of each broker with the setting ``broker.rack``."""
+    """The metadata that a broker returned: the live brokers and the requested topics.
+
+    ``racks`` has the rack of each broker with the setting ``broker.rack``."""
 
     cluster_id: str = ""
     controller_id: int = NO_BROKER
@@ -61,7 +59,7 @@ class ClusterView:
     racks: Mapping[int, str] = field(default_factory=dict)
 
     def partition(self, tp: TopicPartition) -> PartitionMetadata | None:
-        """Return the metadata of a partition, or None if the partition is unknown."""
+        """Return the metadata of a partition, or None if it is unknown."""
         topic = self.topics.get(tp.topic)
         if topic is None or not 0 <= tp.partition < len(topic.partitions):
             return None
@@ -73,13 +71,13 @@ class ClusterView:
         return None if known is None else self.brokers.get(known.leader)
 
     def leader_epoch(self, tp: TopicPartition) -> int:
-        """Return the leader epoch of a partition, or -1 if the partition is unknown."""
+        """Return the leader epoch of a partition, or -1 if it is unknown."""
         known = self.partition(tp)
         return NO_EPOCH if known is None else known.leader_epoch
 
     def has_copies(self, tp: TopicPartition) -> bool:
-        """Return whether more than one replica is in sync. If so, another replica may have an
-        intact copy of a corrupt batch."""
+        """Return whether more than one replica is in sync, which may have an intact copy of a
+        batch."""
         known = self.partition(tp)
         return known is not None and len(known.isr) > 1
 
@@ -89,28 +87,27 @@ class ClusterView:
         return NULL_TOPIC_ID if known is None else known.topic_id
 
     def partitions_of(self, topic: str) -> tuple[TopicPartition, ...]:
-        """Return all partitions of a topic. The result is empty for an unknown topic."""
+        """Return all partitions of a topic; none for an unknown topic."""
         known = self.topics.get(topic)
         rows = known.partitions if known else ()
         return tuple(TopicPartition(topic, row.partition) for row in rows)
 
     def merged(self, newer: ClusterView) -> ClusterView:
-        """Return ``newer``, plus the topics that only this view has: ``newer`` may be the answer to
-        a request for a few topics."""
+        """Return ``newer``, plus the topics that only this view has.
+
+        ``newer`` may answer a request for a few topics."""
         return replace(newer, topics={**self.topics, **newer.topics})
 
 
 @dataclass(slots=True)
 class Cluster:
-    """The newest metadata of a cluster, the bootstrap addresses and the clock, which all operations
-    of a client share.
+    """The newest metadata, bootstrap addresses and clock, which all operations of a client share.
 
-    ``now_ms`` returns the time of a monotonic clock in ms. ``view_ms`` is the time of the newest
-    metadata, ``whole_ms`` that of the newest metadata of all topics. ``user`` is the user name with
-    which the client logs in; "" if a certificate or a token names the user. ``has_answered`` says
-    whether a broker has ever answered this client, or the bus that created it. The addresses are
-    then known to be right, and operations retry for longer.
-    """
+    ``now_ms`` returns monotonic time. ``view_ms`` is the time of the newest metadata, ``whole_ms``
+    that of the newest metadata of all topics. ``user`` is the user name of the login; "" if a
+    certificate or a token names the user. ``has_answered`` says whether a broker has ever answered
+    this client, or the bus that created it: the addresses are then right, and operations retry for
+    longer."""
 
     bootstrap: tuple[Endpoint, ...]
     now_ms: Callable[[], float]
@@ -123,31 +120,32 @@ class Cluster:
     _first: int = 0
 
     def candidates(self) -> list[Endpoint]:
-        """Return the addresses of brokers to try, in this order, for a request that any broker can
-        answer.
+        """Return the brokers to try, in order, for a request that any broker can answer.
 
-        They are the live brokers and the bootstrap addresses. An address that has failed moves to
-        the end.
-        """
+        They are the live brokers and the bootstrap addresses. One that has failed moves to the
+        end."""
         known = [*self.view.brokers.values(), *self.bootstrap]
         unique = list(dict.fromkeys(known))
         turn = self._first % len(unique)
         return unique[turn:] + unique[:turn]
 
     def failed(self, endpoint: Endpoint) -> None:
-        """Record that a broker did not answer. The next request that any broker can answer then
-        goes to another broker."""
+        """Record that a broker did not answer, so that the next such request goes to another
+        one."""
         if self.candidates()[0] == endpoint:
             self._first += 1
 
     def ask_another(self) -> None:
-        """Send the next request that any broker can answer to another broker, for example because
-        the last one answered with outdated metadata."""
+        """Send the next request that any broker can answer to another broker.
+
+        The last one may have answered with outdated metadata."""
         self._first += 1
 
     def learn(self, view: ClusterView, *, everything: bool) -> ClusterView:
-        """Store new metadata, and return the resulting view. If ``everything``, ``view`` has all
-        topics and replaces the old view; otherwise only the topics in ``view`` are replaced."""
+        """Store new metadata, and return the resulting view.
+
+        If ``everything``, ``view`` has all topics and replaces the old view; otherwise only its
+        topics are replaced."""
         view = _without_older_rows(view, self.view)
         self.view = view if everything else self.view.merged(view)
         self.view_ms = self.now_ms()
@@ -157,8 +155,9 @@ class Cluster:
         return self.view
 
     def leader(self, tp: TopicPartition) -> Endpoint:
-        """Return the address of the partition's leader. If the partition has no leader or does not
-        exist, raise an error that says why and what to do."""
+        """Return the address of the partition's leader.
+
+        Without a leader or partition, raise an error that says why and what to do."""
         endpoint = self.view.leader(tp)
         if endpoint is not None:
             return endpoint
@@ -176,8 +175,7 @@ class Cluster:
     def by_leader(
         self, tps: Iterable[TopicPartition]
     ) -> tuple[dict[Endpoint, list[TopicPartition]], dict[TopicPartition, LogbusError]]:
-        """Group partitions by their leader's address. Also return an error for each partition that
-        has no leader."""
+        """Group partitions by their leader's address. Also return an error for each without one."""
         groups: dict[Endpoint, list[TopicPartition]] = {}
         errors: dict[TopicPartition, LogbusError] = {}
         for tp in tps:
@@ -189,9 +187,10 @@ class Cluster:
 
 
 def _without_older_rows(view: ClusterView, known: ClusterView) -> ClusterView:
-    """Return ``view``, except for partitions that ``known`` has with a later leader epoch, or that
-    only ``known`` has: keep these as they are in ``known``. A broker that is cut off from the
-    controller still reports deposed leaders, and no added partitions."""
+    """Return ``view``, but keep partitions that ``known`` has in a later leader epoch or alone.
+
+    A broker that is cut off from the controller still reports deposed leaders, and no added
+    partitions."""
     topics = dict(view.topics)
     for name, topic in view.topics.items():
         before = known.topics.get(name)
@@ -213,9 +212,7 @@ def _without_older_rows(view: ClusterView, known: ClusterView) -> ClusterView:
 def unknown_topic(name: str, known: Iterable[str] = ()) -> UnknownTopicOrPartitionError:
     """Return the error for a topic that does not exist.
 
-    Its message suggests similar names among the topics ``known``, or else the command that creates
-    the topic.
-    """
+    It suggests similar names among the topics ``known``, or the command that creates the topic."""
     near = difflib.get_close_matches(name, list(known), n=3)
     if near:
         hint = f"did you mean {' or '.join(map(repr, near))}?"
@@ -234,8 +231,7 @@ def made_again(name: str) -> UnknownTopicIdError:
 def no_leader(
     view: ClusterView, tp: TopicPartition, known: PartitionMetadata
 ) -> LeaderNotAvailableError:
-    """Return the error for a partition without a leader. Its message names the brokers that are
-    down, and says what to do."""
+    """Return the error for a partition without a leader: which brokers are down, what to do."""
     candidates = (known.leader,) if known.leader >= 0 else known.isr or known.replicas
     down = [broker for broker in candidates if broker not in view.brokers]
     alive = f"alive: {_listed(sorted(view.brokers))}"
@@ -265,8 +261,9 @@ def _listed(brokers: Iterable[int]) -> str:
 
 
 def backoff_ms(attempt: int, first_ms: float = BACKOFF_FIRST_MS) -> float:
-    """Return the pause (ms) before a retry: ``first_ms`` for ``attempt`` 0 (after the first
-    failure), twice as long for each further failure, at most a second."""
+    """Return the pause (ms) before retry number ``attempt``, which is 0 after the first failure.
+
+    It is ``first_ms`` and doubles with each failure, up to a second."""
     return min(float(BACKOFF_MAX_MS), first_ms * (1 << min(attempt, 16)))
 
 

@@ -1,10 +1,9 @@
-"""Operations (generators that yield requests) for a group's coordinator: find it, fetch committed
-offsets, commit offsets.
+"""Operations (generators that yield requests) for a group's coordinator: find it, fetch and commit
+offsets.
 
 If another broker becomes the coordinator, an operation retries there, until ``deadline_ms`` on the
-cluster's clock. The requests of group members (join, sync, heartbeat) are in the package
-``membership``.
-"""
+cluster's clock. The package ``membership`` has the requests of group members (join, sync,
+heartbeat)."""
 
 from __future__ import annotations
 
@@ -37,19 +36,18 @@ COMMIT_ATTEMPTS = 4
 """Maximum number of attempts to commit an offset if the coordinator does not know the topic."""
 
 MARKERS_MS = 20
-"""First pause (ms) before a retry of a request that the coordinator refuses because it is still
-writing the end markers of the producer's previous transaction. Writing them takes only a moment."""
+"""First pause (ms) before a retry while the coordinator writes the previous transaction's markers.
+
+Writing them takes only a moment."""
 
 NO_MEMBER = ("", -1, None)
-"""The member id, generation and instance id in a commit of a client that is not a member of the
-group."""
+"""Member id, generation and instance id in a commit of a client outside the group."""
 
 T = TypeVar("T")
 
 
 def group_kind(cluster: Cluster, group: str, deadline_ms: float) -> Operation[str]:
-    """Return a group's type as its coordinator reports it in ListGroups: "Classic" or "Native".
-    Return "" for an unknown group."""
+    """Return a group's type from its coordinator: "Classic" or "Native"; "" if unknown."""
     request = CallExchange(groups.ListGroupsRequest())
     answer = yield from on_coordinator(cluster, group, request, answer_error, deadline_ms)
     return next((row.group_type for row in answer.groups if row.group_id == group), "")
@@ -64,13 +62,11 @@ def on_coordinator(
     *,
     unanswered: list[LogbusError] | None = None,
 ) -> Operation[T]:
-    """Send a request to a coordinator and return the response. If another broker becomes the
-    coordinator, retry there.
+    """Send a request to a coordinator, or to its successor, and return the response.
 
     ``key`` is the name of a group, or the ``CachedCoordinator`` of a transactional id. ``check``
     returns the error in a response, or None. Errors of failed attempts that the coordinator may
-    nevertheless have executed are added to ``unanswered``.
-    """
+    have executed are added to ``unanswered``."""
     attempt = 0
     while True:
         is_sent = False
@@ -105,15 +101,16 @@ def answer_error(answer: Any) -> LogbusError | None:
 
 
 class CachedCoordinator:
-    """The address of a transactional id's coordinator, which requests share. ``key`` is the
-    transactional id. ``endpoint`` is None until the coordinator is looked up."""
+    """The address of a transactional id's coordinator, which requests share.
+
+    ``key`` is the transactional id. ``endpoint`` is None until the coordinator is looked up."""
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.endpoint: Endpoint | None = None
 
     def find(self, cluster: Cluster, deadline_ms: float) -> Operation[Endpoint]:
-        """Return the coordinator's address. If the address is unknown, look it up first."""
+        """Return the coordinator's address, looked up if it is unknown."""
         if self.endpoint is None:
             self.endpoint = yield from find_coordinator(
                 cluster, self.key, deadline_ms, groups.KEY_TYPE_TRANSACTION
@@ -124,8 +121,7 @@ class CachedCoordinator:
 def find_coordinator(
     cluster: Cluster, key: str, deadline_ms: float, key_type: int = groups.KEY_TYPE_GROUP
 ) -> Operation[Endpoint]:
-    """Return the address of the broker that coordinates ``key``: a group, or a transactional id
-    with KEY_TYPE_TRANSACTION."""
+    """Return the coordinator of ``key``: a group, or a transactional id (KEY_TYPE_TRANSACTION)."""
 
     def check(answer: groups.FindCoordinatorResponse) -> LogbusError | None:
         if not answer.coordinators:
@@ -153,13 +149,12 @@ def committed(
     *,
     unstable: set[TopicPartition] | None = None,
 ) -> Operation[PerPartition[CommittedOffset]]:
-    """Return for each of the partitions ``tps`` (None: all) the group's committed offset, or an
-    error. A partition without a committed offset is missing from the result.
+    """Return a group's committed offset, or an error, for each of the partitions ``tps`` (None:
+    all).
 
-    Adds to the caller's sets, if given: to ``former`` the topics that were recreated since their
-    offsets were committed, and to ``unstable`` the partitions for which an open transaction
-    contains a newer offset (KIP-447), which are missing from the result.
-    """
+    A partition without a committed offset is missing from the result. Topics that were recreated
+    since their commit are added to ``former``. Partitions for which an open transaction has a newer
+    offset (KIP-447) are added to ``unstable``, and missing from the result."""
     topics = None
     asked = [] if tps is None else list(tps)
     if tps is not None:
@@ -225,12 +220,11 @@ def stable(
     deadline_ms: float,
     former: set[str] | None = None,
 ) -> Operation[tuple[PerPartition[CommittedOffset], set[TopicPartition]]]:
-    """Return committed offsets as ``committed`` does, and the partitions whose offset an open
-    transaction may still change (unstable).
+    """Return committed offsets as ``committed`` does, and the partitions with unstable ones.
 
-    Wait until ``until_ms`` for these transactions to end. If a reader started at the present
-    offset instead, it would process records again that such a transaction has processed.
-    """
+    An open transaction may still change an unstable offset; until ``until_ms`` its end is awaited.
+    From the present offset, a reader would process records again that such a transaction has
+    processed."""
     unstable: set[TopicPartition] = set()
     partitions, attempt = list(tps), 0
     while True:
@@ -253,10 +247,9 @@ def commit_offsets(
 ) -> Operation[PerPartition[None]]:
     """Commit offsets of a group. Return None or an error for each partition.
 
-    ``member`` is the member id, generation and instance id of the member that commits. Without it,
-    the coordinator accepts the commit only while the group has no members. If an offset has a topic
-    id and the topic was recreated since, its error is UnknownTopicIdError.
-    """
+    ``member`` is the committing member's id, generation and instance id. Without it, the commit
+    succeeds only while the group has no members. An offset with the id of a topic that was
+    recreated since gets UnknownTopicIdError."""
     done: PerPartition[None] = {}
 
     def check(answer: groups.OffsetCommitResponse) -> LogbusError | None:
@@ -298,8 +291,7 @@ def commit_offsets(
 def topics_to_commit(
     commits: Mapping[TopicPartition, CommittedOffset],
 ) -> tuple[groups.OffsetCommitTopic, ...]:
-    """Return offsets in the form that an OffsetCommit or TxnOffsetCommit request needs: grouped by
-    topic."""
+    """Return offsets grouped by topic, for an OffsetCommit or TxnOffsetCommit request."""
     topics: dict[tuple[str, str], list[groups.OffsetToCommit]] = {}
     for tp, row in commits.items():
         topics.setdefault((tp.topic, row.topic_id), []).append(
@@ -312,7 +304,7 @@ def topics_to_commit(
 
 
 def other_topic(tp: TopicPartition, commit: CommittedOffset) -> UnknownTopicIdError:
-    """Return the error for an offset whose topic was deleted and recreated before the commit."""
+    """Return the error for an offset whose topic was recreated before the commit."""
     return UnknownTopicIdError(
         f"topic {tp.topic!r} was deleted and recreated: offset {commit.offset} of {tp} belongs to "
         f"the deleted topic (id {commit.topic_id}) and was not committed"

@@ -1,9 +1,8 @@
 """Operations (generators that yield requests) for metadata, log offsets and producer ids.
 
-They share one retry policy. An operation retries retriable errors until ``deadline_ms`` on the
-cluster's clock, and then returns or raises the error. Before a retry it refreshes the metadata, if
-the error may come from outdated metadata. See also ``group_requests`` and ``admin_requests``.
-"""
+An operation retries retriable errors until ``deadline_ms`` on the cluster's clock, and then returns
+or raises the error. Before a retry it refreshes the metadata if they may be outdated. See also
+``group_requests`` and ``admin_requests``."""
 
 from __future__ import annotations
 
@@ -60,19 +59,21 @@ from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import offsets, producers
 
 METADATA_TIMEOUT_MS = 5_000
-"""Time limit (ms) of a request to one broker for metadata, a coordinator or a producer id. Another
-broker may answer at once, while this one hangs."""
+"""Time limit (ms) of a request to one broker for metadata, a coordinator or a producer id.
+
+Another broker may answer at once, while this one hangs."""
 FIRST_CONTACT_MS = 5_000
-"""Milliseconds after which an operation fails if no broker has ever answered this client: the
-addresses are probably wrong."""
+"""Milliseconds after which an operation fails if no broker has ever answered this client.
+
+The addresses are probably wrong."""
 NOT_ADMITTED = (SaslAuthenticationError, UnsupportedSaslMechanismError, IllegalSaslStateError)
-"""Login errors. Operations do not retry them, because a retry would fail too, and brokers answer
-repeated wrong passwords more and more slowly."""
+"""Login errors, which are not retried.
+
+A retry would fail too, and brokers answer repeated wrong passwords more and more slowly."""
 UNUSABLE_TLS = (TlsError, InvalidConfigError)
 """Errors in the TLS files (certificates, keys) of the client or the broker."""
 UNKNOWN_TOPIC_GRACE_MS = 700
-"""Milliseconds for which an unknown topic is looked up again, because it may be new and some
-brokers may not know it yet."""
+"""Milliseconds for which an unknown topic is looked up again: it may be new."""
 
 ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 ANY_TOPIC: Mapping[str, str] = MappingProxyType({})
@@ -82,8 +83,8 @@ PerPartition = dict[TopicPartition, T | LogbusError]
 
 
 def view_of(answer: cluster_calls.MetadataResponse, user: str = "") -> ClusterView:
-    """Convert a broker's metadata response to a ``ClusterView``. ``user`` is the client's user,
-    whom error messages name."""
+    """Convert a broker's metadata response to a ``ClusterView``; errors name ``user``, the
+    client's."""
     topics = {}
     for topic in answer.topics:
         error: LogbusError | None = None
@@ -115,11 +116,11 @@ def view_of(answer: cluster_calls.MetadataResponse, user: str = "") -> ClusterVi
 
 
 def refresh_once(cluster: Cluster, topics: Iterable[str] | None) -> Operation[ClusterView]:
-    """Request the metadata of ``topics`` (None: all topics). Ask one broker after another until one
-    answers. Store the metadata in ``cluster``, and return the new view.
+    """Request the metadata of ``topics`` (None: all) from one broker after another until one
+    answers.
 
-    If no broker answers, raises the login or TLS error of one of them, else NoBrokersError.
-    """
+    Store them in ``cluster``, and return the new view. If no broker answers, raises the login or
+    TLS error of one of them, else NoBrokersError."""
     names = None if topics is None else tuple(dict.fromkeys(topics))
     call = cluster_calls.MetadataRequest(names)
     reasons: list[LogbusError] = []
@@ -140,12 +141,11 @@ def refresh_once(cluster: Cluster, topics: Iterable[str] | None) -> Operation[Cl
 def refresh(
     cluster: Cluster, topics: Iterable[str] | None, deadline_ms: float
 ) -> Operation[ClusterView]:
-    """Repeat ``refresh_once`` until a broker answers, or until the deadline. If no broker has ever
-    answered this client, stop after five seconds.
+    """Repeat ``refresh_once`` until a broker answers, or until the deadline.
 
-    A refused login is not retried. A TLS error is retried only if a broker has answered before: the
-    settings are then right, and a certificate may be about to be replaced.
-    """
+    If no broker has ever answered this client, stop after five seconds. A refused login is not
+    retried. A TLS error is retried only if a broker has answered before: the settings are then
+    right, and a certificate may be about to be replaced."""
     names = None if topics is None else list(topics)
     is_first = not cluster.has_answered
     if is_first:
@@ -167,11 +167,9 @@ def refresh(
 def known_topics(
     cluster: Cluster, names: Sequence[str], deadline_ms: float
 ) -> Operation[ClusterView]:
-    """Return metadata in which all topics ``names`` exist. Refresh it if necessary.
+    """Return metadata in which all topics ``names`` exist, refreshed if necessary.
 
-    Raises UnknownTopicOrPartitionError if a topic does not exist; the message suggests topics with
-    similar names.
-    """
+    Raises UnknownTopicOrPartitionError, which suggests similar names, if one does not exist."""
     grace_ms = min(deadline_ms, cluster.now_ms() + UNKNOWN_TOPIC_GRACE_MS)
     missing: list[str] = []
     attempt = 0
@@ -193,17 +191,17 @@ def known_topics(
 def refreshed_topics(
     cluster: Cluster, names: Sequence[str], deadline_ms: float
 ) -> Operation[ClusterView]:
-    """Refresh the metadata of the topics ``names``, and return metadata in which all of them exist.
+    """Return new metadata in which all topics ``names`` exist.
 
-    Raises UnknownTopicOrPartitionError as ``known_topics`` does.
-    """
+    Raises UnknownTopicOrPartitionError as ``known_topics`` does."""
     yield from refresh(cluster, names, deadline_ms)
     return (yield from known_topics(cluster, names, deadline_ms))
 
 
 def missing_topic(cluster: Cluster, name: str) -> Operation[LogbusError]:
-    """Return the error that says why a topic is missing from the metadata. If it does not exist,
-    request the names of all topics, so that the error can suggest similar ones."""
+    """Return the error that says why a topic is missing from the metadata.
+
+    If it does not exist, request the names of all topics, to suggest similar ones."""
     topic = cluster.view.topics.get(name)
     error = topic.error if topic is not None else None
     if error is not None and not isinstance(error, UnknownTopicOrPartitionError):
@@ -228,12 +226,11 @@ def per_partition(
     deadline_ms: float,
 ) -> Operation[PerPartition[T]]:
     """Send requests to the leaders of partitions, with retries. Return a result or an error for
-    each partition.
+    each.
 
-    ``make`` builds the request for the partitions of one leader, and ``read`` splits the response
-    by partition. UnknownTopicIdError is not retried, unless the metadata refresh after it returns
-    another id of the topic: the request then had an outdated id.
-    """
+    ``make`` builds the request for the partitions of one leader, ``read`` splits the response by
+    partition. UnknownTopicIdError is retried only if a metadata refresh returns another topic id:
+    the request then had an outdated one."""
     results: PerPartition[T] = {}
     pending = list(dict.fromkeys(tps))
     topics = list(group_by_topic(pending))
@@ -277,9 +274,8 @@ def per_partition(
 def may_retry(result: Any) -> bool:
     """Return whether ``result`` is an error after which to send the same request again.
 
-    Return False for UnknownTopicIdError, although Kafka calls it retriable: the same request has
-    the same unknown id, and would fail again.
-    """
+    Not UnknownTopicIdError, although Kafka calls it retriable: the same request has the same
+    unknown id."""
     return (
         isinstance(result, LogbusError)
         and result.retriable
@@ -293,14 +289,12 @@ def _may_refresh_resolve(result: Any) -> bool:
 
 
 def _is_another(before: ClusterView, now: ClusterView, topic: str) -> bool:
-    """Return whether the topic has another id in the metadata ``now`` than in ``before``, because
-    it was recreated."""
+    """Return whether the topic was recreated between two metadata: its id differs."""
     return now.topic_id(topic) not in (before.topic_id(topic), NULL_TOPIC_ID)
 
 
 def raise_first(results: Mapping[TopicPartition, T | LogbusError]) -> dict[TopicPartition, T]:
-    """Return the results of all partitions. If a partition has an error, raise the first one, with
-    the partition's name in its message."""
+    """Return the results of all partitions, or raise the first error, with its partition's name."""
     good: dict[TopicPartition, T] = {}
     for tp, result in results.items():
         if isinstance(result, LogbusError):
@@ -312,8 +306,7 @@ def raise_first(results: Mapping[TopicPartition, T | LogbusError]) -> dict[Topic
 
 
 def isolation_code(level: str) -> int:
-    """Return the protocol's number for an isolation level. Raises InvalidConfigError for an unknown
-    one."""
+    """Return an isolation level's number. Raises InvalidConfigError for an unknown one."""
     if level not in ISOLATION_LEVELS:
         raise InvalidConfigError(
             f"isolation.level={level!r}: give one of {', '.join(ISOLATION_LEVELS)}"
@@ -328,12 +321,10 @@ def list_offsets(
     isolation_level: int,
     deadline_ms: float,
 ) -> Operation[PerPartition[ListedOffset]]:
-    """Return the offset of each partition's first record at or after a timestamp (ms since 1970),
-    as ``Admin.list_offsets`` does.
+    """Return each partition's offset of the first record at or after a timestamp (ms since 1970).
 
-    Three timestamps are special: -1 stands for the log's end, -2 for its start, -3 for the record
-    with the newest timestamp.
-    """
+    -1 stands for the log's end, -2 for its start, -3 for the record with the newest timestamp. See
+    ``Admin.list_offsets``."""
     check_times(timestamps)
 
     def make(group: list[TopicPartition]) -> Exchange[Any]:
@@ -376,10 +367,9 @@ def offsets_for_bytes(
 ) -> Operation[PerPartition[tuple[int, int]]]:
     """Return the offset ranges that hold about the given number of stored bytes.
 
-    ``ranges`` has (start offset, maximum bytes) for each partition. The result has (end offset,
-    bytes of the range) for each partition. The end is a batch boundary. ``topic_ids`` has the ids
-    that the topics must have. A topic without an entry may have any id.
-    """
+    ``ranges`` has (start offset, maximum bytes) for each partition; the result has (end offset,
+    bytes of the range). The end is a batch boundary. ``topic_ids`` has the ids that topics must
+    have; a topic without an entry may have any."""
     check_offsets({tp: start for tp, (start, _) in ranges.items()})
     answers = yield from _offsets_for_bytes(cluster, ranges, deadline_ms, topic_ids)
     return {
@@ -396,12 +386,10 @@ def log_bounds(
     isolation_level: int,
     deadline_ms: float,
 ) -> Operation[PerPartition[LogBounds]]:
-    """Return the start and end offset of each log, and the offset up to which its first
-    ``max_bytes`` bytes reach. Each leader receives one request.
+    """Return each log's start and end offset, and where its first ``max_bytes`` bytes end.
 
-    A partition's error is UnsupportedVersionError if its leader runs an older logbus, which cannot
-    return these bounds.
-    """
+    Each leader receives one request. A leader with an older logbus, which cannot return these
+    bounds, gives its partitions UnsupportedVersionError."""
     answers = yield from _offsets_for_bytes(
         cluster,
         dict.fromkeys(topic_ids, (EARLIEST_TIMESTAMP, max_bytes)),
@@ -460,8 +448,10 @@ def _offsets_for_bytes(
 def record_times(
     cluster: Cluster, after: Mapping[TopicPartition, int], deadline_ms: float
 ) -> Operation[PerPartition[ListedOffset]]:
-    """Return the offset and timestamp (ms since 1970) of each partition's first record at or after
-    the given offset. The offset is -1 if there is no such record yet."""
+    """Return each partition's offset and time (ms since 1970) of the first record from an offset
+    on.
+
+    The offset is -1 if there is no such record yet."""
     times = yield from record_times_of_many(
         cluster, {tp: (offset,) for tp, offset in after.items()}, deadline_ms
     )
@@ -471,11 +461,9 @@ def record_times(
 def record_times_of_many(
     cluster: Cluster, after: Mapping[TopicPartition, Sequence[int]], deadline_ms: float
 ) -> Operation[PerPartition[tuple[ListedOffset, ...]]]:
-    """Do what ``record_times`` does for several offsets of each partition. A partition's result is
-    in the order of its offsets.
+    """Do what ``record_times`` does for several offsets of each partition, in their order.
 
-    If the lookup of one offset fails, the result of the whole partition is the error.
-    """
+    If the lookup of one offset fails, the result of the whole partition is the error."""
     for tp, offsets_asked in after.items():
         for offset in offsets_asked:
             check_offsets({tp: offset})
@@ -527,12 +515,11 @@ def on_any_broker(
     *,
     attempt_ms: float = float("inf"),
 ) -> Operation[T]:
-    """Send a request that any broker can answer, and return the response. After a retriable error,
-    or ``attempt_ms`` milliseconds without a response, try the next broker.
+    """Send a request that any broker can answer, and return the response.
 
-    ``check`` returns the error in a response, or None. If no broker has ever answered this client,
-    the operation fails after five seconds.
-    """
+    After a retriable error, or ``attempt_ms`` without a response, try the next broker. ``check``
+    returns the error in a response, or None. If no broker has ever answered this client, fail after
+    five seconds."""
     attempt = 0
     answers_by_ms = cluster.now_ms() + FIRST_CONTACT_MS
     while True:

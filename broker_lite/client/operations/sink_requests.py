@@ -1,9 +1,8 @@
-"""Send the requests of Spark's exactly-once sink to its coordinator, a broker: join a micro-batch,
-report that a task still runs, end the micro-batch.
+"""Send the requests of Spark's exactly-once sink to its coordinator: join, keep, end a micro-batch.
 
-If another broker becomes the coordinator, a request is retried there, until ``deadline_ms`` on the
-cluster's clock. A repeated request has no further effect, and receives the same answer.
-"""
+The coordinator is a broker; if another one takes over, a request is retried there, until
+``deadline_ms`` on the cluster's clock. A repeated request gets the same answer and has no
+effect."""
 
 from __future__ import annotations
 
@@ -19,8 +18,9 @@ from broker_lite.wire.calls.sinks import (
 )
 
 ATTEMPT_MS = 5_000
-"""Milliseconds without a response after which a request is sent again. The coordinator may hang; if
-so, another broker replaces it long before the micro-batch times out."""
+"""Milliseconds without a response after which a request is sent again.
+
+If the coordinator hangs, another broker replaces it long before the micro-batch times out."""
 
 SinkCall = JoinBatchRequest | EndBatchRequest | KeepBatchRequest
 
@@ -28,8 +28,9 @@ SinkCall = JoinBatchRequest | EndBatchRequest | KeepBatchRequest
 def ask_sink(
     cluster: Cluster, known: CachedCoordinator, request: SinkCall, deadline_ms: float
 ) -> Operation[SinkResponse]:
-    """Send a request of Spark's exactly-once sink to the sink's coordinator, and return the
-    response. If the response has an error, raises the error with the coordinator's message."""
+    """Send a request of Spark's exactly-once sink to its coordinator, and return the response.
+
+    Raises the response's error with the coordinator's message."""
     exchange = CallExchange[SinkResponse](request)
     while True:
         attempt_ms = min(deadline_ms, cluster.now_ms() + ATTEMPT_MS)

@@ -1,11 +1,9 @@
-"""Operations (generators that yield requests) of a transactional producer: begin, add partitions
-and offsets, commit or abort.
+"""Operations (generators that yield requests) of a transactional producer.
 
-The requests go to the coordinator of the transactional id, or of the group whose offsets are
-committed. If another broker becomes the coordinator, an operation retries there, until
-``deadline_ms`` on the cluster's clock. ``version`` is the cluster's transaction version, 1 or 2
-(KIP-890).
-"""
+They begin a transaction, add partitions and offsets, commit or abort. Requests go to the
+coordinator of the transactional id, or of the group whose offsets are committed, or to its
+successor, until ``deadline_ms`` on the cluster's clock. ``version`` is the cluster's transaction
+version, 1 or 2 (KIP-890)."""
 
 from __future__ import annotations
 
@@ -38,13 +36,15 @@ from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import groups, producers, transactions
 
 FEATURE = "transaction.version"
-"""Name of the cluster feature, in ApiVersions, whose level is the transaction version."""
+"""The cluster feature, in ApiVersions, whose level is the transaction version."""
 NO_IDENTITY = (NO_PRODUCER, NO_EPOCH)
 
 
 class OffsetsToCommit(NamedTuple):
-    """Offsets that a transaction commits for a group. ``member`` is the member id, generation and
-    instance id of the consumer that has read the records (KIP-447)."""
+    """Offsets that a transaction commits for a group.
+
+    ``member`` is the member id, generation and instance id of the consumer that read the records
+    (KIP-447)."""
 
     group: str
     rows: Mapping[TopicPartition, CommittedOffset]
@@ -59,14 +59,12 @@ def initialize(
     expected: tuple[int, int] | None,
     deadline_ms: float,
 ) -> Operation[tuple[int, int, int]]:
-    """Send InitProducerId for a transactional id. Return the producer id, its epoch, and the
-    cluster's transaction version.
+    """Send InitProducerId for a transactional id. Return producer id, epoch and transaction
+    version.
 
-    The coordinator aborts a transaction of the transactional id that is still open. If ``expected``
-    is None, it fences all earlier producers with this id. Otherwise ``expected`` is the producer id
-    and epoch that the caller has, and the coordinator refuses a caller that has been fenced itself
-    (KIP-360).
-    """
+    The coordinator aborts an open transaction of the id. If ``expected`` is None, it fences all
+    earlier producers with this id. Otherwise ``expected`` is the caller's producer id and epoch,
+    and a caller that has been fenced itself is refused (KIP-360)."""
     versions = CallExchange(cluster_calls.ApiVersionsRequest("logbus", "1"))
     features = yield from on_coordinator(cluster, known, versions, answer_error, deadline_ms)
     levels = {row.name: row.max_version for row in features.finalized_features}
@@ -84,8 +82,8 @@ def add_partitions(
     tps: Iterable[TopicPartition],
     deadline_ms: float,
 ) -> Operation[None]:
-    """Add partitions to the open transaction. Transaction version 1 requires this before a
-    partition's first batch."""
+    """Add partitions to the open transaction, as version 1 requires before a partition's first
+    batch."""
     topics = tuple(
         transactions.TxnTopic(name, tuple(tp.partition for tp in rows))
         for name, rows in group_by_topic(sorted(tps)).items()
@@ -98,9 +96,8 @@ def add_partitions(
 def added_error(answer: transactions.AddPartitionsToTxnResponse) -> LogbusError | None:
     """Return the error that explains why the coordinator added no partition, or None.
 
-    If one partition is refused, none is added, and the others get OPERATION_NOT_ATTEMPTED. Among
-    the reasons, prefer one that is not retriable, because a retry would fail too.
-    """
+    If one partition is refused, the others get OPERATION_NOT_ATTEMPTED. A reason that is not
+    retriable is preferred: a retry would fail too."""
     errors = [
         error_for(
             row.partition_error_code,
@@ -127,8 +124,7 @@ def commit_offsets(
     *,
     version: int,
 ) -> Operation[None]:
-    """Add offsets of a group to the open transaction. They become the group's committed offsets
-    when the transaction commits."""
+    """Add a group's offsets to the open transaction, to be committed with it."""
     check_commits(offsets.rows)
     kind = transactions.TxnOffsetCommitRequest
     if version == 1:
@@ -192,12 +188,10 @@ def end(
     version: int,
     committed: bool,
 ) -> Operation[tuple[int, int] | None]:
-    """Commit or abort the transaction. Return the producer id and epoch of the next transaction,
-    or None in transaction version 1.
+    """Commit or abort the transaction. Return the next producer id and epoch; None in version 1.
 
-    ``identity`` is the transaction's producer id and epoch. The request may be repeated: the
-    coordinator answers a repeated request like the first one.
-    """
+    ``identity`` is the transaction's producer id and epoch. A repeated request gets the same
+    answer."""
     kind = transactions.EndOldTxnRequest if version == 1 else transactions.EndTxnRequest
     request = CallExchange(kind(known.key, *identity, committed))
     answer = yield from on_coordinator(cluster, known, request, answer_error, deadline_ms)

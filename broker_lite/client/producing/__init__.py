@@ -7,6 +7,5 @@
 - ``delivery`` orders, numbers and retries batches, with a ``partition_queue`` for each partition.
 - ``futures`` report the acknowledgement to the caller.
 
-The engine has no thread and no socket of its own. ``producer`` runs it on a background thread, and
-``aio_producer`` on an event loop.
-"""
+The engine has no thread and no socket of its own. ``producer`` runs it on a background thread,
+``aio_producer`` on an event loop."""

@@ -1,14 +1,13 @@
 """Collect the records of a producer until they are split into batches.
 
-``OpenRows`` collects the records that ``Producer.send`` receives for one topic, in Python lists. To
-append is cheap: no hash, no encoding. Once the rows fill a batch or have waited for ``linger_ms``,
-``split`` turns them into columns, assigns all of them to partitions in a few vectorised operations,
-and makes a batch for each partition. A key's murmur2 hash selects the partition; rows without a key
-go to the sticky partition. Rows of a partition keep the order in which they were sent.
+``OpenRows`` collects the records that ``Producer.send`` receives for one topic in Python lists,
+without hashing or encoding. Once they fill a batch or have waited for ``linger_ms``, ``split``
+turns them into columns and makes a batch for each partition, in a few vectorised operations. A
+key's murmur2 hash selects the partition; rows without a key go to the sticky partition. Rows of a
+partition keep their order.
 
-``Chunk`` takes the place of ``OpenRows`` for rows that the caller sent as Arrow data. ``send`` runs
-on the caller's thread under the producer's lock, ``split`` on the sender's thread.
-"""
+``Chunk`` takes the place of ``OpenRows`` for rows sent as Arrow data. ``send`` runs on the caller's
+thread under the producer's lock, ``split`` on the sender's thread."""
 
 from __future__ import annotations
 
@@ -37,12 +36,11 @@ from broker_lite.record.arrow import TIMESTAMP_TYPE, Columns
 ROW_OVERHEAD_BYTES = 20
 """Approximate bytes of a row in memory, apart from key, value and headers."""
 RECORD_OVERHEAD_BYTES = 1024
-"""An upper bound of the bytes that a batch of one record has in addition to the record's key, value
-and headers."""
+"""Upper bound of the bytes that a batch of one record has beside key, value and headers."""
 PARTITIONS_FILLED_MAX = 8
-"""Maximum size of a topic's open rows (rows that are not in batches yet) if they have keys, as a
-number of batches. Keys spread the rows over several partitions, so they fill several batches at
-once."""
+"""Maximum size of a topic's open rows (rows not in batches yet) with keys, in batches.
+
+Keys spread the rows over several partitions, so they fill several batches at once."""
 
 PartitionIndex = npt.NDArray[np.int32]
 
@@ -50,9 +48,8 @@ PartitionIndex = npt.NDArray[np.int32]
 class OpenRows(Outcome):
     """Records of one topic that ``send`` received and that are not in batches yet.
 
-    ``send`` appends records while ``is_open``. The object is also the ``Outcome`` that the records'
-    futures report.
-    """
+    ``send`` appends while ``is_open``. The records' futures report this object as their
+    ``Outcome``."""
 
     __slots__ = (
         "deadline_ms",
@@ -89,7 +86,7 @@ class OpenRows(Outcome):
         partition: int | None,
         timestamp_ms: int | None,
     ) -> None:
-        """Set fields of row ``index`` that few records have: headers, partition or timestamp."""
+        """Set headers, partition or timestamp of row ``index``, which few records have."""
         if headers:
             if self.headers is None:
                 self.headers = {}
@@ -104,9 +101,10 @@ class OpenRows(Outcome):
             self.times[index] = timestamp_ms
 
     def take_columns(self) -> tuple[Columns, PartitionIndex | None]:
-        """Return the rows as columns, and the partition that the caller chose for each row (-1: the
-        producer chooses). In place of the partitions, return None if the caller chose none for any
-        row. Afterwards this object holds no rows."""
+        """Return the rows as columns, with the partition that the caller chose for each row.
+
+        -1 means that the producer chooses; None, that it chooses for all. This object is empty
+        afterwards."""
         count = len(self.values)
         value = binary_of(self.values)
         key = binary_of(self.keys) if self.has_keys else None
@@ -127,9 +125,8 @@ class OpenRows(Outcome):
 class Chunk(Outcome):
     """Rows that a caller sent as Arrow data.
 
-    ``requested`` is the partition that the caller chose for all rows, or an array with the chosen
-    partition of each row (-1: the producer chooses). If it is None, the producer chooses for all.
-    """
+    ``requested`` is the caller's partition for all rows, or an array with that of each row (-1: the
+    producer chooses); None means that the producer chooses for all."""
 
     __slots__ = ("columns", "deadline_ms", "requested", "size_bytes", "timestamp_ms")
 
@@ -158,13 +155,11 @@ class Chunk(Outcome):
 
 
 Waiting = OpenRows | Chunk
-"""Rows that are not in batches yet. The sender sets their ``deadline_ms``, the time (ms) at which
-they fail, when it receives them."""
+"""Rows that are not in batches yet. The sender sets ``deadline_ms``, at which they fail."""
 
 
 class RowPiece(NamedTuple):
-    """A part of the rows of one ``send_arrow`` call, small enough to become one batch for each
-    partition. Fields are those of ``Chunk``."""
+    """A part of the rows of one ``send_arrow`` call: at most one batch for each partition."""
 
     columns: Columns
     requested: PartitionIndex | int | None
@@ -172,8 +167,8 @@ class RowPiece(NamedTuple):
 
 
 class TopicShape(NamedTuple):
-    """The facts about a topic that ``split`` needs: the number of its partitions, the partitions
-    that have a leader (``available``), and the chooser of the sticky partition."""
+    """The facts about a topic that ``split`` needs; ``available`` are the partitions with a
+    leader."""
 
     partition_count: int
     available: Sequence[int]
@@ -181,11 +176,10 @@ class TopicShape(NamedTuple):
 
 
 def split(rows: Waiting, shape: TopicShape, batch_bytes: int) -> list[ProducerBatch]:
-    """Split rows by partition into batches of about ``batch_bytes`` at most. A larger row becomes a
-    batch of its own.
+    """Split rows by partition into batches of about ``batch_bytes`` at most.
 
-    Raises InvalidPartitionsError if the caller chose a partition that the topic does not have.
-    """
+    A larger row becomes a batch of its own. Raises InvalidPartitionsError if the caller chose a
+    partition that the topic does not have."""
     columns, requested = rows.take_columns()
     placed = _place(columns, requested, shape, rows.topic)
     inverse = None
@@ -221,8 +215,7 @@ def split(rows: Waiting, shape: TopicShape, batch_bytes: int) -> list[ProducerBa
 def _place(
     columns: Columns, requested: PartitionIndex | int | None, shape: TopicShape, topic: str
 ) -> PartitionIndex | int:
-    """Choose the partitions of rows. Return one partition number for all rows, or an array with the
-    partition of each row."""
+    """Return the partition of all rows as one number, or an array with that of each row."""
     count = shape.partition_count
     if isinstance(requested, int):
         _check_partition(requested, requested, count, topic)
@@ -278,8 +271,10 @@ def _groups(columns: Columns, placed: PartitionIndex) -> Iterator[tuple[int, Col
 
 
 def as_bytes(value: Any, what: str) -> bytes:
-    """Return text (as UTF-8) or a bytes-like object as bytes. Raises InvalidRecordError, which
-    names the record's field ``what``, for other types and for text that is no Unicode."""
+    """Return text (as UTF-8) or a bytes-like object as bytes.
+
+    Raises InvalidRecordError, which names the record's field ``what``, for other types and for text
+    that is no Unicode."""
     if isinstance(value, str):
         try:
             return value.encode("utf-8")
@@ -292,6 +287,7 @@ def as_bytes(value: Any, what: str) -> bytes:
 
 def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
     """Return a record's headers as a list of (name, bytes or None), and their size in bytes.
+
     ``headers`` is a dict or pairs. Raises InvalidRecordError for anything else."""
     items = headers.items() if hasattr(headers, "items") else headers
     if not isinstance(items, Iterable):
@@ -313,8 +309,9 @@ def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
 
 
 def tables_of(data: Any) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of a pyarrow Table, RecordBatch or RecordBatchReader, or of another
-    library's DataFrame or Arrow stream. Raises InvalidSchemaError for other data."""
+    """Yield the record batches of Arrow data, or of another library's DataFrame or Arrow stream.
+
+    Raises InvalidSchemaError for other data."""
     if isinstance(data, pa.RecordBatch):
         yield data
         return
@@ -339,13 +336,11 @@ def tables_of(data: Any) -> Iterator[pa.RecordBatch]:
 def columns_of(
     batch: pa.RecordBatch, key: str | None, value: str | None
 ) -> tuple[Columns, PartitionIndex | None]:
-    """Return the rows of an Arrow record batch as ``Columns``, and the partition of each row from
-    its column ``partition`` (None without such a column).
+    """Return the rows of an Arrow record batch, and the column ``partition`` or None.
 
-    ``key`` and ``value`` name the columns that hold the keys and values (None: "key" and "value").
-    The other columns are ``headers``, ``timestamp`` and ``partition``. Raises InvalidSchemaError
-    for unknown or missing columns and wrong types.
-    """
+    ``key`` and ``value`` name the columns of keys and values (None: "key" and "value"). Other
+    columns are ``headers``, ``timestamp`` and ``partition``. Raises InvalidSchemaError for unknown
+    or missing columns and wrong types."""
     names = batch.schema.names
     known = {"key", "value", "headers", "timestamp", "partition"}
     for name in (key, value):

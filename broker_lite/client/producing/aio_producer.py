@@ -1,8 +1,6 @@
-"""``AsyncProducer``: a ``Producer`` on an event loop.
+"""``AsyncProducer``: a ``Producer`` that sends on an event loop instead of a background thread.
 
-It wraps a ``Producer`` that sends and receives on the loop instead of a background thread. Use it
-only on the loop that created it.
-"""
+Use it only on the loop that created it."""
 
 from __future__ import annotations
 
@@ -24,9 +22,8 @@ from broker_lite.errors import BufferFullError, LogbusError, RequestTimedOutErro
 class Sent(asyncio.Future[RecordMetadata]):
     """The future that ``AsyncProducer.send`` returns for a record.
 
-    ``await sent`` also sends the record's batch at once, without waiting for ``linger_ms``.
-    ``asyncio.gather`` of several futures does not, so the records can fill a batch.
-    """
+    ``await sent`` sends the record's batch at once, without waiting for ``linger_ms``.
+    ``asyncio.gather`` of several futures does not, so the records can fill a batch."""
 
     outcome: Outcome | None = None
 
@@ -53,8 +50,8 @@ class AsyncProducer:
         self._shell = LoopShell(config.client_id, security)
         self._core = self._kind(bootstrap_servers, config, shell=self._shell)
         self._waiting: deque[tuple[asyncio.Future[Any], Callable[[], None], float]] = deque()
-        """What waits for space in the producer's buffer, in the order of the calls: the future of
-        the call, a function that sends its rows, and a deadline (ms)."""
+        """Calls that wait for space in the buffer, in order: future, function that sends, deadline
+        (ms)."""
         self._waited_count = 0
         """Number of entries that were ever added to ``_waiting``."""
         self._is_watching = False
@@ -71,17 +68,17 @@ class AsyncProducer:
         """Send a record. ``await`` of the result returns the record's metadata.
 
         Records are sent in the order of the calls. While the producer's buffer is full, a record
-        waits for at most ``max_block_ms``, and then fails with BufferFullError. ``send`` itself
-        raises no LogbusError: the ``await`` raises all errors, also those of ``Producer.send``.
-        """
+        waits for ``max_block_ms`` at most, then fails with BufferFullError. Only the ``await``
+        raises LogbusError, also the errors of ``Producer.send``."""
         sent = Sent(loop=self._shell.loop)
         arguments = (topic, value, key, headers, partition, timestamp_ms)
         self._start_in_turn(sent, partial(self._start, sent, arguments))
         return sent
 
     def _start_in_turn(self, future: asyncio.Future[Any], start: Callable[[], None]) -> None:
-        """Call ``start`` as soon as the buffer has space and all earlier calls have started. If
-        this takes longer than ``max_block_ms``, fail ``future`` with BufferFullError."""
+        """Call ``start`` when the buffer has space and all earlier calls have started.
+
+        After ``max_block_ms``, ``future`` fails with BufferFullError."""
         if self._waiting or self._core.is_full:
             deadline_ms = monotonic_ms() + self.config.max_block_ms
             self._waiting.append((future, start, deadline_ms))
@@ -161,15 +158,14 @@ class AsyncProducer:
             await done
 
     async def _queued(self) -> None:
-        """Wait until all records that were sent before have found space in the producer's
-        buffer."""
+        """Wait until all records sent before have found space in the producer's buffer."""
         count = self._waited_count
         while self._waited_count - len(self._waiting) < count:
             await asyncio.sleep(0.001)
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until all records sent before are acknowledged. Raises the errors of
-        ``Producer.flush``."""
+        """Wait until all records sent before are acknowledged; raises as ``Producer.flush``
+        does."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._queued()
@@ -182,8 +178,8 @@ class AsyncProducer:
         self._core.end_flush(waiting)
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Flush, then close the connections. Records that are not acknowledged after ``timeout_s``
-        seconds fail."""
+        """Flush, then close the connections. Records unacknowledged after ``timeout_s`` seconds
+        fail."""
         try:
             await self.flush(timeout_s)
         finally:

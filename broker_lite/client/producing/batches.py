@@ -1,9 +1,7 @@
-"""``ProducerBatch``: a producer's batch from its creation to its acknowledgement; and ``Outgoing``,
-a produce request.
+"""``ProducerBatch``, from its creation to its acknowledgement; and ``Outgoing``, a produce request.
 
-``delivery`` sends and retries a batch until its result is known, and ``futures`` report the result
-to callers. The module does no I/O and reads no clock. Only the sender's thread uses it.
-"""
+``delivery`` sends and retries a batch until its result is known, and ``futures`` report it. Only
+the sender's thread uses the module, which does no I/O and reads no clock."""
 
 from __future__ import annotations
 
@@ -26,8 +24,7 @@ class ProducerIdentity(NamedTuple):
 
 
 class ProducerBatch:
-    """A batch of rows for one partition, with its state: sequence, attempts, and finally its offset
-    or error."""
+    """A batch of rows for one partition: its sequence and attempts, finally its offset or error."""
 
     __slots__ = (
         "attempts",
@@ -73,8 +70,8 @@ class ProducerBatch:
         self.identity: ProducerIdentity | None = None
         self.sequence = -1
         self.number = -1
-        """Number of batches that the producer had sent to this partition when it first sent this
-        batch; -1 before."""
+        """Number of batches sent to this partition before this one's first attempt; -1 before
+        that."""
         self.order = (0, 0)
         self.attempts = 0
         self.maybe_appended = False
@@ -90,21 +87,20 @@ class ProducerBatch:
 
     @property
     def is_done(self) -> bool:
-        """Return whether the batch was acknowledged, has failed, or was split into ``halves``."""
+        """Whether the batch was acknowledged, has failed, or was split into ``halves``."""
         return self.columns is None
 
     def renumber(self) -> None:
-        """Clear the batch's producer id and sequence, so that it receives new ones when it is sent
-        next. Call this only for a batch that is certainly not in the log."""
+        """Clear the producer id and sequence, so that the next attempt gets new ones.
+
+        Call it only for a batch that is certainly not in the log."""
         assert not self.maybe_appended
         self.identity, self.sequence, self.encoded = None, -1, None
 
     def halve(self) -> None:
         """Split a batch of at least two rows into two ``halves``, which are sent in its place.
 
-        The rows keep their sequences under the batch's producer id. The halves take the batch's
-        place among the partition's batches.
-        """
+        The rows keep their sequences under the batch's producer id."""
         assert self.columns is not None
         middle = self.row_count // 2
         size = self.size_bytes // 2

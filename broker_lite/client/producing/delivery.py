@@ -2,16 +2,13 @@
 
 Each partition has a queue and at most ``max_in_flight`` batches in flight. After a retriable
 failure, nothing more is sent to the partition until the results of all its batches in flight are
-known. Then sending resumes with the oldest batch that is not acknowledged, which preserves the
-order.
+known. Then the oldest unacknowledged batch goes first, which preserves the order.
 
 A batch of an idempotent producer keeps its producer id and sequence as long as it may be in the
-log. A retry sends the same bytes, so the broker recognises a duplicate and the log never holds the
-batch twice. Only batches that are certainly not in the log receive new sequences.
-
-In a transaction no batch ever receives a new sequence. The first batch that fails sets ``failure``,
-and the transaction must abort. ``sender`` calls this module on its thread.
-"""
+log. A retry sends the same bytes, so the broker recognises a duplicate. Only batches that are
+certainly not in the log receive new sequences. In a transaction no batch ever does: the first batch
+that fails sets ``failure``, and the transaction must abort. ``sender`` calls this module on its
+thread."""
 
 from __future__ import annotations
 
@@ -54,22 +51,19 @@ from broker_lite.wire.buffer_pool import BufferPool
 from broker_lite.wire.produce import ProducedPartition, ProduceResponse
 
 REQUEST_BYTES_MAX = 16 << 20
-"""Maximum bytes of a produce request with several batches, well below the largest request that a
-broker accepts (64 MiB)."""
+"""Maximum bytes of a produce request with several batches; a broker accepts 64 MiB."""
 INVALID_MAGIC = "Invalid magic found in record"
 """The error text with which Apache Kafka refuses a batch in logbus's column format."""
 REPORTED_FAILURE = 6
-"""Number of failures in a row after which the producer logs a partition's error. With the default
-backoff, that is 3 s after the first failure."""
+"""Number of failures in a row after which a partition's error is logged: 3 s by default."""
 
 
 class Delivery:
     """The queues of all partitions of a producer, and the decisions about their batches.
 
     After each call, the caller completes the batches in ``done``, refreshes the metadata of the
-    topics in ``stale``, and requests a producer id if ``wants_identity``. ``user`` is the name of
-    the client's user, for error messages.
-    """
+    topics in ``stale``, and requests a producer id if ``wants_identity``. ``user`` is the client's
+    user name, for error messages."""
 
     def __init__(
         self,
@@ -92,12 +86,12 @@ class Delivery:
         """Whether a batch was sent under the present producer id and epoch."""
         self.added: set[TopicPartition] | None = None
         """The partitions that this client has added to the open transaction (AddPartitionsToTxn).
-        None means that the brokers themselves add a partition at its first batch (KIP-890)."""
+
+        None means that brokers add a partition at its first batch (KIP-890)."""
         self.unadded: set[TopicPartition] = set()
-        """Partitions that the client must add to the transaction before it can send their queued
-        batches."""
+        """Partitions to add to the transaction before their queued batches can be sent."""
         self.memory = BufferPool(memory_bytes)
-        """The pool of buffers that hold encoded batches. It keeps at most ``memory_bytes`` for
+        """The pool of buffers for encoded batches, which keeps ``memory_bytes`` at most for
         reuse."""
         self.identity: ProducerIdentity | None = None
         self.problem: LogbusError | None = None
@@ -105,15 +99,16 @@ class Delivery:
         self.done: list[ProducerBatch] = []
         self.failing: dict[TopicPartition, LogbusError] = {}
         """Partitions with ``REPORTED_FAILURE`` or more failures in a row, each with its last error.
-        The caller logs them and clears this dict."""
+
+        The caller logs and clears them."""
         self.stale: set[str] = set()
         """Topics whose metadata the caller must refresh."""
         self.writes_rows = False
-        """Whether batches are encoded in Kafka's row format, because a broker has refused logbus's
-        column format."""
+        """Whether to encode batches in Kafka's row format: a broker refused logbus's column
+        format."""
         self.limits_bytes: dict[str, int] = {}
-        """For topics where a broker refused a batch as too large: half the size of that batch, the
-        new maximum bytes of the topic's batches."""
+        """Maximum bytes of new batches of the topics for which a broker refused a batch as too
+        large."""
         self._max_in_flight = max_in_flight
         self._retry_backoff_ms = retry_backoff_ms
         self._compression: Compression = compression
@@ -126,7 +121,7 @@ class Delivery:
 
     @property
     def wants_identity(self) -> bool:
-        """Return whether batches wait for a producer id, so that InitProducerId must be sent."""
+        """Whether batches wait for a producer id, so that InitProducerId must be sent."""
         return (
             self.idempotent
             and not self.transactional
@@ -136,12 +131,14 @@ class Delivery:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no batch is queued or in flight."""
+        """Whether no batch is queued or in flight."""
         return not self._busy
 
     def is_backlogged(self, topic: str) -> bool:
-        """Return whether batches of the topic wait to be sent. New records may then linger longer,
-        because a new batch would only wait behind the others."""
+        """Return whether batches of the topic wait to be sent.
+
+        New records may then linger longer, because a new batch would only wait behind the
+        others."""
         return any(tp.topic == topic and self._partitions[tp].queue for tp in self._busy)
 
     def topics(self) -> set[str]:
@@ -163,15 +160,16 @@ class Delivery:
             self._busy[tp] = None
 
     def set_identity(self, identity: ProducerIdentity) -> None:
-        """Set the producer id and epoch of new batches: those that InitProducerId returned, or
-        those of a new transaction."""
+        """Set the producer id and epoch of new batches, from InitProducerId or for a new
+        transaction."""
         self.identity = identity
         self.failure = None
         self.has_sent = False
 
     def note_failure(self, error: LogbusError) -> None:
-        """Record that records of the open transaction failed with ``error``: the transaction must
-        abort. Does nothing outside a transaction."""
+        """Record the error of a failed record, so that the open transaction must abort.
+
+        Does nothing outside a transaction."""
         if self.transactional and self.failure is None:
             self.failure = error
 
@@ -184,8 +182,7 @@ class Delivery:
             self._settle(tp, part)
 
     def fail_all(self, error: LogbusError) -> None:
-        """Fail all batches, queued or in flight, because the producer closes or its transaction
-        aborts."""
+        """Fail all batches, queued or in flight: the producer closes or its transaction aborts."""
         for tp in list(self._busy):
             part = self._partitions[tp]
             for batch in (*part.in_flight, *part.queue):
@@ -198,8 +195,9 @@ class Delivery:
     # Methods that build produce requests.
 
     def requests(self, now_ms: float, view: ClusterView) -> list[Outgoing]:
-        """Return the produce requests to send now, at most one batch of each partition. Call this
-        again until the list is empty."""
+        """Return the produce requests to send now, with at most one batch of each partition.
+
+        Call it again until the list is empty."""
         if self.failure is not None or (self.idempotent and self.identity is None):
             return []
         chosen: dict[Endpoint, list[ProducerBatch]] = {}
@@ -255,8 +253,8 @@ class Delivery:
         )
 
     def without_leader(self, now_ms: float, view: ClusterView) -> set[str]:
-        """Return the topics with a partition that waits for a retry because ``view`` does not show
-        a newer leader than the one that failed."""
+        """Return the topics with a partition whose retry waits for a newer leader than ``view``
+        shows."""
         return {
             tp.topic
             for tp in self._busy
@@ -265,8 +263,7 @@ class Delivery:
         }
 
     def unreported(self) -> dict[TopicPartition, LogbusError]:
-        """Return the last error of each partition that had fewer than ``REPORTED_FAILURE`` failures
-        in a row, so that its error is not logged yet."""
+        """Return the errors that are not logged yet: of partitions with few failures in a row."""
         parts = [(tp, self._partitions[tp]) for tp in self._busy]
         return {
             tp: part.error
@@ -275,8 +272,9 @@ class Delivery:
         }
 
     def _number(self, part: PartitionQueue, batch: ProducerBatch) -> bool:
-        """Assign a sequence to the batch and encode it, unless an earlier attempt did. Return False
-        if the batch must wait, because batches under an older producer id are in flight."""
+        """Assign a sequence to the batch and encode it, unless an earlier attempt did.
+
+        Return False if the batch must wait for batches in flight under an older producer id."""
         identity, sequence = batch.identity, batch.sequence
         is_new = self.idempotent and sequence < 0
         if is_new:
@@ -309,7 +307,7 @@ class Delivery:
     # Methods that handle responses and failed requests.
 
     def answered(self, sent: Outgoing, response: ProduceResponse | None, now_ms: float) -> None:
-        """Handle the response to the produce request ``sent``. ``response`` is None with acks=0."""
+        """Handle the response to the produce request ``sent``; None with acks=0."""
         rows: dict[tuple[str, int], ProducedPartition] = {}
         if response is not None:
             names = {topic_id: name for name, topic_id in sent.topic_ids.items()}
@@ -338,8 +336,7 @@ class Delivery:
             self._settle(batch.tp, part)
 
     def failed(self, sent: Outgoing, error: LogbusError, now_ms: float) -> None:
-        """Handle a produce request without a response: the connection ended, or the request timed
-        out. Its batches may be in the log."""
+        """Handle a produce request without a response. Its batches may be in the log."""
         for batch in sent.batches:
             part = self._partitions[batch.tp]
             if part.returned(batch):
@@ -436,9 +433,10 @@ class Delivery:
     # Methods that complete, fail and expire batches.
 
     def _fail(self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError) -> None:
-        """Complete a batch with an error. Later batches of the partition then need new sequences,
-        because the broker still expects the sequence of this batch. In a transaction they stay
-        queued until the abort."""
+        """Complete a batch with an error.
+
+        Later batches of the partition then need new sequences, because the broker still expects
+        this one's. In a transaction they stay queued until the abort."""
         self.note_failure(error)
         if self.transactional:
             part.held = True
@@ -493,8 +491,9 @@ class Delivery:
         )
 
     def next_due_ms(self, now_ms: float) -> float:
-        """Return the time (ms) of the next retry or delivery deadline. The caller then calls
-        ``requests`` and ``expire``, unless a response makes it do so earlier."""
+        """Return the time (ms) of the next retry or delivery deadline.
+
+        The caller calls ``requests`` and ``expire`` then, or earlier after a response."""
         due = float("inf")
         for tp in self._busy:
             part = self._partitions[tp]

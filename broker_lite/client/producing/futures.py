@@ -1,11 +1,8 @@
-"""The futures that ``send`` returns. A future's result is the record's metadata, or the delivery
-error.
+"""The futures that ``send`` returns: the record's metadata, or the delivery error.
 
-The rows that were collected and sent together share one ``Outcome``. A record's future consists of
-this outcome and the record's index in it, and computes the record's offset on demand. The sender's
-thread completes an outcome and wakes waiting threads through one condition. Any thread may use a
-future.
-"""
+Rows that were collected and sent together share one ``Outcome``. A record's future is this outcome
+and the record's index, and computes the offset on demand. The sender's thread completes an outcome
+and wakes waiting threads through one condition. Any thread may use a future."""
 
 from __future__ import annotations
 
@@ -24,8 +21,8 @@ logger = logging.getLogger("logbus.producer")
 
 
 class RecordMetadata(NamedTuple):
-    """The partition, offset and timestamp of an acknowledged record. ``offset`` is -1 with acks=0,
-    because the broker does not report it."""
+    """The partition, offset and timestamp of an acknowledged record. With acks=0, ``offset`` is
+    -1."""
 
     topic: str
     partition: int
@@ -34,8 +31,9 @@ class RecordMetadata(NamedTuple):
 
 
 class BatchMetadata(NamedTuple):
-    """The offsets of one acknowledged batch of a ``send_arrow``: ``row_count`` offsets from
-    ``base_offset`` on."""
+    """The offsets of one acknowledged batch of a ``send_arrow``.
+
+    It has ``row_count`` offsets from ``base_offset`` on."""
 
     topic: str
     partition: int
@@ -45,8 +43,9 @@ class BatchMetadata(NamedTuple):
 
 
 class SentBatch(Protocol):
-    """The fields of a ``ProducerBatch`` that futures read. If the batch was split because it was
-    too large, its ``halves`` hold the results."""
+    """The fields of a ``ProducerBatch`` that futures read.
+
+    If the batch was split because it was too large, its ``halves`` hold the results."""
 
     partition: int
     row_count: int
@@ -63,8 +62,8 @@ class SentBatch(Protocol):
 
 
 class Outcome:
-    """The outcome of rows that were collected and sent together, as one or several batches. Each
-    batch is acknowledged, or fails, separately."""
+    """The outcome of rows that were collected and sent together, in batches that may fail
+    separately."""
 
     __slots__ = (
         "_left",
@@ -97,20 +96,19 @@ class Outcome:
         self.seen = False
         self._left = 0
         self.callback: Callable[[Any], None] | None = None
-        """The callback that was added first to one of the records. Usually all records share it."""
+        """The first callback that was added to a record; usually all records share it."""
         self.callbacks: deque[int | tuple[Callable[[Any], None], Any]] | None = None
-        """Pending callbacks: the record's index if its callback is ``callback``, else the pair
-        (callback, argument). The garbage collector does not track integers, of which there may be a
-        hundred thousand."""
+        """Pending callbacks: a record's index for ``callback``, else the pair (callback, argument).
+
+        The garbage collector does not track integers, of which there may be a hundred thousand."""
 
     # Methods that the sender's thread calls.
 
     def expect(self, batches: Sequence[SentBatch], inverse: Any) -> None:
         """Set the batches into which the rows were split.
 
-        Row i (in the order of sends) has index ``inverse[i]`` in the concatenation of all batches.
-        If ``inverse`` is None, row i has index i.
-        """
+        Row i, in the order of sends, has index ``inverse[i]`` in the concatenated batches, or i if
+        it is None."""
         self.batches = list(batches)
         self.inverse = inverse
         self._left = len(batches)
@@ -120,13 +118,12 @@ class Outcome:
             self.starts.append(at)
 
     def split_again(self) -> None:
-        """Wait for one more batch before the rows count as completed, because a batch that was too
-        large was split in two."""
+        """Wait for one more batch before the rows are complete: a too large one was split in
+        two."""
         self._left += 1
 
     def batch_done(self, error: LogbusError | None) -> bool:
-        """Record that a batch was acknowledged or failed. Return True if it was the last batch of
-        these rows, which completes them."""
+        """Record that a batch was acknowledged or failed. Return True if it completes the rows."""
         self._left -= 1
         if error is not None and self.error is None:
             self.error = error
@@ -145,8 +142,9 @@ class Outcome:
     # Methods that any thread may call.
 
     def wait(self, timeout_s: float | None) -> None:
-        """Wait until all rows are acknowledged or have failed. Raises RequestTimedOutError after
-        ``timeout_s`` seconds (None: no limit)."""
+        """Wait until all rows are acknowledged or have failed.
+
+        Raises RequestTimedOutError after ``timeout_s`` seconds (None: no limit)."""
         if self.done:
             return
         self.wake(self)
@@ -162,13 +160,12 @@ class Outcome:
                 self.waking.wait(left)
 
     def add_done_callback(self, callback: Callable[[Any], None], future: Any) -> None:
-        """Call ``callback(future)`` when the rows are acknowledged or have failed: at once if they
-        have, otherwise later on the sender's thread.
+        """Call ``callback(future)`` when the rows are done: at once, or later on the sender's
+        thread.
 
-        Each record may have a callback, so this method takes no lock. It stores the callback before
-        it reads ``done``, and ``finish`` sets ``done`` before it reads the callbacks. Therefore at
-        least one of the two threads sees the callback, and ``popleft`` gives it to only one.
-        """
+        Takes no lock, because each record may have a callback. It stores the callback before it
+        reads ``done``, and ``finish`` sets ``done`` before it reads the callbacks. So one of the
+        two threads sees the callback, and ``popleft`` gives it to only one."""
         callbacks = self.callbacks
         if callbacks is None:
             with self.waking:
@@ -182,7 +179,7 @@ class Outcome:
             self.call_back()
 
     def call_back(self) -> None:
-        """Run each pending callback once. Call this only when ``done`` is true, on any thread."""
+        """Run each pending callback once. Call it only when ``done`` is true, on any thread."""
         callbacks = self.callbacks
         while callbacks:
             try:
@@ -199,8 +196,9 @@ class Outcome:
                 logger.exception("a callback of a sent record failed")
 
     def find(self, index: int) -> tuple[SentBatch | None, int]:
-        """Return the batch that holds row ``index``, and the row's index in that batch. The batch
-        is None if the rows failed before they were split into batches."""
+        """Return the batch that holds row ``index``, and the row's index in that batch.
+
+        The batch is None if the rows failed before they were split into batches."""
         at = index if self.inverse is None else int(self.inverse[index])
         which = bisect_right(self.starts, at) - 1
         if which >= len(self.batches):
@@ -213,8 +211,7 @@ class Outcome:
 
 
 class RecordFuture:
-    """The future of a sent record. Several future objects of one record may exist; they compare
-    equal and have the same hash."""
+    """The future of a sent record. Several objects may exist for a record; they compare equal."""
 
     __slots__ = ("_index", "outcome")
 
@@ -237,13 +234,11 @@ class RecordFuture:
         return self.outcome.done
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Wait for the acknowledgement, and return the record's metadata. A batch that still
-        lingers is sent at once.
+        """Wait for the acknowledgement, and return the record's metadata.
 
-        Raises the delivery error, e.g. DeliveryTimedOutError or MessageTooLargeError. Raises
-        RequestTimedOutError after ``timeout_s`` seconds (None: no limit); the producer still tries
-        to deliver the record.
-        """
+        A batch that still lingers is sent at once. Raises the delivery error, e.g.
+        DeliveryTimedOutError or MessageTooLargeError. Raises RequestTimedOutError after
+        ``timeout_s`` seconds (None: no limit); the producer still tries to deliver the record."""
         outcome, index = self.outcome, self._index
         outcome.wait(timeout_s)
         batch, at = outcome.find(index)
@@ -265,8 +260,8 @@ class RecordFuture:
         return RecordMetadata(outcome.topic, batch.partition, offset, timestamp_ms)
 
     def exception(self, timeout_s: float | None = None) -> LogbusError | None:
-        """Wait until the record is acknowledged or has failed. Return the delivery error, or None
-        if it is acknowledged."""
+        """Wait until the record is done. Return its delivery error, or None if it is
+        acknowledged."""
         outcome = self.outcome
         if not outcome.done:
             outcome.wait(timeout_s)
@@ -279,12 +274,10 @@ class RecordFuture:
         return None
 
     def add_done_callback(self, callback: Callable[[RecordFuture], None]) -> None:
-        """Call ``callback(future)`` when the record is acknowledged or has failed, usually on the
-        sender's thread.
+        """Call ``callback(future)`` when the record is done, usually on the sender's thread.
 
-        The callback must not block. ``future`` equals this future but may be another object. If the
-        callback raises an exception, the producer logs it and continues.
-        """
+        The callback must not block. ``future`` equals this future but may be another object. The
+        producer logs an exception of the callback and continues."""
         outcome = self.outcome
         callbacks, common = outcome.callbacks, outcome.callback
         if callbacks is None or not (
@@ -312,8 +305,9 @@ class BatchFuture:
         return all(outcome.done for outcome in self.outcomes)
 
     def result(self, timeout_s: float | None = None) -> list[BatchMetadata]:
-        """Wait until all rows are acknowledged or have failed. Return the offsets of each batch, or
-        raise the first error. Raises RequestTimedOutError after ``timeout_s`` seconds."""
+        """Wait until all rows are done. Return the offsets of each batch, or raise the first error.
+
+        Raises RequestTimedOutError after ``timeout_s`` seconds."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         metadata: list[BatchMetadata] = []
         failure: LogbusError | None = None
@@ -329,8 +323,7 @@ class BatchFuture:
         return metadata
 
     def exception(self, timeout_s: float | None = None) -> LogbusError | None:
-        """Wait until all rows are acknowledged or have failed. Return the first delivery error, or
-        None if all are acknowledged."""
+        """Wait until all rows are done. Return the first delivery error, or None."""
         try:
             self.result(timeout_s)
         except LogbusError as error:

@@ -1,11 +1,9 @@
 """A producer's batches for one partition, queued or in flight, and the partition's next sequence.
 
 After a batch fails, the partition is ``held``: nothing is sent until the results of all batches in
-flight are known. Then sending resumes with the oldest batch. The partition is ``spoiled`` if a
-sequence was given to a batch that will not be in the log with it. The broker would refuse the later
-sequences, so ``settle`` gives the following batches new ones. Only the sender's thread uses this
-module, which does no I/O and reads no clock.
-"""
+flight are known. It is ``spoiled`` if a sequence was given to a batch that will not be in the log
+with it. The broker would refuse the later sequences, so ``settle`` gives the following batches new
+ones. Only the sender's thread uses this module, which does no I/O and reads no clock."""
 
 from __future__ import annotations
 
@@ -17,8 +15,7 @@ from broker_lite.model import NO_EPOCH
 
 
 class PartitionQueue:
-    """A producer's batches for one partition, in the order in which they must be in the log
-    (``ProducerBatch.order``)."""
+    """A producer's batches for one partition, in the order that the log must have (``order``)."""
 
     __slots__ = (
         "acked_sequence",
@@ -47,21 +44,19 @@ class PartitionQueue:
         self.sent_count = 0
         self.failures = 0
         self.refusals = 0
-        """Number of failures in a row under one leader. The backoff grows with this number. A new
-        leader resets it to 0, so failures at the old leader do not delay retries at the new."""
+        """Number of failures in a row under one leader, by which the backoff grows.
+
+        A new leader resets it, so that failures at the old one do not delay retries."""
         self.error: LogbusError | None = None
         self.retry_at_ms = 0.0
         self.leader_epoch = NO_EPOCH
 
     def is_remembered(self, max_in_flight: int, *, idempotent: bool) -> bool:
-        """Return whether the next batch may be sent: after the broker appends it, the broker must
-        still be able to recognise the oldest batch in flight as a duplicate.
+        """Return whether the broker could recognise the oldest batch in flight after the next one.
 
-        A broker remembers only the last five batches of a producer. It is not enough to limit the
-        number of batches in flight: a batch may hang at a deposed leader while the new leader
-        appends many later batches. Therefore the method limits the difference between the batches'
-        numbers (their positions in the order of first sending).
-        """
+        A broker remembers only the last five batches of a producer. Limiting the batches in flight
+        is not enough: one may hang at a deposed leader while the new leader appends many later
+        ones. So the difference between the batches' numbers (order of first sending) is limited."""
         if not self.in_flight:
             return True
         if idempotent and self.acked_sequence < 0:
@@ -75,8 +70,8 @@ class PartitionQueue:
         return following - min(batch.number for batch in self.in_flight) < max_in_flight
 
     def sent(self, batch: ProducerBatch, leader_epoch: int) -> None:
-        """Move the first batch of the queue to the batches in flight. ``leader_epoch`` is the epoch
-        of the leader to which the batch is sent."""
+        """Move the first batch of the queue to those in flight, to the leader of
+        ``leader_epoch``."""
         self.queue.popleft()
         if batch.number < 0:
             batch.number, self.sent_count = self.sent_count, self.sent_count + 1
@@ -86,16 +81,14 @@ class PartitionQueue:
         self.leader_epoch = leader_epoch
 
     def returned(self, batch: ProducerBatch) -> bool:
-        """Remove a batch from the batches in flight, because its result is known. Return False if
-        it was not among them."""
+        """Remove a batch from those in flight. Return False if it was not among them."""
         if batch not in self.in_flight:
             return False
         self.in_flight.remove(batch)
         return True
 
     def accepted(self, batch: ProducerBatch) -> None:
-        """Record that the broker acknowledged the batch, and that the partition has no failures any
-        more."""
+        """Record that the broker acknowledged the batch, which ends the partition's failures."""
         self.failures = self.refusals = 0
         self.error = None
         if batch.sequence >= 0 and batch.identity == self.identity:
@@ -111,16 +104,17 @@ class PartitionQueue:
         self.queue.insert(sum(other.order < batch.order for other in self.queue), batch)
 
     def has_earlier(self, batch: ProducerBatch) -> bool:
-        """Return whether an earlier batch under the same producer id is not acknowledged yet."""
+        """Return whether an earlier batch under the same producer id is unacknowledged."""
         return any(
             other.identity == batch.identity and other.order < batch.order
             for other in (*self.queue, *self.in_flight)
         )
 
     def settle(self) -> bool:
-        """If no batch is in flight, let the partition send again after a failure. If it is spoiled
-        (a sequence went to a batch that is not in the log), give its batches new sequences. Return
-        whether no batch is queued or in flight."""
+        """Let the partition send again after a failure, if no batch is in flight.
+
+        A spoiled partition's batches get new sequences. Return whether no batch is queued or in
+        flight."""
         if self.in_flight:
             return False
         self.held = False

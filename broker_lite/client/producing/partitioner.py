@@ -19,8 +19,7 @@ _M = 0x5BD1E995
 
 
 def murmur2_column(keys: pa.Array) -> npt.NDArray[np.uint32]:
-    """Return Kafka's 32-bit hash (unsigned) of every key of a binary column. The hash of a null key
-    is meaningless."""
+    """Return Kafka's 32-bit hash of every key of a binary column; meaningless for a null key."""
     count = len(keys)
     if count == 0:
         return np.zeros(0, np.uint32)
@@ -71,12 +70,9 @@ def partitions_for(keys: pa.Array, partition_count: int) -> npt.NDArray[np.int32
 
 
 class Sticky:
-    """A chooser of the sticky partition: the partition of all records without a key, until the next
-    batch begins.
+    """Chooses the sticky partition: that of all records without a key until the next batch begins.
 
-    Each batch goes to the next partition that has a leader. If no partition has a leader, the
-    chooser takes all partitions in turn.
-    """
+    Each batch goes to the next partition that has a leader; if none has one, all take turns."""
 
     __slots__ = ("_turn",)
 
@@ -84,7 +80,7 @@ class Sticky:
         self._turn = turn
 
     def choose(self, partition_count: int, available: Sequence[int]) -> int:
-        """Return the partition of the next batch. ``available`` has the partitions with a
+        """Return the partition of the next batch. ``available`` are the partitions with a
         leader."""
         self._turn += 1
         if available:

@@ -1,10 +1,9 @@
 """``Producer``: sends records and Arrow rows, and blocks only while its buffer is full.
 
-``send`` appends a record to its topic's open rows (records that are not in batches yet) under one
-lock, and returns a future. Any thread may call it. The producer's background thread builds batches,
-sends them and completes the futures (``sender``). ``send`` must stay fast: it may take at most
-0.7 µs for each record. A producer cannot be used in a forked child process.
-"""
+``send`` appends a record to its topic's open rows (records not in batches yet) under one lock, and
+returns a future. Any thread may call it; it may take at most 0.7 µs for each record. The background
+thread builds batches, sends them and completes the futures (``sender``). A producer cannot be used
+in a forked child process."""
 
 from __future__ import annotations
 
@@ -62,17 +61,15 @@ T = TypeVar("T")
 
 _EXPIRY_CHECK_MS = 1.0
 BACKLOG_LINGER_MS = 100
-"""Maximum milliseconds, in addition to ``linger_ms``, for which rows linger while other batches of
-the topic wait. The batches may wait for the leader of a partition that the rows do not go to."""
+"""Milliseconds beyond ``linger_ms`` for which rows linger while other batches of the topic wait.
+
+Those batches may wait for the leader of a partition that the rows do not go to."""
 WAIT_SLICE_S = 1.0
-"""Seconds after which a caller that waits for an answer checks again that the producer is still
-open."""
+"""Seconds after which a caller that waits checks again that the producer is still open."""
 FAILURES_KEPT = 100
-"""Maximum number of failed sends that the producer remembers until the next ``flush`` raises an
-error."""
+"""Maximum number of failed sends remembered until the next ``flush`` raises an error."""
 EXIT_TIMEOUT_S = 10.0
-"""Seconds for which the exit of the interpreter waits for unacknowledged records of a producer that
-was not closed."""
+"""Seconds for which the interpreter's exit waits for records of a producer that was not closed."""
 
 
 def wall_ms() -> int:
@@ -84,10 +81,9 @@ class Producer:
     """The blocking producer. It sends records to any topic of one cluster.
 
     Create it with ``Bus.producer``, and use it in a ``with`` block. By default it is idempotent
-    with acks=all. An acknowledged record is then on the disk of every in-sync replica exactly once,
-    and the records of a partition are in the order of the sends. A record that was sent without
-    ``timestamp_ms`` has the time at which the first record of its batch was sent.
-    """
+    with acks=all: an acknowledged record is on the disk of every in-sync replica exactly once, in
+    the order of the sends. A record without ``timestamp_ms`` has the time at which the first record
+    of its batch was sent."""
 
     def __init__(
         self,
@@ -108,8 +104,8 @@ class Producer:
         self._waiters = 0
         self._end: LogbusError | None = None
         self._shut: LogbusError | None = None
-        """The error that ``send`` raises while a transactional producer has no open transaction;
-        None while ``send`` is allowed."""
+        """The error of ``send`` while a transactional producer has no open transaction, else
+        None."""
         self._record_bytes_max = config.max_request_bytes - RECORD_OVERHEAD_BYTES
         security = security_for(bootstrap_servers, config.security)
         self._cluster = Cluster(
@@ -138,7 +134,7 @@ class Producer:
 
     @property
     def is_full(self) -> bool:
-        """Return whether the buffer is full, so that the next ``send`` may block."""
+        """Whether the buffer is full, so that the next ``send`` may block."""
         return self._used_bytes >= self.config.buffer_bytes
 
     # Methods that send rows.
@@ -159,11 +155,10 @@ class Producer:
         tombstone. ``headers`` is a dict, or a list of pairs of name and bytes. ``timestamp_ms`` is
         in ms since 1970.
 
-        While ``buffer_bytes`` of records are queued or in flight, the call blocks for at most
-        ``max_block_ms``. Raises MessageTooLargeError, BufferFullError, ClosedError, and
+        While ``buffer_bytes`` of records are queued or in flight, the call blocks for
+        ``max_block_ms`` at most. Raises MessageTooLargeError, BufferFullError, ClosedError, and
         InvalidRecordError or another LogbusError for an argument of a wrong type. The future raises
-        the errors that occur later.
-        """
+        the errors that occur later."""
         if value.__class__ is bytes:
             size = len(value) + ROW_OVERHEAD_BYTES
         elif value is None:
@@ -211,16 +206,15 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> BatchFuture:
-        """Send the rows of a pyarrow Table, RecordBatch or reader, or of a polars or pandas frame
-        (anything with an Arrow stream).
+        """Send the rows of Arrow data, or of a polars or pandas frame (anything with an Arrow
+        stream).
 
-        The data must have a column ``value`` (binary or string), and may have the columns ``key``,
-        ``headers``, ``timestamp`` and ``partition``. The arguments ``key`` and ``value`` name other
-        columns for these two fields. The argument ``partition`` applies to all rows, and
-        ``timestamp_ms`` to rows without a timestamp. Rows are not copied, so do not change their
-        memory until the future is done. Blocks as ``send`` does. Raises InvalidSchemaError,
-        MessageTooLargeError, BufferFullError and ClosedError.
-        """
+        The data must have a column ``value`` (binary or string), and may have ``key``, ``headers``,
+        ``timestamp`` and ``partition``. The arguments ``key`` and ``value`` name other columns for
+        these fields. The argument ``partition`` applies to all rows, ``timestamp_ms`` to rows
+        without a timestamp. Rows are not copied, so do not change their memory until the future is
+        done. Blocks as ``send`` does. Raises InvalidSchemaError, MessageTooLargeError,
+        BufferFullError and ClosedError."""
         outcomes = [
             self._send_piece(topic, piece, timestamp_ms)
             for piece in self.arrow_pieces(topic, data, key, value, partition)
@@ -230,8 +224,7 @@ class Producer:
     def arrow_pieces(
         self, topic: str, data: Any, key: str | None, value: str | None, partition: int | None
     ) -> Iterator[RowPiece]:
-        """Yield the rows of a ``send_arrow`` in pieces, each small enough to become one batch for
-        each partition."""
+        """Yield the rows of a ``send_arrow`` in pieces of at most one batch for each partition."""
         for batch in tables_of(data):
             columns, requested = columns_of(batch, key, value)
             if batch.num_rows:
@@ -247,9 +240,8 @@ class Producer:
     ) -> BatchFuture:
         """Send rows that are already ``Columns``.
 
-        ``partitions`` is one partition for all rows, or an array with the partition of each row
-        (-1: the producer chooses). If it is None, the producer chooses for all rows.
-        """
+        ``partitions`` is one partition for all rows, or an array with that of each row (-1: the
+        producer chooses); None means that the producer chooses for all."""
         if not columns.row_count:
             return BatchFuture(())
         return BatchFuture(
@@ -395,9 +387,9 @@ class Producer:
         self._sender.wake()
 
     def _limit_bytes(self, topic: str, spreads: bool) -> int:
-        """Return the size in bytes at which a topic's open rows are split into batches. It is
-        larger than a batch if the rows spread over several partitions, because they may then fill
-        several batches."""
+        """Return the size in bytes at which a topic's open rows are split into batches.
+
+        It is several batches if the rows spread over several partitions."""
         batch_bytes = self._sender.batch_bytes(topic)
         if not spreads:
             return batch_bytes
@@ -416,8 +408,9 @@ class Producer:
             self._due(rows, until_ms)
 
     def _due(self, rows: OpenRows, until_ms: float) -> None:
-        """Pass a topic's open rows to the sender, because they have lingered. While other batches
-        of the topic wait to be sent, collect more rows instead, until ``until_ms``."""
+        """Pass a topic's open rows, which have lingered, to the sender.
+
+        While other batches of the topic wait, collect more rows instead, until ``until_ms``."""
         if not rows.is_open:
             return
         now_ms = self._shell.now_ms()
@@ -462,16 +455,14 @@ class Producer:
     # Methods that flush, close and end the producer.
 
     def _end_linger(self, rows: Outcome) -> None:
-        """Send rows before ``linger_ms`` has passed, because a caller waits for their
-        acknowledgement."""
+        """Send rows before ``linger_ms``, because a caller waits for their acknowledgement."""
         self._check_waiter(rows)
         if isinstance(rows, OpenRows) and rows.is_open:
             with self._lock:
                 self._seal(rows)
 
     def _check_waiter(self, _: Outcome | None = None) -> None:
-        """Raise InvalidRequestError if the caller waits on the producer's thread, in a callback:
-        that thread would wait for itself."""
+        """Raise InvalidRequestError in a callback: the producer's thread would wait for itself."""
         if self._reactor is not None and self._reactor.is_own_thread:
             raise InvalidRequestError(
                 "a callback of a sent record waits for other records, which the same thread sends; "
@@ -481,9 +472,8 @@ class Producer:
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until all records sent before are acknowledged.
 
-        Raises the first delivery error since the last flush, except errors that a future has
-        already raised. Raises RequestTimedOutError after ``timeout_s`` seconds (None: no limit).
-        """
+        Raises the first delivery error since the last flush that no future has raised, and
+        RequestTimedOutError after ``timeout_s`` seconds (None: no limit)."""
         waiting = self.start_flush()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for outcome in waiting:
@@ -491,16 +481,14 @@ class Producer:
         self.end_flush(waiting)
 
     def start_flush(self) -> list[Outcome]:
-        """Send all lingering records now. Return the outcomes of all records that are not
-        acknowledged yet, for which ``flush`` waits."""
+        """Send all lingering records now, and return the outcomes for which ``flush`` waits."""
         with self._lock:
             for rows in list(self._open.values()):
                 self._seal(rows)
             return list(self._unfinished)
 
     def end_flush(self, waited: list[Outcome]) -> None:
-        """Raise the first delivery error among the outcomes ``waited`` and the failures since the
-        last flush, except errors that a future has already raised."""
+        """Raise the first delivery error since the last flush that no future has raised."""
         with self._lock:
             failures, self._failures = self._failures, []
         for outcome in (*waited, *failures):
@@ -509,12 +497,10 @@ class Producer:
                 raise outcome.error
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush, then stop the background thread. Records that are not acknowledged after
-        ``timeout_s`` seconds fail.
+        """Flush, then stop the background thread.
 
-        Raises the errors of ``flush``. If the producer's thread crashed before, it raises the error
-        of the lost records.
-        """
+        Records unacknowledged after ``timeout_s`` seconds fail. Raises the errors of ``flush``. If
+        the thread crashed before, it raises the error of the lost records."""
         if self._end is not None:
             self.end_flush([])
             return
@@ -524,9 +510,10 @@ class Producer:
             self.end()
 
     def wait_answer(self, answers: queue.SimpleQueue[T], timeout_s: float | None = None) -> T:
-        """Wait until the background thread puts an item into ``answers``, and return the item. If
-        the producer ends meanwhile, raise the error with which it ended. Raises
-        RequestTimedOutError after ``timeout_s`` seconds (None: no limit)."""
+        """Wait for the background thread's item in ``answers``, and return it.
+
+        If the producer ends meanwhile, raise its error. Raises RequestTimedOutError after
+        ``timeout_s`` seconds (None: no limit)."""
         self._check_waiter()
         deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -543,12 +530,11 @@ class Producer:
                     ) from None
 
     def partition_count(self, topic: str) -> int:
-        """Request the topic's metadata, and return the number of its partitions. From then on the
-        producer also writes to partitions that were added to the topic.
+        """Return the topic's current number of partitions, from new metadata.
 
-        Raises UnknownTopicOrPartitionError if the topic does not exist, or the error of the request
-        after ``request.timeout.ms``.
-        """
+        From then on the producer also writes to added partitions. Raises
+        UnknownTopicOrPartitionError if the topic does not exist, or the request's error after
+        ``request.timeout.ms``."""
         deadline_ms = self._cluster.now_ms() + self.config.request_timeout_ms
         view = self.run(requests.refreshed_topics(self._cluster, (topic,), deadline_ms))
         return len(view.partitions_of(topic))
@@ -563,7 +549,7 @@ class Producer:
         return answer
 
     def end(self) -> None:
-        """Stop the producer without a flush. Records that are not acknowledged fail."""
+        """Stop the producer without a flush; unacknowledged records fail."""
         with self._lock:
             self._end = ClosedError("the producer was closed; create another producer")
             for rows in list(self._open.values()):

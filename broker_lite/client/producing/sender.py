@@ -1,10 +1,9 @@
 """``Sender``: the engine of a producer, which turns collected rows into acknowledged batches.
 
-It has no thread and no socket of its own. It runs on a shell: ``Producer`` provides one with a
-background thread, ``AsyncProducer`` one on its event loop. Other threads only append rows to
-``inbox`` and wake the shell's thread. ``accumulator`` splits rows into batches, and ``delivery``
-decides which batch to send. This module does the rest: metadata, producer ids, timers and requests.
-"""
+It has no thread and no socket of its own but runs on a *shell*, which does the I/O: a background
+thread for ``Producer``, the event loop for ``AsyncProducer``. Other threads only append rows to
+``inbox`` and wake the shell. ``accumulator`` splits rows into batches, and ``delivery`` decides
+which to send; this module does the rest: metadata, producer ids, timers and requests."""
 
 from __future__ import annotations
 
@@ -42,37 +41,33 @@ from broker_lite.wire.produce import (
 logger = logging.getLogger("logbus.producer")
 
 LANE = "produce"
-"""The lane, a name for connections, that carries produce requests."""
+"""The lane (a name for connections) that carries produce requests."""
 REFRESH_MS = 25
 """Pause (ms) between the first metadata requests while a partition has no leader."""
 STEADY_REFRESHES = 8
 """Number of metadata requests in a row after which the pause between them begins to grow."""
 REFRESH_GROWTH = 1.125
-"""Factor by which the pause between metadata requests grows each time, up to about a second, while
-a partition has no leader. A pause is then an eighth of the time since the leader failed, so the
-producer lengthens an outage by at most an eighth."""
+"""Factor by which the pause between metadata requests grows while a partition has no leader.
+
+It grows up to about a second, and is an eighth of the time since the leader failed, so the producer
+lengthens an outage by an eighth at most."""
 GROWING_REFRESHES = 32
-"""Number of times that the pause between metadata requests grows. Afterwards the pause stays at its
-maximum, about a second."""
+"""Number of times that the pause between metadata requests grows, to about a second."""
 UNREPORTED_REFRESHES = 28
-"""Number of metadata requests in a row after which the producer logs a warning that a leader is
-missing, about 2 s after the failure."""
+"""Number of metadata requests in a row before a missing leader is logged, about 2 s later."""
 SWEEP_MS = 5_000
-"""Milliseconds between two sweeps of the buffer pool. A sweep frees the buffers that no batch has
-used since the previous sweep."""
+"""Milliseconds between two sweeps, which free pool buffers unused since the last sweep."""
 LATE_MS = 500
-"""Milliseconds without a response to a produce request after which the producer asks other brokers
-who leads its partitions."""
+"""Milliseconds without a response to a produce request before other brokers are asked who leads."""
 _ACKS = {"0": 0, "1": 1, "all": -1}
 
 
 class Sender:
     """Sends the rows that the producer appends to ``inbox``.
 
-    Call all methods except ``wake`` and ``batch_bytes`` on the shell's thread. The sender calls
-    ``on_released(bytes)`` when it frees buffer space, and ``on_finished(outcome)`` when rows are
-    acknowledged or have failed.
-    """
+    Call all methods except ``wake`` and ``batch_bytes`` on the shell's thread.
+    ``on_released(bytes)`` reports freed buffer space, ``on_finished(outcome)`` rows that are
+    acknowledged or have failed."""
 
     def __init__(
         self,
@@ -96,8 +91,7 @@ class Sender:
         )
         self.produce_version = CLIENT_VERSION
         self.on_pumped: Callable[[], None] = _nothing
-        """A function that ``pump`` calls at the end of each run. A transactional producer uses it
-        to check whether a batch has failed, and whether all records are delivered."""
+        """Called at the end of each ``pump``, for a transactional producer to check its batches."""
         self._shell = shell
         self._cluster = cluster
         self._config = config
@@ -125,14 +119,14 @@ class Sender:
     # Methods that any thread may call.
 
     def wake(self) -> None:
-        """Make the shell's thread take the rows in ``inbox``. Any thread may call this."""
+        """Make the shell's thread take the rows in ``inbox``. Any thread may call it."""
         if not self._kicked:
             self._kicked = True
             self._shell.call_soon(self._take)
 
     def batch_bytes(self, topic: str) -> int:
-        """Return the maximum bytes of the topic's batches. It decreases when a broker refuses a
-        batch as too large."""
+        """Return the maximum bytes of the topic's batches, less after one was refused as too
+        large."""
         limit_bytes = self.delivery.limits_bytes.get(topic, self._config.batch_bytes)
         return min(limit_bytes, self._config.batch_bytes)
 
@@ -210,8 +204,9 @@ class Sender:
         self._on_finished(rows)
 
     def pump(self) -> None:
-        """Send all batches that may be sent now, complete finished batches, and request the
-        metadata and the producer id that other batches need."""
+        """Send all batches that may be sent, complete finished ones, and request what others need.
+
+        That is metadata and a producer id."""
         delivery, shell = self.delivery, self._shell
         now_ms = shell.now_ms()
         delivery.expire(now_ms)
@@ -302,8 +297,9 @@ class Sender:
             )
 
     def _refresh_late_leaders(self) -> None:
-        """Refresh the metadata of partitions whose produce request is overdue, from another broker:
-        the leader may hang, and another leader may be elected already."""
+        """Refresh the metadata of partitions with overdue produce requests, from another broker.
+
+        The leader may hang, and another one may be elected already."""
         self._late_timer = None
         if not self._under_way:
             return
@@ -320,8 +316,9 @@ class Sender:
         return [row for row in self._under_way.values() if row[1] <= now_ms - LATE_MS]
 
     def _give_up_deposed(self) -> None:
-        """Close the connections to deposed leaders that have not answered for ``LATE_MS``. Their
-        requests fail, and the batches are sent to the new leaders."""
+        """Close connections to deposed leaders that are ``LATE_MS`` late.
+
+        Their requests fail, and the batches are sent to the new leaders."""
         view = self._cluster.view
         deposed = {
             sent.endpoint
@@ -348,8 +345,9 @@ class Sender:
     def _renewed(
         self, names: tuple[str, ...], began_ms: float, result: ClusterView | LogbusError
     ) -> None:
-        """Handle the result of a metadata refresh: pause, then send again. If a topic is missing
-        from the metadata, look it up again before its batches fail."""
+        """Handle the result of a metadata refresh: pause, then send again.
+
+        A topic that the metadata lack is looked up again before its batches fail."""
         grown = min(max(0, self._renewals - STEADY_REFRESHES), GROWING_REFRESHES)
         pause_ms = REFRESH_MS * REFRESH_GROWTH**grown
         # Pause at least three times as long as the refresh took. The metadata of thousands of
@@ -385,8 +383,7 @@ class Sender:
         self._shell.later(pause_ms, go_on)
 
     def _fail_removed_partitions(self, topics: Iterable[str]) -> None:
-        """Fail the batches for partitions that a topic no longer has, because it was recreated with
-        fewer partitions."""
+        """Fail the batches for partitions that a topic lost when it was recreated with fewer."""
         for topic in topics:
             count = len(self._cluster.view.partitions_of(topic))
             if count:
@@ -401,8 +398,8 @@ class Sender:
         return known is None or isinstance(known.error, UnknownTopicOrPartitionError)
 
     def _confirm_gone(self, topic: str) -> None:
-        """Look up a missing topic for as long as a new topic may be unknown to some brokers. If it
-        stays missing, fail its batches."""
+        """Look up a missing topic for as long as a new one may be unknown, then fail its
+        batches."""
 
         def confirmed(result: ClusterView | LogbusError) -> None:
             if isinstance(result, UnknownTopicOrPartitionError):
@@ -478,7 +475,7 @@ class Sender:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether all rows received so far are acknowledged or have failed."""
+        """Whether all rows received so far are acknowledged or have failed."""
         return not self.inbox and not self._unplaced and self.delivery.is_idle
 
     def close(self, error: LogbusError) -> None:

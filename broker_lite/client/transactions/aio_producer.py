@@ -29,8 +29,7 @@ from broker_lite.errors import FencedError, LogbusError, UnknownOutcomeError
 
 
 class AsyncTransactionalProducer(AsyncProducer):
-    """``TransactionalProducer`` for asyncio. Create it with
-    ``AsyncBus.producer(transactional_id=…)``."""
+    """``TransactionalProducer`` for asyncio, from ``AsyncBus.producer(transactional_id=…)``."""
 
     _kind = TransactionalProducer
     _core: TransactionalProducer
@@ -40,16 +39,16 @@ class AsyncTransactionalProducer(AsyncProducer):
         self._core.on_shut = self._refuse_waiting
 
     def _refuse(self, future: asyncio.Future[Any], error: LogbusError) -> None:
-        """Fail the future of rows that the producer did not accept, and the open transaction,
-        because the caller may not await the future."""
+        """Fail the future of rows that were not accepted, and the open transaction.
+
+        The caller may not await the future."""
         super()._refuse(future, error)
         # The commit raises the error. Retrieve it here, or asyncio would log it as unretrieved.
         future.exception()
         self._core.runner.lose(error)
 
     def _refuse_waiting(self, error: LogbusError) -> None:
-        """Fail the rows that still wait for space in the buffer. Otherwise they would be sent in
-        the next transaction."""
+        """Fail the rows that still wait for space; they would be sent in the next transaction."""
         waiting, self._waiting = self._waiting, deque()
         for future, _, _ in waiting:
             if not future.done():
@@ -58,8 +57,7 @@ class AsyncTransactionalProducer(AsyncProducer):
 
     @property
     def is_usable(self) -> bool:
-        """Return whether another transaction can begin; see
-        ``TransactionalProducer.is_usable``."""
+        """Whether another transaction can begin; see ``TransactionalProducer.is_usable``."""
         return self._core.is_usable
 
     async def begin(self) -> None:
@@ -67,8 +65,7 @@ class AsyncTransactionalProducer(AsyncProducer):
         await self._call(BeginCall())
 
     async def commit(self) -> None:
-        """Wait until all records are acknowledged, and commit. See
-        ``TransactionalProducer.commit``."""
+        """Wait for all acknowledgements, and commit; see ``TransactionalProducer.commit``."""
         await self._queued()
         self._core.start_flush()
         await self._call(CommitCall())
@@ -78,8 +75,7 @@ class AsyncTransactionalProducer(AsyncProducer):
         await self._call(AbortCall())
 
     async def send_offsets(self, source: OffsetsOwner | Rows, group: str | None = None) -> None:
-        """Commit a group's offsets with the transaction; see
-        ``TransactionalProducer.send_offsets``."""
+        """Commit a group's offsets with it; see ``TransactionalProducer.send_offsets``."""
         offsets = checked_offsets(source, group)
         if offsets.rows:
             await self._call(OffsetsCall(offsets.group), offsets)
@@ -133,8 +129,10 @@ class AsyncBusTransaction:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Sent:
-        """Send a record; see ``AsyncProducer.send``. If the record is not accepted, the transaction
-        cannot commit, even if the caller does not await the future."""
+        """Send a record; see ``AsyncProducer.send``.
+
+        If it is not accepted, the transaction cannot commit, even if the caller does not await the
+        future."""
         return self._live().send(topic, value, key, headers, partition, timestamp_ms)
 
     async def send_arrow(
@@ -147,14 +145,13 @@ class AsyncBusTransaction:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> list[BatchMetadata]:
-        """Send Arrow rows, and wait for the acknowledgements. See ``AsyncProducer.send_arrow``."""
+        """Send Arrow rows, and wait for them; see ``AsyncProducer.send_arrow``."""
         return await self._live().send_arrow(
             topic, data, key=key, value=value, partition=partition, timestamp_ms=timestamp_ms
         )
 
     async def send_offsets(self, source: OffsetsOwner | Rows, group: str | None = None) -> None:
-        """Commit a consumer's positions with this transaction; see
-        ``TransactionalProducer.send_offsets``."""
+        """Commit a consumer's positions with it; see ``TransactionalProducer.send_offsets``."""
         await self._live().send_offsets(source, group)
 
     async def commit(self) -> None:

@@ -1,13 +1,12 @@
 """``AttemptProducer``: writes the records of Spark task attempts to an exactly-once sink.
 
-A sink is a Spark query's output; a broker, the sink's coordinator, coordinates it. Spark may run a
-task several times, and each attempt writes in a transaction of its own, under a producer id and
-epoch from the coordinator. At the end of the micro-batch the driver names one successful attempt of
-each task, the winners. The coordinator commits their transactions and aborts the others.
+A sink is a Spark query's output; a broker coordinates it. Spark may run a task several times, and
+each attempt writes in a transaction of its own, under a producer id and epoch from the coordinator.
+At the end of the micro-batch the driver names one successful attempt of each task; the coordinator
+commits their transactions and aborts the others.
 
-One producer serves all attempts that run one after another in a worker process. The worker's main
-thread calls the methods.
-"""
+One producer serves all attempts that run one after another in a worker process, on its main
+thread."""
 
 from __future__ import annotations
 
@@ -29,8 +28,9 @@ KEEPS_PER_TIMEOUT = 3
 
 
 class AttemptProducer(Producer):
-    """A producer that sends the records of one task attempt at a time, under the attempt's producer
-    id and epoch. ``config.transactional_id`` is the sink's name."""
+    """Sends the records of one task attempt at a time, under its producer id and epoch.
+
+    ``config.transactional_id`` is the sink's name."""
 
     def __init__(self, bootstrap_servers: str, config: ProducerConfig) -> None:
         super().__init__(bootstrap_servers, config)
@@ -44,19 +44,18 @@ class AttemptProducer(Producer):
         self._sender.on_pumped = self._check_delivery
 
     def keep(self, run: str, batch: int, timeout_ms: int) -> None:
-        """Tell the coordinator regularly that the task is still running, until ``finish`` or
-        ``leave``. A task may run for long before it writes its first row."""
+        """Tell the coordinator regularly that the task is running, until ``finish`` or ``leave``.
+
+        A task may run for long before it writes its first row."""
         request = KeepBatchRequest(self.config.transactional_id, run, batch)
         interval_ms = timeout_ms / KEEPS_PER_TIMEOUT
         self._shell.call_soon(partial(self._keep_later, request, interval_ms))
 
     def join(self, request: JoinBatchRequest) -> ProducerIdentity | None:
-        """Begin an attempt. Return its producer id and epoch, or None if the micro-batch is already
-        committed.
+        """Begin an attempt. Return its producer id and epoch, or None if the batch is committed.
 
-        Raises ProducerFencedError if another run of the query took the sink over. Raises
-        SinkAheadOfCheckpointError if the sink has committed a later micro-batch.
-        """
+        Raises ProducerFencedError if another run of the query took the sink over, and
+        SinkAheadOfCheckpointError if the sink has committed a later micro-batch."""
         deadline_ms = self._cluster.now_ms() + request.timeout_ms
         answer = self.run(ask_sink(self._cluster, self._known, request, deadline_ms))
         if answer.producer_id == NO_PRODUCER:
@@ -78,9 +77,10 @@ class AttemptProducer(Producer):
         return identity
 
     def finish(self) -> None:
-        """Wait until every record of the attempt is acknowledged. If a record failed, raises the
-        first error. Spark then repeats the task, because the batch cannot be committed with this
-        attempt."""
+        """Wait until every record of the attempt is acknowledged.
+
+        If a record failed, raises the first error: Spark then repeats the task, because this
+        attempt cannot be committed."""
         self.flush()
         failure = self._sender.delivery.failure
         if failure is not None:
@@ -88,8 +88,7 @@ class AttemptProducer(Producer):
         self.leave()
 
     def leave(self) -> None:
-        """End the attempt: stop its keep-alive requests, and make ``send`` raise an error until the
-        next ``join``."""
+        """End the attempt: no more keep-alive requests, and no ``send`` until the next ``join``."""
         with self._lock:
             self._shut = InvalidTxnStateError("the attempt has ended; call join() before send()")
         self._shell.call_soon(self._stop_keeping)
@@ -97,7 +96,7 @@ class AttemptProducer(Producer):
     # Methods that run on the shell's thread, which does the client's I/O.
 
     def _check_delivery(self) -> None:
-        """After the first failed batch, fail all records that are not acknowledged yet."""
+        """After the first failed batch, fail all unacknowledged records."""
         failure = self._sender.delivery.failure
         if failure is not None and not self._sender.is_idle:
             self._sender.discard(failure)
@@ -114,12 +113,9 @@ class AttemptProducer(Producer):
         spawn(self._shell, operation, partial(self._answered, request))
 
     def _answered(self, request: KeepBatchRequest, answer: SinkResponse | LogbusError) -> None:
-        """Handle the coordinator's answer to a keep-alive request. If the attempt is fenced, fail
-        it at once.
+        """Handle the answer to a keep-alive request. If the attempt is fenced, fail it at once.
 
-        Ignore all other errors, errors before ``join``, and answers that arrive after the task has
-        ended.
-        """
+        All other errors, those before ``join``, and answers after the task's end are ignored."""
         is_present = request is self._keep_alive and self._shut is None
         if isinstance(answer, ProducerFencedError) and is_present:
             self._sender.delivery.note_failure(answer)

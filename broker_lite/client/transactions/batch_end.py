@@ -1,9 +1,7 @@
-"""End a micro-batch of Spark's exactly-once sink: commit it, abort it, or abort single task
-attempts.
+"""End a micro-batch of Spark's exactly-once sink: commit it, abort it, or abort task attempts.
 
-Spark starts a separate process for this. To start fast, the module imports neither pyarrow nor the
-producer.
-"""
+Spark starts a separate process for this; to start fast, the module imports neither pyarrow nor the
+producer."""
 
 from __future__ import annotations
 
@@ -23,14 +21,13 @@ def end_batch(
     timeout_ms: int,
     security: ClientSecurity | None = None,
 ) -> None:
-    """Send ``request`` to the sink's coordinator, and repeat it until its outcome is known, for at
-    most ``timeout_ms``.
+    """Send ``request`` to the sink's coordinator until its outcome is known, for ``timeout_ms`` at
+    most.
 
-    Raises ProducerFencedError if one of the task attempts was aborted, or if another run of the
-    query took the sink over. Raises SinkAheadOfCheckpointError, SinkRowsDifferError, or the last
-    retriable error after the timeout. The batch may be committed despite a timeout. When Spark then
-    repeats the batch, the coordinator reports that it is committed.
-    """
+    Raises ProducerFencedError if a task attempt was aborted, or another run of the query took the
+    sink over; SinkAheadOfCheckpointError, SinkRowsDifferError, or the last retriable error after
+    the timeout. The batch may be committed despite a timeout; the coordinator reports that when
+    Spark repeats it."""
     cluster = Cluster(
         parse_endpoints(bootstrap_servers), monotonic_ms, client_id, has_answered=True
     )

@@ -1,9 +1,7 @@
-"""Events that the state machine of a transactional producer (``machine``) receives, and effects
-that it returns.
+"""Events and effects of the state machine of a transactional producer (``machine``).
 
-A call of the user, such as ``commit``, is an event. The machine answers each call with one
-``AnswerCall``, possibly after other events.
-"""
+A call of the user, such as ``commit``, is an event. Each is answered with one ``AnswerCall``,
+possibly after other events."""
 
 from __future__ import annotations
 
@@ -49,8 +47,9 @@ class InitFailed(NamedTuple):
 
 
 class SendFailed(NamedTuple):
-    """Records of the transaction could not be written: a batch failed, or the coordinator did not
-    add a partition to the transaction."""
+    """Records of the transaction could not be written.
+
+    A batch failed, or the coordinator did not add a partition."""
 
     error: LogbusError
 
@@ -60,22 +59,26 @@ class Delivered(NamedTuple):
 
 
 class OffsetsSent(NamedTuple):
-    """TxnOffsetCommit was answered. If ``error`` is None, the group's coordinator has stored the
-    offsets for the transaction."""
+    """TxnOffsetCommit was answered.
+
+    If ``error`` is None, the group's coordinator has stored the offsets for the transaction."""
 
     error: LogbusError | None = None
 
 
 class Ended(NamedTuple):
-    """EndTxn succeeded. ``identity`` is the producer id and epoch of the next transaction, which
-    the coordinator returns since transaction version 2; else None."""
+    """EndTxn succeeded.
+
+    ``identity`` is the next transaction's producer id and epoch, in transaction version 2; else
+    None."""
 
     identity: ProducerIdentity | None = None
 
 
 class EndFailed(NamedTuple):
-    """EndTxn failed. If ``error`` is retriable, EndTxn timed out and its outcome is unknown.
-    Otherwise the coordinator refused it."""
+    """EndTxn failed.
+
+    If ``error`` is retriable, its outcome is unknown; otherwise the coordinator refused it."""
 
     error: LogbusError
 
@@ -84,8 +87,7 @@ Event = Call | Initialized | InitFailed | SendFailed | Delivered | OffsetsSent |
 
 
 class Initialize(NamedTuple):
-    """Send InitProducerId. ``expected`` is the producer's present producer id and epoch, or None
-    (KIP-360)."""
+    """Send InitProducerId. ``expected`` is the present producer id and epoch, or None (KIP-360)."""
 
     expected: ProducerIdentity | None
 
@@ -98,14 +100,13 @@ class OpenSends(NamedTuple):
 
 
 class ShutSends(NamedTuple):
-    """Make ``send`` raise ``error``. Pass the records accepted so far to the sender, because they
-    belong to the transaction that ends."""
+    """Make ``send`` raise ``error``, and pass on the records of the transaction that ends."""
 
     error: LogbusError
 
 
 class AwaitDelivery(NamedTuple):
-    """Wait until every record is acknowledged, and then pass ``Delivered`` to the machine."""
+    """Wait until every record is acknowledged, then report ``Delivered`` to the machine."""
 
 
 class DiscardSends(NamedTuple):
@@ -115,8 +116,7 @@ class DiscardSends(NamedTuple):
 
 
 class CommitOffsets(NamedTuple):
-    """Send the offsets that the user passed to ``send_offsets``, with TxnOffsetCommit. In
-    transaction version 1, send AddOffsetsToTxn first."""
+    """Send the user's offsets with TxnOffsetCommit, in version 1 after AddOffsetsToTxn."""
 
     identity: ProducerIdentity
     version: int

@@ -1,9 +1,7 @@
-"""``IdleProducers``: a bus's producers whose transaction has ended. A later transaction with the
-same configuration reuses them.
+"""``IdleProducers``: a bus's producers without a transaction, for later ones to reuse.
 
 A new producer would need a thread, connections and an InitProducerId request. Any thread may use
-this module.
-"""
+this module."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 from broker_lite.config import ProducerConfig
 
 IDLE_MAX = 8
-"""Maximum number of idle producers of a bus. Each idle producer has a thread and connections."""
+"""Maximum number of idle producers of a bus, each with a thread and connections."""
 
 
 class Reusable(Protocol):
@@ -42,9 +40,10 @@ class IdleProducers(Generic[P]):
         return producer if producer is not None and producer.is_usable else None
 
     def release(self, producer: P) -> list[P]:
-        """Keep ``producer`` for later transactions, if it is still usable. Return the producers
-        that the caller must close: ``producer`` if it cannot be kept, or the one that was kept
-        longest if there are now too many."""
+        """Keep ``producer`` for later transactions. Return the producers that the caller must
+        close.
+
+        That is ``producer`` if it cannot be kept, or the one kept longest if there are too many."""
         if not producer.is_usable:
             return [producer]
         with self._lock:

@@ -7,16 +7,15 @@ Each transaction has an identity of its own (producer id and epoch), so sequence
 partition. In transaction version 2 (KIP-890), the response to EndTxn contains the next identity. In
 version 1, InitProducerId with the present identity raises the epoch before the next transaction.
 
-A transaction in which a record failed can only abort. If the coordinator refuses a commit, there
-are two possible reasons. To distinguish them, the machine sends an abort with the same identity:
+A transaction in which a record failed can only abort. If the coordinator refuses a commit, the
+machine sends an abort with the same identity, to learn the reason:
 
 - The coordinator accepts it if it had aborted the transaction itself, after its timeout.
 - The coordinator refuses it if another producer has taken the transactional id.
 
-The machine does not use InitProducerId for this, because Kafka's coordinator would then abort the
-other producer's transaction. The caller passes one call of the user at a time: the next call must
-wait for ``AnswerCall``.
-"""
+InitProducerId would not do, because Kafka's coordinator would abort the other producer's
+transaction. The caller passes one call of the user at a time: the next must wait for
+``AnswerCall``."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ from broker_lite.errors import (
 )
 
 TRANSACTIONS_BY_EPOCH = 2
-"""The lowest transaction version in which every EndTxn raises the producer's epoch (KIP-890)."""
+"""The lowest transaction version in which every EndTxn raises the producer epoch (KIP-890)."""
 
 _FENCED = (InvalidProducerEpochError, ProducerFencedError)
 _ENDED_ALREADY = (*_FENCED, InvalidTxnStateError)
@@ -51,7 +50,7 @@ _ENDED_WITHOUT_COMMIT = (
     InvalidProducerIdMappingError,
     TransactionAbortableError,
 )
-"""Errors of TxnOffsetCommit which show that the transaction has ended, or can only abort."""
+"""Errors of TxnOffsetCommit after which the transaction has ended, or can only abort."""
 _GROUP_MOVED_ON = (FencedInstanceIdError, IllegalGenerationError, UnknownMemberIdError)
 
 
@@ -69,8 +68,7 @@ class Phase(Enum):
 
 
 class TransactionMachine:
-    """The state of the producer with ``transactional_id``. Pass events to ``step``, and carry out
-    the effects that it returns."""
+    """The state of the producer with ``transactional_id``; carry out the effects of ``step``."""
 
     def __init__(self, transactional_id: str, timeout_ms: int) -> None:
         self.phase = Phase.IDLE
@@ -84,16 +82,14 @@ class TransactionMachine:
         self._cause: LogbusError | None = None
         """The error because of which the transaction can only abort."""
         self._is_commit = False
-        """Whether the EndTxn in flight commits, and does not abort."""
+        """Whether the EndTxn in flight commits."""
         self._has_begun = False
-        """Whether the coordinator may know the open transaction. If not, EndTxn is unnecessary."""
+        """Whether the coordinator may know the open transaction; if not, EndTxn is unnecessary."""
 
     def step(self, event: ev.Event, *, has_sent: bool = False) -> list[ev.Effect]:
         """Handle one event, and return its effects in order.
 
-        ``has_sent`` says whether the producer has sent a batch, or added a partition, in this
-        transaction.
-        """
+        ``has_sent`` says that a batch was sent, or a partition added, in this transaction."""
         self._has_begun = self._has_begun or has_sent
         return list(self._decide(event))
 
@@ -293,8 +289,7 @@ class TransactionMachine:
         )
 
     def _rolled_back(self) -> Iterator[ev.Effect]:
-        """End the user's call as after an abort: the coordinator has no open transaction of this
-        producer, so the transaction is not committed."""
+        """End the user's call as after an abort: the coordinator has no open transaction."""
         self.phase = Phase.IDLE
         yield from self._finish(is_commit=False)
 

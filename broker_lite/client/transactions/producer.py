@@ -43,14 +43,15 @@ class OffsetsOwner(Protocol):
     def group_offsets(
         self,
     ) -> tuple[str, tuple[str, int, str | None], Mapping[TopicPartition, CommittedOffset]]:
-        """Return the consumer's group, its identity in the group (member id, generation, instance
-        id) and its positions."""
+        """Return the consumer's group, its identity (member id, generation, instance id), its
+        positions."""
 
 
 def checked_offsets(source: OffsetsOwner | Rows, group: str | None) -> OffsetsToCommit:
-    """Return the offsets that ``send_offsets`` must commit: the positions of a consumer, or given
-    offsets for ``group``. Raises InvalidConfigError if the group is missing or given twice, or if
-    the consumer commits automatically."""
+    """Return the offsets to commit: a consumer's positions, or given offsets for ``group``.
+
+    Raises InvalidConfigError if the group is missing or given twice, or the consumer commits
+    automatically."""
     if isinstance(source, Mapping):
         if not group:
             raise InvalidConfigError(
@@ -88,11 +89,10 @@ class TransactionalProducer(Producer):
     Call ``begin``, then ``send``, ``send_arrow`` and ``send_offsets``, then ``commit`` or
     ``abort``. Consumers with ``isolation_level="read_committed"`` (the default) read all records of
     a committed transaction and none of an aborted one. Each running producer needs a transactional
-    id of its own, because the first ``begin`` fences older producers with the same id.
+    id of its own: the first ``begin`` fences older producers with the same id.
 
-    If a method raises FencedError, close the producer. After TransactionAbortedError, call
-    ``begin`` again. After UnknownOutcomeError, call the same method again.
-    """
+    After FencedError, close the producer; after TransactionAbortedError, call ``begin`` again;
+    after UnknownOutcomeError, call the same method again."""
 
     def __init__(
         self, bootstrap_servers: str, config: ProducerConfig, *, shell: Shell | None = None
@@ -101,8 +101,8 @@ class TransactionalProducer(Producer):
             raise InvalidConfigError("a producer of transactions needs transactional_id='…'")
         super().__init__(bootstrap_servers, config, shell=shell)
         self.on_shut: Callable[[LogbusError], None] | None = None
-        """A function that is called when the transaction ends, with the error that ``send`` raises
-        from then on. It runs on the thread that sends requests."""
+        """Called at the end of the transaction, on the sending thread, with the later error of
+        ``send``."""
         self._shut = InvalidTxnStateError(
             f"no transaction of id {config.transactional_id!r} is open; call begin() before send()"
         )
@@ -112,35 +112,34 @@ class TransactionalProducer(Producer):
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the producer was closed, or was created before a fork."""
+        """Whether the producer was closed, or was created before a fork."""
         return self._end is not None
 
     @property
     def is_usable(self) -> bool:
-        """Return whether another transaction can begin: the producer is neither closed nor fenced,
-        and no transaction is open or has an unknown outcome."""
+        """Whether another transaction can begin: not closed, not fenced, and none open or
+        unknown."""
         return not self.is_closed and self.runner.is_resting
 
     def begin(self) -> None:
-        """Begin a transaction. If the last transaction has failed, abort it first.
+        """Begin a transaction, after the abort of one that has failed.
 
         Raises InvalidTxnStateError while a transaction is open, FencedError,
         InvalidTransactionTimeoutError, and the last error after ``max_block_ms`` if the cluster
-        cannot be reached.
-        """
+        cannot be reached."""
         self._call(BeginCall())
 
     def commit(self) -> None:
         """Wait until all records are acknowledged, and commit the transaction.
 
         Raises TransactionAbortedError if a record failed: the transaction is aborted, so begin
-        again. Raises UnknownOutcomeError if the coordinator did not answer: call ``commit`` again.
-        """
+        again. Raises UnknownOutcomeError if the coordinator did not answer: call ``commit``
+        again."""
         self.start_flush()
         self._call(CommitCall())
 
     def abort(self) -> None:
-        """Abort the open transaction. If none is open, do nothing."""
+        """Abort the open transaction, if any."""
         self._call(AbortCall())
 
     def send_offsets(self, source: OffsetsOwner | Rows, group: str | None = None) -> None:
@@ -148,9 +147,8 @@ class TransactionalProducer(Producer):
 
         ``source`` is a consumer of a group with ``auto_commit=False``, or a mapping from
         TopicPartition to the next offset to read, for ``group``. Raises IllegalGenerationError or
-        UnknownMemberIdError if the consumer has lost its partitions. Then abort, and continue from
-        the group's committed offsets.
-        """
+        UnknownMemberIdError if the consumer has lost its partitions: abort, and continue from the
+        group's committed offsets."""
         offsets = checked_offsets(source, group)
         if offsets.rows:
             self._call(OffsetsCall(offsets.group), offsets=offsets)
@@ -165,11 +163,10 @@ class TransactionalProducer(Producer):
             raise error
 
     def _set_shut(self, error: LogbusError | None) -> None:
-        """Set the error that ``send`` raises from now on. None allows ``send``.
+        """Set the error that ``send`` raises from now on; None allows ``send``.
 
-        An error means that the transaction ends. The records accepted so far belong to it, so pass
-        them to the sender.
-        """
+        An error ends the transaction: the records accepted so far belong to it and go to the
+        sender."""
         with self._lock:
             self._shut = error
             if error is not None:
@@ -181,8 +178,9 @@ class TransactionalProducer(Producer):
             self.on_shut(error)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Abort an open transaction, then stop the background thread. Raises RequestTimedOutError
-        if an earlier call still runs after ``timeout_s`` seconds."""
+        """Abort an open transaction, then stop the background thread.
+
+        Raises RequestTimedOutError if an earlier call still runs after ``timeout_s`` seconds."""
         if self._end is not None:
             return
         options: dict[str, Any] = {}
@@ -206,9 +204,8 @@ class TransactionalProducer(Producer):
 class BusTransaction:
     """One transaction, as ``Bus.transaction`` returns it: ``with bus.transaction("id") as txn``.
 
-    The end of the block commits the transaction, and an exception aborts it. After
-    UnknownOutcomeError, call ``commit`` again, even after the block.
-    """
+    The end of the block commits, an exception aborts. After UnknownOutcomeError, call ``commit``
+    again, even after the block."""
 
     def __init__(
         self,
@@ -247,8 +244,7 @@ class BusTransaction:
         )
 
     def send_offsets(self, source: OffsetsOwner | Rows, group: str | None = None) -> None:
-        """Commit a consumer's positions with this transaction; see
-        ``TransactionalProducer.send_offsets``."""
+        """Commit a consumer's positions with it; see ``TransactionalProducer.send_offsets``."""
         self._live().send_offsets(source, group)
 
     def commit(self) -> None:

@@ -1,10 +1,8 @@
-"""``TransactionRunner``: runs the state machine of a transactional producer, and carries out its
-effects.
+"""``TransactionRunner``: runs the state machine of a transactional producer and its effects.
 
-It sends the machine's requests, and passes the results back to it as events. It executes the user's
-calls (begin, commit, …) one after another. Any thread may use ``call``. All other methods run on
-the shell's thread, which sends the producer's requests.
-"""
+It sends the machine's requests, passes the results back as events, and executes the user's calls
+(begin, commit, …) one after another. Any thread may use ``call``; all else runs on the shell's
+thread, which sends the producer's requests."""
 
 from __future__ import annotations
 
@@ -33,8 +31,8 @@ from broker_lite.wire.produce import ADDS_NO_PARTITIONS, CLIENT_VERSION
 
 
 class PendingCall(NamedTuple):
-    """A user's call, such as ``commit``, that is queued or running. ``on_answer`` receives None
-    after a success, else the error."""
+    """A queued or running call of the user, such as ``commit``. ``on_answer`` gets None or an
+    error."""
 
     event: ev.Call
     on_answer: Callable[[LogbusError | None], None]
@@ -45,10 +43,9 @@ class PendingCall(NamedTuple):
 class TransactionRunner:
     """Runs the transactions of one producer.
 
-    The runner calls ``on_shut`` with the error that ``send`` must raise from now on, or with None
-    to allow ``send``. Given an error, ``on_shut`` must also pass the records accepted so far to the
-    sender, because they belong to the transaction that ends.
-    """
+    ``on_shut`` receives the error that ``send`` must raise from now on, or None to allow it. With
+    an error, it must pass the records accepted so far to the sender: they belong to the ending
+    transaction."""
 
     def __init__(
         self,
@@ -81,9 +78,9 @@ class TransactionRunner:
         timeout_ms: float | None = None,
         offsets: OffsetsToCommit | None = None,
     ) -> None:
-        """Execute a user's call after the calls that are queued. ``on_answer`` receives None after
-        a success, else the error. ``timeout_ms`` limits each of the call's requests, by default
-        ``max_block_ms``."""
+        """Execute a user's call after the queued ones. ``on_answer`` receives None or the error.
+
+        ``timeout_ms`` limits each of the call's requests, by default ``max_block_ms``."""
         if timeout_ms is None:
             timeout_ms = self._config.max_block_ms
         pending = PendingCall(event, on_answer, timeout_ms, offsets)
@@ -91,14 +88,15 @@ class TransactionRunner:
 
     @property
     def is_resting(self) -> bool:
-        """Return whether a transaction can begin: none is open, and no call is running or queued.
-        Any thread may call this."""
+        """Whether a transaction can begin: none is open, and no call runs or waits. On any
+        thread."""
         is_called = self._present is not None or bool(self._calls)
         return not is_called and self.machine.phase is Phase.IDLE
 
     def lose(self, error: LogbusError) -> None:
-        """Fail the transaction, if one is open, because the producer did not accept one of its
-        records. Call this on the shell's thread."""
+        """Fail the open transaction, if any: one of its records was not accepted.
+
+        Call it on the shell's thread."""
         if self.machine.phase is Phase.OPEN:
             self._sender.delivery.note_failure(error)
             self._check_delivery()
@@ -128,8 +126,10 @@ class TransactionRunner:
             self._step(self._present.event)
 
     def _check_delivery(self) -> None:
-        """Tell the machine if a batch has failed (``SendFailed``), or if a commit waited for
-        acknowledgements and has them all (``Delivered``). The sender calls this after each run."""
+        """Report a failed batch (``SendFailed``), or that a commit has all acknowledgements
+        (``Delivered``).
+
+        The sender calls it after each run."""
         delivery = self._sender.delivery
         if delivery.failure is not None:
             self._step(ev.SendFailed(delivery.failure))
@@ -217,8 +217,8 @@ class TransactionRunner:
             self._step(ev.Ended(None if result is None else ProducerIdentity(*result)))
 
     def _add(self, tps: set[TopicPartition]) -> None:
-        """Send AddPartitionsToTxn, which transaction version 1 requires before a partition's first
-        batch. The partitions' batches wait until it succeeds."""
+        """Send AddPartitionsToTxn, for which the partitions' batches wait in transaction version
+        1."""
         delivery = self._sender.delivery
         identity, delivery.unadded = delivery.identity, set()
         assert identity is not None

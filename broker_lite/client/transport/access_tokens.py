@@ -1,10 +1,8 @@
-"""Fetch a client's OAuth access tokens with the client credentials grant (RFC 6749, 4.4), cache
-them, and renew them before they expire.
+"""Fetch, cache and renew a client's OAuth access tokens (client credentials, RFC 6749, 4.4).
 
 Connections of a process with equal ``ClientSecurity`` share one token. ``token_of`` blocks only
 while there is no valid token. After four fifths of a token's lifetime, a background thread fetches
-the next token. Any thread may call these functions.
-"""
+the next one. Any thread may call these functions."""
 
 from __future__ import annotations
 
@@ -25,8 +23,7 @@ from broker_lite.security.bearer import AccessToken, end_of_token
 ANSWER_BYTES_MAX = 64 << 10
 """Maximum bytes of a response from the token issuer."""
 RENEWED_AFTER = 0.8
-"""The client renews a token, or the login session of a connection, after this fraction of its
-lifetime."""
+"""Fraction of its lifetime after which a token, or a connection's login session, is renewed."""
 RETRY_S = 10.0
 """Seconds after which a failed renewal is retried."""
 LIFETIME_S = 300.0
@@ -36,8 +33,7 @@ logger = logging.getLogger("logbus.client")
 
 
 class _CachedToken:
-    """The present token for one ``ClientSecurity``. Its renewal is due at the time ``renewed_ms``
-    (ms since 1970)."""
+    """The token of one ``ClientSecurity``; its renewal is due at ``renewed_ms`` (ms since 1970)."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -53,20 +49,18 @@ os.register_at_fork(after_in_child=_cached.clear)
 
 
 def with_token(security: ClientSecurity) -> ClientSecurity:
-    """Return ``security`` with a valid access token in place of the OAuth client secret. Settings
-    without such a secret are returned unchanged.
+    """Return ``security`` with a valid access token in place of the OAuth client secret.
 
-    Blocks while the first token is fetched. Raises NetworkError if the issuer cannot be reached,
-    and SaslAuthenticationError if its response contains no token.
-    """
+    Settings without such a secret are returned unchanged. Blocks while the first token is fetched.
+    Raises NetworkError if the issuer cannot be reached, and SaslAuthenticationError if its response
+    contains no token."""
     if not security.token_url or not isinstance(security.secret, Secret):
         return security
     return replace(security, secret=token_of(security))
 
 
 def token_of(security: ClientSecurity) -> AccessToken:
-    """Return an access token for the client id and secret in ``security``. Blocks, and raises
-    errors, as ``with_token`` does."""
+    """Return an access token for ``security``; blocks and raises errors as ``with_token`` does."""
     token = fresh_token(security)
     if token is not None:
         return token
@@ -79,8 +73,9 @@ def token_of(security: ClientSecurity) -> AccessToken:
 
 
 def fresh_token(security: ClientSecurity) -> AccessToken | None:
-    """Return the cached token for ``security`` without blocking; None if there is none or it has
-    expired. If the token's renewal is due, start it in a thread."""
+    """Return the cached valid token for ``security`` without blocking, or None.
+
+    If its renewal is due, start it in a thread."""
     cached = _cached.setdefault(security, _CachedToken())
     token, now_ms = cached.token, time.time() * 1000
     if token is None:

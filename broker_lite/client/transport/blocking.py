@@ -1,13 +1,12 @@
 """``Reactor`` and ``Pool``: the shells, which send requests to brokers, for clients without
 asyncio.
 
-A ``Reactor`` is a background thread with a selector. It runs the engine of a producer or consumer.
-Other threads may only call ``call_soon``, ``wake`` and ``stop``. A ``Pool`` lends connections to
-the threads that call it, each to one thread at a time. Threads may share a pool.
+A ``Reactor`` is a background thread with a selector. It runs the engine of a producer or consumer;
+other threads may only call ``call_soon``, ``wake`` and ``stop``. A ``Pool`` lends connections to
+the threads that call it, each to one thread at a time.
 
 A forked child process closes the sockets that it inherits. It can use a pool, which is then empty,
-but not a reactor.
-"""
+but not a reactor."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ T = TypeVar("T")
 IDLE_PER_BROKER = 4
 """Maximum number of idle connections to one broker that a pool keeps."""
 SHARED_POOLS_MAX = 16
-"""Maximum number of shared pools. A Spark executor gets a pool for each new access token."""
+"""Maximum number of shared pools: a Spark executor gets a pool for each new access token."""
 CONNECT_TIMEOUT_S = 10.0
 """Seconds after which an attempt to connect to one address of a broker fails."""
 CALLBACKS_PER_TURN = 1000
@@ -64,7 +63,7 @@ CALLBACKS_PER_TURN = 1000
 
 
 def monotonic_ms() -> float:
-    """Return the time of the monotonic clock in milliseconds. All client objects use this clock."""
+    """Return the monotonic clock's milliseconds, the time of all client objects."""
     return time.monotonic() * 1000.0
 
 
@@ -79,8 +78,7 @@ class _Timer:
 
 
 class Reactor:
-    """A shell with a background thread, which does the I/O of connections and runs timers and
-    callbacks."""
+    """A shell with a background thread, which runs connections, timers and callbacks."""
 
     def __init__(self, client_id: str, name: str, security: ClientSecurity | None = None) -> None:
         self._connections = Connections(client_id, security or security_of_environment())
@@ -104,8 +102,7 @@ class Reactor:
         _reactors.add(self)
 
     def start(self, on_crash: Callable[[BaseException], None] | None = None) -> None:
-        """Start the thread. If an unexpected error ends the thread, it calls ``on_crash`` with the
-        error."""
+        """Start the thread. ``on_crash`` receives an unexpected error that ends it."""
         self._on_crash = on_crash
         self._thread.start()
 
@@ -157,15 +154,15 @@ class Reactor:
         self._touched.add(connection)
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
-        """Close the connection to ``endpoint`` in a lane (a connection for one purpose). Its
-        requests in flight fail with ClosedError."""
+        """Close the connection to ``endpoint`` in a lane (a connection for one purpose).
+
+        Its requests in flight fail with ClosedError."""
         connection = self._connections.disconnect(endpoint, lane)
         if connection is not None:
             self._touched.add(connection)
 
     def is_to_this_machine(self, endpoint: Endpoint, lane: str) -> bool:
-        """Return whether the connection to ``endpoint`` in a lane (a connection for one purpose) is
-        open, and the broker runs on this machine."""
+        """Return whether the lane's connection to ``endpoint`` is open and the broker runs here."""
         connection = self._connections.get(endpoint, lane)
         return connection is not None and connection.is_to_this_machine
 
@@ -251,8 +248,9 @@ class Reactor:
         self._touched.update(self._connections.expire(self.now_ms()))
 
     def _watch(self, connection: BrokerConnection) -> None:
-        """Register the connection's socket with the selector, for the events for which the
-        connection waits. The socket changes when the connection tries another address."""
+        """Register the connection's socket with the selector, for the events that it waits for.
+
+        The socket changes when the connection tries another address."""
         if connection.fileno() < 0 and not connection.closed:
             return  # There is no socket to register yet.
         if connection.closed:
@@ -279,8 +277,8 @@ class Reactor:
             self._connections.forget(connection)
 
     def _register(self, descriptor: int, events: int, connection: BrokerConnection) -> None:
-        """Register a socket's descriptor. If a connection that was just closed had the same
-        descriptor number and is still registered, remove it first."""
+        """Register a socket's descriptor, in place of a closed connection's with the same
+        number."""
         if descriptor in self._selector.get_map():
             self._selector.unregister(descriptor)
         self._selector.register(descriptor, events, connection)
@@ -294,8 +292,9 @@ class Reactor:
             pass
 
     def forget(self) -> None:
-        """In a forked child process, close the inherited descriptors. Do not touch the sockets'
-        state, which the child shares with its parent."""
+        """Close the inherited descriptors in a forked child process.
+
+        The sockets' state is shared with the parent and left alone."""
         self._connections.drop()
         self._selector.close()
         self._wake_lock = threading.RLock()
@@ -310,8 +309,7 @@ def _addresses(endpoint: Endpoint) -> list[tuple[Any, ...]]:
 
 
 class PooledConnection:
-    """A blocking connection, which one borrower at a time uses. The borrower may send several
-    requests, and then receives the responses in the same order."""
+    """A blocking connection that one borrower at a time uses; responses come in request order."""
 
     def __init__(
         self,
@@ -329,10 +327,10 @@ class PooledConnection:
         self._next_id = 0
         self._is_answered = False
         self.task_secret: TaskSecret | None = None
-        """A secret from the login with which another process can log in without the password."""
+        """A secret of the login with which another process can log in without the password."""
         self._renewed_ms = float("inf")
-        """Monotonic time (ms) from which on the pool does not lend this connection any more,
-        because its login session ends soon (KIP-368)."""
+        """Monotonic time (ms) from which on the connection is not lent: its login ends soon
+        (KIP-368)."""
         reason: OSError | None = None
         deadline_s = time.monotonic() + timeout_s
         for family, kind, protocol, _, address in _addresses(endpoint):
@@ -387,17 +385,15 @@ class PooledConnection:
     def is_reusable(self) -> bool:
         """Return whether the pool may lend the connection again.
 
-        It may not if a response is outstanding, if the broker has closed the connection or sent
-        unexpected bytes, or if the login session ends soon.
-        """
+        Not if a response is outstanding, if the broker has closed the connection or sent unexpected
+        bytes, or if the login session ends soon."""
         if self._sent or self._frames or monotonic_ms() >= self._renewed_ms:
             return False
         return self._transport.is_silent()
 
     @property
     def is_to_this_machine(self) -> bool:
-        """Return whether the broker runs on this machine: both ends of the connection have the same
-        address."""
+        """Whether the broker runs on this machine: both ends have the same address."""
         return self._transport.is_to_this_machine
 
     def send(self, exchange: Exchange[Any], deadline_ms: float) -> None:
@@ -414,8 +410,9 @@ class PooledConnection:
         self._sent.append((self._next_id, exchange))
 
     def receive(self, deadline_ms: float) -> Any:
-        """Wait for the response to the oldest unanswered request, and return it. Raises
-        NetworkError, RequestTimedOutError or ProtocolError."""
+        """Return the response to the oldest unanswered request.
+
+        Raises NetworkError, RequestTimedOutError or ProtocolError."""
         correlation_id, exchange = self._sent[0]
         try:
             while not self._frames:
@@ -467,8 +464,7 @@ class PooledConnection:
 
 
 class Pool:
-    """A pool of broker connections that threads borrow. It keeps at most IDLE_PER_BROKER idle
-    connections to each broker."""
+    """A pool of broker connections that threads borrow; IDLE_PER_BROKER idle ones are kept."""
 
     def __init__(self, client_id: str = "logbus", security: ClientSecurity | None = None) -> None:
         self.client_id = client_id
@@ -479,8 +475,10 @@ class Pool:
         _pools.add(self)
 
     def borrow(self, endpoint: Endpoint, timeout_ms: float) -> PooledConnection:
-        """Return a connection that only the caller may use, until it calls ``release`` with it or
-        closes it. Raises NetworkError or a login error."""
+        """Return a connection for the caller alone, until it calls ``release`` with it or closes
+        it.
+
+        Raises NetworkError or a login error."""
         while True:
             with self._lock:
                 idle = self._idle.get(endpoint)
@@ -496,8 +494,7 @@ class Pool:
             connection.close()
 
     def release(self, connection: PooledConnection) -> None:
-        """Give a borrowed connection back to the pool. Close it if it is not reusable, or if the
-        pool has enough idle connections to this broker."""
+        """Give a borrowed connection back. It is closed if it is not reusable or not needed."""
         if connection.is_reusable:
             with self._lock:
                 idle = self._idle.setdefault(connection.endpoint, [])
@@ -514,8 +511,8 @@ class Pool:
         return answer
 
     def ask_all(self, sends: Sequence[Send]) -> list[Any]:
-        """Send requests to several brokers at once. Return a response or an error for each request,
-        in order."""
+        """Send requests to several brokers at once. Return a response or error for each, in
+        order."""
         answers: list[Any] = [None] * len(sends)
         waiting: list[tuple[int, PooledConnection, float]] = []
         for index, send in enumerate(sends):
@@ -548,8 +545,7 @@ class Pool:
         return answers
 
     def run(self, operation: Operation[T]) -> T:
-        """Run an operation on the calling thread, and return its result. Raises the error with
-        which the operation ends."""
+        """Run an operation on the calling thread. Return its result, or raise its error."""
         result: Any = None
         try:
             while True:
@@ -576,8 +572,7 @@ class Pool:
 
         In place of the password, they have the keys of the last SCRAM login, the token of
         OAUTHBEARER, or the ``PlainPassword`` of PLAIN. SCRAM keys are valid for this cluster only,
-        until the password changes. Call this after a request has succeeded.
-        """
+        until the password changes. Call it after a request has succeeded."""
         if self._task_secret is None:
             return self.security
         return replace(self.security, secret=self._task_secret)
@@ -591,7 +586,7 @@ class Pool:
                 connection.close()
 
     def forget(self) -> None:
-        """In a forked child process, drop the connections, which the parent still uses."""
+        """Drop the connections in a forked child process, because the parent still uses them."""
         self._lock = threading.Lock()
         idle, self._idle = self._idle, {}
         for connections in idle.values():
@@ -606,9 +601,9 @@ _shared_lock = threading.Lock()
 
 
 def shared_pool(client_id: str = "logbus", security: ClientSecurity | None = None) -> Pool:
-    """Return the pool that all callers in this process share for this client id and these security
-    settings. If there are more than SHARED_POOLS_MAX, close the idle connections of the least
-    recently used pool."""
+    """Return the pool that all callers in this process share for these settings.
+
+    Beyond SHARED_POOLS_MAX, the idle connections of the least recently used pool are closed."""
     chosen = security or security_of_environment()
     key = client_id, chosen
     with _shared_lock:

@@ -1,10 +1,9 @@
 """``BrokerConnection``: a non-blocking connection to a broker.
 
 The owner (``blocking.Reactor`` or ``loop.LoopShell``) watches the socket and calls ``on_readable``
-and ``on_writable``. Only ``prepare`` blocks. The connection calls each request's callback exactly
-once, with the response or an error. Responses arrive in the order of the requests. A network or
-protocol error closes the connection and fails all requests in flight.
-"""
+and ``on_writable``. Only ``prepare`` blocks. Each request's callback is called exactly once, with
+the response or an error. Responses arrive in the order of the requests. A network or protocol error
+closes the connection and fails all requests in flight."""
 
 from __future__ import annotations
 
@@ -35,9 +34,9 @@ from broker_lite.wire.api import correlation_id_of
 from broker_lite.wire.frame import FrameReceiver
 
 FRAME_BYTES_MAX = 256 << 20
-"""Maximum bytes of a response. A fetch response may be larger than requested, because a broker
-returns at least one whole batch, of at most 64 MiB. If a response announces more than this maximum,
-the received bytes are taken as corrupt."""
+"""Maximum bytes of a response; one that announces more is taken as corrupt.
+
+A fetch response may be larger than requested: it has at least one batch, of up to 64 MiB."""
 BUFFERS_PER_SEND = 512
 """Maximum number of buffers in one ``sendmsg``, below IOV_MAX (1024 on Linux and macOS)."""
 READS_PER_TURN = 16
@@ -52,8 +51,8 @@ class _Pending(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A request without a response (acks=0). It is done when the first ``end`` bytes of the
-    connection are written."""
+    """A request without a response (acks=0), done when the connection's first ``end`` bytes are
+    written."""
 
     end: int
     deadline_ms: float
@@ -68,15 +67,18 @@ def open_socket(family: int, kind: int, protocol: int) -> socket.socket:
 
 
 def unresolved(endpoint: Endpoint, error: OSError | UnicodeError) -> NetworkError:
-    """Return the error for a broker whose host name was not resolved. Python raises UnicodeError
-    for a name with an empty or too long part, which a broker's metadata may contain."""
+    """Return the error for a broker whose host name was not resolved.
+
+    Python raises UnicodeError for a name with an empty or too long part, which metadata may
+    contain."""
     why = getattr(error, "strerror", None) or error
     return NetworkError(f"cannot resolve {endpoint}: {why}")
 
 
 class BrokerConnection:
-    """A connection to one broker. It is first connecting (this includes the TLS handshake), then
-    open, then closed. A closed connection never opens again."""
+    """A connection to one broker: connecting (with the TLS handshake), then open, then closed.
+
+    A closed connection never opens again."""
 
     def __init__(
         self, endpoint: Endpoint, client_id: str, security: ClientSecurity = NO_SECURITY
@@ -90,7 +92,7 @@ class BrokerConnection:
         """Whether the connection failed because the broker's last address refused it."""
         self._addresses: deque[tuple[Any, ...]] = deque()
         self._sock: socket.socket | None = None
-        """The socket while it connects. Afterwards, ``_transport`` has it."""
+        """The socket while it connects; afterwards, ``_transport`` has it."""
         self._transport: Transport | None = None
         """The connected socket, plain or with TLS."""
         self._receiver = FrameReceiver(FRAME_BYTES_MAX)
@@ -102,16 +104,15 @@ class BrokerConnection:
         self._token: object = None
         """The access token of the last login."""
         self._login: Login | None = None
-        """The first login of the connection while it runs, else None. Until it ends, requests wait
-        in ``_out``."""
+        """The first login while it runs, else None. Until it ends, requests wait in ``_out``."""
         self._login_exchange: Exchange[Any] | None = None
         self._login_out: deque[memoryview] = deque()
         self._renewal: Login | None = None
-        """A repeated login while it runs, else None. Until it ends, new requests wait in
+        """A repeated login while it runs, else None. Meanwhile new requests wait in
         ``_waiting``."""
         self._waiting: deque[tuple[Exchange[Any], float, Callable[[Any], None]]] = deque()
         self._renewed_s = float("inf")
-        """Monotonic time (s). The first request after this time makes the client log in again
+        """Monotonic time (s) from which on the next request makes the client log in again
         (KIP-368)."""
         self._next_id = 0
         self._bytes_queued = 0
@@ -121,17 +122,17 @@ class BrokerConnection:
 
     @property
     def fetches_token(self) -> bool:
-        """Return whether ``prepare`` may block to fetch an OAuth access token."""
+        """Whether ``prepare`` may block to fetch an OAuth access token."""
         return bool(self._security.token_url)
 
     def prepare(self) -> None:
-        """Fetch and cache the OAuth access token that the login needs, if it uses OAuth. Call this
-        before ``connect``. It blocks. Raises NetworkError and SaslAuthenticationError."""
+        """Fetch and cache the OAuth access token that the login needs, if any, before ``connect``.
+
+        Blocks. Raises NetworkError and SaslAuthenticationError."""
         with_token(self._security)
 
     def connect(self, addresses: list[tuple[Any, ...]]) -> None:
-        """Start to connect: try the addresses that ``getaddrinfo`` returned, one after another,
-        until one of them accepts the connection."""
+        """Start to connect to the first address from ``getaddrinfo`` that accepts."""
         self._addresses.extend(addresses)
         self._try_next(None)
 
@@ -153,8 +154,8 @@ class BrokerConnection:
 
     @property
     def is_to_this_machine(self) -> bool:
-        """Return whether the broker runs on this machine: both ends of the connection have the same
-        address. Return False until the connection is open."""
+        """Whether the connection is open and the broker runs here: both ends have the same
+        address."""
         return self._transport is not None and self._transport.is_to_this_machine
 
     def fileno(self) -> int:
@@ -165,7 +166,7 @@ class BrokerConnection:
 
     @property
     def wants_write(self) -> bool:
-        """Return whether the owner must call ``on_writable`` as soon as the socket is writable."""
+        """Whether the owner must call ``on_writable`` as soon as the socket is writable."""
         if self._transport is None:
             return True
         if self._transport.is_handshaking:
@@ -173,15 +174,15 @@ class BrokerConnection:
         return bool(self._queue()) or self._transport.wants_write
 
     def _queue(self) -> deque[memoryview]:
-        """Return the queue from which to send next: during the first login the queue of its
-        messages, afterwards the queue of requests."""
+        """Return the queue to send from: the login's during the first login, else the requests'."""
         return self._out if self._login is None else self._login_out
 
     def request(
         self, exchange: Exchange[Any], deadline_ms: float, on_answer: Callable[[Any], None]
     ) -> None:
-        """Queue a request. ``on_answer`` receives its response or an error. Call ``flush`` after
-        the last request, to send all queued ones together."""
+        """Queue a request. ``on_answer`` receives its response or an error.
+
+        Call ``flush`` after the last request, to send all queued ones together."""
         if time.monotonic() >= self._renewed_s:
             self._begin_renewal(deadline_ms)
         if self._renewal is not None:
@@ -284,8 +285,7 @@ class BrokerConnection:
         self._continue_login(None)
 
     def _continue_login(self, answer: Any) -> None:
-        """Send the next request of the login, or end the login. A login error closes the
-        connection."""
+        """Send the next request of the login, or end it. A login error closes the connection."""
         assert self._login is not None
         try:
             exchange = self._login_exchange = self._login.send(answer)
@@ -304,11 +304,10 @@ class BrokerConnection:
         self._renewed_s = time.monotonic() + seconds if seconds else float("inf")
 
     def _begin_renewal(self, deadline_ms: float) -> None:
-        """Log in again, before the login session ends. Later requests wait until the login ends.
+        """Log in again, before the login session ends; later requests wait.
 
-        A login with OAuth needs a newer token. If it is not cached yet, do nothing; the next
-        request calls this method again.
-        """
+        With OAuth it needs a newer token. If none is cached yet, do nothing until the next
+        request."""
         security = self._security
         if security.token_url:
             token = fresh_token(security) if isinstance(security.secret, Secret) else None
@@ -405,9 +404,9 @@ class BrokerConnection:
         return min(late, default=float("inf"))
 
     def expire(self, now_ms: float) -> None:
-        """Close the connection if a response, or the write of a request without a response, is
-        overdue. Since responses arrive in order, no later request can be answered before the
-        overdue one."""
+        """Close the connection if a response, or the write of a request without one, is overdue.
+
+        Responses arrive in order, so no later request can be answered first."""
         if not self.closed and self.next_deadline_ms() <= now_ms:
             self.close(RequestTimedOutError(f"{self.endpoint} did not answer in time"))
 
@@ -431,8 +430,8 @@ class BrokerConnection:
             callback(error)
 
     def drop(self) -> None:
-        """In a forked child process or after a crash, close the descriptor and drop all
-        callbacks."""
+        """Close the descriptor and drop all callbacks, in a forked child process or after a
+        crash."""
         self.closed = True
         self._pending.clear()
         self._waiting.clear()
@@ -446,9 +445,7 @@ def _is_own_end(sock: socket.socket) -> bool:
     """Return whether the socket is connected to itself instead of a broker.
 
     If no process listens on the broker's port on this machine, the kernel may choose this very port
-    as the socket's local port. TCP then connects the socket to itself. This happens after many
-    attempts to reach a stopped broker.
-    """
+    as the socket's local port, and TCP connects the socket to itself."""
     try:
         return bool(sock.getsockname() == sock.getpeername())
     except OSError:

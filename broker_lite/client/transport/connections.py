@@ -1,10 +1,8 @@
 """``Connections``: the connections of one shell, one for each broker address and lane.
 
-A lane is the name of a purpose, such as "produce". Each lane has its own connection to a broker, so
-that requests in different lanes do not wait for each other. The shell opens the connections and
-watches their sockets. After a connection was closed, the next request makes a new one. Only the
-shell's thread uses this module.
-"""
+A lane is the name of a purpose, such as "produce", so that requests of different purposes do not
+wait for each other. The shell opens the connections and watches their sockets. After a connection
+was closed, the next request makes a new one. Only the shell's thread uses this module."""
 
 from __future__ import annotations
 
@@ -19,8 +17,8 @@ from broker_lite.model import Endpoint
 
 
 class Connections:
-    """The connections of one shell, by broker address and lane (the purpose of a connection). All
-    of them use the same client id and security settings."""
+    """The connections of one shell, by broker address and lane, with the same client id and
+    security."""
 
     def __init__(self, client_id: str, security: ClientSecurity = NO_SECURITY) -> None:
         self._client_id = client_id
@@ -28,8 +26,7 @@ class Connections:
         self._by_place: dict[tuple[Endpoint, str], BrokerConnection] = {}
 
     def __iter__(self) -> Iterator[BrokerConnection]:
-        """Iterate over a copy of the connections, because connections may be removed during the
-        iteration."""
+        """Iterate over a copy, because connections may be removed meanwhile."""
         return iter(list(self._by_place.values()))
 
     def request(
@@ -50,13 +47,13 @@ class Connections:
         return connection, is_new
 
     def get(self, endpoint: Endpoint, lane: str) -> BrokerConnection | None:
-        """Return the connection to ``endpoint`` in a lane (the purpose of a connection), which may
-        be closed. Return None if there is none."""
+        """Return the lane's connection to ``endpoint``, which may be closed, or None."""
         return self._by_place.get((endpoint, lane))
 
     def disconnect(self, endpoint: Endpoint, lane: str) -> BrokerConnection | None:
-        """Close the connection to ``endpoint`` in a lane (the purpose of a connection), and return
-        it; None if there is none. Its requests in flight fail with ClosedError."""
+        """Close the lane's connection to ``endpoint`` and return it, or None.
+
+        Its requests in flight fail with ClosedError."""
         connection = self._by_place.get((endpoint, lane))
         if connection is not None:
             connection.close(ClosedError(f"the client closed its connection to {endpoint}"))
@@ -88,8 +85,8 @@ class Connections:
             connection.close(ClosedError("the client was closed"))
 
     def drop(self) -> None:
-        """In a forked child process or after a crash, close the descriptors and drop all
-        callbacks."""
+        """Close the descriptors and drop all callbacks, in a forked child process or after a
+        crash."""
         for connection in self:
             connection.drop()
         self._by_place.clear()

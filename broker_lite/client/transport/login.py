@@ -1,6 +1,4 @@
-"""The client's SASL login on a connection, as a generator that yields the requests to send. It does
-no I/O.
-"""
+"""The client's SASL login on a connection, as a generator that yields requests, without I/O."""
 
 from __future__ import annotations
 
@@ -26,16 +24,14 @@ NONCE_BYTES = 24
 """Number of random bytes in a SCRAM nonce."""
 
 TaskSecret = ScramKeys | PlainPassword | AccessToken
-"""The secret that replaces the password in security settings that are pickled for other processes.
-"""
+"""What replaces the password in security settings that are pickled for other processes."""
 
 
 class LoggedIn(NamedTuple):
     """The outcome of a login.
 
-    ``secret`` allows another process to log in without the password. ``lifetime_ms`` is the time
-    after which the connection must log in again (0: never).
-    """
+    ``secret`` lets another process log in without the password. ``lifetime_ms`` is the time after
+    which the connection must log in again (0: never)."""
 
     secret: TaskSecret
     lifetime_ms: int
@@ -45,12 +41,10 @@ Login = Generator[Exchange[Any], Any, LoggedIn]
 
 
 def login(endpoint: Endpoint, security: ClientSecurity) -> Login:
-    """Log in with the mechanism and secret in ``security``: yield each request, and receive the
-    broker's response.
+    """Log in as ``security`` says: yield each request, and receive the broker's response.
 
     Raises SaslAuthenticationError or UnsupportedSaslMechanismError, which name the user or the
-    mechanism, and the broker.
-    """
+    mechanism, and the broker."""
     mechanism = security.mechanism
     offered = yield CallExchange(SaslHandshakeRequest(mechanism))
     if offered.error_code == UnsupportedSaslMechanismError.code:
@@ -91,8 +85,7 @@ def _keys_or_password(security: ClientSecurity) -> str | ScramKeys:
 
 
 def _only_message(security: ClientSecurity) -> tuple[TaskSecret, bytes]:
-    """Return the secret of a PLAIN or OAUTHBEARER login, and the message that the client sends.
-    These logins consist of one message."""
+    """Return the secret and the only message of a PLAIN or OAUTHBEARER login."""
     given = security.secret
     if security.mechanism == PLAIN:
         text = given.reveal() if isinstance(given, Secret) else PlainPassword(*given).text

@@ -1,9 +1,7 @@
 """``LoopShell``: sends requests and runs operations on an asyncio or uvloop event loop.
 
-It uses the same ``BrokerConnection`` as ``blocking.Reactor``, but the event loop watches the
-sockets. Call all methods on the loop's thread. The loop must support ``add_reader``, which only the
-Proactor loop of Windows does not.
-"""
+It uses the same ``BrokerConnection`` as ``blocking.Reactor``. Call all methods on the loop's
+thread. The loop must support ``add_reader``, which only Windows' Proactor loop does not."""
 
 from __future__ import annotations
 
@@ -41,8 +39,9 @@ class LoopShell:
         return monotonic_ms()
 
     async def run(self, operation: Operation[T]) -> T:
-        """Run an operation, and return its result. Raises the error with which it ends. If the call
-        is cancelled, the operation sends no further request."""
+        """Run an operation. Return its result, or raise its error.
+
+        If the call is cancelled, the operation sends no further request."""
         future: asyncio.Future[T] = self.loop.create_future()
 
         def done(result: T | LogbusError) -> None:
@@ -96,8 +95,7 @@ class LoopShell:
             self._watch(connection)
 
     def _touch(self, connection: BrokerConnection) -> None:
-        """Schedule a write at the end of this turn of the loop, for all requests that are queued by
-        then."""
+        """Schedule one write, at the end of this loop iteration, of all requests queued by then."""
         self._touched.add(connection)
         if self._flush_handle is None:
             self._flush_handle = self.loop.call_soon(self._flush)
@@ -177,8 +175,7 @@ class LoopShell:
 
 
 def resolve_with(future: asyncio.Future[Any], callback: Callable[[], Any]) -> None:
-    """Complete ``future`` with the result or error of ``callback()``, unless it is done or
-    cancelled already."""
+    """Complete ``future`` with the result or error of ``callback()``, unless it is done."""
     if future.done():
         return
     try:

@@ -1,9 +1,8 @@
 """A pool of buffers for the bytes that are read from sockets and files.
 
-It saves time to reuse buffers: the first write to new memory costs more than the copy itself, and a
-recently used buffer is still in the processor's cache. The pool reuses a buffer when no memoryview
-or Arrow column refers to it any more. Any thread may use the pool.
-"""
+Reuse saves time: the first write to new memory costs more than the copy itself, and a recently used
+buffer is still in the processor's cache. A buffer is reused when no memoryview or Arrow column
+refers to it any more. Any thread may use the pool."""
 
 from __future__ import annotations
 
@@ -13,11 +12,12 @@ import threading
 from broker_lite.wire.buffer_pool import BufferPool
 
 BUFFER_BYTES_MAX = 16 << 20
-"""The pool does not keep buffers larger than this (bytes), because they are rare."""
+"""Larger buffers than this (bytes) are not kept, because they are rare."""
 KEPT_BYTES_MAX = 64 << 20
-"""Maximum bytes of all buffers that the pool keeps. A reader uses one buffer for the response that
-it receives, one for the batches that it decodes, and one for each received response that waits to
-be decoded."""
+"""Maximum bytes of all kept buffers.
+
+A reader uses one for the response that it receives, one for the batches that it decodes, and one
+for each received response that waits."""
 
 
 class SharedBufferPool:
@@ -28,8 +28,9 @@ class SharedBufferPool:
         self._lock = threading.Lock()
 
     def take(self, size: int) -> memoryview:
-        """Return a buffer of ``size`` bytes with arbitrary content. The pool reuses it only after
-        the caller has released all views of it."""
+        """Return a buffer of ``size`` bytes with arbitrary content.
+
+        It is reused only after the caller has released all views of it."""
         if size > BUFFER_BYTES_MAX:
             return memoryview(bytearray(size))
         with self._lock:

@@ -1,11 +1,9 @@
-"""The steps that an operation yields, and ``Shell``, the interface of the objects that carry them
-out.
+"""The steps that an operation yields, and ``Shell``, the interface of what carries them out.
 
 An operation is a generator: client logic that needs answers from brokers, written without I/O. It
-yields a step, and receives the step's result: for ``Send`` the decoded answer (or the error is
-raised in the generator), for ``SendAll`` an answer or error for each request, for ``Pause`` None. A
-shell carries out the steps: ``blocking`` on threads, ``loop`` with asyncio.
-"""
+yields a step and receives its result: for ``Send`` the decoded answer (or the error is raised in
+the generator), for ``SendAll`` an answer or error for each request, for ``Pause`` None. The shells
+are ``blocking`` on threads and ``loop`` with asyncio."""
 
 from __future__ import annotations
 
@@ -32,14 +30,12 @@ class Exchange(Protocol[T_co]):
 
     @property
     def has_answer(self) -> bool:
-        """Return whether the broker sends a response. It sends none to a produce request with
-        acks=0."""
+        """Whether the broker sends a response: not to a produce request with acks=0."""
 
     def frame(self, correlation_id: int, client_id: str) -> Sequence[Buffer]:
-        """Return the encoded request, including its length prefix, as buffers to send in order.
+        """Return the encoded request with its length prefix, as buffers to send in order.
 
-        Raises InvalidRequestError for values that the protocol cannot encode.
-        """
+        Raises InvalidRequestError for values that the protocol cannot encode."""
 
     def answer(self, frame: memoryview) -> T_co:
         """Decode a received response. Raises ProtocolError if it is malformed."""
@@ -105,8 +101,8 @@ class ProduceExchange:
 
 
 class FetchExchange:
-    """A fetch request to one broker. The records in its response refer to the received bytes
-    without a copy."""
+    """A fetch request to one broker. The response's records refer to the received bytes,
+    uncopied."""
 
     __slots__ = ("request", "version")
     has_answer = True
@@ -132,11 +128,9 @@ class FetchExchange:
 class Send(NamedTuple):
     """A step that sends one request. Its result is the decoded response.
 
-    A connection delivers responses in the order of its requests, so a long poll would delay an
-    urgent request behind it. ``lane`` names the connection to use: a shell has one connection to a
-    broker for each lane. In a ``Pool``, each request borrows a connection, and ``lane`` has no
-    effect.
-    """
+    A connection delivers responses in order, so a long poll would delay an urgent request behind
+    it. ``lane`` names the connection: a shell has one to a broker for each lane. A ``Pool`` ignores
+    it, because each request borrows a connection."""
 
     endpoint: Endpoint
     exchange: Exchange[Any]
@@ -145,8 +139,9 @@ class Send(NamedTuple):
 
 
 class SendAll(NamedTuple):
-    """A step that sends requests to several brokers at once. Its result has a response or an error
-    for each request, in order."""
+    """A step that sends requests to several brokers at once.
+
+    Its result has a response or an error for each request, in order."""
 
     sends: Sequence[Send]
 
@@ -162,8 +157,9 @@ Operation = Generator[Step, Any, T]
 
 
 class Shell(Protocol):
-    """The interface through which engines (of producers and consumers) send requests and set
-    timers. All methods except ``call_soon`` belong to one thread, the shell's."""
+    """Sends requests and runs timers for engines (of producers and consumers).
+
+    All methods except ``call_soon`` belong to one thread, the shell's."""
 
     def now_ms(self) -> float:
         """Return the time of a monotonic clock, in milliseconds."""
@@ -171,18 +167,17 @@ class Shell(Protocol):
     def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
         """Send a request. Later, call ``on_answer`` exactly once with the response or an error.
 
-        Raises InvalidRequestError for a request that cannot be encoded.
-        """
+        Raises InvalidRequestError for a request that cannot be encoded."""
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
-        """Close the connection to ``endpoint`` in a lane (the purpose of a connection). Its
-        requests in flight fail with ClosedError."""
+        """Close the lane's connection to ``endpoint``. Its requests in flight fail with
+        ClosedError."""
 
     def later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         """Run ``callback`` once after ``delay_ms`` milliseconds, unless the timer is cancelled."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Run ``callback`` on the shell's thread. Any thread may call this."""
+        """Run ``callback`` on the shell's thread. Any thread may call it."""
 
 
 class Timer(Protocol):
@@ -195,8 +190,7 @@ class Timer(Protocol):
 def spawn(
     shell: Shell, operation: Operation[T], on_done: Callable[[T | LogbusError], None]
 ) -> None:
-    """Start an operation on a shell. ``on_done`` receives its result, or the error with which it
-    ends."""
+    """Start an operation on a shell. ``on_done`` receives its result or error."""
     _StepTask(shell, operation, on_done).advance(None)
 
 
@@ -233,8 +227,7 @@ class _StepTask:
                 self.shell.later(delay_ms, lambda: self.advance(None))
 
     def _request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
-        """Send a request. If it cannot be encoded, pass the error to the operation, as if it were
-        the response."""
+        """Send a request. If it cannot be encoded, the operation receives the error as response."""
         try:
             self.shell.request(send, on_answer)
         except LogbusError as error:
