@@ -18,8 +18,8 @@ from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
 
 BYTES_THREADS = 4
-"""Maximum number of threads that look up sizes. One thread runs the current lookup. Other threads
-may still wait for responses about deleted topics."""
+"""Maximum number of threads that look up the sizes of ranges at the brokers. One thread runs the
+current lookup. Earlier lookups, of topics that were deleted meanwhile, may occupy the others."""
 
 Reach = dict[TopicPartition, tuple[int, int]]
 """By partition, either a request (start offset, bytes to read) or its result (end offset, bytes

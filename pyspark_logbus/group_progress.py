@@ -103,10 +103,10 @@ class GroupProgress:
     def claim(self) -> None:
         """If the query has the option ``group.id``, wait until it has that group's lease.
 
-        The lease of a killed query expires, because nothing renews it. If another query renews its
-        lease, that query is running: this method raises GroupLeaseHeldError. If the coordinator
-        does not answer, this method stops waiting. The background thread then keeps trying, and a
-        later ``check`` raises the error.
+        Raises GroupLeaseHeldError if another query renews the lease, because that query is running.
+        A killed query does not renew its lease, which then expires. If the coordinator does not
+        answer, this method stops waiting. The background thread then keeps trying to get the lease,
+        and a later ``check`` raises GroupLeaseHeldError if another query has it.
         """
         if self._explicit:
             with self._wake:
@@ -181,8 +181,8 @@ class GroupProgress:
         return self._renew_ms
 
     def _turn(self, newest: SourceOffset | None, *, release: bool) -> None:
-        """Commit the offsets ``newest`` to the group once. Raise no error: store it for ``state``,
-        and let the background thread's next call try again."""
+        """Commit the offsets ``newest`` to the group once. Store an error for ``state`` instead of
+        raising it; the background thread's next call tries again."""
         if newest is None:
             return
         try:

@@ -67,8 +67,8 @@ class LiveOffsets:
         return self._watch.snapshot().view
 
     def wait(self, timeout_s: float) -> Live | None:
-        """Return the known ends. Wait at most ``timeout_s`` seconds for the brokers' first
-        response, and return None if none arrives."""
+        """Return the known log ends. Wait at most ``timeout_s`` seconds for the brokers' first
+        response. Return None if no response arrives."""
         self._watch.wait_ready(timeout_s)
         return self.now()
 
@@ -112,8 +112,8 @@ class LiveOffsets:
         return LiveTopic(snapshot.topic_ids[name], ends, transactions)
 
     def _keep_missing_for_a_while(self, before: Live | None, topics: dict[str, LiveTopic]) -> None:
-        """Add to ``topics`` those topics of ``before`` that brokers do not list any more, until the
-        grace time is over: until then they do not count as deleted."""
+        """Add to ``topics`` those topics of ``before`` that brokers have not listed for less than
+        the grace time. A topic counts as deleted only after the grace time."""
         now = self._monotonic()
         for name in list(self._missing_since):
             if name in topics:

@@ -19,7 +19,8 @@ log = logging.getLogger("pyspark_logbus")
 
 
 class Losses:
-    """The losses of a query's run. ``row_count`` is the number of records that it skipped."""
+    """The lost records of one run of a query. ``row_count`` is the number of records that the run
+    skipped."""
 
     def __init__(self, options: ReadOptions, monotonic: Callable[[], float]) -> None:
         self.row_count = 0

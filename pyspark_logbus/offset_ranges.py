@@ -245,8 +245,8 @@ class RangeLimits:
 
 
 class Admission:
-    """Decides up to which offsets each trigger reads. Its only state is the time and the start of
-    the last batch."""
+    """Decides up to which offsets each trigger of a query reads. Between triggers it remembers only
+    the time and the start offset of the last batch."""
 
     def __init__(self, limits: RangeLimits) -> None:
         self.limits = limits
@@ -491,8 +491,8 @@ TASKS_MIN = 8
 """Number of ranges up to which each range is a task of its own. The number is fixed, because Spark
 does not tell a source how many tasks it can run in parallel."""
 TASK_BYTES = 4 << 20
-"""Stored bytes that ``join_small_ranges`` puts into one task. Spark needs several times longer to
-read them than to start a Python task."""
+"""Stored bytes that ``join_small_ranges`` puts into one task. To read them takes several times as
+long as to start a Python task, so the start of a task costs little."""
 RANGE_BYTES = 24 << 10
 """The fixed cost of reading one range, as a number of bytes that take equally long to read."""
 

@@ -1,9 +1,9 @@
 """Copy a query's checkpoint and replace Kafka's offsets by logbus's.
 
-A restarted query needs only the last two batches of Spark's offset log. It has completed the first
-of them, and repeats the second unless the commit log holds it. So only the offsets of these two
-batches are converted. Older batches, state, watermarks and the offsets of other sources are copied
-unchanged. The old folder is only read, so the old query can start again.
+A restarted query needs only the last two batches of Spark's offset log. The query has completed the
+first of them. It repeats the second one, unless Spark's commit log has an entry for it. So only the
+offsets of these two batches are converted. Older batches, state, watermarks and the offsets of
+other sources are copied unchanged. The old folder is only read, so the old query can start again.
 """
 
 from __future__ import annotations
