@@ -86,7 +86,7 @@ def produce(cluster: LocalCluster, pem: PemFiles, values: list[bytes]) -> None:
 def test_librdkafka_and_kafka_python_exchange_replicated_records(
     secured: LocalCluster, client_pem: PemFiles
 ) -> None:
-    """They use acks=all, so the followers must fetch over the listener that requires
+    """The clients use acks=all, so the followers must fetch over the listener that requires
     certificates."""
     sent = {f"record {number} ".encode() * 1000 for number in range(500)}
     produce(secured, client_pem, sorted(sent))

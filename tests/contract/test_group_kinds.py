@@ -105,7 +105,7 @@ def test_conversion_to_a_native_group_is_refused_if_the_group_has_changed_meanwh
 def test_conversion_to_a_native_group_is_refused_if_a_transaction_has_added_offsets(
     world: World, has_pending: bool
 ) -> None:
-    """The transaction adds them between the reads and the write of the native member."""
+    """The transaction adds the offsets between the reads and the write of the native member."""
 
     async def add(broker: Broker, number: int) -> None:
         claim = await broker.registry.groups.claim("g")

@@ -123,7 +123,7 @@ def test_znode_reads_are_sent_one_by_one_to_a_server_without_multi_reads(
 
 
 def test_metadata_write_beyond_the_size_limit_is_refused_without_sending_it(world: World) -> None:
-    """ZooKeeper would close the connection at each attempt to send it."""
+    """ZooKeeper would close the connection at each attempt to send the write."""
 
     async def body() -> None:
         async with started(world) as (store, events):
