@@ -297,7 +297,7 @@ def test_benchmark_summary_names_the_measures_in_which_the_peer_is_ahead() -> No
     assert not list(summary.lines([{**kept, "variants": []}]))
 
 
-def test_highest_reachable_ratio_to_the_peer_is_unknown_if_cores_were_idle() -> None:
+def test_bound_of_a_benchmark_is_unknown_if_the_cores_were_idle() -> None:
     bound = peers("ceilings").without_servers
 
     def found(clients: float, broker: float) -> Any:

@@ -220,9 +220,8 @@ class GroupWriter:
                 self._urgent.clear()
                 self._under_way, self._waiting = self._waiting, {}
                 # Groups with a new generation come first in a write. If the answer to the write is
-                # lost, ``was_written`` looks at the first operation that changes a znode's version
-                # to decide whether ZooKeeper applied the write; only a generation has such an
-                # operation.
+                # lost, ``was_written`` needs an operation that changes a znode's version, to decide
+                # whether ZooKeeper applied the write. Only a new generation is such an operation.
                 batch = sorted(self._under_way.values(), key=lambda row: row.generation is None)
                 for shares in _packed(batch):
                     await self._settle(shares)

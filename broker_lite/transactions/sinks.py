@@ -522,9 +522,9 @@ class SinkPartition:
         once the record is committed.
         """
         sink = self._sinks[name]
-        # If the log refused the record that frees a slot, then according to the log the slot's
-        # attempt is still open. Append that record again before the new head, which would otherwise
-        # end the attempt once more.
+        # If the log refused the record that frees a slot (a producer id of the sink), the slot's
+        # attempt is still open in the log. Append that record again before the new head (the state
+        # of the sink). Otherwise the new head would end the attempt a second time.
         self._write_refused(name, sink)
         number = self._next_number()
         sink.writing = number

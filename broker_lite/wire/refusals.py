@@ -217,7 +217,8 @@ def _requested_rows(name: str, requested: Any) -> list[Any]:
     for candidate in (name, *_ROWS.get(name, ())):
         rows += getattr(requested, candidate, None) or ()
     if name == "results":
-        # The response to AlterReplicaLogDirs lists topics; in the request they are in directories.
+        # Collect the topics of all directories: the response to AlterReplicaLogDirs lists topics,
+        # while the request lists directories with topics.
         rows += [topic for row in getattr(requested, "dirs", None) or () for topic in row.topics]
     return rows
 

@@ -170,7 +170,7 @@ def target(cluster: LocalCluster) -> Iterator[Target]:
 
 
 def fields_of(key: ApiKey, version: int, target: Target) -> dict[str, Any]:
-    """Return the fields of a request in this version."""
+    """Return the field values of a request of the API ``key`` in this version."""
     name, topic_id = target.name, target.topic_id
     by_id = {"topic_id": topic_id_of(topic_id)}
     match key:

@@ -128,7 +128,7 @@ class Transactions:
         return CommittedReader(self.truth, self.cluster, History(), name, OUT, self.out)
 
     async def _watch_clients(self) -> None:
-        """Raise a violation as soon as a client finds one."""
+        """Wait until a transactional client fails; raise the violation that the client found."""
         await asyncio.gather(*self._finishing)
         await asyncio.Event().wait()
 

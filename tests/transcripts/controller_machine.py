@@ -199,10 +199,11 @@ class ControllerMachine:
         self.suspects = {int(broker): int(epoch) for broker, _, epoch in rows}
 
     def _by_leader(self, word: str) -> StateChange:
-        """Parse a leader's write of a state.
+        """Parse a partition state (leader, leader epoch, ISR) that the partition's leader writes.
 
-        ``t-0:1:A+2:B`` sets this ISR of t-0 and increments the version. ``t-0!:2:B`` is the write
-        of a leader that resigned because its log is damaged.
+        ``t-0:1:A+2:B`` sets the ISR of t-0 to brokers 1 and 2 with directories A and B, and
+        increments the version. ``t-0!:2:B`` is the write of a leader that resigned because its log
+        is damaged.
         """
         name, _, isr = word.partition(":")
         key = _key(name.rstrip("!"))

@@ -37,9 +37,10 @@ Words = Mapping[str, str]
 
 
 class GroupMachine:
-    """The state machine of a Kafka group, driven by lines with the verb ``group``.
+    """The state machine of a Kafka group. A transcript's lines with the verb ``group`` are its
+    events.
 
-    The line ``written`` completes the write of a generation.
+    The line ``written`` reports that ZooKeeper has stored the generation.
     """
 
     def __init__(self, words: Words) -> None:

@@ -133,10 +133,11 @@ class NativeVerb:
     # The methods below are verbs of other members and of brokers.
 
     def _kind(self, words: Words) -> None:
-        """Create the group; the word ``is`` of the line says whether it is native or Kafka.
+        """Create the group's znode; the line's word ``is`` gives the kind of the group, native or
+        kafka.
 
-        With the word ``generation``, also write the claim of a broker that coordinates the group.
-        The claim has this group generation.
+        With the word ``generation``, also write a coordinator's claim on the group with this
+        generation number.
         """
         self._admin(Create(znodes.group_path(GROUP), znodes.encode_group(words["is"])))
         if "generation" in words:

@@ -252,7 +252,8 @@ class Registry:
                 await self._registrar.drain()
         except TimeoutError:
             raise CoordinationUnavailableError(
-                f"ZooKeeper did not answer within {DRAIN_ANSWER_S:g} s"
+                f"ZooKeeper did not answer within {DRAIN_ANSWER_S:g} s, so this broker does not "
+                "drain yet; try again"
             ) from None
         while self._store.connected and not self._closed and self._can_leave():
             await self._published.wait()
@@ -627,7 +628,7 @@ class Registry:
             if merged.security:
                 await self._refresh_security(merged.security)
             if merged.cluster:
-                # The notice of a change of the cluster may stand for features, settings of a
+                # This notice does not say what changed in the cluster: features, settings of a
                 # broker, or a broker that drains or whose disk is full. Read all of these.
                 self._brokers_due = True
                 await self._load_cluster()

@@ -1,8 +1,8 @@
-"""A Spark program that reads and writes a secured cluster with Spark's Kafka connector and with
-logbus, with the same options; prints one JSON line for each step.
+"""A Spark program that uses a secured cluster with Spark's Kafka connector and with logbus.
 
-``python secured_job.py PROPERTIES TOPIC FOLDER JAR…`` with the client file of Kafka's tools and an
-existing topic.
+Both get the same options. Run ``python secured_job.py PROPERTIES TOPIC FOLDER JAR…``. PROPERTIES is
+the client file of Kafka's tools, and TOPIC must exist. The program prints one JSON line for each
+step.
 """
 
 from __future__ import annotations

@@ -94,8 +94,8 @@ def mutate(batch_bytes: bytes, source: random.Random) -> bytes:
 
 
 def try_columns(data: bytes, header: batch.BatchHeader) -> None:
-    """If a column batch decodes, check that its values can be read and transcoded to as many
-    rows."""
+    """If a column batch can be decoded, check that each column, and the batch transcoded to rows,
+    has the number of records that the header declares."""
     try:
         columns = arrow.decode(data, header)
     except REFUSALS:

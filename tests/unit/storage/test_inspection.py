@@ -113,7 +113,7 @@ def test_damaged_files_of_the_whole_data_directory_are_reported(name: str) -> No
     assert problems(disk)[name] == ("the file has a wrong checksum (CRC-32C)",)
 
 
-def test_stray_log_is_checked_without_checkpoints() -> None:
+def test_check_of_a_stray_log_needs_no_checkpoint_files() -> None:
     disk = written()
     disk.manager.set_aside(KEY, 1000)
     assert [c.batches for c in checked(disk)] == [34, 34, 12]

@@ -280,7 +280,7 @@ def test_timestamp_lookup_finds_the_first_record_at_or_after_the_timestamp(make:
 
 
 @pytest.mark.parametrize("make", [columns, rows])
-def test_max_timestamp_ignores_deleted_records(make: object) -> None:
+def test_lookup_of_the_newest_timestamp_ignores_deleted_records(make: object) -> None:
     log = Disk().log
     for times in ((90, 10), (80, 20, 30), (40, 5)):
         append(log, make(*times))  # type: ignore[operator]
@@ -346,7 +346,7 @@ def test_timestamp_lookup_never_finds_records_without_a_timestamp() -> None:
 
 
 @pytest.mark.parametrize("make", [columns, rows])
-def test_first_at_returns_the_first_record_at_or_after_an_offset(make: object) -> None:
+def test_lookup_by_offset_returns_the_first_record_at_or_after_the_offset(make: object) -> None:
     log = Disk().log
     for times in ((10, 30, 20), (25, 26), (50, 5, 60)):
         append(log, make(*times))  # type: ignore[operator]
@@ -374,7 +374,7 @@ def test_timestamp_lookups_skip_control_and_empty_batches_offset_gaps_and_aborte
     assert found == ListedOffset(24, by_hand.TIME_MS, by_hand.EPOCH)
 
 
-def test_first_at_skips_a_corrupt_batch_once_it_is_known_as_corrupt() -> None:
+def test_lookup_by_offset_skips_a_batch_that_is_already_known_as_corrupt() -> None:
     disk = Disk()
     for times in ((10, 20), (30, 40), (50, 60)):
         append(disk.log, rows(*times))
@@ -385,7 +385,7 @@ def test_first_at_skips_a_corrupt_batch_once_it_is_known_as_corrupt() -> None:
     assert disk.log.reader.first_at(2, 6) == ListedOffset(4, 50, 1)
 
 
-def test_first_at_returns_timestamp_minus_one_for_records_without_a_timestamp() -> None:
+def test_lookup_by_offset_returns_minus_one_for_a_record_without_a_timestamp() -> None:
     log = Disk().log
     append(log, rows(-1, -1))
     assert [log.reader.first_at(offset, 2) for offset in (0, 1)] == [

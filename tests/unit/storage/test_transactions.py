@@ -149,7 +149,7 @@ def test_unknown_producer_of_transaction_version_2_must_begin_at_sequence_0() ->
     assert append(disk.log, data).base_offset == 3
 
 
-def test_marker_of_a_transaction_without_batches_fences_a_late_batch() -> None:
+def test_late_batch_is_refused_after_a_marker_of_a_transaction_without_batches() -> None:
     """A batch may reach a new leader after its transaction was aborted at the former leader."""
     log = Disk().log
     marked = log.append_markers([Marker(7, 1, 1, False, True)], 1, 0)

@@ -561,7 +561,7 @@ def test_rows_are_taken_from_the_buffer_up_to_a_byte_limit_and_can_be_given_back
     assert bench.collector.position(T0) == 0
 
 
-def test_total_buffered_bytes_are_limited() -> None:
+def test_fetch_engine_stops_fetching_at_the_limit_of_buffered_bytes() -> None:
     bench = Bench(partition_fetch_bytes=2000, fetch_max_bytes=1024)
     bench.begin({T0: 0, T1: 0})
     asked = bench.fetch()

@@ -50,7 +50,7 @@ def read() -> Lineage:
     ],
     ids=str,
 )
-def test_epochs_of_the_read_records_show_where_they_diverge_from_the_leaders_log(
+def test_reader_finds_the_offset_at_which_the_leaders_log_diverges(
     told: tuple[int, int], goes_on_at: tuple[int, int] | None
 ) -> None:
     assert read().cut(OffsetAndEpoch(*told), 20, 8) == goes_on_at
@@ -70,7 +70,7 @@ def test_reader_that_goes_back_after_a_truncation_keeps_the_epochs_of_earlier_re
     assert lineage.cut(OffsetAndEpoch(30, 7), 16, 9) == (12, 3)
 
 
-def test_committed_leader_epoch_without_records_is_no_truncation() -> None:
+def test_leader_epoch_of_a_commit_without_records_is_not_taken_for_a_truncation() -> None:
     """Some clients commit the current leader epoch, which may have no records in the log.
 
     The log has lost records only if the epoch before it ends before the committed offset.

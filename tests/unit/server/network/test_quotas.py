@@ -213,7 +213,7 @@ def test_client_has_no_quota_before_its_login() -> None:
     assert quotas.of(asked) is not None
 
 
-def test_quota_state_of_the_least_throttled_tenth_of_clients_is_dropped_at_the_limit(
+def test_broker_forgets_the_quota_use_of_the_least_throttled_clients_at_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(quotas_module, "CLIENTS_MAX", 100)
