@@ -118,7 +118,7 @@ def _lines(runbooks: str) -> Iterator[str]:
     yield "  rules:"
     for alert in ALERTS:
         yield f"  - alert: {alert.name}"
-        # JSON quotes the expression, because every JSON string is also a YAML string.
+        # Write the expression as a JSON string: every JSON string is a YAML string, too.
         yield f"    expr: {json.dumps(alert.expression)}"
         yield f"    for: {alert.minutes}m"
         yield f"    labels: {{severity: {alert.severity}}}"

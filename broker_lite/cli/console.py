@@ -120,7 +120,8 @@ def console(
         key=tls_key,
     )
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # At INFO, the console logs each change with its user and outcome.
+    # Log at level INFO, because the console logs each change with its user and outcome at this
+    # level.
     logging.getLogger("logbus.console").setLevel(logging.INFO)
     with connect(bootstrap(cluster), client_id="logbus-console") as bus:
         serve(bus, settings, lambda url: _print_url(url, ready_fd, form))

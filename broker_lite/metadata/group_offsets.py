@@ -653,7 +653,7 @@ class GroupOffsets:
         if await self.has_pending(group):
             return False
         claim = await self.claim(group)
-        # After the release, a commit or join must make a new claim. ZooKeeper then refuses the
+        # Release the claim. A commit or join must then make a new claim, and ZooKeeper refuses the
         # deletion.
         self.release(claim)
         if await self.native_members(group) or not is_over(await self.age(group)):
@@ -713,7 +713,7 @@ class GroupOffsets:
         The znodes that every write of a coordinator checks are deleted last.
         """
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
-        # After the release, a join or commit must make a new claim, and then ZooKeeper refuses this
+        # Release the claim. A join or commit must then make a new claim, and ZooKeeper refuses this
         # deletion. Under the old claim, a new generation could begin while this method lists the
         # znodes.
         self.release(claim)

@@ -521,8 +521,8 @@ class Log:
         with self._flush_lock:
             self._check_usable()
             end, log_start = self.reader.tail[0], self.log_start_offset
-            # There is nothing to cut, unless the log's end is below its start. It is if a full disk
-            # interrupted an earlier ``start_at``.
+            # There is nothing to cut, unless the log ends below its log start offset. A full disk
+            # that interrupts ``start_at`` leaves the log in this state.
             if offset >= end >= log_start:
                 self._truncate_epochs(offset)
                 return

@@ -451,8 +451,8 @@ class LogReader:
                     limit = min(self._following_base(segment), end)
                     damage_found = segment.damage_at(bad, segment.size_bytes, limit)
                     yield damage_found.in_log(self.key, segment.base_offset)
-                    # Continue by position: a lookup of the next offset would find the batch with
-                    # the wrong header again.
+                    # Continue at the file position after the damage: a lookup of the next offset
+                    # would find the batch with the wrong header again.
                     position = damage_found.position + damage_found.length
                     expected = damage_found.next_offset
                     start = max(expected, start)
@@ -595,7 +595,8 @@ class LogReader:
         at, position = start, -1
         while at < limit and size:
             if (damage := self.damage_over(at)) is not None:
-                # Continue by position: the damaged header may have offsets of later batches.
+                # Continue at the file position after the damage: the damaged header may claim
+                # offsets of later batches.
                 at, position = damage.next_offset, damage.position + damage.length
                 continue
             try:

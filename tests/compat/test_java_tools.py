@@ -127,7 +127,7 @@ def test_console_consumer_reads_columnar_batches(
     note("kafka-console-consumer of a batch of Arrow columns", "served as rows")
 
 
-def test_tools_read_offsets_and_delete_records(
+def test_kafka_tools_read_offsets_and_delete_records(
     tools: Tools, name: str, note: OwnNote, bus: Bus, tmp_path: Path
 ) -> None:
     bus.create_topic(name, partitions=2)
@@ -153,7 +153,7 @@ def test_tools_read_offsets_and_delete_records(
     note("kafka-delete-records", "served")
 
 
-def test_tools_describe_log_dirs_and_the_cluster(
+def test_kafka_tools_describe_log_dirs_and_the_cluster(
     tools: Tools, name: str, note: OwnNote, bus: Bus
 ) -> None:
     bus.create_topic(name, partitions=3)
@@ -331,7 +331,7 @@ def test_producer_perf_tool_runs(tools: Tools, name: str, note: OwnNote, bus: Bu
     note("kafka-producer-perf-test, with transactions too", "served")
 
 
-def test_tools_reassign_replicas_and_elect_leaders(
+def test_kafka_tools_reassign_replicas_and_elect_leaders(
     tools: Tools, name: str, note: OwnNote, bus: Bus, tmp_path: Path
 ) -> None:
     tools(TOPICS, "--create", "--topic", name, "--replica-assignment", "0:1,1:2")

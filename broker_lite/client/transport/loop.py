@@ -138,7 +138,8 @@ class LoopShell:
     def _on_readable(self, connection: BrokerConnection) -> None:
         connection.on_readable()
         if connection.closed:
-            # Unregister the descriptor now: the next open socket of this process gets its number.
+            # Unregister the descriptor now: the next socket that this process opens gets its
+            # number, and would be taken for this connection.
             self._watch(connection)
         self._touch(connection)
 

@@ -170,7 +170,9 @@ def test_produce_error_names_an_invalid_gzip_file(tmp_path: Path, content: bytes
         list(tables(path, "lines", LineRule()))
 
 
-def test_produce_refuses_a_line_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_produce_refuses_a_line_longer_than_max_request_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Without the limit, ``logbus produce < /dev/zero`` would fill the memory."""
     read = 0
 
@@ -257,7 +259,7 @@ def test_exported_csv_file_is_read_back(tmp_path: Path) -> None:
         list(tables(path, "csv", LineRule()))
 
 
-def test_file_suffix_in_capitals_is_recognised(tmp_path: Path) -> None:
+def test_produce_recognises_a_file_suffix_in_capitals(tmp_path: Path) -> None:
     path = tmp_path / "EXPORT.CSV"
     path.write_text("value\n1\n")
     assert form_of(path, "auto") == "csv"

@@ -140,7 +140,7 @@ def run(cases: int, seed: int) -> int:
     return read
 
 
-def test_mutated_batches_raise_logbus_errors_or_decode() -> None:
+def test_randomly_changed_batches_are_decoded_or_raise_errors_of_logbus() -> None:
     run(CASES, SEED)
 
 

@@ -180,7 +180,7 @@ def test_new_producer_cannot_begin_after_its_refused_first_batch(forgot: bool) -
     assert behind(made, refused, 0, forgot) is None
 
 
-def test_batch_that_follows_a_refused_batch_is_recognised_across_the_wrap_of_sequences() -> None:
+def test_batch_after_a_refused_batch_gets_its_error_even_if_sequences_wrap_between() -> None:
     made = ProducerState()
     made.update(header(LAST - 1), 0, 0)
     refused = RefusedBatch(0, LAST, errors.StorageError.code, "full")

@@ -480,7 +480,7 @@ def test_leader_epoch_without_records_is_removed() -> None:
     assert disk.reopen().leader_epochs.entries == ((1, 0),)
 
 
-def test_leftover_files_are_deleted_and_unknown_files_kept() -> None:
+def test_start_deletes_leftover_files_and_keeps_unknown_files() -> None:
     disk = Disk()
     disk.write(2)
     for name in ("00000000000000000009.index", "00000000000000000000.log.deleted", "x.tmp"):

@@ -60,7 +60,7 @@ def test_later_frames_do_not_overwrite_an_earlier_frame() -> None:
     ]
 
 
-def test_small_receive_buffers_are_not_pooled() -> None:
+def test_buffer_pool_does_not_reuse_small_receive_buffers() -> None:
     memory = BufferPool(MIB)
     assert len(memory.take(REUSED_FROM_BYTES - 1)) == REUSED_FROM_BYTES - 1
     assert memory.kept_bytes == 0

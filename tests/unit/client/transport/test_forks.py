@@ -55,7 +55,7 @@ def held_by_another_thread(lock: contextlib.AbstractContextManager[object]) -> I
 
 
 @pytest.mark.parametrize("kind", ["received", "disk", "token", "future"])
-def test_child_process_does_not_wait_for_a_lock_of_another_thread(
+def test_forked_child_does_not_wait_for_a_lock_that_another_thread_held(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: a child that was forked while another thread held such a lock waited for ever."""

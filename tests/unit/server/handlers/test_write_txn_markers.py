@@ -199,7 +199,7 @@ def test_read_committed_returns_the_same_records_with_and_without_a_crc_check(co
     run(body, brokers=1)
 
 
-def test_follower_has_the_same_transactions_when_it_becomes_leader() -> None:
+def test_new_leader_knows_the_transactions_that_it_copied_as_a_follower() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await write_history(leader)

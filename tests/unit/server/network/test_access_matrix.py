@@ -263,7 +263,7 @@ def test_only_login_apis_are_answered_before_the_login() -> None:
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_response_of_every_handler_that_skips_its_checks_is_dropped(
+def test_response_of_a_handler_that_skips_its_permission_checks_is_dropped(
     monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
     """Each handler gets another access object, so that it never checks permissions with the

@@ -577,7 +577,7 @@ def test_broker_receives_the_rest_of_a_partial_request_of_a_throttled_client() -
     run(main)
 
 
-def test_closed_connection_releases_its_memory() -> None:
+def test_closed_connection_releases_the_memory_of_its_requests() -> None:
     async def main() -> None:
         budget = Budget(10_000)
         replies: list[ResponseSlot] = []

@@ -16,7 +16,7 @@ def test_records_appended_before_the_broker_started_need_a_crc_check() -> None:
     assert not cache.is_checked(START, 0, 100)
 
 
-def test_appends_need_no_crc_check_for_a_minute() -> None:
+def test_appended_records_need_no_crc_check_for_a_minute() -> None:
     cache = CrcCache(100)
     cache.appending(START, 100)
     assert cache.is_checked(START, 100, 150)
@@ -27,7 +27,7 @@ def test_appends_need_no_crc_check_for_a_minute() -> None:
     assert not cache.is_recent(START + TRUST_MS, 149)
 
 
-def test_appends_evicted_from_the_page_cache_need_a_crc_check() -> None:
+def test_appended_records_evicted_from_the_page_cache_need_a_crc_check() -> None:
     cache = CrcCache(100)
     cache.appending(START, 100)
     cache.evicting(START)

@@ -569,7 +569,7 @@ def test_report_of_a_full_disk_is_retried_when_zookeepers_answer_is_lost(
 
 
 @pytest.mark.parametrize("operation", ["make_dir", "create", "rename"])
-def test_partition_that_a_full_disk_prevented_is_created_when_space_is_free(
+def test_broker_creates_a_leaders_log_once_its_full_disk_has_space(
     operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The full disk prevents writing the directory, the first segment, or the leader epoch file."""
@@ -585,7 +585,7 @@ def test_partition_that_a_full_disk_prevented_is_created_when_space_is_free(
     run(test)
 
 
-def test_followers_log_that_a_full_disk_prevented_is_created_when_space_is_free(
+def test_broker_creates_a_followers_log_once_its_full_disk_has_space(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The broker retries the creation even though the topic's metadata do not change."""
