@@ -17,6 +17,8 @@ import pytest
 
 import broker_lite
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 SOURCES = ("broker_lite", "pyspark_logbus", "conf", "distribution", "setup.cfg", "pyproject.toml",
            "README.md", "LICENSE")  # fmt: skip
@@ -69,7 +71,6 @@ def contents(wheel: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-@pytest.mark.slow
 def test_two_builds_of_the_wheel_from_one_commit_are_equal(wheels: list[Path]) -> None:
     one, two = (contents(wheel) for wheel in wheels)
     assert {name for name in one | two if one.get(name) != two.get(name)} == set()

@@ -69,6 +69,7 @@ def test_cluster_simulation_passes_on_seeds_of_the_present_commit(part: int) -> 
     assert acked > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", KEPT)
 def test_cluster_simulation_passes_on_seeds_that_once_failed(seed: int) -> None:
     assert scenario.run(seed).counts["acked"] > 0
