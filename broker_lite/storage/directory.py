@@ -74,9 +74,9 @@ class DataDirectory:
         The offsets in these checkpoints are unknown."""
         self._random_id = random_id
         self._lock: Lock | None = None
-        self._trash: dict[str, int] = {}
-        """The files that ``discard`` renamed: the time in ms from which each may be unlinked, by
-        its new path."""
+        self._trash: dict[str, tuple[int, int]] = {}
+        """The files that ``discard`` renamed, by new path: the time in ms of the renaming, and the
+        time from which the file may be unlinked."""
         self.checkpoints = threading.RLock()
         """The lock of both offset checkpoints. A log that changes its log start offset holds the
         lock until the offset has changed in memory too. Otherwise a concurrent save could write the
@@ -383,9 +383,9 @@ class DataDirectory:
 
     # Methods that delete files after a delay.
 
-    def discard(self, path: str, due_ms: int) -> None:
-        """Rename a file or directory to ``.deleted``. ``empty_trash`` unlinks it at ``due_ms`` or
-        later.
+    def discard(self, path: str, now_ms: int, delay_ms: int) -> None:
+        """Rename a file or directory to ``.deleted``. ``empty_trash`` unlinks it after
+        ``delay_ms``.
 
         If the disk is too full for the rename, delete the file at once. If the partition was
         deleted before and the new name exists already, add a number to the name.
@@ -402,15 +402,17 @@ class DataDirectory:
                 raise
             remove_tree(self.files, path)
         else:
-            self._trash[target] = due_ms
+            self._trash[target] = now_ms, now_ms + delay_ms
 
     def empty_trash(self, now_ms: int) -> int:
         """Unlink the files that ``discard`` renamed and whose delay is over. Return their number.
 
-        If a deletion fails, the next broker start retries it.
+        If the clock was set back, the delay counts as over: it could last for years otherwise. If a
+        deletion fails, the next broker start retries it.
         """
         removed = 0
-        for path in [path for path, due_ms in list(self._trash.items()) if due_ms <= now_ms]:
+        trash = list(self._trash.items())
+        for path in [path for path, (at_ms, due_ms) in trash if not at_ms <= now_ms < due_ms]:
             try:
                 removed += remove_tree(self.files, path)
             finally:

@@ -297,7 +297,7 @@ class Log:
         size = active.size_bytes
         if size and (
             size + len(buffer) > config.segment_bytes
-            or now_ms - active.first_append_ms >= config.segment_ms
+            or _has_aged(active, config, now_ms)
             or headers[-1].last_offset - active.base_offset > RELATIVE_OFFSET_MAX
             or not active.index.has_space(len(headers))
         ):
@@ -455,7 +455,7 @@ class Log:
         self._check_usable()
         self.producers.expire(now_ms, self._producer_expiration_ms)
         active = self.reader.tail[1]
-        if active.size_bytes and now_ms - active.first_append_ms >= self.config.segment_ms:
+        if active.size_bytes and _has_aged(active, self.config, now_ms):
             self._roll_if_space(active.next_offset)
         segments = self.reader.chain[1]
         facts = [SegmentFacts.of(segment) for segment in segments]
@@ -708,7 +708,7 @@ class Log:
     def _discard(self, segment: Segment, now_ms: int) -> None:
         for suffix in paths.SEGMENT_SUFFIXES:
             with contextlib.suppress(FileNotFoundError):
-                self._data.discard(segment.path(suffix), now_ms + self.config.file_delete_delay_ms)
+                self._data.discard(segment.path(suffix), now_ms, self.config.file_delete_delay_ms)
 
     # Methods that retire or close the log.
 
@@ -733,6 +733,15 @@ class Log:
             self.reader.tail[1].save_indexes(sync=True)
             self.save_snapshot(sync=True)
         self._closed = True
+
+
+def _has_aged(active: Segment, config: TopicConfig, now_ms: int) -> bool:
+    """Return whether the segment must be closed because of its age (segment.ms).
+
+    A first append in the future means that the clock was set back since. The segment is closed at
+    once, because its records could otherwise outlive retention.ms by years.
+    """
+    return not 0 <= now_ms - active.first_append_ms < config.segment_ms
 
 
 def _check_timestamps(

@@ -228,7 +228,7 @@ class LogManager:
             return
         log.retire()
         with self._data.guard(f"deleting {key}"):
-            self._data.discard(log.directory, now_ms + log.config.file_delete_delay_ms)
+            self._data.discard(log.directory, now_ms, log.config.file_delete_delay_ms)
             self._files.sync_dir(self._data.path)
         self.checkpoint()
 

@@ -121,6 +121,25 @@ def test_age_of_a_segment_that_was_emptied_counts_from_its_next_append() -> None
     assert disk.log.reader.segment_count == 1
 
 
+def test_segment_is_closed_if_the_clock_was_set_back_since_its_first_append() -> None:
+    disk = Disk(dataclasses.replace(SMALL, segment_ms=HOUR))
+    append(disk.log, now_ms=9000 * HOUR)
+    append(disk.log, now_ms=HOUR)
+    assert disk.log.reader.segment_count == 2
+    append(disk.log, now_ms=HOUR - 1)
+    assert len(disk.log.apply_retention(HOUR - 2, 3)) == 0
+    assert disk.log.reader.segment_count == 4
+
+
+def test_deleted_files_are_unlinked_if_the_clock_was_set_back_since() -> None:
+    disk = Disk(dataclasses.replace(SMALL, retention_bytes=0))
+    disk.write(40)
+    assert disk.log.apply_retention(9000 * HOUR, 40)
+    assert disk.names(".deleted")
+    disk.manager.tick(HOUR)
+    assert not disk.names(".deleted")
+
+
 def test_time_of_a_segments_first_append_survives_an_unclean_stop() -> None:
     disk = Disk(dataclasses.replace(SMALL, segment_ms=HOUR))
     append(disk.log, now_ms=1000)
