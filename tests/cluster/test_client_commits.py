@@ -121,7 +121,9 @@ def test_record_whose_processing_raised_an_error_is_redelivered(
     assert next_offset(bus, topic, topic) == expected
 
 
-def test_close_without_an_error_commits_the_delivered_records(bus: Bus, topic: str) -> None:
+def test_consumer_that_is_closed_without_an_error_commits_the_delivered_records(
+    bus: Bus, topic: str
+) -> None:
     fill(bus, topic, 0, 20)
     with bus.consumer(topic, group=topic, start="earliest") as consumer:
         consumer.poll(10.0, max_records=5)

@@ -356,7 +356,7 @@ def test_list_offsets_finds_latest_earliest_and_timestamps(
     assert list_offsets(leader, place.name, -7).error_code == errors.UnsupportedVersionError.code
 
 
-def test_offset_found_a_number_of_bytes_ahead_is_a_batch_boundary(
+def test_offsets_for_bytes_returns_the_boundary_of_a_batch(
     place: Place, leader: PlainConnection
 ) -> None:
     assert offsets_for_bytes(leader, place, 0, 1000).end_offset == 0

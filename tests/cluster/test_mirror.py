@@ -271,7 +271,7 @@ def test_mirror_copies_records_that_replaced_lost_source_records(
         assert values[:100] + values[150:] == [row[3] for row in rows]
 
 
-def test_two_mirrors_in_opposite_directions_do_not_copy_in_a_circle(
+def test_two_mirrors_in_opposite_directions_copy_no_record_back(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     there = Mirror(

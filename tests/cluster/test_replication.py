@@ -314,7 +314,9 @@ def damage(watched: Watched, broker_id: int, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("reader", ["consumer", "range"])
-def test_damage_on_leader_disk_is_repaired_from_a_replica(watched: Watched, reader: str) -> None:
+def test_damage_on_the_leaders_disk_is_repaired_from_another_replica(
+    watched: Watched, reader: str
+) -> None:
     with Load(watched) as load:
         pass
     leader, epoch, _ = watched.state()
@@ -336,7 +338,7 @@ def test_damage_on_leader_disk_is_repaired_from_a_replica(watched: Watched, read
     assert watched.all_alike() == sound
 
 
-def test_damage_found_at_startup_is_repaired_before_leading(watched: Watched) -> None:
+def test_broker_repairs_damage_found_at_its_start_before_it_leads(watched: Watched) -> None:
     with Load(watched) as load:
         pass
     sound = watched.all_alike()

@@ -53,7 +53,7 @@ def run_pytest(tmp_path, text, *words, **environment):
     )  # fmt: skip
 
 
-def test_users_test_of_a_stream_runs_with_the_fixtures_of_the_plugin(tmp_path):
+def test_pytest_plugin_runs_a_users_test_of_a_stream(tmp_path):
     done = run_pytest(tmp_path, TESTS)
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 

@@ -28,7 +28,7 @@ class Large:
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_asyncio_connection_closes_during_reads_and_writes(is_closed: bool) -> None:
+def test_asyncio_connection_may_be_closed_while_it_reads_or_writes(is_closed: bool) -> None:
     """Regression: the event loop modified the epoll registration of a socket that was already
     closed."""
     troubles: list[dict[str, Any]] = []
