@@ -85,7 +85,7 @@ def compose_parts(*, insecure: bool) -> dict[str, str]:
     if insecure:
         names = {f"LISTENERS_{n}": f"{OPEN}\nadvertised.host=broker-{n}" for n in numbers}
         return {"HEADER": _COMPOSE_OPEN, "FILES": "", "PROBE": _PROBE, **names}
-    # Compose replaces $NAME in its file, and reads $$ as a dollar sign.
+    # Write $$ for a dollar sign, because Compose replaces $NAME in its file.
     common = SECURED.replace("$", "$$")
     credential = f"{FOLDER}/zookeeper.auth"
     own = [_own(f"broker-{n}", str(n), credential) for n in numbers]

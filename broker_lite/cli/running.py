@@ -74,7 +74,7 @@ def find(directory: Path | None) -> Facts:
 
 def _is_writable(folder: Path) -> bool:
     """Return whether this user may write to the folder, or may create it."""
-    # Path.exists would raise for a folder that this user may not enter.
+    # Do not call Path.exists, which would raise an error for a folder that this user may not enter.
     while not os.path.exists(folder) and folder != folder.parent:
         folder = folder.parent
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)

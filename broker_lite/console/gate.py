@@ -29,7 +29,8 @@ frames."""
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
-    # With no-referrer, browsers send "Origin: null" with forms, which the check refuses.
+    # Under the policy no-referrer, browsers would send "Origin: null" with a form, and the console
+    # would refuse the form as one of another site.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",

@@ -361,8 +361,9 @@ class ZooKeeperStore:
         self._client.remove_listener(self._on_state)
         self._loop = asyncio.get_running_loop()
         ended = asyncio.Event()
-        # kazoo may wait two thirds of the session timeout for ZooKeeper's answer. At its exit, the
-        # process does not wait for a daemon thread; it would for one of asyncio's executor.
+        # kazoo may wait two thirds of the session timeout for ZooKeeper's answer, so let it wait on
+        # a daemon thread. If the process exits meanwhile, Python does not wait for a daemon thread,
+        # but it would wait for a thread of asyncio's executor.
         threading.Thread(
             target=self._end_session, args=(ended.set,), name="zookeeper-close", daemon=True
         ).start()

@@ -95,8 +95,8 @@ class MessageStreams:
                 stream.run(stream.core.abandon())
                 continue
             try:
-                # The records that another thread read count as processed only if that thread has
-                # asked for more.
+                # If another thread reads the stream, it may still be processing the last records.
+                # They count as processed only once that thread asks for more.
                 is_processed = is_done and membership.is_read_here
                 stream.run(stream.core.finish(is_done=is_processed))
             except LogbusError as error:

@@ -474,8 +474,9 @@ class Log:
                 for segment in segments[:count]:
                     self._discard(segment, now_ms)
                     if self._data.log_starts.get(self.key, 0) < self.log_start_offset:
-                        # Deleting in offset order avoids a gap after a crash: on a full disk the
-                        # new log start may not be saved.
+                        # Sync each deletion before the next one, so that segments disappear in
+                        # offset order. If a full disk prevented the save of the new log start
+                        # offset, a crash then leaves no gap in the log.
                         self._files.sync_dir(self.directory)
                 self._drop_leftovers()
         return reasons

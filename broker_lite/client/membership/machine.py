@@ -295,9 +295,9 @@ class MemberMachine:
         has_missed_one = NO_GENERATION < self.generation < answer.generation_id - 1
         if has_missed_one and self.owned:
             # This static member keeps its member id, but has missed a generation. In that
-            # generation the leader may have assigned its partitions to other members, so drop them.
-            # The leader did not know that the member owns them, if the member got them after its
-            # last JoinGroup request, which reported the partitions that it owned at that time.
+            # generation the group leader may have assigned its partitions to other members, because
+            # the leader knows only the partitions that a member's last JoinGroup request reported.
+            # So drop the partitions.
             self._lose(frozenset(self.owned))
         self.member_id, self.generation = answer.member_id, answer.generation_id
         self._protocol = answer.protocol_name
