@@ -36,7 +36,15 @@ from broker_lite.client.transport.connection import (
 from broker_lite.client.transport.connections import Connections
 from broker_lite.client.transport.login import LoggedIn, TaskSecret, login
 from broker_lite.client.transport.received_buffers import received_buffers
-from broker_lite.client.transport.steps import Exchange, Operation, Pause, Send, SendAll, Timer
+from broker_lite.client.transport.steps import (
+    Exchange,
+    Operation,
+    Pause,
+    Send,
+    SendAll,
+    Timer,
+    overdue,
+)
 from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
 from broker_lite.errors import (
     LogbusError,
@@ -336,7 +344,7 @@ class PooledConnection:
         for family, kind, protocol, _, address in _addresses(endpoint):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                raise self._late()
+                raise RequestTimedOutError(f"cannot connect to {endpoint} in time")
             sock = open_socket(family, kind, protocol)
             sock.settimeout(min(left_s, CONNECT_TIMEOUT_S))
             try:
@@ -399,12 +407,12 @@ class PooledConnection:
     def send(self, exchange: Exchange[Any], deadline_ms: float) -> None:
         """Send one request. Raises NetworkError or RequestTimedOutError."""
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
-        self._set_timeout(deadline_ms)
         try:
+            self._set_timeout(deadline_ms)
             for buffer in exchange.frame(self._next_id, self.client_id):
                 self._transport.send_all(buffer)
         except TimeoutError:
-            raise self._late() from None
+            raise overdue(self.endpoint, exchange) from None
         except OSError as error:
             raise self._lost(error) from None
         self._sent.append((self._next_id, exchange))
@@ -423,7 +431,7 @@ class PooledConnection:
                 self._frames.extend(self._receiver.received(count))
             self._is_answered = True
         except TimeoutError:
-            raise self._late() from None
+            raise overdue(self.endpoint, exchange) from None
         except OSError as error:
             raise self._lost(error) from None
         frame = self._frames.popleft()
@@ -438,7 +446,7 @@ class PooledConnection:
     def _set_timeout(self, deadline_ms: float) -> None:
         left_s = (deadline_ms - monotonic_ms()) / 1000.0
         if left_s <= 0:
-            raise self._late()
+            raise TimeoutError
         self._transport.settimeout(left_s)
 
     def _lost(self, error: OSError) -> LogbusError:
@@ -449,9 +457,6 @@ class PooledConnection:
         if not self._is_answered:
             return early_end(self.endpoint, self._security)
         return NetworkError(f"{self.endpoint} closed the connection")
-
-    def _late(self) -> RequestTimedOutError:
-        return RequestTimedOutError(f"{self.endpoint} did not answer in time")
 
     def interrupt(self) -> None:
         """Make a ``receive`` that blocks in another thread raise NetworkError."""

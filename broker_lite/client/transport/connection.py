@@ -8,25 +8,21 @@ closes the connection and fails all requests in flight."""
 from __future__ import annotations
 
 import errno
+import itertools
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from broker_lite.client.transport.access_tokens import RENEWED_AFTER, fresh_token, with_token
 from broker_lite.client.transport.login import LoggedIn, Login, login
-from broker_lite.client.transport.steps import Exchange
+from broker_lite.client.transport.steps import Exchange, overdue
 from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
 from broker_lite.config.secret import Secret
-from broker_lite.errors import (
-    LogbusError,
-    NetworkError,
-    ProtocolError,
-    RequestTimedOutError,
-)
+from broker_lite.errors import LogbusError, NetworkError, ProtocolError
 from broker_lite.model import Endpoint
 from broker_lite.net.opening import client_transport, connection_failure, early_end
 from broker_lite.net.transport import Transport
@@ -55,6 +51,7 @@ class _Sent(NamedTuple):
     written."""
 
     end: int
+    exchange: Exchange[Any]
     deadline_ms: float
     on_answer: Callable[[Any], None]
 
@@ -201,7 +198,7 @@ class BrokerConnection:
         if exchange.has_answer:
             self._pending.append(_Pending(self._next_id, exchange, deadline_ms, on_answer))
         else:
-            self._sent.append(_Sent(self._bytes_queued, deadline_ms, on_answer))
+            self._sent.append(_Sent(self._bytes_queued, exchange, deadline_ms, on_answer))
 
     def flush(self) -> None:
         """Write as many queued bytes as the socket accepts."""
@@ -400,15 +397,18 @@ class BrokerConnection:
 
     def next_deadline_ms(self) -> float:
         """Return the time (ms) at which ``expire`` is due; infinite without requests in flight."""
-        late = (row.deadline_ms for rows in (self._pending, self._sent) for row in rows)
-        return min(late, default=float("inf"))
+        return min((row.deadline_ms for row in self._in_flight()), default=float("inf"))
 
     def expire(self, now_ms: float) -> None:
         """Close the connection if a response, or the write of a request without one, is overdue.
 
         Responses arrive in order, so no later request can be answered first."""
         if not self.closed and self.next_deadline_ms() <= now_ms:
-            self.close(RequestTimedOutError(f"{self.endpoint} did not answer in time"))
+            first = min(self._in_flight(), key=lambda row: row.deadline_ms)
+            self.close(overdue(self.endpoint, first.exchange))
+
+    def _in_flight(self) -> Iterator[_Pending | _Sent]:
+        return itertools.chain(self._pending, self._sent)
 
     def close(self, error: LogbusError) -> None:
         """Close the connection. Every request in flight fails with ``error``."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from broker_lite.errors import InvalidRequestError, LogbusError
+from broker_lite.errors import InvalidRequestError, LogbusError, RequestTimedOutError
 from broker_lite.model import Endpoint
 from broker_lite.wire import fetch, produce
 from broker_lite.wire.api import Call, decode_call, encode_call
@@ -27,6 +27,10 @@ REQUEST_TIMEOUT_MS = 30_000
 
 class Exchange(Protocol[T_co]):
     """A request together with the decoding of its response."""
+
+    @property
+    def name(self) -> str:
+        """The API's name in messages, for example "OffsetCommit"."""
 
     @property
     def has_answer(self) -> bool:
@@ -50,6 +54,10 @@ class CallExchange(Generic[T]):
     def __init__(self, call: Call[T]) -> None:
         self.call = call
 
+    @property
+    def name(self) -> str:
+        return type(self.call).__name__.removesuffix("Request")
+
     def frame(self, correlation_id: int, client_id: str) -> Sequence[Buffer]:
         try:
             return (encode_call(self.call, correlation_id, client_id),)
@@ -65,6 +73,7 @@ class ProduceExchange:
     """A produce request: batches for the partitions of one leader."""
 
     __slots__ = ("acks", "timeout_ms", "topics", "transactional_id", "version")
+    name = "Produce"
 
     def __init__(
         self,
@@ -105,6 +114,7 @@ class FetchExchange:
     uncopied."""
 
     __slots__ = ("request", "version")
+    name = "Fetch"
     has_answer = True
 
     def __init__(self, request: fetch.FetchRequest, version: int = fetch.CLIENT_VERSION) -> None:
@@ -123,6 +133,14 @@ class FetchExchange:
 
     def answer(self, frame: memoryview) -> fetch.FetchResponse:
         return fetch.decode_response(frame, self.version)
+
+
+def overdue(endpoint: Endpoint, exchange: Exchange[Any]) -> RequestTimedOutError:
+    """Return the error of a request whose response is overdue."""
+    return RequestTimedOutError(
+        f"{endpoint} did not answer the {exchange.name} request in time; `logbus health` shows "
+        "the state of the brokers"
+    )
 
 
 class Send(NamedTuple):

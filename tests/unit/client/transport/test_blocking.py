@@ -321,6 +321,7 @@ def test_request_times_out_while_the_broker_reads_nothing_from_its_socket(
     """Regression: a produce request with acks=0 had no time limit, so ``flush`` never returned."""
 
     class Large:
+        name = "Large"
         has_answer = False
 
         def frame(self, correlation_id: int, client_id: str) -> Sequence[bytes]:
@@ -340,6 +341,7 @@ def test_request_times_out_while_the_broker_reads_nothing_from_its_socket(
         reactor.call_soon(lambda: reactor.request(Send(endpoint, Large(), 100), take))
         assert done.wait(20)
     assert isinstance(found[0], RequestTimedOutError)
+    assert f"{endpoint} did not answer the Large request in time" in str(found[0])
 
 
 def test_stopped_reactor_does_not_use_its_closed_file_descriptors() -> None:

@@ -18,6 +18,7 @@ from broker_lite.model import Endpoint
 class Large:
     """A request that does not fit into a socket's send buffer."""
 
+    name = "Large"
     has_answer = True
 
     def frame(self, correlation_id: int, client_id: str) -> Sequence[bytes]:
