@@ -102,7 +102,7 @@ def test_benchmark_report_says_how_costs_grow_and_what_an_acknowledgement_guaran
     assert not list(overview.lines([]))
 
 
-def test_default_compression_is_reported_with_its_measurements() -> None:
+def test_benchmark_report_compares_lz4_with_the_default_without_compression() -> None:
     compression = peers("compression")
 
     def found(row: str, **seconds: float) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class Run:
         until(forward, lambda found: found == wanted)
 
 
-def test_every_start_option_reads_each_row_once_across_a_restart(bus, make_topic):
+def test_query_with_any_start_option_reads_each_row_once_across_a_restart(bus, make_topic):
     fixed, growing = make_topic(*[0] * 5), make_topic(*[0] * 5)
     for topic in (fixed, growing):
         fill(bus, topic, *[3] * 5, start_ms=TIME)

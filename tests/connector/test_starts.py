@@ -139,7 +139,7 @@ def test_end_offset_in_a_progress_document_is_a_valid_start_and_end_option(
         batch(bus, **given)
 
 
-def test_missing_topics_are_reported(planner, bus, make_topic):
+def test_query_of_a_missing_topic_fails_and_names_the_topic(planner, bus, make_topic):
     name = f"missing-{os.getpid()}"
     for given in ({"subscribe": name}, {"assign": json.dumps({name: [0]})}):
         with pytest.raises(UnknownTopicOrPartitionError, match=f"topic '{name}' does not exist"):

@@ -47,7 +47,9 @@ from pyspark_logbus.topic_frame import plan_part
          [(0, 0, 6), (1, 0, 6)]),
     ],
 )  # fmt: skip
-def test_batch_query_reads_its_range(bus, make_topic, given, expected):
+def test_batch_query_reads_exactly_the_offsets_from_its_start_to_its_end(
+    bus, make_topic, given, expected
+):
     topic = make_topic(0, 0)
     fill(bus, topic, 6, 6, start_ms=1_700_000_000_000)
     given = {key: value.replace("%s", topic) for key, value in given.items()}
@@ -68,7 +70,7 @@ def test_batch_query_plans_without_requests_that_only_newer_brokers_serve(
     assert sorted(batch(bus, subscribe=topic)) == [(0, 2, 6), (1, 0, 4)]
 
 
-def test_invalid_batch_range_is_refused(bus, make_topic):
+def test_batch_query_with_an_invalid_offset_range_is_refused(bus, make_topic):
     topic = make_topic(6)
     with pytest.raises(DataLossError, match="endingOffsets names 99, the log ends at 6"):
         batch(bus, subscribe=topic, endingOffsets=json.dumps({topic: {"0": 99}}))
@@ -247,7 +249,7 @@ def test_small_range_whose_response_is_incomplete_or_damaged_returns_no_rows(
     assert rows(ranges[0]) == [None, 5]
 
 
-def test_cluster_is_found_through_zookeeper(cluster, make_topic):
+def test_spark_source_finds_the_brokers_through_zookeeper(cluster, make_topic):
     topic = make_topic(5)
     source = DefaultSource({"zookeeper.connect": cluster.zookeeper, "subscribe": topic})
     reader = source.reader(source.schema())

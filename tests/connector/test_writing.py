@@ -40,7 +40,7 @@ def ends(bus, topic):
     return [found[place].offset for place in sorted(found)]
 
 
-def test_newly_added_partition_can_be_written(bus, topic, write):
+def test_sink_can_write_to_a_newly_added_partition(bus, topic, write):
     """A task caches partition counts for a minute.
 
     Before it refuses a higher partition, it looks up the present count.
@@ -65,7 +65,7 @@ def test_newly_added_partition_can_be_written(bus, topic, write):
         write({"value": [b"b"], "partition": pa.array([2], pa.int32())}, columns, topic=name)
 
 
-def test_newly_added_partition_can_be_written_exactly_once(bus, topic):
+def test_exactly_once_sink_can_write_to_a_newly_added_partition(bus, topic):
     """Regression: the producer of a worker process refused the partition in every later batch."""
     name = f"{topic}-grows"
     bus.create_topic(name, partitions=1)

@@ -32,7 +32,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return files, folder
 
 
-def test_append_returns_positions_and_pread_finds_the_bytes(world: World) -> None:
+def test_append_returns_the_position_at_which_pread_finds_the_bytes(world: World) -> None:
     files, folder = world
     file = files.create(f"{folder}/a")
     assert file.append([b"one"]) == 0

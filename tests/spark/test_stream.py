@@ -153,7 +153,7 @@ def test_repeated_first_batch_has_the_same_rows_although_records_were_added(quer
     )
 
 
-def test_several_sources_continue_across_a_restart(queries, bus):
+def test_query_with_several_sources_continues_after_a_restart(queries, bus):
     """The query's sources differ in how they name topics and in their options.
 
     The options are start offsets, limits, minimum rows, added partitions and event-time windows.

@@ -202,7 +202,7 @@ def test_options_that_parse_lines_are_refused_for_other_input_formats(
     assert f"{option[0]} is only for lines" in done.output
 
 
-def test_input_format_follows_file_extension() -> None:
+def test_produce_chooses_the_input_format_by_the_file_extension() -> None:
     assert form_of(None, "auto") == "lines"
     assert form_of(Path("a.log.gz"), "auto") == "lines"
     assert form_of(Path("a.parquet"), "auto") == "parquet"

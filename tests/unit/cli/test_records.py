@@ -89,7 +89,9 @@ def test_json_output_keeps_order_and_duplicates_of_headers(out: Out) -> None:
     assert json.loads(out.readouterr().out)["headers"] == [["h", "2"], ["h", "1"], ["n", None]]
 
 
-def test_arrow_and_parquet_output_round_trip(out: Out, tmp_path: Path) -> None:
+def test_arrow_and_parquet_output_of_consume_holds_the_consumed_records(
+    out: Out, tmp_path: Path
+) -> None:
     rows = batch(value=[b"v", None])
     arrow = printer("arrow", None, "auto")
     arrow.write(rows)

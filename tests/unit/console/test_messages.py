@@ -118,7 +118,7 @@ def test_more_records_on_a_page_are_each_cut_to_fewer_bytes() -> None:
     assert values.cut_for(10_000) == values.LEAST_BYTES
 
 
-def test_number_and_size_of_shown_headers_are_limited() -> None:
+def test_console_limits_the_number_and_size_of_the_headers_that_it_shows() -> None:
     """Without the limits, the 100,000 headers of a 1 MB record would all be shown."""
     pairs = [{"key": "k" * 10_000, "value": b"\xff" * 10_000}] * 5000
     record = {"partition": 0, "offset": 1, "timestamp_ms": 2, "key": None, "value": b"v"}

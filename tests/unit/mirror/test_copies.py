@@ -36,7 +36,7 @@ def test_records_of_other_producers_between_copied_records_are_counted() -> None
     assert made.record_write(piece((2, 1)), 12) == made.foreign == 3
 
 
-def test_source_position_is_recorded_only_after_progress() -> None:
+def test_copy_records_its_source_position_only_after_progress() -> None:
     made = copy(OffsetMap((), 4, 4))
     made.passed(4)
     assert not made.is_dirty

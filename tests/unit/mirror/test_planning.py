@@ -25,7 +25,7 @@ def entries(**values: tuple[str | None, str]) -> dict[str, ConfigEntry]:
     }
 
 
-def test_internal_topics_are_never_selected() -> None:
+def test_mirror_never_selects_internal_topics() -> None:
     names = ("a", "ab", "__consumer_offsets", "logbus-mirror-x", "b")
     view = ClusterView(topics={name: TopicMetadata(name) for name in names})
     assert planning.chosen_topics(view, ".*") == ["a", "ab", "b"]

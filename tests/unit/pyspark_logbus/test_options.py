@@ -151,7 +151,9 @@ def test_unsupported_tuning_options_of_kafka_are_ignored_with_one_warning(caplog
     assert len(said) == 1
 
 
-def test_options_of_the_other_side_are_ignored_with_one_warning(caplog, monkeypatch):
+def test_sink_options_in_a_source_and_source_options_in_a_sink_are_ignored_with_a_warning(
+    caplog, monkeypatch
+):
     """Regression: a query with deliveryGuarantee=exactly_once at its source was at least once,
     without a word."""
     monkeypatch.setattr(options, "_warned", set())
@@ -262,7 +264,7 @@ def test_identity_of_a_source_depends_on_its_topics_and_start_not_on_tuning_opti
     assert stream(startingOffsets="earliest").identity != stream().identity
 
 
-def test_every_default_is_a_valid_value():
+def test_default_of_every_spark_option_is_a_valid_value():
     for option in options.OPTIONS:
         if option.default:
             option.parse(option.name, option.default)

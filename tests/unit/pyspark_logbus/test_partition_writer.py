@@ -64,7 +64,7 @@ def test_empty_batch_sends_nothing():
 
 
 @pytest.mark.parametrize("wrong", [-1, 3])
-def test_unknown_partition_is_refused(wrong):
+def test_sink_refuses_a_row_for_an_unknown_partition(wrong):
     with pytest.raises(InvalidPartitionsError, match=rf"partition {wrong} of topic 't'"):
         writer.check_partitions("t", pa.array([0, None, wrong], pa.int32()), 3)
     writer.check_partitions("t", pa.array([0, None, 2], pa.int32()), 3)

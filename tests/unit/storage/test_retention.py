@@ -28,7 +28,7 @@ def segments(*newest_days: float, size: int = 100) -> list[SegmentFacts]:
     ]
 
 
-def test_segments_older_than_retention_ms_expire() -> None:
+def test_segments_older_than_retention_ms_are_due_for_deletion() -> None:
     assert count(segments(9, 8, 6, 0), retention_ms=7 * DAY) == 2
     assert count(segments(9, 6, 8, 0), retention_ms=7 * DAY) == 1
     assert count(segments(7, 0), retention_ms=7 * DAY) == 0

@@ -11,7 +11,7 @@ from broker_lite.client.options import build, check_names
 from broker_lite.errors import InvalidConfigError
 
 
-def test_assignors_are_given_as_text_or_list() -> None:
+def test_member_accepts_assignors_as_text_or_list() -> None:
     config = build(MemberConfig, {"assignors": ["sticky", "range"]}, {})
     assert config.assignor_names == ("sticky", "range") and not config.is_cooperative
     kafkas = {"partition_assignment_strategy": "cooperative-sticky"}

@@ -629,7 +629,7 @@ def test_batches_beyond_the_size_limit_of_a_request_are_sent_in_a_further_reques
     assert [len(each.batches) for each in bench.send()] == [1, 1]
 
 
-def test_sequences_wrap_after_2_to_the_31() -> None:
+def test_sequence_numbers_of_a_producer_wrap_after_2_to_the_31() -> None:
     bench = Bench()
     bench.add(make())
     bench.answer(bench.send()[0], base=0)

@@ -217,7 +217,7 @@ def test_reassignments_are_begun_and_listed(version: int) -> None:
     run(body)
 
 
-def test_reassignment_is_cancelled() -> None:
+def test_reassignment_can_be_cancelled() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await make(world, "t", [1, 2])
