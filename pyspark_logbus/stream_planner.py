@@ -195,7 +195,8 @@ class StreamPlanner:
         self._check_cluster(until, live)
         ranges = plan.ranges_between(begin, until, self.options.new_partitions)
         if not self._checked:
-            # Spark repeats this batch after a restart. This run has not yet checked its offsets.
+            # This is the batch that Spark repeats after a restart. Check for lost records now,
+            # because this run has not yet checked the batch's offsets.
             self._checked = True
             stored = SourceOffset(until.cluster_id, until.topics)
             self._losses.judge(plan.with_ranges(self._find_losses(stored, live), ranges))

@@ -145,7 +145,8 @@ def by_stickiness(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Sh
         for partition in range(counts[topic])
         if members and TopicPartition(topic, partition) not in owner
     ]
-    # Begin with the partitions that few members may have, while these members have few partitions.
+    # Assign first the partitions of topics to which few members subscribe. Otherwise these members
+    # could get too many partitions of other topics before.
     for tp in sorted(free, key=lambda each: (len(eligible[each.topic]), each)):
         owner[tp] = loads.least(eligible[tp.topic])
         loads.add(owner[tp], 1)

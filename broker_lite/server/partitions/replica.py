@@ -499,7 +499,7 @@ class Replica:
                 self._owner.retry_later(again)
 
         def again() -> None:
-            # After a change of leader, do not retry: the next leader sends its own log start
+            # Retry only while the same leader leads: the next leader sends its own log start
             # offset.
             if self.role.role is leader_role:
                 self._raise_start(offset)

@@ -81,7 +81,7 @@ def test_lag_metrics_count_batches_rows_lag_and_lost_records_of_a_query() -> Non
     LagMetrics(session, registry)  # type: ignore[arg-type]
 
 
-def test_queries_of_other_sources_are_not_counted() -> None:
+def test_lag_metrics_do_not_count_queries_of_other_sources() -> None:
     session, registry = Session(), CollectorRegistry()
     LagMetrics(session, registry)  # type: ignore[arg-type]
     document = {"id": "u-2", "name": "other", "batchId": 1, "sources": [{"latestOffset": "7"}]}

@@ -249,7 +249,7 @@ def ends(at, name="t"):
     return [at.topics[name].partitions[p].offset for p in sorted(at.topics[name].partitions)]
 
 
-def test_row_limit_is_shared_in_proportion_to_backlog_and_starves_no_partition():
+def test_partitions_share_a_row_limit_by_backlog_and_each_gets_a_row():
     admission = Admission(RangeLimits(rows_max=10))
     start, target = offset({"t": [0, 0, 0]}), offset({"t": [101, 11, 1]})
     first = admission.next_end(0, start, target)
@@ -422,7 +422,7 @@ def test_recreated_topic_is_detected_even_if_its_log_is_longer():
     assert [loss.kind for loss in find_losses(start, now)] == ["recreated"]
 
 
-def test_byte_limit_is_shared_in_proportion_to_backlog():
+def test_partitions_share_a_byte_limit_in_proportion_to_their_backlog():
     a, b = TopicPartition("t", 0), TopicPartition("t", 1)
     assert plan.share_bytes(100, {a: (5, 60), b: (5, 40)}) is None
     assert plan.share_bytes(100, {a: (5, 300), b: (5, 100)}) == {a: 75, b: 25}

@@ -254,7 +254,7 @@ def test_transaction_aborted_in_a_later_segment_is_listed() -> None:
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_restart_keeps_transactions_across_segments(is_clean: bool) -> None:
+def test_transactions_that_span_segments_are_known_after_a_restart(is_clean: bool) -> None:
     disk = Disk()
     fill_segments(disk.log)
     expected = aborted(disk.log)

@@ -154,7 +154,7 @@ def test_sticky_assignor_keeps_its_own_assignment(
 
 @settings(deadline=None, max_examples=60)
 @given(groups())
-def test_cooperative_rebalances_converge_without_shared_partitions(
+def test_repeated_cooperative_rebalances_end_with_one_owner_for_each_partition(
     group: tuple[list[Candidate], dict[str, int]],
 ) -> None:
     members, counts = group

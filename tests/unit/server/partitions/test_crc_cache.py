@@ -60,7 +60,7 @@ def test_adjacent_offset_ranges_with_checked_crcs_are_merged() -> None:
     assert not cache.is_checked(START + TRUST_MS, 50, 200)
 
 
-def test_number_of_offset_ranges_with_checked_crcs_is_bounded() -> None:
+def test_crc_cache_holds_a_limited_number_of_checked_offset_ranges() -> None:
     cache = CrcCache(1 << 30)
     for n in range(2 * RANGES_MAX):
         cache.checked(START, n * 10, n * 10 + 5)
