@@ -153,18 +153,13 @@ class Log:
         config = self.config
         if header.producer_id != NO_PRODUCER:
             refused = self._data.refused
-            former = refused.find(self.key, header) if refused else None
-            try:
-                known = self.producers.check(
-                    header,
-                    may_have_forgotten=self.log_start_offset > 0,
-                    refused=former,
-                    begins_at_zero=begins_at_zero,
-                )
-            except LogbusError as error:
-                if former is not None and error is former.error:
-                    raise
-                raise type(error)(f"{self.key}: {error.message}") from None
+            known = self.producers.check(
+                self.key,
+                header,
+                may_have_forgotten=self.log_start_offset > 0,
+                refused=refused.find(self.key, header) if refused else None,
+                begins_at_zero=begins_at_zero,
+            )
             if known is not None:
                 return LogAppendInfo(known.base_offset, known.next_offset, NO_TIMESTAMP, True)
         if self._data.is_full:
@@ -199,10 +194,11 @@ class Log:
         for marker in markers:
             error: LogbusError | None = None
             try:
-                if marker.producer_id not in accepted and self.producers.judge(marker):
+                is_new = marker.producer_id not in accepted
+                if is_new and self.producers.judge(self.key, marker):
                     accepted[marker.producer_id] = marker
             except LogbusError as refusal:
-                error = type(refusal)(f"{self.key}: {refusal.message}")
+                error = refusal
             errors.append(error)
         base = self.reader.tail[0]
         if accepted:

@@ -23,7 +23,7 @@ from broker_lite.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
-from broker_lite.model import NO_OFFSET, NO_PRODUCER
+from broker_lite.model import NO_OFFSET, NO_PRODUCER, PartitionKey
 from broker_lite.record.batch import BatchHeader
 from broker_lite.record.control import EndOfTransaction, Marker
 from broker_lite.record.crc32c import crc32c
@@ -147,6 +147,7 @@ class ProducerState:
 
     def check(
         self,
+        key: PartitionKey,
         header: BatchHeader,
         *,
         may_have_forgotten: bool,
@@ -154,7 +155,7 @@ class ProducerState:
         begins_at_zero: bool = False,
     ) -> ProducedBatch | None:
         """Check a client's batch: return None to append it, or the recorded batch that it
-        duplicates (see ``ProducerEntry.recorded``).
+        duplicates (see ``ProducerEntry.recorded``). Errors name the partition ``key``.
 
         - ``may_have_forgotten``: records of this log were deleted, so an unknown producer may
           continue at any sequence.
@@ -168,12 +169,12 @@ class ProducerState:
         producer = self._producers.get(header.producer_id)
         has_forgotten = may_have_forgotten or self.forgot
         if producer is None:
-            _check_unknown(header, refused, begins_at_zero=begins_at_zero or not has_forgotten)
+            _check_unknown(key, header, refused, begins_at_zero=begins_at_zero or not has_forgotten)
             return None
         if header.producer_epoch < producer.epoch:
             raise InvalidProducerEpochError(
-                f"producer {header.producer_id} has epoch {producer.epoch}, which fences this "
-                f"batch of epoch {header.producer_epoch}; create a new producer"
+                f"{key}: producer {header.producer_id} has epoch {producer.epoch}, which fences "
+                f"this batch of epoch {header.producer_epoch}; create a new producer"
             )
         expected, first = 0, header.base_sequence
         if header.producer_epoch == producer.epoch:
@@ -185,19 +186,19 @@ class ProducerState:
             if refused is not None and refused.makes_gap(expected, first):
                 raise refused.error
             raise OutOfOrderSequenceError(
-                f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence "
+                f"{key}: producer {header.producer_id} epoch {header.producer_epoch} sent sequence "
                 f"{first}, but the partition expects {expected}"
             )
         if producer.transaction_start != NO_OFFSET and not header.is_transactional:
             raise InvalidTxnStateError(
-                f"producer {header.producer_id} has an open transaction in this partition and sent "
-                "a batch outside of it; end the transaction first"
+                f"{key}: producer {header.producer_id} has an open transaction in this partition "
+                "and sent a batch outside of it; end the transaction first"
             )
         return None
 
-    def judge(self, marker: Marker) -> bool:
+    def judge(self, key: PartitionKey, marker: Marker) -> bool:
         """Return whether to append a transaction's marker. Return False if the log already has this
-        marker, or a marker of a later epoch.
+        marker, or a marker of a later epoch. Errors name the partition ``key``.
 
         A marker without an open transaction is appended as well. Only the replicated append proves
         that this replica still leads, and ensures that every later leader refuses a late batch of
@@ -208,16 +209,16 @@ class ProducerState:
             return True
         if marker.coordinator_epoch < producer.coordinator_epoch:
             raise TransactionCoordinatorFencedError(
-                f"transaction coordinator of epoch {marker.coordinator_epoch} is fenced: one of "
-                f"epoch {producer.coordinator_epoch} ended a transaction of producer "
+                f"{key}: transaction coordinator of epoch {marker.coordinator_epoch} is fenced: "
+                f"one of epoch {producer.coordinator_epoch} ended a transaction of producer "
                 f"{marker.producer_id}"
             )
         if producer.transaction_start == NO_OFFSET:
             return marker.producer_epoch >= producer.epoch + marker.raises_epoch
         if marker.producer_epoch < producer.epoch + marker.raises_epoch:
             raise InvalidProducerEpochError(
-                f"the transaction marker has producer epoch {marker.producer_epoch}, but producer "
-                f"{marker.producer_id} wrote with epoch {producer.epoch}"
+                f"{key}: the transaction marker has producer epoch {marker.producer_epoch}, but "
+                f"producer {marker.producer_id} wrote with epoch {producer.epoch}"
             )
         return True
 
@@ -347,7 +348,7 @@ class ProducerState:
 
 
 def _check_unknown(
-    header: BatchHeader, refused: RefusedBatch | None, *, begins_at_zero: bool
+    key: PartitionKey, header: BatchHeader, refused: RefusedBatch | None, *, begins_at_zero: bool
 ) -> None:
     """Check the first batch of a producer that the log does not know."""
     first = header.base_sequence
@@ -357,8 +358,8 @@ def _check_unknown(
         raise refused.error
     if begins_at_zero:
         raise OutOfOrderSequenceError(
-            f"producer {header.producer_id} has no batch in this partition and must begin at "
-            f"sequence 0, not {first}"
+            f"{key}: producer {header.producer_id} has no batch in this partition and must begin "
+            f"at sequence 0, not {first}"
         )
 
 

@@ -92,7 +92,7 @@ class Trace:
     def end_transaction(self, log: Log) -> None:
         marker = Marker(self.random.choice((21, 22, 23)), 0, 1, self.random.random() < 0.3)
         buffer, _ = encode_markers([marker], log.log_end_offset, self.epoch, self.disk.now_ms)
-        if log.producers.judge(marker):
+        if log.producers.judge(log.key, marker):
             self.written[log.log_end_offset] = buffer
         log.append_markers([marker], self.epoch, self.disk.now_ms)
         self.appended_end = log.log_end_offset

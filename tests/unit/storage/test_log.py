@@ -315,6 +315,19 @@ def test_retry_of_a_refused_batch_is_not_a_duplicate() -> None:
     assert append(disk.log, batch(producer=(7, 0, 0))) == (0, 1, -1, False)
 
 
+def test_every_batch_after_a_refused_batch_gets_an_error_with_the_same_text() -> None:
+    """Regression: each of these errors repeated the partition's name once more than the error
+    before."""
+    log = Disk().log
+    log.note_refused(read_header(batch(producer=(7, 0, 0))), StorageError("full"))
+    for sequence in (1, 2, 3):
+        refused = batch(producer=(7, 0, sequence))
+        with pytest.raises(StorageError) as failed:
+            append(log, refused)
+        assert failed.value.message == "full"
+        log.note_refused(read_header(refused), failed.value)
+
+
 def test_short_write_that_cannot_be_truncated_stops_the_data_directory() -> None:
     disk = Disk()
     disk.write(1)

@@ -7,7 +7,7 @@ batch.
 from __future__ import annotations
 
 import pytest
-from support.stored import batch
+from support.stored import KEY, batch
 
 from broker_lite import errors
 from broker_lite.errors import InvalidProducerEpochError, OutOfOrderSequenceError
@@ -31,7 +31,7 @@ def state(*sequences: int, rows: int = 1, epoch: int = 0) -> ProducerState:
 
 
 def judge(made: ProducerState, *args: int, forgot: bool = False, **kwargs: int):  # type: ignore[no-untyped-def]
-    return made.check(header(*args, **kwargs), may_have_forgotten=forgot)
+    return made.check(KEY, header(*args, **kwargs), may_have_forgotten=forgot)
 
 
 def test_batch_with_the_next_sequence_is_accepted() -> None:
@@ -194,7 +194,7 @@ def behind(
     """Return the type of the error of a batch that is sent after ``refused``; None if it is
     accepted."""
     try:
-        made.check(header(sequence), may_have_forgotten=forgot, refused=refused)
+        made.check(KEY, header(sequence), may_have_forgotten=forgot, refused=refused)
     except errors.LogbusError as error:
         return type(error)
     return None
