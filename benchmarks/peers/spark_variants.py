@@ -8,6 +8,8 @@ settings of the Spark session with options of the *sides* (the compared systems)
 * ``lz4``: as advised, with compressed topics on both sides.
 * ``tuned``: as advised, with options that users of each side change for this work. They were found
   by trial (benchmarks/README.md, "What Spark's users tune").
+* ``exactly once`` (writes only): as advised, and logbus's sink writes each row exactly once.
+  Spark's connector has no such option: a repeated task writes its rows to Kafka again.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from peers.row import KAFKA, LOGBUS, Variant
 from peers.spark_session import CONNECTOR_WORDS, TUNED_WORDS
 
 DEFAULTS, AS_ADVISED, LZ4, TUNED = "defaults", "as advised", "lz4", "tuned"
+EXACTLY_ONCE = "exactly once"
 
 Options = Mapping[str, Mapping[str, str]]
 """Spark's options for each side (logbus or Kafka)."""
@@ -39,6 +42,8 @@ SINK: Options = {
 
 logbus's sink needs none: it makes batches of 2 MB by default.
 """
+ONCE: Options = {LOGBUS: {"deliveryGuarantee": "exactly_once"}, KAFKA: {}}
+"""Options of sinks in the variant ``exactly once``."""
 TUNED_BOUND = (
     "Spark converts the rows of its Python source, which is most of a read. A tuned Kafka source "
     "no longer waits. *At most*: a Python source that does nothing (the side floor)"
@@ -62,7 +67,7 @@ def writing(chosen: Variant, side: str) -> dict[str, str]:
     compression = chosen.compression[side]
     return {
         **({} if compression == "none" else {"kafka.compression.type": compression}),
-        **(SINK[side] if chosen.name == TUNED else {}),
+        **{TUNED: SINK, EXACTLY_ONCE: ONCE}.get(chosen.name, {}).get(side, {}),
     }
 
 
