@@ -574,7 +574,12 @@ class Log:
         self._snapshots.drop_beyond(offset)
         self.reader.corruption = tuple(d for d in self.reader.corruption if d.first_offset < offset)
         active.damaged = any(d.segment_base == active.base_offset for d in self.reader.corruption)
-        active.save_indexes()
+        try:
+            active.save_indexes()
+        except OSError as error:
+            if self._data.full(f"truncating {self.key}", error) is None:
+                raise
+            active.drop_index_files()
         for segment in (*closed, active):
             # Flush closed segments, too: a segment may still hold bytes that no flush has synced.
             if segment is active or not segment.is_synced:

@@ -512,6 +512,13 @@ class Segment:
         write_atomic(self._files, self.directory, base + paths.TIME_INDEX, times, sync=sync)
         write_atomic(self._files, self.directory, base + paths.INDEX, offsets, sync=sync)
 
+    def drop_index_files(self) -> None:
+        """Delete the index files, because they describe batches that were removed. The next start
+        rebuilds them from the log file."""
+        for suffix in (paths.INDEX, paths.TIME_INDEX, paths.TXN_INDEX):
+            with contextlib.suppress(FileNotFoundError):
+                self._files.remove(self.path(suffix))
+
     def save_transactions(self, *, sync: bool = False) -> None:
         """Write the transaction index to its file, as complete up to the segment's end."""
         index = self.transactions

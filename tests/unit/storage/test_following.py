@@ -316,6 +316,22 @@ def test_truncation_below_the_log_start_is_completed_after_a_full_disk() -> None
             assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (30, 30, ())
 
 
+def test_truncation_on_a_full_disk_does_not_stop_the_data_directory() -> None:
+    disk = Disk(dataclasses.replace(SMALL, index_interval_bytes=0))
+    disk.write(30)
+    # Save indexes that describe all 30 batches.
+    disk.log.close()
+    disk.fill()
+    disk.log.truncate_to(29)
+    disk.fill(16 << 20)
+    # The log has its former size again, but the saved indexes would have another end offset.
+    append(disk.log, batch(2))
+    disk.log.flush()
+    for log in lives(disk):
+        assert (log.log_end_offset, log.reader.corruption) == (31, ())
+        assert offsets(log)[-1] == 29
+
+
 def test_truncation_also_flushes_the_older_segments() -> None:
     disk = Disk()
     disk.write(50, flush=False)
