@@ -1,5 +1,5 @@
-"""Decide whether a member may join a consumer group: check its timeouts, the size of its metadata,
-its protocols and the group's limit of members."""
+"""Decide whether a member may join a consumer group, by its timeouts, the size of its metadata, its
+protocols and the group's limit of members."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""The outputs of ``group.Group.step``, in the order in which the group coordinator carries them
-out.
+"""The operations (effects) that ``group.Group.step`` returns, in the order in which the group
+coordinator carries them out.
 
 A generation is written to ZooKeeper before any reply names it. Another broker that becomes the
-group's coordinator therefore never uses a generation number twice.
-"""
+group's coordinator therefore never uses a generation number twice."""
 
 from __future__ import annotations
 
@@ -14,12 +13,10 @@ from broker_lite.errors import LogbusError
 
 class WriteGeneration(NamedTuple):
     """Write the generation to the group's coordinator znode, after all offset commits that were
-    allowed before it. The result is the event GenerationWritten.
+    allowed before it. The event GenerationWritten reports the result.
 
-    ``is_empty`` tells whether the generation has no members. ``members`` is the number of members
-    and ``session_timeout_ms`` the longest of their session timeouts. From both, the next
-    coordinator of the group knows how long members of this generation may still consume.
-    """
+    From ``members`` (a count) and ``session_timeout_ms`` (the members' longest), the group's next
+    coordinator knows how long members of this generation may still consume."""
 
     generation: int
     is_empty: bool
@@ -28,9 +25,7 @@ class WriteGeneration(NamedTuple):
 
 
 class MemberRow(NamedTuple):
-    """A member as the JoinGroup answer lists it for the group's leader, which assigns the
-    partitions.
-    """
+    """A member in the JoinGroup answer to the group's leader, which assigns the partitions."""
 
     member_id: str
     instance_id: str | None
@@ -38,8 +33,7 @@ class MemberRow(NamedTuple):
 
 
 class JoinResult(NamedTuple):
-    """The answer to a JoinGroup request. Only the answer to the group's leader lists
-    ``members``."""
+    """The answer to a JoinGroup request. ``members`` is empty except for the group's leader."""
 
     error: LogbusError | None = None
     member_id: str = ""
@@ -74,8 +68,8 @@ class LeaveResult(NamedTuple):
 
 
 class CommitResult(NamedTuple):
-    """Whether the group accepts an offset commit. With None the coordinator writes the offsets;
-    with an error it refuses the commit."""
+    """Whether the group accepts an offset commit: ``error`` is None if the coordinator may write
+    the offsets."""
 
     error: LogbusError | None = None
 

@@ -1,10 +1,9 @@
-"""The inputs of ``group.Group.step``.
+"""The events that ``group.Group.step`` accepts: requests, timer events and results of writes.
 
 The caller, ``server/coordinators/group_coordinator.py``, does the I/O and creates the events on one
 thread. A token identifies one request and is never reused. Each request gets exactly one
 ``GroupReply``, at once or later. ``instance_id`` is the ``group.instance.id`` of a static member,
-and None for all other members.
-"""
+and None for all other members."""
 
 from __future__ import annotations
 
@@ -15,20 +14,18 @@ from broker_lite.errors import LogbusError
 
 
 class GroupLimits(NamedTuple):
-    """The broker's settings that a group obeys."""
+    """The broker's settings that limit consumer groups."""
 
     session_timeout_min_ms: int = 6_000
     session_timeout_max_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 3_000
-    """Time in ms for which the first rebalance of an empty group waits for more members."""
+    """Milliseconds for which the first rebalance of an empty group waits for more members."""
     size_max: int = 1_000
     member_bytes_max: int = 256 << 10
     """Maximum bytes of one member's metadata."""
     group_bytes_max: int = 16 << 20
-    """Maximum bytes of all members' metadata together, and of all assignments together. The group's
-    leader receives all metadata in one JoinGroup answer and sends all assignments in one SyncGroup
-    request.
-    """
+    """Maximum bytes of all members' metadata together, and of all assignments together. One
+    JoinGroup answer and one SyncGroup request of the group's leader contain them."""
 
 
 class Protocol(NamedTuple):
@@ -48,9 +45,8 @@ class Former(NamedTuple):
     """The members of the generation that was current when this broker became the group's
     coordinator.
 
-    The new coordinator knows their number (``members``) but not their ids. Each goes on consuming
-    until it contacts this coordinator, which every live member does before ``until_ms``.
-    """
+    ``members`` is their number; their ids are unknown. Each goes on consuming until it contacts
+    this coordinator, which every live member does before ``until_ms``."""
 
     members: int
     until_ms: int
@@ -62,10 +58,9 @@ NO_FORMER = Former(0, 0)
 class Join(NamedTuple):
     """A JoinGroup request.
 
-    ``new_member_id`` is an id that the coordinator generated, for a member that sends none. With
-    ``must_ask_twice``, the answer to such a member contains only this id, and the member joins
-    again with it (KIP-394).
-    """
+    ``new_member_id`` is the id that the coordinator generated for a member without an id. With
+    ``must_ask_twice``, such a member receives only this id and must join again with it
+    (KIP-394)."""
 
     token: int
     member_id: str
@@ -79,13 +74,12 @@ class Join(NamedTuple):
     new_member_id: str
     must_ask_twice: bool = True
     can_skip_assignment: bool = True
-    """Whether the request has version 9 or later. Only from that version on can the answer tell a
-    restarted static leader not to assign partitions again.
-    """
+    """Whether the request has version 9 or later. Only then can the answer tell a restarted static
+    leader not to assign partitions again."""
     partition_counts: Mapping[str, int] | None = None
-    """The partition count of each of the group's topics, if the request may come from a static
-    leader that restarted. Partitions that were added while the leader was away must still be
-    assigned."""
+    """The partition count of each of the group's topics, if the request may come from a restarted
+    static leader; otherwise None. Partitions that were added while the leader was away must still
+    be assigned."""
 
     @property
     def metadata_bytes(self) -> int:
@@ -116,8 +110,7 @@ class Heartbeat(NamedTuple):
 
 class Leaver(NamedTuple):
     """A member that a LeaveGroup request removes. An operator names a static member by its instance
-    id alone.
-    """
+    id alone."""
 
     member_id: str
     instance_id: str | None = None
@@ -134,9 +127,8 @@ class Commit(NamedTuple):
     """A request to commit offsets, of which the group checks only the sender.
 
     A client that is not a member (empty id, generation -1) may commit only while the group is
-    empty. A transaction may always do so, because older versions of TxnOffsetCommit name no member
-    (KIP-447).
-    """
+    empty. A transaction may always commit, because older versions of TxnOffsetCommit name no member
+    (KIP-447)."""
 
     token: int
     member_id: str
@@ -152,11 +144,11 @@ class GenerationWritten(NamedTuple):
 
 
 class GroupTick(NamedTuple):
-    """A timer event. The caller sends it at the time ``Group.deadline_ms``."""
+    """A timer event, sent at the time ``Group.deadline_ms``."""
 
 
 class Resigned(NamedTuple):
-    """This broker is no longer the group's coordinator. The group answers all waiting requests with
+    """This broker is no longer the group's coordinator: the group answers all waiting requests with
     ``error``."""
 
     error: LogbusError

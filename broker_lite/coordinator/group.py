@@ -6,10 +6,9 @@ A member is always in one of three states:
 - It consumes, and must send a request within its session timeout.
 
 A generation starts when its number is written to ZooKeeper. Its members are those that wait in
-JoinGroup at that time. ``deadline_ms`` is the time at which the next GroupTick is due; an earlier
-tick changes nothing. The caller, which does the I/O, is
-``server/coordinators/group_coordinator.py``. It calls ``step`` on the event loop's thread.
-"""
+JoinGroup at that time. The next GroupTick is due at ``deadline_ms``; an earlier tick changes
+nothing. ``server/coordinators/group_coordinator.py`` does the I/O. It calls ``step`` on the event
+loop's thread."""
 
 from __future__ import annotations
 
@@ -41,18 +40,17 @@ from broker_lite.errors import (
 
 NEVER = 1 << 62
 NEW_MEMBER_WAIT_MS = 300_000
-"""Time in ms for which a new member may wait in its first JoinGroup. Then the group removes it,
-because its client has probably gone.
-"""
+"""Milliseconds for which a new member may wait in its first JoinGroup. Then the group removes it,
+because its client has probably gone."""
 
 
 STATIC_WAIT_MIN_MS = 1000
-"""Minimum interval in ms between two checks whether absent static members have come back. It
-applies if the members have a shorter rebalance timeout."""
+"""Minimum milliseconds between two checks whether absent static members have come back, even if the
+members' rebalance timeout is shorter."""
 
 
 class State(StrEnum):
-    """The states of a group, with the names that clients receive in DescribeGroups."""
+    """The states of a group, under the names that clients receive in DescribeGroups."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -77,8 +75,7 @@ class Group:
 
     ``former`` describes the members of that generation, which joined at the group's previous
     coordinator. The first rebalance waits for them, because they consume until they contact this
-    coordinator.
-    """
+    coordinator."""
 
     def __init__(
         self, name: str, limits: ev.GroupLimits, generation: int, former: ev.Former = ev.NO_FORMER
@@ -98,17 +95,14 @@ class Group:
         self._join_deadline_ms = NEVER
         self._sync_deadline_ms = NEVER
         self._is_first = False
-        """Whether the group was empty before this rebalance. If so, the rebalance waits longer,
-        because more members may be about to join."""
+        """Whether the group was empty before this rebalance, which then waits longer for more
+        members."""
         self._initial_wait_left_ms = 0
         self._others_joined = False
 
     def step(self, now_ms: int, event: ev.Event) -> list[fx.Effect]:
         """Apply an event. Return the operations (effects) in the order in which the caller must
-        carry them out.
-
-        An invalid request is answered with an error.
-        """
+        carry them out. An invalid request is answered with an error."""
         self._now_ms = now_ms
         self._effects = []
         match event:
@@ -134,15 +128,14 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Number of members, plus the number of assigned member ids with which no member has joined
-        yet.
-        """
+        """Number of members and of member ids that were assigned but have not joined yet
+        (KIP-394)."""
         return self._roster.size
 
     @property
     def is_idle(self) -> bool:
-        """Whether the caller can drop this group from memory: it has no members, no members about
-        to join, no members of an earlier coordinator, and no write in flight."""
+        """Whether the caller can drop this group from memory: no member has joined or is about to
+        join, none of an earlier coordinator may still consume, and no write is in flight."""
         is_empty = self.state is State.EMPTY and not self.size and self._roster.former is None
         return is_empty and self._written_empty is None
 
@@ -160,21 +153,20 @@ class Group:
 
     @property
     def assigned_bytes(self) -> int:
-        """Bytes of the current assignments, which the assignments of the next SyncGroup replace."""
+        """Bytes of the current assignments. The next SyncGroup of the leader replaces them."""
         return self._roster.assigned_bytes
 
     def growth(self, join: ev.Join) -> int:
-        """Return how many bytes of metadata the group gains if the member joins. It is negative if
-        the member's earlier metadata was larger."""
+        """Return by how many bytes the members' metadata grows if the member joins. The result is
+        negative if the member's earlier metadata was larger."""
         own = self._roster.find(join.member_id, join.instance_id)
         return join.metadata_bytes - (0 if own is None else own.metadata_bytes)
 
     def view(self) -> GroupView:
-        """Return a snapshot of the group and its members, in the order of joining.
+        """Return a snapshot of the group, with its members in the order of joining.
 
         While members of the previous coordinator may still consume, the state is
-        PreparingRebalance.
-        """
+        PreparingRebalance."""
         stable = self.state is State.STABLE
         protocol = self._protocol if stable else None
         state = self.state if self._roster.members else State.EMPTY
@@ -197,7 +189,7 @@ class Group:
         )
 
     def is_led_by(self, instance_id: str) -> bool:
-        """Return whether this static member leads the group and the group is stable."""
+        """Return whether the group is stable and this static member is its leader."""
         leads = self._roster.leader == self._roster.static.get(instance_id, "")
         return self.state is State.STABLE and leads
 
@@ -270,9 +262,7 @@ class Group:
     def _return_static(self, event: ev.Join) -> None:
         """Let a restarted static member take the place of its earlier process, which is fenced.
 
-        The member keeps its assignment and its place in the order of members, under a new member
-        id.
-        """
+        The member gets a new member id, but keeps its assignment and its place in the order."""
         assert event.instance_id is not None
         old = self._roster.static[event.instance_id]
         led = self._roster.leader == old
@@ -315,8 +305,8 @@ class Group:
         self._reply(event.token, result)
 
     def _wait_for_join(self, member: Member, token: int) -> None:
-        """Hold the answer to a join until the rebalance completes. If an earlier join of the same
-        member waits, answer that one now with an error."""
+        """Hold the answer to a join until the rebalance completes. An earlier join of the same
+        member that still waits is answered with an error."""
         self._answer_waiting(
             member,
             RebalanceInProgressError(
@@ -408,7 +398,8 @@ class Group:
 
     def _written(self, generation: int) -> None:
         """Start the generation that is now in ZooKeeper, with the members that wait in JoinGroup.
-        Members may have joined or left during the write."""
+        If the last member left or the first joined during the write, write another generation
+        instead."""
         was_empty, self._written_empty = self._written_empty, None
         assert was_empty is not None and generation == self.generation + 1
         self.generation = generation
@@ -592,12 +583,9 @@ class Group:
         self._answer_waiting(member, error)
 
     def _after_removals(self, count_before: int) -> None:
-        """Continue after members may have been removed. ``count_before`` is the number of members
-        before that.
-
-        If a member was removed, rebalance. If a rebalance is waiting for members, check again
-        whether all remaining members have joined.
-        """
+        """Continue after a removal of members: rebalance, or check whether the rebalance in
+        progress has all remaining members. ``count_before`` is the number of members before the
+        removal."""
         if self.state in (State.STABLE, State.COMPLETING):
             if len(self._roster.members) < count_before:
                 self._rebalance()

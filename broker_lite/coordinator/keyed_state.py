@@ -1,12 +1,11 @@
 """The keys and values of one partition of an internal topic, such as the transaction log, on its
 leader.
 
-An upsert sets or deletes the value of one key, with a record in the topic. It is pending until the
-high watermark passes its batch or the log refuses the batch; then it is settled.
-
-The caller, ``server/coordinators/state_log.py``, does the I/O. It reports upserts, the end of each
-turn (iteration) of the event loop, the outcome of each batch, and the high watermark.
-``KeyedState`` returns the batches to append and the upserts that are settled.
+An *upsert* sets or deletes the value of one key, with a record in the topic. It is pending until
+the high watermark passes its batch or the log refuses the batch; then it is settled.
+``server/coordinators/state_log.py`` does the I/O. It reports upserts, the end of each iteration
+(turn) of the event loop, the outcome of each batch, and the high watermark. ``KeyedState`` returns
+the batches to append and the upserts that are settled.
 
 Internal topics are not compacted. Instead, the leader writes a full copy of the state from time to
 time: a ``begin`` record, the values of all keys in slices, and an ``end`` record. Once the copy is
@@ -14,8 +13,7 @@ committed, the leader deletes the records before ``begin``. A slice omits keys w
 because their values may change while the slice is written.
 
 The value of a record begins with a byte of flags; a deletion has no value. ``begin`` and ``end``
-have no key.
-"""
+have no key."""
 
 from __future__ import annotations
 
@@ -31,25 +29,22 @@ from broker_lite.record.records import Row, decode_entries, encode_rows
 
 BATCH_BYTES = 64 << 10
 """Bytes of keys and values at which a batch is full. The event loop encodes such a batch in 2
-ms.
-"""
+ms."""
 VALUE_BYTES_MAX = 32 << 20
 """Maximum bytes of a key and its value together."""
 COPY_BYTES_MIN = 16 << 20
-"""``COPY_RATIO`` makes no full copy of the state due before the batches since the last copy have
-this many bytes."""
+"""Minimum bytes of batches since the last full copy of the state before ``COPY_RATIO`` causes the
+next copy."""
 COPY_RATIO = 4
-"""The state is copied to the end of the log once the batches since the last copy have this many
-times the bytes of all keys and values. This keeps the log short without copying too often."""
+"""The state is copied once the batches since the last copy have this many times the bytes of all
+keys and values. This keeps the log short without copying too often."""
 COPY_BATCHES = 8_000
 """The state is also copied after this number of batches since the last copy, or after half as many
-batches as there are keys, whichever is more. This bounds the time for which a new leader loads the
-partition: about 200,000 batches a second, whatever their size. Copies of 17,000 keys cost the
-leader 2 µs a batch."""
+batches as there are keys, whichever is more. A new leader loads about 200,000 batches a second of
+any size, so this bounds its time to load. Copies of 17,000 keys cost the leader 2 µs a batch."""
 _MARK = struct.Struct(">BQI")
 """Layout of the records that begin and end a copy of the state: kind, number of the copy, and count
-of copied keys (0 at the beginning).
-"""
+of copied keys (0 at the beginning)."""
 _BEGIN, _END = 1, 2
 
 
@@ -62,8 +57,8 @@ class AppendState(NamedTuple):
 
 
 class UpsertsSettled(NamedTuple):
-    """The changes of keys with these ``tokens`` are committed, or the log refused them with
-    ``error``."""
+    """The upserts (changes of keys) with these ``tokens`` are committed, or the log refused them
+    with ``error``."""
 
     tokens: Sequence[int]
     error: LogbusError | None = None
@@ -88,9 +83,8 @@ class _Upsert(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    """A batch that is not committed yet. ``next_offset`` is set once the log has the batch.
-    ``kind`` is set for the records that begin and end a full copy of the state, the replacement of
-    compaction."""
+    """A batch that is not committed yet. ``next_offset`` is -1 until the log has the batch.
+    ``kind`` is not 0 for the records that begin and end a full copy of the state."""
 
     number: int
     upserts: list[_Upsert] = field(default_factory=list)
@@ -102,29 +96,25 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Copy:
-    """A full copy of all keys and values, while it is being appended to the log. Internal topics
-    are not compacted; such copies replace compaction.
+    """A full copy of all keys and values, while it is being appended to the log.
 
-    ``left`` holds the keys that are still to be copied. It is None until the ``begin`` record is
-    committed.
-    """
+    ``left`` holds the keys that are still to be copied; None until the ``begin`` record is
+    committed."""
 
     number: int
     begin_offset: int = -1
     left: dict[bytes, None] | None = None
     count: int = 0
     is_writing: bool = False
-    """Whether a batch of the copy of the state is being appended. At most one such batch is in
-    flight."""
+    """Whether a batch of the copy is being appended. At most one such batch is in flight."""
 
 
 class KeyedState:
     """The keys and values of one partition of an internal topic, in one leader epoch.
 
-    ``values`` has the committed value of every key. ``flags`` has, for each key whose last record
-    set flags, that record's byte of flags, whose meaning the caller of ``put`` chooses. Callers
-    must not change either mapping.
-    """
+    ``values`` has the committed value of every key. ``flags`` has the byte of flags of each key's
+    last record, if it is not 0; the caller of ``put`` chooses its meaning. Callers must not change
+    either mapping."""
 
     def __init__(
         self,
@@ -143,14 +133,14 @@ class KeyedState:
         self._dirty_batches = log_batches
         self._turn: list[_Upsert] = []
         self._pending: dict[bytes, int] = {}
-        """Number of changes (upserts) of each key that are neither committed nor refused."""
+        """Number of upserts (changes) of each key that are neither committed nor refused."""
         self._batches: deque[_Batch] = deque()
         self._last_number = 0
         self._last_copy = last_copy
         self._copy: _Copy | None = None
         self._is_copy_refused = False
-        """Whether the log refused a batch of the full copy of the state that is being written. The
-        copy continues after the next commit of a batch."""
+        """Whether the log refused a batch of the current copy of the state. The copy continues
+        after the next commit of a batch."""
 
     @property
     def is_copy_due(self) -> bool:
@@ -166,11 +156,8 @@ class KeyedState:
         return copy.left is not None and not copy.is_writing
 
     def put(self, token: int, key: bytes, value: bytes | None, flags: int = 0) -> None:
-        """Set or delete the value of a key, in the batch of this turn of the event loop. A value of
-        None deletes the key.
-
-        Raises MessageTooLargeError above VALUE_BYTES_MAX.
-        """
+        """Set the value of a key, or delete the key if ``value`` is None, in the batch of this
+        iteration of the event loop. Raises MessageTooLargeError above VALUE_BYTES_MAX."""
         size = len(key) + len(value or b"")
         if size > VALUE_BYTES_MAX:
             raise MessageTooLargeError(
@@ -181,8 +168,8 @@ class KeyedState:
         self._pending[key] = self._pending.get(key, 0) + 1
 
     def turn(self, now_ms: int) -> list[AppendState]:
-        """Return the batches to append at the end of a turn of the event loop: the values put in
-        the turn, then at most one batch of a full copy of the state."""
+        """Return the batches to append at the end of an iteration of the event loop: the values put
+        during the iteration, then at most one batch of a full copy of the state."""
         writes = []
         upserts, self._turn = self._turn, []
         for part in _split(upserts):
@@ -205,14 +192,14 @@ class KeyedState:
     # Methods that handle the outcomes of appends.
 
     def appended(self, number: int, base_offset: int, next_offset: int) -> None:
-        """Record that batch ``number`` is in the log. The changes of keys (upserts) in it are
-        committed when the high watermark passes the batch."""
+        """Record that batch ``number`` is in the log. Its upserts (changes of keys) are committed
+        when the high watermark passes the batch."""
         batch = next(one for one in self._batches if one.number == number)
         batch.base_offset, batch.next_offset = base_offset, next_offset
 
     def refused(self, number: int, error: LogbusError) -> list[Effect]:
-        """Roll back batch ``number``, which the log refused as a whole. The changes of keys
-        (upserts) in it fail with ``error``."""
+        """Roll back batch ``number``, which the log refused as a whole. Its upserts (changes of
+        keys) fail with ``error``."""
         batch = next(one for one in self._batches if one.number == number)
         self._batches.remove(batch)
         for upsert in batch.upserts:
@@ -278,8 +265,7 @@ class KeyedState:
 
     def _continue_copy(self, now_ms: int) -> AppendState | None:
         """Return the next batch of the copy of the state. Return None if no copy is due, or if each
-        key that is left to copy has a change in flight.
-        """
+        key that is left to copy has a change in flight."""
         if not self.is_copy_due:
             return None
         copy = self._copy
@@ -314,8 +300,8 @@ class KeyedState:
         return keys
 
     def _copied(self, batch: _Batch) -> list[Effect]:
-        """Handle a committed batch of the full copy of the state. Once the copy's end record is
-        committed, return the effect that deletes the records before the copy."""
+        """Handle a committed batch of the copy of the state. Return the deletion of the records
+        before the copy once the copy's end record is committed, else nothing."""
         copy = self._copy
         assert copy is not None
         copy.is_writing = False
@@ -331,7 +317,7 @@ class KeyedState:
 
 
 class Replay:
-    """Load the keys and values of a partition from its log, as a new leader. Pass each batch to
+    """Loads the keys and values of a partition from its log, for a new leader. Pass each batch to
     ``batch``, in order from the start of the log. Then call ``state``."""
 
     def __init__(self, log_start_offset: int) -> None:
@@ -340,12 +326,12 @@ class Replay:
         self._bytes = self._batches = 0
         self._rows = 0
         self._begun: tuple[int, int, int] | None = None
-        """The last ``begin`` record of a full copy of the state that was read: the number of the
-        copy, the record's offset, and the number of records up to it."""
+        """The last ``begin`` record of a copy of the state that was read: the number of the copy,
+        the record's offset, and the number of records up to it."""
         self._last_copy = 0
         self.delete_before: int | None = None
-        """Offset at which the last complete copy of the state begins, if older records precede it
-        because an earlier leader did not delete them; otherwise None."""
+        """Offset at which the last complete copy of the state begins, if an earlier leader did not
+        delete the records before it; otherwise None."""
 
     def batch(self, buffer: memoryview, header: BatchHeader) -> None:
         """Apply the records of the next batch in the log. Raises CorruptMessageError."""
@@ -381,7 +367,7 @@ class Replay:
             self.delete_before = began if began > self._start else None
 
     def state(self) -> KeyedState:
-        """Return the loaded keys and values as a ``KeyedState``."""
+        """Return the loaded keys and values."""
         contents = self._contents
         return KeyedState(
             {key: content[1:] for key, content in contents.items()},
@@ -393,7 +379,7 @@ class Replay:
 
 
 def _split(upserts: list[_Upsert]) -> Iterable[list[_Upsert]]:
-    """Divide the changes of keys (upserts), in order, into lists of about BATCH_BYTES each."""
+    """Divide the upserts (changes of keys), in order, into lists of about BATCH_BYTES each."""
     part: list[_Upsert] = []
     size = 0
     for upsert in upserts:

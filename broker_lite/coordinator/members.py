@@ -1,6 +1,5 @@
 """The members of a Kafka consumer group, in the order in which they joined, and the choice of a
-protocol that all of them support.
-"""
+protocol that all of them support."""
 
 from __future__ import annotations
 
@@ -20,9 +19,8 @@ from broker_lite.wire.consumer_protocol import decode_assignment, decode_member
 from broker_lite.wire.primitives import Reader
 
 CONSUMER = "consumer"
-"""The protocol type of consumers. This module can decode the metadata and assignments of this type
-only.
-"""
+"""The protocol type of consumers, the only type whose metadata and assignments this module
+decodes."""
 
 
 @dataclass(slots=True)
@@ -31,8 +29,8 @@ class Member:
 
     ``join_token`` and ``sync_token`` identify the member's JoinGroup and SyncGroup requests that
     wait for an answer; None if none waits. ``is_new`` is True until the member's first JoinGroup is
-    answered. A member that is new or has no waiting request is removed at ``session_deadline_ms``.
-    """
+    answered. A member that is new or has no waiting request is removed at
+    ``session_deadline_ms``."""
 
     member_id: str
     instance_id: str | None
@@ -63,7 +61,7 @@ class Member:
 
 
 class MemberView(NamedTuple):
-    """A member as the answer to DescribeGroups describes it."""
+    """A member in the answer to DescribeGroups."""
 
     member_id: str
     instance_id: str | None
@@ -74,62 +72,55 @@ class MemberView(NamedTuple):
 
 
 class Roster:
-    """The members of a group, with a count of the members that support each protocol.
-
-    With this count, the check of a join takes the same time in a group of any size.
-    """
+    """The members of a group, with a count of the members that support each protocol. The counts
+    make the check of a join take the same time in a group of any size."""
 
     def __init__(self, former: Former) -> None:
         self.former = former if former.members else None
-        """The members of the generation that the previous coordinator formed and that may still
-        consume. None once the next generation has started."""
+        """The members of the previous coordinator's generation that may still consume. None once
+        the next generation has started."""
         self.members: dict[str, Member] = {}
         self.static: dict[str, str] = {}
         """The member id of each static member, by instance id."""
         self.pending: dict[str, int] = {}
-        """Member ids that were assigned and have not joined yet (KIP-394), each with the time in ms
-        until which it may join.
-        """
+        """The time in ms until which each assigned member id may join, by member id. Only ids with
+        which no member has joined yet are listed (KIP-394)."""
         self.protocol_type = ""
         self.leader: str | None = None
         self.metadata_bytes = 0
         """Bytes of all members' metadata."""
         self.assigned_bytes = 0
-        """Bytes of the last assignments, including the assignments of members that have left
-        since.
-        """
+        """Bytes of the last assignments, including those of members that have left since."""
         self._known: Counter[str] = Counter()
 
     @property
     def size(self) -> int:
-        """Number of members, plus the number of assigned member ids with which no member has joined
-        yet.
-        """
+        """Number of members and of member ids that were assigned but have not joined yet
+        (KIP-394)."""
         return len(self.members) + len(self.pending)
 
     @property
     def have_former_returned(self) -> bool:
         """Whether as many members have joined as the previous coordinator's generation had. Then no
-        member consumes with an assignment from that generation any more.
-        """
+        member consumes with an assignment from that generation any more."""
         return self.former is not None and self.former.members <= len(self.members)
 
     def note_leaver(self, error: LogbusError) -> None:
-        """Handle a LeaveGroup of a member that the group does not know: count it as a member of the
-        previous coordinator's generation that has left."""
+        """Handle a LeaveGroup that failed with ``error``. If the member is unknown, count it as a
+        member of the previous coordinator's generation that has left."""
         if self.former is not None and isinstance(error, UnknownMemberIdError):
             self.former = self.former._replace(members=max(self.former.members - 1, 0))
 
     def find(self, member_id: str, instance_id: str | None) -> Member | None:
-        """Return the member that sent a JoinGroup request: by member id, or by instance id if the
-        member id is empty. Return None for a new member."""
+        """Return the member that sent a JoinGroup request, found by member id, or by instance id if
+        the member id is empty. Return None for a new member."""
         if not member_id and instance_id is not None:
             member_id = self.static.get(instance_id, "")
         return self.members.get(member_id)
 
     def why_not(self, group: str, member_id: str, instance_id: str | None) -> LogbusError | None:
-        """Return the error with which to refuse a request of this member if it is unknown or
-        fenced. Return None for a current member. ``group`` is named in the error."""
+        """Return the error with which to refuse a request of an unknown or fenced member; None for
+        a current member. ``group`` is named in the error."""
         if instance_id is not None and instance_id in self.static:
             if self.static[instance_id] != member_id:
                 return FencedInstanceIdError(
@@ -143,7 +134,7 @@ class Roster:
 
     def fits(self, protocol_type: str, protocols: Sequence[Protocol], own: Member | None) -> bool:
         """Return whether all other members support at least one of these protocols. ``own`` is the
-        present entry of the joining member, or None."""
+        joining member's present entry, or None."""
         if not protocol_type or not protocols:
             return False
         others = len(self.members) - (own is not None)
@@ -181,8 +172,7 @@ class Roster:
 
     def update(self, member: Member, event: Join) -> None:
         """Replace the member's protocols, client and timeouts by those of its new JoinGroup
-        request.
-        """
+        request."""
         if len(self.members) == 1:
             self.protocol_type = event.protocol_type
         self._forget(member)
@@ -194,8 +184,7 @@ class Roster:
 
     def assign(self, assignments: Iterable[tuple[str, bytes]]) -> None:
         """Set each member's assignment, by member id. A member that is not in ``assignments`` gets
-        an empty one.
-        """
+        an empty one."""
         assigned = dict(assignments)
         self.assigned_bytes = 0
         for row in self.members.values():
@@ -203,7 +192,7 @@ class Roster:
             self.assigned_bytes += len(row.assignment)
 
     def rename(self, member: Member, member_id: str) -> None:
-        """Give a static member a new member id. Its place in the order of members stays."""
+        """Give a static member a new member id. It keeps its place in the order of members."""
         assert member.instance_id is not None
         old = member.member_id
         self.members = {member_id if key == old else key: row for key, row in self.members.items()}
@@ -213,19 +202,17 @@ class Roster:
         member.member_id = member_id
 
     def first_waiting(self) -> str | None:
-        """Return the id of the first member whose JoinGroup waits for an answer; None if there is
-        none.
-        """
+        """Return the id of the first member whose JoinGroup waits for an answer; None without
+        one."""
         return next((key for key, row in self.members.items() if row.join_token is not None), None)
 
     def rebalance_timeout_ms(self) -> int:
-        """Return the longest rebalance timeout of the members."""
+        """Return the members' longest rebalance timeout; 0 without members."""
         return max((row.rebalance_timeout_ms for row in self.members.values()), default=0)
 
     def subscribed(self, protocol: str | None) -> frozenset[str] | None:
         """Return the topics to which members are subscribed; None if they are unknown, for example
-        because a member is not a consumer.
-        """
+        because a member is not a consumer."""
         if self.former is not None or (self.members and self.protocol_type != CONSUMER):
             return None
         subscribed: set[str] = set()
@@ -277,11 +264,9 @@ def common_protocols(members: Iterable[Member]) -> list[str]:
 
 def choose_protocol(members: Sequence[Member]) -> str:
     """Return the protocol with the most votes: each member votes for the first of its protocols
-    that all members support.
+    that all members support. A tie goes to the protocol that the first member prefers.
 
-    A tie goes to the protocol that the first member prefers. ``admission`` ensures that there is a
-    protocol that all support.
-    """
+    At least one protocol must be supported by all, as ``admission`` ensures."""
     candidates = common_protocols(members)
     votes = dict.fromkeys(candidates, 0)
     for member in members:
@@ -290,8 +275,7 @@ def choose_protocol(members: Sequence[Member]) -> str:
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """Return the topics in a consumer's encoded subscription; None if the bytes cannot be
-    decoded."""
+    """Return the topics in a consumer's encoded subscription; None if it cannot be decoded."""
     reader = Reader(metadata)
     try:
         reader.i16()
@@ -301,12 +285,11 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
 
 
 def unreadable(protocol_type: str, protocols: Iterable[Protocol]) -> str | None:
-    """Return why a consumer's encoded subscription cannot be decoded. Return None if it can, and
-    for protocol types other than consumers.
+    """Return why a consumer's encoded subscription cannot be decoded; None if it can, or if the
+    protocol type is not that of consumers.
 
     A Java consumer that leads the group would fail on such a subscription, and so would every
-    leader after it, until the group is empty.
-    """
+    leader after it, until the group is empty."""
     for row in protocols if protocol_type == CONSUMER else ():
         try:
             decode_member(row.metadata)
@@ -316,9 +299,8 @@ def unreadable(protocol_type: str, protocols: Iterable[Protocol]) -> str | None:
 
 
 def must_rejoin(protocol_type: str | None, metadata: bytes, assignment: bytes) -> bool:
-    """Return whether a restarted static consumer still has to revoke partitions and join again
-    (KIP-429): it owned partitions that its last assignment does not contain.
-    """
+    """Return whether a restarted static consumer still has to revoke partitions and join again: it
+    owned partitions that its last assignment does not contain (KIP-429)."""
     if protocol_type != CONSUMER:
         return False
     try:
@@ -332,8 +314,7 @@ def is_same_subscription(protocol_type: str | None, before: bytes, now: bytes) -
     from ``before``.
 
     For consumers only the topics count. A restarted member reports fewer owned partitions, which
-    must not cause a rebalance.
-    """
+    must not cause a rebalance."""
     if before == now:
         return True
     if protocol_type != CONSUMER:

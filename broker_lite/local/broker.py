@@ -70,8 +70,7 @@ class LocalBroker(ReadyProcess):
         """Start the process. With ``wait``, return once the broker is registered and listening.
 
         Raises the error with which the broker failed, such as PortInUseError or
-        InconsistentClusterIdError.
-        """
+        InconsistentClusterIdError."""
         if self.is_running:
             return
         self.prepare()
@@ -83,8 +82,7 @@ class LocalBroker(ReadyProcess):
         """Start the process and let it import its modules, which takes most of a start.
 
         The process then waits for ``begin`` before it reads its settings. It exits if the calling
-        process ends first.
-        """
+        process ends first."""
         self._forget_pipes()
         self.directory.mkdir(parents=True, exist_ok=True)
         self._write_settings()
@@ -137,8 +135,8 @@ class LocalBroker(ReadyProcess):
         """Wait until the broker reports that it is ready, and store its port. The default timeout
         is 30 s.
 
-        Raises BrokerNotAvailableError after the timeout, or the error with which the broker failed.
-        """
+        Raises BrokerNotAvailableError after the timeout, or the error with which the broker
+        failed."""
         timeout_seconds = START_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
         assert self._process is not None and self._ready is not None
         line = self._ready.read_line(self._process, time.monotonic() + timeout_seconds)

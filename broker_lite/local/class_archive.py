@@ -7,8 +7,8 @@ A JVM ignores an archive of another Java version. A truncated archive would cras
 file name contains a checksum, which this module compares before use.
 
 The JVM executes the code in the archive, so only this user may be able to write to the folder.
-Several processes may share the folder. Within a process, one thread at a time may use this module.
-"""
+Several processes may share the folder. Within a process, one thread at a time may use this
+module."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _IGNORE = "-XX:+IgnoreUnrecognizedVMOptions"
 """The flag that makes a JVM before Java 13 ignore the archive flags, which it does not support."""
 
 _KEPT = 3
-"""Number of archives to keep. Older archives are deleted. Each combination of Java and PySpark has
-its own archive."""
+"""Number of archives to keep, one for each combination of Java and PySpark. Older ones are
+deleted."""
 
 
 class ClassArchive:
@@ -42,8 +42,7 @@ class ClassArchive:
         """Return the JVM flags that use the archive. Without an archive, return the flags that
         write one at the JVM's exit, which takes 11 MB and 0.7 s.
 
-        Return no flags if the folder cannot be created or another user may write to it.
-        """
+        Return no flags if the folder cannot be created or another user may write to it."""
         if os.pathsep in str(self._directory):
             return ()  # The JVM would take the separator in the path for the end of a path.
         if not self._is_own():
@@ -70,7 +69,7 @@ class ClassArchive:
 
     def take(self) -> None:
         """Give the archive that the JVM has written its final name, and remove all archives but the
-        newest three. Call this only after an orderly exit of the JVM: otherwise the archive may be
+        newest three. After an unclean exit of the JVM do not call this, because the archive may be
         truncated."""
         with contextlib.suppress(OSError):
             self._new.replace(self._directory / self._name(self._new))

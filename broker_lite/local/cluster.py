@@ -113,8 +113,8 @@ class LocalCluster:
 
     @property
     def directory(self) -> Path:
-        """The folder of all data and logs. A temporary folder exists only after ``start``; before,
-        this raises RuntimeError."""
+        """The folder of all data and logs. Raises RuntimeError before ``start`` if the folder is
+        temporary."""
         if self._directory is None:
             raise RuntimeError("this cluster has no directory before start(); call start() first")
         return self._directory
@@ -208,18 +208,17 @@ class LocalCluster:
         return ClusterSecurity(self.directory / SECURITY)
 
     def renew_certificates(self) -> None:
-        """Create missing certificates of a secured cluster, and renew certificates that are older
-        than 30 days. The brokers load the new files without a restart."""
+        """Create the missing certificates of a secured cluster, and renew those older than 30 days.
+        The brokers load the new files without a restart."""
         if self._security is not None:
             hosts = [self._settings.get(key, "") for key in ("host", "advertised.host")]
             self._security.make(self._count, [host for host in hosts if host])
 
     def stop(self) -> None:
-        """Stop the brokers, then ZooKeeper. If the cluster's directory is temporary, remove it. A
-        second call does nothing.
+        """Stop the brokers, then ZooKeeper, and remove the cluster's directory if it is temporary.
+        A second call does nothing.
 
-        Kills brokers that still run after 15 s, and ZooKeeper after 6 s more.
-        """
+        Brokers that still run after 15 s are killed, and ZooKeeper after 6 s more."""
         if self.console is not None:
             self.console.request_stop()
         for broker in self.brokers:
@@ -248,8 +247,8 @@ class LocalCluster:
         self._forget()
 
     def _forget(self) -> None:
-        """Close the guard, release the lock, and remove the cluster's directory if it is temporary.
-        Call this after the processes have ended."""
+        """Close the guard process, release the lock, and remove the cluster's directory if it is
+        temporary. The cluster's processes must have ended."""
         if self._guard is not None:
             self._guard.close()
             self._guard = None
@@ -273,8 +272,7 @@ class LocalCluster:
         """Return the content of ``cluster.json``: addresses, folder and processes.
 
         ``processes`` maps each process id to the process's start mark (``local.process``), because
-        the system may give the id to another process later.
-        """
+        the system may give the id to another process later."""
         pids = [os.getpid(), *(broker.pid for broker in self.brokers)]
         if self.zookeeper_server is not None:
             pids.append(self.zookeeper_server.pid)
@@ -360,8 +358,8 @@ class LocalCluster:
         self.renew_certificates()
 
     def _metrics_ports(self) -> list[int]:
-        """Return a port of /metrics for each broker, from ``metrics.port`` upward. The list is
-        empty if metrics are off."""
+        """Return a port of /metrics for each broker, from ``metrics.port`` upward; empty if metrics
+        are off."""
         config = parse(BrokerConfig, self._settings)
         if config.metrics_port < 0:
             return []
@@ -375,8 +373,8 @@ class LocalCluster:
             self._wait_ready(broker)
 
     def _wait_ready(self, broker: LocalBroker) -> None:
-        """Wait until the broker serves clients. If another process took the broker's port during
-        its start, start the broker again on the next free port."""
+        """Wait until the broker serves clients. If another process took its port during the start,
+        start it again on the next free port."""
         for _ in range(PORT_ATTEMPTS - 1):
             try:
                 return broker.wait_ready()
@@ -389,8 +387,8 @@ class LocalCluster:
         broker.wait_ready()
 
     def _move_ports(self, broker: LocalBroker) -> None:
-        """Choose other free ports for a broker that could not start because its port was taken.
-        Raises PortInUseError if ``exact_port`` fixes the port."""
+        """Choose other free ports for a broker whose port was taken during its start. Raises
+        PortInUseError if ``exact_port`` fixes the port."""
         others = [each for each in self.brokers if each is not broker]
         if self._exact_port and broker is self.brokers[0]:
             require_free_port(broker.host, broker.port)
@@ -423,8 +421,7 @@ def first_free_ports(host: str, first: int, count: int, *, but: Collection[int] 
 
     Ports in ``but`` count as taken. The ports are not reserved, so another process may take one.
     Raises InvalidConfigError if fewer than ``count`` ports are free, or if the host is not an
-    address of this machine.
-    """
+    address of this machine."""
     if first == 0:
         return [0] * count
     ports: list[int] = []
@@ -440,10 +437,7 @@ def first_free_ports(host: str, first: int, count: int, *, but: Collection[int] 
 
 def require_free_port(host: str, port: int) -> None:
     """Raise PortInUseError if the port is taken, and InvalidConfigError if no process may listen on
-    it.
-
-    The port is not reserved, so another process may take it before a broker does.
-    """
+    it. The port is not reserved, so another process may take it before a broker does."""
     if not _is_free(host, port):
         raise PortInUseError(
             f"port {port} on {host} is taken; stop the process that listens there, give another "
@@ -468,7 +462,7 @@ def _is_free(host: str, port: int) -> bool:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a JSON file atomically. Readers see either the old file or the new file."""
+    """Write a JSON file atomically: readers see either the old file or the new file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.write_text(json.dumps(value, indent=2) + "\n", "utf-8")

@@ -19,11 +19,10 @@ START_S = 30.0
 
 
 class LocalConsole(ReadyProcess):
-    """A console process, which can be started again after it has ended.
+    """The process of a web console, which can be started again after it has ended.
 
     ``url`` is the console's address, once it listens. ``servers`` are the brokers' addresses, and
-    ``client_config`` is the file with the login that the console uses.
-    """
+    ``client_config`` is the file with the login that the console uses."""
 
     stop_timeout_seconds = 5.0
 
@@ -37,7 +36,7 @@ class LocalConsole(ReadyProcess):
         self._client_config = client_config
 
     def start(self, port: int) -> None:
-        """Start the process and return. ``wait_ready`` waits until it listens on ``port``."""
+        """Start the process without waiting until it listens on ``port`` (``wait_ready`` waits)."""
         self.port = port
         ready = self._ready = ReadyPipe()
         command = [sys.executable, "-P", "-m", "broker_lite", "console", "--port", str(port)]

@@ -1,5 +1,5 @@
-"""A guard process ends the brokers and other children of a process when that process ends, even if
-it ends by SIGKILL.
+"""A guard process, which ends the brokers and other children of a process when that process ends,
+even by SIGKILL.
 
 The process that starts the guard is the parent. The guard leads a process group, which each of the
 parent's children joins before its exec. The guard waits on a pipe whose write end only the parent
@@ -10,8 +10,7 @@ period, SIGKILL to the group and itself. The guard stores no child's pid, so a r
 killed by mistake. It removes the parent's temporary folder after the last child has ended.
 
 When this file runs as a script, it is the guard process. It imports only the standard library and
-starts in 25 ms. Any thread of the parent may use ``Guard``.
-"""
+starts in 25 ms. Any thread of the parent may use ``Guard``."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ GRACE_SECONDS = 8.0
 
 _POLL_SECONDS = 0.05
 _REMOVAL_SECONDS = 5.0
-"""Maximum seconds to wait until killed children have ended, before the temporary folder is
-removed."""
+"""Maximum seconds to wait until killed children have ended, before their parent's temporary folder
+is removed."""
 
 
 class Guard:
@@ -40,8 +39,7 @@ class Guard:
 
     ``temporary`` is a folder to remove if this process ends without calling ``close``. ``grace_s``
     is the time in seconds between SIGTERM and SIGKILL for the children. Raises OSError if a process
-    cannot be started.
-    """
+    cannot be started."""
 
     def __init__(self, temporary: Path | None = None, *, grace_s: float = GRACE_SECONDS) -> None:
         read_end, self._write_end = os.pipe()
@@ -76,7 +74,7 @@ class Guard:
             )
 
     def close(self) -> None:
-        """Kill all remaining processes of the group. A second call does nothing."""
+        """Kill all remaining processes of the guard's group. A second call does nothing."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -105,8 +103,8 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _others_in_group(group: int) -> bool:
-    """Return whether the guard's process group has other live processes. On a system without /proc,
-    return True: the guard then waits for its whole grace period."""
+    """Return whether the guard's process group has other live processes. Without /proc the result
+    is True: the caller then waits for its whole time limit."""
     try:
         entries = os.listdir("/proc")
     except OSError:

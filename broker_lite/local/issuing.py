@@ -1,10 +1,10 @@
-"""A folder with CAs and the certificates that they signed, for brokers and clients.
+"""A folder with certificate authorities (CAs) and the certificates that they signed, for brokers
+and clients.
 
 - ``CA-ca.pem`` and ``CA-ca.key``: a CA and its key. CA is ``clients`` or ``brokers``.
 - ``NAME-CA.pem``: a certificate that this CA signed, followed by the certificate's private key.
 
-The folder's mode is 0700, its files' 0600. Importing this module loads ``cryptography``.
-"""
+The folder's mode is 0700, its files' 0600. Importing this module loads ``cryptography``."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ CA_DAYS = 3650
 CERTIFICATE_DAYS = 90
 """Days for which the certificate of a broker or client is valid."""
 RENEWED_DAYS = 30
-"""A certificate that is older than this many days is renewed."""
+"""Age in days after which a certificate is renewed."""
 _CA_SUFFIX = "-ca"
 _PEM = Encoding.PEM
 
 
 class IssuedCertificate(NamedTuple):
-    """The facts of one certificate. ``hosts`` has the names and addresses of a broker's machine; it
-    is empty in a client's certificate."""
+    """The content of one certificate. ``hosts`` has the names and addresses of a broker's machine;
+    it is empty in a client's certificate."""
 
     path: Path
     subject: str
@@ -55,7 +55,7 @@ class IssuedCertificate(NamedTuple):
 
 
 class CertificateFolder:
-    """The CAs and certificates in ``folder``. The folder is created with its first file."""
+    """The CAs and certificates in ``folder``, which is created with its first file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -73,8 +73,7 @@ class CertificateFolder:
         are no hosts. Create the CA if it is missing. Return the path of the new certificate.
 
         If a certificate exists that is not old and has all hosts, keep it and return None. With
-        ``anew``, replace such a certificate, too.
-        """
+        ``anew``, replace such a certificate, too."""
         path, hosts = self.path_of(ca, name), tuple(hosts)
         if not anew and not self.lacks(ca, name, hosts, now):
             return None
@@ -113,7 +112,7 @@ class CertificateFolder:
 
     def due(self, now: datetime.datetime, *, everything: bool = False) -> list[IssuedCertificate]:
         """Return the certificates that ``renew`` replaces: those older than RENEWED_DAYS, or with
-        ``everything`` all. The result omits certificates whose CA's key is not in the folder."""
+        ``everything`` all. Certificates whose CA's key is not in the folder are left out."""
         return [
             each
             for each in self.certificates()
@@ -198,7 +197,7 @@ class CertificateFolder:
 
 
 def read_certificate(path: Path) -> IssuedCertificate:
-    """Return the facts of the first certificate in a PEM file. Raises InvalidConfigError, which
+    """Return the content of the first certificate in a PEM file. Raises InvalidConfigError, which
     names the file, if it has no certificate."""
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
@@ -241,13 +240,13 @@ def _draft(
 
 
 def _ca_of(certificate: IssuedCertificate) -> tuple[str, str]:
-    """Return the CA and the name that a certificate's file name (``NAME-CA.pem``) contains."""
+    """Return the CA and the name in a certificate's file name (``NAME-CA.pem``)."""
     name, _, ca = certificate.path.stem.rpartition("-")
     return ca, name
 
 
 def _is_due(certificate: IssuedCertificate, hosts: tuple[str, ...], now: datetime.datetime) -> bool:
-    """Return whether a certificate is old or lacks a host."""
+    """Return whether a certificate is older than RENEWED_DAYS or lacks a host."""
     if now - certificate.begins > datetime.timedelta(days=RENEWED_DAYS):
         return True
     return not set(map(_host, hosts)) <= set(map(_host, certificate.hosts))

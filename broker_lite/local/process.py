@@ -1,9 +1,8 @@
-"""Find processes by pid and start mark. The start mark is the process's start time; it is needed
-because the system reuses pids.
+"""Find processes by pid and start mark, the process's start time. The system reuses pids, so a pid
+alone does not identify a process.
 
 ``logbus down`` and ``status`` read pids and start marks from a file, which may be older than the
-last reboot. A running process is the recorded one only if its pid and its start mark match.
-"""
+last reboot. A running process is the recorded one only if its pid and its start mark match."""
 
 from __future__ import annotations
 
@@ -39,8 +38,8 @@ def is_running(pid: int, mark: str) -> bool:
 
 
 def ending_of(child: subprocess.Popen[bytes] | None) -> str:
-    """Return the exit code or signal of a child that has ended, as text. Return an empty text for a
-    running child and for None."""
+    """Return the exit code or signal of a child that has ended, as text; empty for a running child
+    and for None."""
     code = None if child is None else child.poll()
     if code is None:
         return ""
@@ -51,8 +50,7 @@ def end(pid: int, mark: str, grace_seconds: float) -> bool:
     """End the process with this pid and start mark: send SIGTERM, and SIGKILL after the grace
     period. Return whether the process was running.
 
-    Raises PermissionError if the process belongs to another user.
-    """
+    Raises PermissionError if the process belongs to another user."""
     if not is_running(pid, mark):
         return False
     with contextlib.suppress(ProcessLookupError):
@@ -67,7 +65,8 @@ def end(pid: int, mark: str, grace_seconds: float) -> bool:
 
 
 def memory_bytes(pid: int) -> int | None:
-    """Return the resident memory of a process, or None if the system does not report it."""
+    """Return the resident memory of a process in bytes, or None if the system does not report
+    it."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
     except (OSError, ValueError, IndexError):

@@ -1,5 +1,5 @@
-"""Learn from a child process whether its start succeeded: the pipe on which it reports that it
-serves, and the error in its log if it failed."""
+"""Learn from a child process whether its start succeeded: the pipe on which it reports that it is
+ready, and the error in its log if it failed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class ReadyPipe:
         self._read_end, self.child_end = os.pipe()
 
     def started(self) -> None:
-        """Close this process's copy of the child's end. Call this after the child was started, or
-        could not be started."""
+        """Close this process's copy of the child's end, after the child was started or could not be
+        started."""
         os.close(self.child_end)
 
     @property
@@ -60,8 +60,8 @@ class ReadyPipe:
 
 
 def reported_error(line: str, process: str) -> LogbusError | None:
-    """Return the LogbusError that a line of a child's log contains (``[LOGBUS_…]``). Its message
-    begins with ``process``, the child's name. Return None if the line contains no such error."""
+    """Return the LogbusError in a line of a child's log (``[LOGBUS_…]``), or None if there is none.
+    The error's message begins with ``process``, the child's name."""
     for row in TABLE:
         head = f"[LOGBUS_{row.name}] "
         if head in line:

@@ -1,6 +1,5 @@
-"""A child process that reports on a pipe once it serves. Local brokers and consoles share this
-class.
-"""
+"""A child process that reports on a pipe once it is ready: the base of local brokers and
+consoles."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from broker_lite.local.ready_pipe import STOP_TIMEOUT_SECONDS, ReadyPipe
 
 
 class ReadyProcess:
-    """The base of a child process with a ``ReadyPipe``. A subclass starts the process. The
-    subclass's ``wait_ready`` reads the report, and then sets ``_ready`` to None."""
+    """A child process with a ``ReadyPipe``. A subclass starts the process. Its ``wait_ready`` reads
+    the report, and then sets ``_ready`` to None."""
 
     stop_timeout_seconds = STOP_TIMEOUT_SECONDS
     """Seconds after SIGTERM at which ``wait_stopped`` kills the process."""
@@ -44,13 +43,12 @@ class ReadyProcess:
 
     @property
     def ending(self) -> str:
-        """The exit code or signal of a process that ended by itself, as text. Otherwise an empty
-        text."""
+        """The exit code or signal of a process that ended by itself, as text; otherwise empty."""
         return ending_of(self._process)
 
     def stop(self) -> None:
-        """Stop the process with SIGTERM. Kill it after ``stop_timeout_seconds``. A second call does
-        nothing."""
+        """Stop the process with SIGTERM, and kill it after ``stop_timeout_seconds``. A second call
+        does nothing."""
         self.request_stop()
         self.wait_stopped()
 
@@ -61,8 +59,8 @@ class ReadyProcess:
             self._process.terminate()
 
     def wait_stopped(self, timeout_seconds: float | None = None) -> None:
-        """Wait until the process has ended after ``request_stop``. Kill it after the timeout, which
-        is ``stop_timeout_seconds`` by default."""
+        """Wait until the process has ended after ``request_stop``, and kill it after the timeout,
+        by default ``stop_timeout_seconds``."""
         if self._process is None:
             return
         if timeout_seconds is None:
@@ -81,7 +79,7 @@ class ReadyProcess:
             self._process = None
 
     def close_ready_pipe(self) -> None:
-        """Close the ready pipe, if the process is stopped before it has reported."""
+        """Close the ready pipe of a process that is stopped before it has reported."""
         if self._ready is not None:
             self._ready.close()
             self._ready = None

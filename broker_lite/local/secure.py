@@ -1,5 +1,4 @@
-"""The files that secure a local cluster (``logbus up --secure``). The folder
-``<directory>/security`` has mode 0700, and its files have mode 0600:
+"""The files that secure a local cluster (``logbus up --secure``), in its folder ``security``.
 
 - ``clients-ca.pem``, ``.key``: the CA that signs the certificates which brokers show to clients;
 - ``brokers-ca.pem``, ``.key``: the CA of the certificates for connections between brokers;
@@ -9,9 +8,8 @@
 - ``admin.properties``: the same login in Kafka's names, for ``--command-config`` of Kafka's tools;
 - ``complete``: exists once ZooKeeper is restricted to the brokers and has user admin.
 
-A cluster with this folder is secured. Certificates are valid for 90 days and renewed after 30.
-Importing this module loads ``cryptography``.
-"""
+The folder has mode 0700, its files 0600. A cluster with this folder is secured. Certificates are
+valid for 90 days and renewed after 30. Importing this module loads ``cryptography``."""
 
 from __future__ import annotations
 
@@ -63,8 +61,7 @@ class ClusterSecurity:
         """Create the files that are missing, and renew old certificates.
 
         ``hosts`` are the host names of brokers that clients use, in addition to loopback and this
-        machine's name.
-        """
+        machine's name."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder.parent.chmod(0o700)
         if not self.secret.exists():
@@ -80,8 +77,8 @@ class ClusterSecurity:
             self.write_client_configs("", secrets.token_urlsafe(PASSWORD_BYTES))
 
     def close_zookeeper(self, address: str, *, closes_root: bool) -> None:
-        """Restrict the cluster's znodes to its brokers, and store user admin in ZooKeeper. Do
-        nothing if this was done before. With ``closes_root``, restrict the root znode, too."""
+        """Restrict the cluster's znodes to its brokers, and store user admin in ZooKeeper, unless
+        this was done before. With ``closes_root``, restrict the root znode, too."""
         if self.is_complete:
             return
         password = self._admin()["sasl.password"]
@@ -98,7 +95,7 @@ class ClusterSecurity:
         self, number: int, endpoint: Endpoint, given: Mapping[str, str]
     ) -> dict[str, str]:
         """Return the security settings of broker ``number``, which listens for clients on
-        ``endpoint``. Settings in ``given``, the user's own, are omitted."""
+        ``endpoint``. The user's own settings, ``given``, are left out."""
         host, port = endpoint
         bracketed = f"[{host}]" if ":" in host else host
         settings = {
@@ -128,8 +125,8 @@ class ClusterSecurity:
 
     def write_client_configs(self, servers: str, password: str = "") -> None:
         """Write admin.conf and admin.properties, with which clients log in as user admin at the
-        brokers ``servers``. Do nothing if the files already have these addresses. An empty
-        ``password`` keeps the password of the present files."""
+        brokers ``servers``, unless the files already have these addresses. An empty ``password``
+        keeps the present one."""
         known = self._admin() if self.client_config.exists() else {}
         password = password or known["sasl.password"]
         ca = str(self.folder / "clients-ca.pem")

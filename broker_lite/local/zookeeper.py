@@ -1,14 +1,13 @@
 """Run a ZooKeeper server for a cluster on one machine, from the jars that PySpark contains.
 
-The server is one JVM with a short class path and a heap that starts small. The server answers
-clients in under a second and takes 60 to 85 MB of memory, more after large writes. The first JVM to
-stop writes an archive of its classes into the user's cache folder, which speeds up later starts
+The server is one JVM with a short class path and a heap that starts small. It answers clients in
+under a second and takes 60 to 85 MB of memory, more after large writes. The first JVM to stop
+writes an archive of its classes into the user's cache folder, which speeds up later starts
 (``class_archive``). The server listens on 127.0.0.1 and syncs its log before it answers.
 
 ``start`` asks the server with ZooKeeper's four-letter words ``srvr`` and ``conf``, until the answer
 names this server's data directory. Otherwise another ZooKeeper on the same port could be mistaken
-for this server. One thread at a time may use this module.
-"""
+for this server. One thread at a time may use this module."""
 
 from __future__ import annotations
 
@@ -67,7 +66,7 @@ _JVM_FLAGS = (
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _POLL_SECONDS = 0.02
 _ANSWER_SECONDS = 0.5
-"""Timeout of a four-letter word in seconds. A starting ZooKeeper may never answer such a word."""
+"""Timeout in seconds of a four-letter word, which a starting ZooKeeper may never answer."""
 
 
 def find_java() -> str:
@@ -85,10 +84,8 @@ def find_java() -> str:
 
 
 def find_jars(folder: str | Path | None = None) -> Path:
-    """Return the folder of ZooKeeper's jars: ``folder``, else PySpark's, else SPARK_HOME's.
-
-    Raises MissingDependencyError if no folder has all jars.
-    """
+    """Return the folder of ZooKeeper's jars: ``folder``, or without it PySpark's, else
+    SPARK_HOME's. Raises MissingDependencyError if no folder has all jars."""
     tried: list[Path] = []
     if folder is not None:
         tried.append(Path(folder))
@@ -130,9 +127,8 @@ class EmbeddedZooKeeper:
     """A standalone ZooKeeper server with its data in ``directory``.
 
     With ``port`` 0 the server picks a free port, which later starts reuse. ``jars`` is the folder
-    of ZooKeeper's jars if PySpark is not installed. ``guard`` is the guard process of the JVM. With
-    None, the server starts a guard of its own.
-    """
+    of ZooKeeper's jars if PySpark is not installed. ``guard`` is the guard process of the JVM; with
+    None, the server starts its own."""
 
     def __init__(
         self,
@@ -177,9 +173,8 @@ class EmbeddedZooKeeper:
 
         With ``wait=False`` return at once. The server then needs a fixed port, and the caller calls
         ``has_started`` until it returns True. ``start`` calls ``meanwhile`` once while the JVM
-        starts. Raises MissingDependencyError, PortInUseError, and CoordinationUnavailableError that
-        names the log if the JVM ends or does not serve within 20 s.
-        """
+        starts. Raises MissingDependencyError, PortInUseError, and CoordinationUnavailableError,
+        which names the log, if the JVM ends or does not serve within 20 s."""
         if self.is_running:
             return self.address
         java, jars = find_java(), find_jars(self._jars)
@@ -299,8 +294,7 @@ class EmbeddedZooKeeper:
         """Return True if this server answers, None if nothing answers yet, and False if the JVM has
         ended or another server answers on the port.
 
-        After the timeout, kills the JVM and raises CoordinationUnavailableError.
-        """
+        After the timeout, kills the JVM and raises CoordinationUnavailableError."""
         assert self._process is not None
         if self._process.poll() is not None:
             return False

@@ -1,17 +1,16 @@
 """Cluster metadata in ZooKeeper, and the metadata snapshot from which brokers serve requests.
 
 Read the modules in this order:
+
 - ``znodes``: every path and its JSON; ``store``: the interface to ZooKeeper; ``zookeeper``: its
   implementation with kazoo
-- ``cache``: the snapshot; ``loader``: reads the snapshot; ``notices``: sequential znodes that tell
-  all brokers which metadata changed
+- ``cache``: the snapshot; ``loader``: reads the snapshot; ``notices``: which metadata changed
 - ``registration``: a broker's registration; ``producer_ids``: blocks of producer ids
 - ``credentials``, ``acls``, ``quotas``: users, access control lists and quotas;
   ``security_znodes``: their writes
-- ``group_claims``: claims, each a broker's exclusive right to write a group's offsets;
-  ``group_kind``, ``group_offsets``, ``group_writer``, ``native_members``: the other state of groups
+- ``group_claims``: a broker's exclusive right to write a group's offsets; ``group_kind``,
+  ``group_offsets``, ``group_writer``, ``native_members``: the other state of groups
 
 The server, native groups (consumer groups that coordinate through ZooKeeper) and the client's
 discovery of brokers use this package. All code runs on the event loop's thread, unless a module
-names another thread.
-"""
+names another thread."""

@@ -31,16 +31,16 @@ from broker_lite.security.acls import (
 ACLS = "/acls"
 ENTRIES_MAX = 1000
 """Maximum number of ACL entries of one resource pattern, so that its znode stays below ZooKeeper's
-limit of 1 MB.
-"""
+limit of 1 MB."""
 ACLS_MAX = 100_000
 PATH_LENGTH_MAX = 3000
 """Maximum length of a resource name in a znode's path, in characters after percent-encoding."""
 
 UNREADABLE = frozenset({Entry(ANYONE, WILDCARD, acls.Operation.ALL, Permission.DENY)})
-"""The entries that stand in for a znode that cannot be decoded: they deny everything to everyone.
-The znode may contain denials, so only super users may use the resources of its pattern.
-"""
+"""The entries in place of those of a znode that cannot be decoded: they deny everything to
+everyone.
+
+The znode may contain denials, so only super users may use the resources of its pattern."""
 
 Acls = Mapping[Pattern, frozenset[Entry]]
 
@@ -105,8 +105,7 @@ _KIND = ZnodeKind(path_pattern, decode_entries, UNREADABLE, _cure)
 
 async def load_acls(store: MetadataStore, unreadable: Unreadable) -> Acls:
     """Read all ACL entries from ZooKeeper, by resource pattern. Add the znodes that cannot be
-    decoded to ``unreadable``.
-    """
+    decoded to ``unreadable``."""
     if await store.children(ACLS) is None:
         return {}
     folders = [

@@ -22,10 +22,8 @@ from broker_lite.security.quotas import Entity, Values
 from broker_lite.security.scram import UserCredentials
 
 TRANSACTION_FEATURE = "transaction.version"
-"""Name of Kafka's feature for transactions. Brokers write no transaction records while the
-cluster's level of this feature is below TRANSACTION_LEVEL, because older brokers could not read
-them.
-"""
+"""Name of Kafka's feature for transactions. Below level TRANSACTION_LEVEL, brokers write no
+transaction records, because older brokers of the cluster could not read them."""
 TRANSACTION_LEVEL = 2
 
 
@@ -34,8 +32,7 @@ class MetadataSnapshot:
     """All brokers, topics, features and security settings of the cluster at one time.
 
     ``version`` increases with each snapshot of this process. The versions of different brokers are
-    unrelated.
-    """
+    unrelated."""
 
     cluster_id: str = ""
     brokers: Mapping[int, BrokerView] = field(default_factory=dict)
@@ -70,11 +67,9 @@ class MetadataSnapshot:
         return self.broker_configs.get(broker_id, {})
 
     def leader(self, topic: str, topic_id: str, partition: int) -> tuple[int, int]:
-        """Return the leader's broker id and the leader epoch of a partition; (-1, -1) for an
-        unknown partition.
+        """Return the leader's broker id and the leader epoch of a partition; (-1, -1) if unknown.
 
-        Finds the topic by the name ``topic``, or by ``topic_id`` if no topic has that name.
-        """
+        Finds the topic by the name ``topic``, or by ``topic_id`` if no topic has that name."""
         view = self.topics.get(topic) or self.topics_by_id.get(topic_id)
         if view is None or not 0 <= partition < len(view.partitions):
             return NO_BROKER, NO_EPOCH

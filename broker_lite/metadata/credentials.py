@@ -22,12 +22,10 @@ from broker_lite.security.scram import KeyPair, ScramCredential, UserCredentials
 CREDENTIALS = "/credentials"
 USERS = f"{CREDENTIALS}/users"
 SALT_KEY = f"{CREDENTIALS}/salt_key"
-"""Path of a random key that all brokers share. From it they derive the salt for the login of an
+"""Path of a random key that all brokers share, from which they derive the salt for the login of an
 unknown user.
 
-The salt for a name is thus the same on every broker. If two brokers sent different salts for a
-name, a client would learn that no such user exists.
-"""
+If two brokers sent different salts for a name, a client would learn that no such user exists."""
 SALT_KEY_BYTES = 32
 USERS_MAX = 10_000
 NAME_LENGTH_MAX = 255
@@ -37,8 +35,7 @@ Users = Mapping[str, UserCredentials]
 
 def user_path(name: str) -> str:
     """Return the path of a user's znode. Raises InvalidRequestError for a name that is not
-    allowed.
-    """
+    allowed."""
     if not name or len(name) > NAME_LENGTH_MAX or not name.isprintable():
         raise InvalidRequestError(
             f"user name {name[:40]!r} is empty, longer than {NAME_LENGTH_MAX} characters, or has "
@@ -92,8 +89,7 @@ _KIND = ZnodeKind[str, UserCredentials](
 
 async def load_users(store: MetadataStore, unreadable: Unreadable) -> Users:
     """Return the credentials of all users, by name. Add the znodes that cannot be decoded to
-    ``unreadable``.
-    """
+    ``unreadable``."""
     names = await store.children(USERS) or []
     return await refresh_users(store, {}, [f"{USERS}/{name}" for name in names], unreadable)
 
@@ -126,8 +122,7 @@ async def change_user(
 
 async def load_salt_key(store: MetadataStore, random_bytes: Callable[[int], bytes]) -> bytes:
     """Return the key from which brokers derive the salts of unknown users. In a new cluster, create
-    it first.
-    """
+    it first."""
     await store.write([Create(CREDENTIALS)])
     await store.write([Create(SALT_KEY, random_bytes(SALT_KEY_BYTES))])
     znode = await store.get(SALT_KEY)

@@ -26,8 +26,7 @@ class GroupClaim:
     """This broker's exclusive right to write the offsets of one group.
 
     ``value`` and ``version`` are those of the group's coordinator znode after this broker's last
-    write. ``held`` becomes False once a write finds that another broker has claimed the group.
-    """
+    write. ``held`` becomes False once a write finds that another broker has claimed the group."""
 
     group: str
     kind: str
@@ -37,8 +36,8 @@ class GroupClaim:
 
     @property
     def mark(self) -> str:
-        """The path of a child znode of the coordinator znode, which only this claim has created.
-        The child znode is gone once another broker has become coordinator."""
+        """The path of the znode that this claim created below the coordinator znode. The next
+        coordinator's claim deletes it."""
         return znodes.claim_path(self.group, self.value.claim)
 
     @property
@@ -48,9 +47,8 @@ class GroupClaim:
         return Check(znodes.coordinator_path(self.group), self.version), Check(self.mark, -1)
 
     def is_seen_in(self, znode: Znode | None) -> bool:
-        """Return whether the group's coordinator znode, as read, still names this claim, so that
-        this broker is still the group's coordinator. A newer generation of the same claim counts.
-        """
+        """Return whether the group's coordinator znode, as read, still names this claim. A newer
+        generation of the same claim counts."""
         path = znodes.coordinator_path(self.group)
         if znode is None:
             return False
@@ -67,12 +65,11 @@ async def make_claim(
     now_ms: Callable[[], int],
 ) -> GroupClaim:
     """Make this broker the only one that may write the group's offsets, and fence the former
-    coordinator. If the group does not exist, create it with the kind "kafka".
+    coordinator. A group that does not exist is created with the kind "kafka".
 
     ``name`` must be unique among all claims ever made. The new coordinator does not know the
     group's members, so the group counts as empty from now on. Raises InvalidGroupIdError,
-    CoordinationUnavailableError, WriteConflictError.
-    """
+    CoordinationUnavailableError, WriteConflictError."""
     path, mine = znodes.group_path(group), znodes.coordinator_path(group)
     for _ in range(ATTEMPTS_MAX):
         znode, present = await store.get(path), await store.get(mine)

@@ -24,8 +24,7 @@ def is_open(group: str, kind: str, coordinator: Znode | None) -> bool:
     """Return whether a group has never had members, so that members of either kind may join.
 
     ``coordinator`` is the group's coordinator znode. Raises UnsupportedVersionError if a later
-    version of logbus has written it.
-    """
+    version of logbus has written it."""
     return kind == znodes.KIND_KAFKA and not _read(group, coordinator).generation
 
 
@@ -35,11 +34,10 @@ def made_native(
     """Return the operations of one ZooKeeper write that converts an open group to a native group.
     Offsets do not change.
 
-    ``znode`` is the group's znode, and ``coordinator`` its coordinator znode, both as read before
-    the call to ``is_open``. ``has_pending`` tells whether the znode exists below which offsets of
+    ``znode`` is the group's znode, and ``coordinator`` its coordinator znode, both read before
+    ``is_open`` was called. ``has_pending`` tells whether the znode exists below which offsets of
     open transactions are stored. ZooKeeper refuses the write if these znodes have changed, or if
-    the group has such offsets.
-    """
+    the group has such offsets."""
     path, mine = znodes.group_path(group), znodes.coordinator_path(group)
     before = _read(group, coordinator)
     # ``None`` means that the time at which the group became empty is unknown. Brokers poll the

@@ -50,8 +50,8 @@ from broker_lite.model import (
 )
 
 KNOWN_MAX = 10_000
-"""Maximum number of groups whose claims (rights to write offsets) a broker keeps in memory. Above
-it, the broker evicts the least recently used claim."""
+"""Maximum number of groups whose claims (rights to write offsets) a broker keeps in memory. The
+least recently used claim is evicted."""
 ATTEMPTS_MAX = 20
 DELETES_PER_WRITE_MAX = 1000
 COMMIT_WAIT_S = 5.0
@@ -64,17 +64,15 @@ class GroupAge(NamedTuple):
     ``empty_since_ms`` is the time at which the last member left, or None if the group has members
     or the time is unknown. ``newest_commit_ms`` is the time of the newest commit, or None if the
     group has no offsets. Brokers only poll the members of a native group and may miss short-lived
-    ones. In such a group, a member that registers or takes a partition therefore counts as a
-    commit.
-    """
+    ones. There, a member that registers or takes a partition counts as a commit."""
 
     empty_since_ms: int | None
     newest_commit_ms: int | None
 
 
 class _OffsetRow(NamedTuple):
-    """An offset znode. ``touched_ms`` is the time of its last commit. In a native group it may also
-    be the time at which a member last took ownership of the partition."""
+    """An offset znode. ``touched_ms`` is the time of its last commit or, in a native group, the
+    time at which a member last took ownership of the partition."""
 
     key: TopicPartition
     path: str
@@ -128,12 +126,11 @@ class GroupOffsets:
         self._reading: dict[str, asyncio.Task[znodes.Assignment | None]] = {}
 
     async def claim(self, group: str) -> GroupClaim:
-        """Return this broker's claim of the group: the exclusive right to write its offsets. If the
-        broker does not hold it, claim the group.
+        """Return this broker's claim of the group, its exclusive right to write the group's
+        offsets. If the broker does not hold it, claim the group.
 
         Raises the errors of ``make_claim``, and CoordinationUnavailableError while the broker is
-        not registered.
-        """
+        not registered."""
         claim, (broker_id, broker_epoch) = self._claims.get(group), self._identity()
         if broker_epoch == NO_EPOCH:
             raise CoordinationUnavailableError(
@@ -170,8 +167,8 @@ class GroupOffsets:
         return claim
 
     def _used(self, claim: GroupClaim) -> None:
-        """Mark a group's claim as the most recently used. If the cache of claims is too large,
-        evict the least recently used one."""
+        """Mark a group's claim as the most recently used. Evict the least recently used one if
+        there are more than KNOWN_MAX."""
         self._claims.pop(claim.group, None)
         self._claims[claim.group] = claim
         if len(self._claims) > KNOWN_MAX:
@@ -179,15 +176,14 @@ class GroupOffsets:
 
     def release(self, claim: GroupClaim) -> None:
         """Give up the right to write a group's offsets. Writes of this broker that are not
-        confirmed yet then fail.
-        """
+        confirmed yet then fail."""
         claim.held = False
         if self._claims.get(claim.group) is claim:
             del self._claims[claim.group]
 
     def release_others(self, is_ours: Callable[[str], bool]) -> None:
         """Give up the right to write the offsets of all groups for which ``is_ours`` returns False,
-        because another broker coordinates these groups now."""
+        because another broker coordinates them now."""
         for group, claim in list(self._claims.items()):
             if not is_ours(group):
                 self.release(claim)
@@ -206,8 +202,7 @@ class GroupOffsets:
 
         ``members`` (a count) and their longest session timeout are stored for the group's next
         coordinator. Raises NotCoordinatorError if another broker has become the group's
-        coordinator.
-        """
+        coordinator."""
         value = claim.value._replace(
             generation=generation,
             empty_since_ms=self._now_ms() if is_empty else None,
@@ -218,8 +213,7 @@ class GroupOffsets:
 
     def unwritten(self, claim: GroupClaim) -> asyncio.Future[None] | None:
         """Return a future that ends when the queued writes of the group are confirmed or have
-        failed; None if nothing is queued.
-        """
+        failed; None if nothing is queued."""
         return self._writer.unwritten(claim)
 
     async def commit(
@@ -233,8 +227,7 @@ class GroupOffsets:
         A missing topic id or commit time is filled in. Without ``claim``, this broker claims the
         group, again if another broker claims it meanwhile. Raises InvalidGroupIdError,
         CoordinationUnavailableError, and NotCoordinatorError if another broker has replaced
-        ``claim``.
-        """
+        ``claim``."""
         znodes.group_path(group)
         self._check_connected()
         accepted, results = self._accepted(offsets)
@@ -253,8 +246,8 @@ class GroupOffsets:
     def _accepted(
         self, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> tuple[dict[TopicPartition, CommittedOffset], dict[TopicPartition, LogbusError | None]]:
-        """Divide the offsets of a commit. Return the offsets of existing partitions, with topic id
-        and commit time filled in, and an error or None for each partition."""
+        """Return the offsets of a commit whose partitions exist, with topic id and commit time
+        filled in, and an error or None for each partition of the commit."""
         results: dict[TopicPartition, LogbusError | None] = {}
         accepted = {}
         for key, offset in offsets.items():
@@ -297,8 +290,7 @@ class GroupOffsets:
         The write is queued before the first ``await``, so that the caller's checks still hold then.
         Raises CoordinationUnavailableError, NotCoordinatorError if another broker has become the
         group's coordinator, and TransactionAbortableError if open transactions have stored offsets
-        in PARTS_MAX znodes of the group already (``pending_offsets``).
-        """
+        in PARTS_MAX znodes of the group already (``pending_offsets``)."""
         self._check_connected()
         accepted, results = self._accepted(value.offsets)
         loop = asyncio.get_running_loop()
@@ -318,8 +310,7 @@ class GroupOffsets:
 
         A repeated call has no effect. If a partition has been committed since an offset was stored,
         the newer commit stays. An offset of a deleted topic is not applied to a recreated topic of
-        the same name. Raises the errors of ``claim`` and ``commit``.
-        """
+        the same name. Raises the errors of ``claim`` and ``commit``."""
         if await self.kind(group) is None:
             # The ZooKeeper server of this broker may lag behind the server through which another
             # broker has just created the group. Let it catch up, and look again.
@@ -400,10 +391,7 @@ class GroupOffsets:
         with_former: bool = False,
     ) -> FetchedOffsets:
         """Return the committed offsets of stable partitions, as ``fetch`` does, and the set of
-        unstable partitions (KIP-447).
-
-        A partition is unstable if an open transaction has a pending offset for it.
-        """
+        unstable partitions: those for which an open transaction has a pending offset (KIP-447)."""
         # Read the pending offsets before the committed ones. If a transaction commits between the
         # two reads, its partitions count as unstable. In the other order, the method could return
         # an offset from before that commit as stable.
@@ -431,10 +419,9 @@ class GroupOffsets:
         selects all partitions.
 
         With ``with_former``, the offset of a deleted topic of the same name is returned as offset
-        -1 with the deleted topic's id. Topic ids are read from ZooKeeper, because the metadata
-        snapshot may be stale: an offset would then be missing, and the consumer would start at an
-        end of the log.
-        """
+        -1 with the deleted topic's id. Topic ids are read from ZooKeeper, because with a stale
+        metadata snapshot an offset could be missing, and the consumer would start at an end of the
+        log."""
         await self._store.sync(znodes.group_path(group))
         if partitions is None:
             keys = await self._committed(group)
@@ -468,12 +455,11 @@ class GroupOffsets:
         return {name: row for name, row in zip(names, rows) if row is not None}
 
     async def _assignment(self, topic: str) -> znodes.Assignment | None:
-        """Read the replica assignment of a topic from ZooKeeper. Return None if the topic does not
+        """Return the replica assignment of a topic from ZooKeeper; None if the topic does not
         exist.
 
-        Calls in the same turn (iteration) of the event loop share one read, because a request can
-        name many groups of the same few topics.
-        """
+        Calls in the same iteration of the event loop share one read, because a request can name
+        many groups of the same few topics."""
         reading = self._reading.get(topic)
         if reading is None:
             reading = asyncio.ensure_future(self._assignment_next_turn(topic))
@@ -506,8 +492,8 @@ class GroupOffsets:
         return {name: kind for name, kind in zip(names, kinds) if kind is not None}
 
     async def members_left(self, group: str) -> int:
-        """Return the number of members in the last generation of a Kafka group. That generation may
-        have begun at another broker."""
+        """Return the number of members in the last generation of a Kafka group, which may have
+        begun at another broker."""
         claim = self._claims.get(group)
         if claim is not None and claim.held:
             return claim.value.members
@@ -517,8 +503,7 @@ class GroupOffsets:
 
     async def is_open(self, group: str, kind: str) -> bool:
         """Return whether the group has never had members, so that it can still become a native
-        group.
-        """
+        group."""
         claim = self._claims.get(group)
         if claim is not None and claim.held:
             return kind == znodes.KIND_KAFKA and not claim.value.generation
@@ -530,22 +515,19 @@ class GroupOffsets:
 
     async def native_members(self, group: str) -> list[str]:
         """Return the names of the members of a native group, which register in ZooKeeper and not at
-        a broker.
-        """
+        a broker."""
         return await self._store.children(znodes.consumers_path(group)) or []
 
     async def describe_native(self, group: str) -> list[NativeMember]:
-        """Return the live members of a native group, with the partitions that they own. Such a
-        group coordinates through ZooKeeper.
-        """
+        """Return the live members of a native group, which coordinates through ZooKeeper, with the
+        partitions that they own."""
         return await read_members(self._store, group)
 
     async def is_held(self, claim: GroupClaim) -> bool:
         """Return whether, according to ZooKeeper, this broker still is the group's coordinator by
         this claim.
 
-        Also sets a watch: the next change of the coordinator znode raises one DataChanged event.
-        """
+        Also sets a watch: the next change of the coordinator znode raises one DataChanged event."""
         path = znodes.coordinator_path(claim.group)
         znode = await self._store.get(path, watch=True)
         # Compare the claim's unique name, not the znode's version: the version starts at 0 again if
@@ -556,7 +538,7 @@ class GroupOffsets:
 
     async def age(self, group: str) -> GroupAge:
         """Return since when the group has had no members, and since when no commits. The retention
-        of offsets decides by both times whether to delete the group's offsets."""
+        of offsets depends on both times."""
         path = znodes.coordinator_path(group)
         znode = await self._store.get(path)
         empty_ms = None
@@ -584,8 +566,7 @@ class GroupOffsets:
         return rows
 
     async def _present(self, paths: Iterable[str]) -> dict[str, Znode]:
-        """Read the znodes at ``paths`` in parallel. Return the znodes that exist, by path, in the
-        order of ``paths``."""
+        """Return the znodes that exist at ``paths``, by path, in the order of ``paths``."""
         names = list(paths)
         rows = await gather([self._store.get(path) for path in names])
         return {path: znode for path, znode in zip(names, rows) if znode is not None}
@@ -594,8 +575,7 @@ class GroupOffsets:
         """Delete a group with its offsets.
 
         Raises GroupIdNotFoundError, WriteConflictError, and NonEmptyGroupError if the group has
-        members or offsets of open transactions.
-        """
+        members or offsets of open transactions."""
         await self._check_exists(group)
         for _ in range(ATTEMPTS_MAX):
             await self._check_without_natives(group)
@@ -615,8 +595,7 @@ class GroupOffsets:
         """Delete the group's offsets of these partitions.
 
         Raises GroupIdNotFoundError, WriteConflictError, and NonEmptyGroupError if the group has
-        native members.
-        """
+        native members."""
         await self._check_exists(group)
         paths = [znodes.offset_path(group, *key) for key in partitions]
         for _ in range(ATTEMPTS_MAX):
@@ -646,8 +625,7 @@ class GroupOffsets:
         """Delete the group if ``is_over`` returns True for its age. Return whether it was deleted.
 
         A group with native members or offsets of open transactions is never deleted. A commit or
-        join meanwhile claims the group, so that ZooKeeper refuses the deletion.
-        """
+        join meanwhile claims the group, so that ZooKeeper refuses the deletion."""
         if await self.native_members(group) or not is_over(await self.age(group)):
             return False
         if await self.has_pending(group):
@@ -664,10 +642,8 @@ class GroupOffsets:
         """Delete a group's offsets of deleted topics that were committed before ``before_ms``.
         Return their number.
 
-        While such an offset exists, a member that joins after the topic was created anew can tell
-        that its group read the former topic. Raises NotCoordinatorError,
-        CoordinationUnavailableError.
-        """
+        Such an offset tells a member that joins after the topic was created anew that its group
+        read the former topic. Raises NotCoordinatorError, CoordinationUnavailableError."""
         await self._store.sync(znodes.group_path(group))
         old = [row for row in await self._rows(group) if row.touched_ms < before_ms]
         # Read the topics after the offsets. If they were read first, a topic could be deleted and
@@ -700,18 +676,14 @@ class GroupOffsets:
 
     async def note_members(self, group: str, *, is_empty: bool) -> None:
         """Record in ZooKeeper when a native group (without a coordinator) became empty, or that it
-        has members again. Do nothing if neither has changed.
-        """
+        has members again. Do nothing if neither has changed."""
         claim = await self.claim(group)
         if (claim.value.empty_since_ms is not None) is not is_empty:
             await self.begin_generation(claim, claim.value.generation, is_empty=is_empty)
 
     async def _delete_group(self, claim: GroupClaim) -> Refused | None:
         """Delete all znodes of a group. Return None, or the refused operation if the group was used
-        meanwhile.
-
-        The znodes that every write of a coordinator checks are deleted last.
-        """
+        meanwhile. The znodes that every write of a coordinator checks are deleted last."""
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
         # Release the claim. A join or commit must then make a new claim, and ZooKeeper refuses this
         # deletion. Under the old claim, a new generation could begin while this method lists the

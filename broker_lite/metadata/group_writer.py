@@ -1,8 +1,8 @@
 """The queue of a broker's ZooKeeper writes for its consumer groups. At most one write is in flight.
 
 Commits of all groups share writes: the commits that arrive during a write, or within
-``interval_ms`` after its start, go into the next one. If these commits exceed WRITE_BYTES_MAX, they
-are split into several writes. Of several commits for a partition, the last one counts.
+``interval_ms`` after its start, go into the next one, or into several if they exceed
+WRITE_BYTES_MAX. Of several commits for a partition, the last one counts.
 
 A new generation of a Kafka group does not wait for the interval, and its write includes the earlier
 commits. Pending offsets of open transactions do not wait for the interval either
@@ -10,8 +10,7 @@ commits. Pending offsets of open transactions do not wait for the interval eithe
 
 The operations for each group include checks of the broker's claim, the exclusive right of the
 group's coordinator (``group_claims``). If another broker has claimed a group, only the commits of
-this group fail.
-"""
+this group fail."""
 
 from __future__ import annotations
 
@@ -53,12 +52,11 @@ from broker_lite.model import CommittedOffset, TopicPartition
 logger = logging.getLogger("logbus.groups")
 
 KNOWN_MAX = 10_000
-"""Maximum number of entries in the cache of existing offset znodes. The cache has one entry for
-each pair of a group and a topic."""
+"""Maximum number of entries, one for each pair of a group and a topic, in the cache of existing
+offset znodes."""
 ATTEMPTS_MAX = 20
 """Maximum number of attempts of one write. An attempt fails if other writers have created or
-deleted the same znodes.
-"""
+deleted the same znodes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,8 +65,7 @@ class GroupWrites:
 
     ``offsets`` are commits, and ``parts`` are changes of pending offsets of transactions.
     ``generation`` is the new value of the coordinator znode if a new generation is queued, else
-    None. ``done`` completes when ZooKeeper has confirmed all these writes.
-    """
+    None. ``done`` completes when ZooKeeper has confirmed all these writes."""
 
     claim: GroupClaim
     done: asyncio.Future[None]
@@ -89,10 +86,9 @@ class GroupWrites:
 class WriteShare:
     """The operations of one group that go into one ZooKeeper write.
 
-    ``writing`` are the group's queued writes, from which this share is taken. ``is_last`` tells
+    ``writing`` are the group's queued writes, from which this share is taken; ``is_last`` tells
     that no later write takes from them. ``planned`` has the operations on ``parts`` (pending
-    offsets) in the current attempt.
-    """
+    offsets) in the current attempt."""
 
     writing: GroupWrites
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
@@ -113,9 +109,8 @@ class WriteShare:
 
     @property
     def ended(self) -> set[str]:
-        """The paths of the pending offsets that the write deletes, and the paths of the offset
-        znodes that it may set from them.
-        """
+        """The paths of the pending offsets that the write deletes, and of the offset znodes that it
+        may set from them."""
         group, paths = self.writing.claim.group, set()
         for part in self.parts:
             if isinstance(part, EndPart):
@@ -126,10 +121,7 @@ class WriteShare:
 
 class GroupWriter:
     """Writes the commits and generations of all groups of a broker to ZooKeeper, several groups in
-    one write.
-
-    ``wait_connected`` returns when the connection to ZooKeeper is restored.
-    """
+    one write. ``wait_connected`` returns when the connection to ZooKeeper is restored."""
 
     def __init__(
         self,
@@ -172,15 +164,13 @@ class GroupWriter:
         waiting for the interval. Several calls are written in their order.
 
         ``part.done`` completes when ZooKeeper has confirmed the write, as the future of ``commit``
-        does.
-        """
+        does."""
         self._writing(claim).parts.append(part)
         self._urgent.set()
 
     def unwritten(self, claim: GroupClaim) -> asyncio.Future[None] | None:
-        """Return a future that completes when ZooKeeper has confirmed the queued writes of the
-        group; None if nothing is queued.
-        """
+        """Return a future that completes when ZooKeeper has confirmed the group's queued writes;
+        None if nothing is queued."""
         writing = self._waiting.get(claim) or self._under_way.get(claim)
         return None if writing is None or writing.done.done() else writing.done
 
@@ -238,8 +228,8 @@ class GroupWriter:
             return
 
     async def _settle(self, shares: list[WriteShare]) -> None:
-        """Write the shares, each the operations of one group, in one ZooKeeper transaction. Then
-        complete or fail the future of each group."""
+        """Write the shares, each the operations of one group, in one ZooKeeper write. Then complete
+        or fail the future of each group."""
         error: LogbusError
         try:
             await self._write(shares)
@@ -259,9 +249,8 @@ class GroupWriter:
             share.writing.fail(type(error)(f"group {group!r}: {error.message}"))
 
     async def _write(self, shares: list[WriteShare]) -> None:
-        """Write the shares, each the operations of one group, in one ZooKeeper transaction. If
-        another broker has become coordinator of a group, fail the share of that group and write the
-        others."""
+        """Write the shares, each the operations of one group, in one ZooKeeper write. Fail the
+        share of a group that another broker has claimed, and write the others."""
         attempts = 0
         while attempts < ATTEMPTS_MAX:
             shares = [share for share in shares if self._is_wanted(share)]
@@ -311,9 +300,9 @@ class GroupWriter:
         return not writing.done.done()
 
     async def _learn(self, shares: list[WriteShare]) -> dict[str, Znode | None]:
-        """Fill the cache for this write: read which offset znodes exist, and create missing
-        parents. Return the znodes of the pending offsets that the write ends, and the offset znodes
-        that it sets from them, by path."""
+        """Cache for this write which offset znodes exist, and create missing parents. Return the
+        znodes of the pending offsets that the write ends, and the offset znodes that it sets from
+        them, by path."""
         pairs = sorted((p, share.writing.claim.group) for share in shares for p in share.parents)
         for path, _ in pairs:
             if path in self._known:

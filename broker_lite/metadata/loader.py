@@ -1,10 +1,8 @@
-"""Read brokers, topics and change notices from ZooKeeper. A change notice tells which metadata
-changed (``notices``).
+"""Read brokers, topics and change notices (which tell which metadata changed) from ZooKeeper.
 
 ZooKeeper cannot read several znodes atomically. ``load_topic`` therefore reads a topic's znode
 before and after the znodes of its partitions. If the version of the topic's znode differs, it reads
-all of them again.
-"""
+all of them again."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ from broker_lite.model import (
 )
 
 READS_AT_ONCE_MAX = 100
-"""Maximum number of reads that ``gather`` has in flight, so that many reads do not block the event
-loop.
-"""
+"""Maximum reads that ``gather`` has in flight, so that many reads do not block the event loop."""
 TOPICS_AT_ONCE_MAX = 20
 REASON_LENGTH_MAX = 300
 """Maximum length in characters of the reason why a znode cannot be decoded."""
@@ -45,9 +41,8 @@ logger = logging.getLogger("logbus.metadata")
 
 
 class TopicsSnapshot(NamedTuple):
-    """All topics by name, and the sequence number of the last change notice (``notices``) whose
-    change they include.
-    """
+    """All topics by name, and the sequence number of the last change notice (``notices``) that they
+    include."""
 
     topics: Mapping[str, TopicView]
     sequence: int
@@ -73,8 +68,7 @@ class ZnodeKind(NamedTuple, Generic[K, T]):
 
     ``key_of`` returns the key (such as a user's name) for a path, and ``decode`` the value for a
     path and its data. For a malformed znode, ``bad`` is the value to use instead, and ``cure``
-    returns the operator's next step.
-    """
+    returns the operator's next step."""
 
     key_of: Callable[[str], K]
     decode: Callable[[str, bytes], T]
@@ -85,7 +79,7 @@ class ZnodeKind(NamedTuple, Generic[K, T]):
         """Return the decoded value of a znode.
 
         If the znode is malformed, log an error, add the znode to ``unreadable``, and return
-        ``bad``: one malformed znode must not keep the broker from reading the others."""
+        ``bad``, so that the broker can still read the other znodes."""
         try:
             return self.decode(path, data)
         except (LogbusError, ValueError, TypeError, LookupError, AttributeError) as error:
@@ -113,9 +107,7 @@ async def refreshed(
     """Return a copy of ``known`` in which the values of the znodes at ``paths`` are read again.
     Values of deleted znodes are left out.
 
-    ``unreadable`` is updated for these paths: afterwards it contains exactly those that cannot be
-    decoded.
-    """
+    Afterwards ``unreadable`` contains exactly those of these paths that cannot be decoded."""
     fresh = dict(known)
     changed = list(paths)
     for path, znode in zip(changed, await gather([store.get(path) for path in changed])):
@@ -136,8 +128,7 @@ async def refreshed(
 
 async def load_brokers(store: MetadataStore, *, watch: bool = False) -> dict[int, BrokerView]:
     """Return the live (registered) brokers, by id. With ``watch``, the next change of the set of
-    brokers raises an event.
-    """
+    brokers raises an event."""
     names = await store.children(znodes.BROKER_IDS, watch=watch) or []
     paths = [znodes.broker_path(int(name)) for name in names]
     brokers = {}
@@ -150,8 +141,7 @@ async def load_brokers(store: MetadataStore, *, watch: bool = False) -> dict[int
 
 async def load_disks(store: MetadataStore) -> dict[str, znodes.DiskZnode]:
     """Return the broker and start counter of every data directory that ever registered, by
-    directory id.
-    """
+    directory id."""
     names = await store.children(znodes.BROKER_DISKS) or []
     paths = [znodes.disk_path(name) for name in names]
     disks = {}
@@ -175,8 +165,7 @@ async def load_broker_configs(store: MetadataStore) -> dict[int, dict[str, str]]
 
 async def load_notices(store: MetadataStore, *, watch: bool = False) -> Notices:
     """Return the change notices, which name the znodes that changed. A caller must read them before
-    those znodes: a change after this read then causes another notice.
-    """
+    those znodes: a change after this read then causes another notice."""
     znode = await store.get(znodes.CHANGES, watch=watch)
     if znode is None:
         return Notices(-1, ())
@@ -191,10 +180,8 @@ async def load_topics(store: MetadataStore) -> dict[str, TopicView]:
 
 
 async def load_topic(store: MetadataStore, name: str) -> TopicView | None:
-    """Return a topic with all its partitions; None if it does not exist.
-
-    Raises WriteConflictError if the topic changes during every attempt to read it.
-    """
+    """Return a topic with all its partitions; None if it does not exist. Raises WriteConflictError
+    if the topic changes during every attempt to read it."""
     path, config_path = znodes.topic_path(name), znodes.topic_config_path(name)
     for _ in range(ATTEMPTS_MAX):
         znode = await store.get(path)
@@ -227,9 +214,8 @@ async def load_topic(store: MetadataStore, name: str) -> TopicView | None:
 
 
 async def reread_states(store: MetadataStore, changes: Sequence[StateChange]) -> list[StateChange]:
-    """Return the current states in ZooKeeper of the partitions in ``changes``. Leave out deleted
-    partitions.
-    """
+    """Return the current states in ZooKeeper of the partitions in ``changes``, without deleted
+    partitions."""
     paths = [znodes.state_path(change.topic, change.partition) for change in changes]
     znodes_read = await gather([store.get(path) for path in paths])
     return [
@@ -242,9 +228,8 @@ async def reread_states(store: MetadataStore, changes: Sequence[StateChange]) ->
 async def load_states(
     store: MetadataStore, topic: str, partitions: Iterable[int]
 ) -> dict[int, LeaderAndIsr]:
-    """Return the states of these partitions of a topic, by partition number. Leave out partitions
-    without a state in ZooKeeper.
-    """
+    """Return the states of these partitions of a topic, by partition number. Partitions without a
+    state in ZooKeeper are left out."""
     numbers = list(partitions)
     paths = [znodes.state_path(topic, partition) for partition in numbers]
     states = {}
@@ -261,11 +246,8 @@ async def refresh_topics(
     topics: Mapping[str, TopicView],
     changed: Mapping[str, Mapping[int, LeaderAndIsr | None] | None],
 ) -> dict[str, TopicView]:
-    """Return a copy of ``topics`` after the changes that change notices announced. ``changed`` is
-    ``Merged.topics`` of those notices.
-
-    Partition states that the notices do not contain are read from ZooKeeper.
-    """
+    """Return a copy of ``topics`` after the changes in ``changed``, which is ``Merged.topics`` of
+    change notices. Partition states that the notices do not contain are read from ZooKeeper."""
     fresh = dict(topics)
     reads = [_refresh(store, name, topics.get(name), states) for name, states in changed.items()]
     for name, topic in zip(changed, await gather(reads, TOPICS_AT_ONCE_MAX)):

@@ -1,8 +1,6 @@
 """Read the members of a native group, a consumer group that coordinates through ZooKeeper, for
-display.
-
-The znodes are read one by one, so the result may mix states of slightly different times.
-"""
+display. The znodes are read one by one, so the result may mix states of slightly different
+times."""
 
 from __future__ import annotations
 
@@ -17,9 +15,8 @@ from broker_lite.model import TopicPartition
 
 
 class NativeMember(NamedTuple):
-    """A registered member of a native group, with its subscription and the partitions that it owns.
-    Members of such a group coordinate through ZooKeeper.
-    """
+    """A registered member of a native group (which coordinates through ZooKeeper), with its
+    subscription and the partitions that it owns."""
 
     name: str
     subscription: NativeSubscription
@@ -27,8 +24,8 @@ class NativeMember(NamedTuple):
 
 
 async def read_members(store: MetadataStore, group: str) -> list[NativeMember]:
-    """Return the registered members of a native group, sorted by name. The result is empty for a
-    group that does not exist."""
+    """Return the registered members of a native group, sorted by name; empty for a group that does
+    not exist."""
     names = await store.children(znodes.consumers_path(group)) or []
     if not names:
         return []

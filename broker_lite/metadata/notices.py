@@ -19,15 +19,14 @@ from broker_lite.metadata.znodes import CHANGES, decode_value, encode_value
 from broker_lite.model import LeaderAndIsr, ReplicaId, StateChange
 
 KEPT_MAX = 64
-"""Maximum number of notices in /changes. A broker that missed a notice which has been dropped reads
-all metadata again.
-"""
+"""Maximum number of notices in /changes. A broker that missed a dropped notice reads all metadata
+again."""
 KEPT_BYTES_MAX = 64 << 10
 """Maximum bytes of /changes; only the newest notice alone may exceed it. Every write of the
 controller includes this znode, and ZooKeeper accepts writes of at most 1 MB."""
 STATES_KEPT_MAX = 8
-"""How many of the newest notices include partition states. Older notices have only the partitions'
-names, so that /changes stays small."""
+"""How many of the newest notices include partition states. Older notices only name the partitions,
+so that /changes stays small."""
 
 
 class NoticeStates(NamedTuple):
@@ -35,8 +34,7 @@ class NoticeStates(NamedTuple):
 
     ``replicas`` lists each replica once. ``rows`` has, for each topic, one row for each changed
     partition: version, leader, leader epoch, leader's broker epoch, controller epoch, then the ISR
-    as indexes into ``replicas``.
-    """
+    as indexes into ``replicas``."""
 
     replicas: Sequence[Sequence[Any]]
     rows: Mapping[str, Sequence[Sequence[int]]]
@@ -47,15 +45,13 @@ class NoticeContent(NamedTuple):
 
     ``topics`` has the numbers of the changed partitions of each topic, or None if the topic was
     created, deleted or changed in another way. If ``topics`` and ``security`` are empty, the
-    cluster itself changed: its features, a broker's settings, or a broker that is draining (about
-    to stop) or has a full disk.
-    """
+    cluster itself changed (``CLUSTER_CHANGED``)."""
 
     topics: Mapping[str, Sequence[int] | None]
     states: NoticeStates | None = None
     security: Sequence[str] = ()
     """Paths of changed users, access control lists and quotas. Older brokers take such a notice for
-    a change of the cluster's features or brokers and read these again, which does no harm."""
+    a change of the cluster itself and read its features and brokers again, which does no harm."""
 
 
 class Notice(NamedTuple):
@@ -72,7 +68,7 @@ class Notices(NamedTuple):
 
 class Announcement(NamedTuple):
     """A change notice that is about to be written: the ZooKeeper operation to include in the write,
-    and the content that /changes has after the write."""
+    and the content of /changes after it."""
 
     write: Set
     after: Notices
@@ -83,8 +79,7 @@ class Merged(NamedTuple):
 
     ``topics`` has the latest state of each changed partition, by topic and partition. A state of
     None must be read from ZooKeeper. None in place of a topic's states means that the whole topic
-    must be read. ``cluster`` tells whether the cluster itself changed (``CLUSTER_CHANGED``).
-    """
+    must be read. ``cluster`` tells whether the cluster itself changed (``CLUSTER_CHANGED``)."""
 
     topics: Mapping[str, Mapping[int, LeaderAndIsr | None] | None]
     cluster: bool
@@ -93,28 +88,25 @@ class Merged(NamedTuple):
 
 
 def topic_changed(name: str) -> NoticeContent:
-    """Return a change notice: a topic was created or deleted, or changed in more than its partition
-    states."""
+    """Return the change notice that a topic was created or deleted, or changed in more than its
+    partition states."""
     return NoticeContent({name: None})
 
 
 CLUSTER_CHANGED = NoticeContent({})
 """The notice that the cluster itself changed: its features, a broker's settings, or a broker that
-is draining (about to stop) or has a full disk.
-"""
+is draining (about to stop) or has a full disk."""
 
 
 def security_changed(path: str) -> NoticeContent:
-    """Return a change notice: the user, access control list or quotas in the znode ``path``
-    changed.
-    """
+    """Return the change notice that the user, access control list or quotas in the znode ``path``
+    changed."""
     return NoticeContent({}, None, (path,))
 
 
 def states_changed(states: Iterable[StateChange]) -> NoticeContent:
-    """Return a change notice with new partition states. Each state must carry the version that its
-    znode has after the write.
-    """
+    """Return the change notice with new partition states. Each state must carry the version that
+    its znode has after the write."""
     replicas: dict[ReplicaId, int] = {}
     topics: dict[str, list[int]] = {}
     rows: dict[str, list[list[int]]] = {}
@@ -135,8 +127,8 @@ def states_changed(states: Iterable[StateChange]) -> NoticeContent:
 
 
 def announce(before: Notices, content: NoticeContent) -> Announcement:
-    """Return the write that adds a notice to /changes, the znode that tells brokers what has
-    changed. The write drops the oldest notices above the limits of number and size."""
+    """Return the write that adds a change notice to the znode /changes, and drops the oldest
+    notices above the limits of number and size."""
     notice = Notice(before.sequence + 1, content)
     notices = (*before.notices, notice)[-KEPT_MAX:]
     notices = (*map(_names_alone, notices[:-STATES_KEPT_MAX]), *notices[-STATES_KEPT_MAX:])
@@ -152,8 +144,7 @@ def merge(notices: Notices, seen: int) -> Merged | None:
     caller has applied.
 
     Return None if one of them has been dropped already, or if ``seen`` is above the current
-    sequence number. The caller must then read all metadata again.
-    """
+    sequence number. The caller must then read all metadata again."""
     if notices.sequence < seen:
         return None
     topics: dict[str, dict[int, LeaderAndIsr | None] | None] = {}
@@ -203,8 +194,8 @@ def _names_alone(notice: Notice) -> Notice:
 
 
 def _fitting(notices: Sequence[Notice]) -> tuple[Notice, ...]:
-    """Return the newest notices that fit into KEPT_BYTES_MAX. If a notice fits only without its
-    partition states, the result has it without them."""
+    """Return the newest notices that fit into KEPT_BYTES_MAX, without their partition states if
+    they fit only so."""
     fitting: list[Notice] = []
     size = 0
     for notice in reversed(notices):

@@ -22,12 +22,11 @@ from broker_lite.metadata.znodes import PendingOffsets, PendingPart, Transaction
 from broker_lite.model import CommittedOffset, TopicPartition
 
 WRITE_BYTES_MAX = 512 << 10
-"""Maximum bytes of one ZooKeeper write of group offsets. ZooKeeper accepts 1 MB, which includes the
-paths.
-"""
+"""Maximum bytes of one ZooKeeper write of group offsets. ZooKeeper accepts 1 MB, including
+paths."""
 PARTS_MAX = 1000
-"""Maximum number of parts (znodes with offsets of an open transaction) in one group. The limit
-exists because every OffsetFetch of stable offsets reads all of them."""
+"""Maximum number of parts (znodes with offsets of an open transaction) in one group, because every
+OffsetFetch of stable offsets reads all of them."""
 
 Offsets = Mapping[TopicPartition, CommittedOffset]
 
@@ -35,6 +34,7 @@ Offsets = Mapping[TopicPartition, CommittedOffset]
 @dataclass(slots=True, eq=False)
 class _PartWrite:
     """A queued write that adds or ends one part, a znode with offsets of an open transaction.
+
     ``done`` completes when ZooKeeper has confirmed the write. ``cost`` is its size in bytes."""
 
     done: asyncio.Future[None]
@@ -53,9 +53,8 @@ class _PartWrite:
 
 @dataclass(slots=True, eq=False)
 class AddPart(_PartWrite):
-    """A queued write that stores offsets which an open transaction commits, in a znode of their own
-    (a part).
-    """
+    """A queued write that stores offsets of an open transaction in a znode of their own (a
+    part)."""
 
     transaction: TransactionKey
     value: PendingOffsets
@@ -72,8 +71,7 @@ class EndPart(_PartWrite):
 
     ``offsets`` are the offsets that the same write commits; none if the transaction aborts.
     ``created_zxid`` is the zxid (ZooKeeper transaction id) at which they were stored. If a
-    partition has been committed since then, its newer commit stays.
-    """
+    partition has been committed since then, its newer commit stays."""
 
     name: str
     created_zxid: int
@@ -84,8 +82,8 @@ PartWrite = AddPart | EndPart
 
 
 def group_cost(group: str) -> int:
-    """Return an upper bound of two sizes in bytes, which grow with the group's name: the checks in
-    one write that this broker still coordinates the group, and the path of one offset."""
+    """Return an upper bound, in bytes, both of the checks in a write that this broker still
+    coordinates the group and of the path of one offset. Both contain the group's name."""
     return 300 + 3 * len(group)
 
 
@@ -96,16 +94,14 @@ def row_cost(group: str, key: TopicPartition, offset: CommittedOffset) -> int:
 
 def part_cost(group: str, offsets: Offsets) -> int:
     """Return an upper bound of the bytes of a write that adds or ends a part (a znode with offsets
-    of an open transaction) with these offsets.
-    """
+    of an open transaction) with these offsets."""
     rows = sum(row_cost(group, key, offset) for key, offset in offsets.items())
     return 2 * group_cost(group) + rows
 
 
 def split(group: str, offsets: Offsets) -> Iterator[Offsets]:
     """Divide the offsets of a transaction into parts, each small enough that one write can commit
-    it.
-    """
+    it."""
     rows: dict[TopicPartition, CommittedOffset] = {}
     size = part_cost(group, rows)
     for key, offset in offsets.items():
@@ -123,8 +119,7 @@ class PartOperations:
 
     ``names`` are the names of the group's existing parts. ``znodes_by_path`` has the znodes of the
     parts to end and of the offsets that they set. ``committed`` are the partitions with an ordinary
-    commit in the same write. These commits came after the parts, so the commits take precedence.
-    """
+    commit in the same write, which takes precedence because it came after the parts."""
 
     def __init__(
         self,
@@ -144,12 +139,12 @@ class PartOperations:
         self._znodes = znodes_by_path
         self._committed = committed
         self._set: dict[str, tuple[int, int]] = {}
-        """For each offset that this write commits, by path: the version of its znode, and the zxid
-        (ZooKeeper transaction id) at which the transaction stored it."""
+        """The version of the znode of each offset that this write commits, and the zxid (ZooKeeper
+        transaction id) at which the transaction stored the offset, by path."""
 
     def add(self, write: AddPart, count: int) -> None:
-        """Add a part: store offsets of an open transaction. Fail the write if the group has too
-        many parts; ``count`` is the number of parts that the group has already."""
+        """Add a part: store offsets of an open transaction. Fail the write if the group, which has
+        ``count`` parts already, has too many."""
         if count + len(self.added) >= PARTS_MAX:
             write.fail(
                 TransactionAbortableError(
@@ -166,10 +161,9 @@ class PartOperations:
         self.operations.append(Create(znodes.part_path(self._group, str(part)), data))
 
     def end(self, write: EndPart) -> None:
-        """End a part: delete the stored offsets of a transaction, and commit ``write.offsets``,
-        which are empty if the transaction aborts. Do nothing if the part is gone, because the
-        transaction's end was sent twice.
-        """
+        """End a part: delete the stored offsets of a transaction, and commit ``write.offsets``
+        (empty if the transaction aborts). Do nothing if the part is gone, because the end was sent
+        twice."""
         path = znodes.part_path(self._group, write.name)
         if self._znodes.get(path) is None or write.name in self.ended:
             return

@@ -66,8 +66,8 @@ async def load_quotas(store: MetadataStore, unreadable: Unreadable) -> ClientQuo
 async def refresh_quotas(
     store: MetadataStore, known: ClientQuotas, paths: Iterable[str], unreadable: Unreadable
 ) -> ClientQuotas:
-    """Return a copy of ``known``, with the quotas of the changed znodes at ``paths`` read again. If
-    ``paths`` is empty, return ``known`` itself."""
+    """Return a copy of ``known``, with the quotas of the changed znodes at ``paths`` read again, or
+    ``known`` itself if there are none."""
     changed = list(paths)
     if not changed:
         return known

@@ -45,8 +45,7 @@ async def prepare(
     ``cluster_id`` is the id in the data directory, or "" for a new directory. A new cluster starts
     with the feature levels ``features``, because a client that is refused for a missing feature
     does not retry. Raises InconsistentClusterIdError if the data directory has a cluster id and
-    ZooKeeper has another, or none.
-    """
+    ZooKeeper has another, or none."""
     for path in znodes.PERSISTENT_PATHS:
         if await store.get(path) is None:
             await store.write([Create(path)])
@@ -85,8 +84,7 @@ async def write_cluster_change(
 
     ``operation`` returns the operation, or None if there is nothing to write. It is called again
     after each conflict with another writer. Raises WriteConflictError after ``ATTEMPTS_MAX``
-    conflicts.
-    """
+    conflicts."""
     for _ in range(ATTEMPTS_MAX):
         notices = await load_notices(store)
         next_operation = await operation()
@@ -106,8 +104,8 @@ async def write_broker_config(
     changes: Mapping[str, str | None],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> None:
-    """Change the settings that ZooKeeper stores for a broker. In ``changes``, a text sets a value,
-    and None removes the setting."""
+    """Change the settings that ZooKeeper stores for a broker. In ``changes``, None removes a
+    setting."""
 
     async def write() -> Operation | None:
         znode = await store.get(znodes.BROKER_CONFIGS)
@@ -128,10 +126,9 @@ async def write_broker_config(
 class Registrar:
     """Registers one broker, and registers it again each time its ZooKeeper session was lost.
 
-    ``patience_ms`` is how long (ms) to wait if the broker id is already registered: that
-    registration may be of a dead process whose session is about to expire. ``wait_connected`` is
-    the argument of this name for ``store.write_surely``.
-    """
+    ``patience_ms`` is how long to wait if the broker id is already registered: that registration
+    may be of a dead process whose session is about to expire. ``wait_connected`` is the argument of
+    this name for ``store.write_surely``."""
 
     def __init__(
         self,
@@ -154,8 +151,7 @@ class Registrar:
 
         Raises StaleDirectoryError, BrokerIdTakenError, UnsupportedVersionError, and
         InvalidConfigError if the data directory belongs to another broker id. After
-        CoordinationUnavailableError, the caller must call again once ZooKeeper is connected.
-        """
+        CoordinationUnavailableError, the caller must call again once ZooKeeper is connected."""
         self.check_features(await load_features(self._store))
         waited_ms = 0.0
         for _ in range(ATTEMPTS_MAX + int(self._patience_ms / 1000 / POLL_S)):
@@ -191,8 +187,7 @@ class Registrar:
 
     async def set_partitions(self, partitions: Mapping[str, Sequence[int]]) -> None:
         """Publish in the registration which partitions this broker stores, by topic, if they have
-        changed.
-        """
+        changed."""
         if partitions == self._partitions:
             return
         self._partitions = partitions
@@ -204,8 +199,7 @@ class Registrar:
 
     async def drain(self) -> None:
         """Publish that this broker is draining, that is, about to stop. The controller then moves
-        leaders away from it.
-        """
+        leaders away from it."""
         await self._announce(dataclasses.replace(self._registration, draining=True))
 
     async def set_full(self, is_full: bool) -> None:
@@ -228,8 +222,7 @@ class Registrar:
 
     async def check_not_replaced(self) -> None:
         """Raise StaleDirectoryError if a copy of this data directory was started later, according
-        to ZooKeeper.
-        """
+        to ZooKeeper."""
         await self._check_disk()
 
     def check_features(self, raised: Mapping[str, int]) -> None:
@@ -247,8 +240,7 @@ class Registrar:
         """Return the write that records this start of the data directory in ZooKeeper.
 
         Raises StaleDirectoryError if ZooKeeper has a later start: this directory is then an old
-        copy.
-        """
+        copy."""
         ours = self._registration
         path = znodes.disk_path(ours.directory_id)
         data = znodes.encode_disk(DiskZnode(ours.broker_id, ours.start_counter))

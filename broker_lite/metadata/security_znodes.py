@@ -37,8 +37,7 @@ async def replace_value(
 
     ``change`` receives the current value, or ``empty`` if the znode does not exist. It is called
     again after a conflict with another writer, and may raise an error. An empty result deletes the
-    znode. ``check_creation`` runs before a new znode is created, and may raise an error.
-    """
+    znode. ``check_creation`` runs before a new znode is created, and may raise an error."""
     after = empty
 
     async def write() -> Operation | None:

@@ -21,14 +21,12 @@ RETRY_S = 0.05
 
 REQUEST_BYTES_MAX = 0xFFFFF
 """Maximum bytes of a request to ZooKeeper, the default of its ``jute.maxbuffer``. ZooKeeper closes
-the connection of a client that sends more.
-"""
+the connection of a client that sends more."""
 
 
 class Znode(NamedTuple):
     """A znode as it was read. If ``created_zxid`` (the id of the creating transaction) changes, the
-    znode was deleted and created again.
-    """
+    znode was deleted and created again."""
 
     data: bytes
     version: int
@@ -36,12 +34,11 @@ class Znode(NamedTuple):
     session_id: int
     """Id of the session that owns an ephemeral znode; 0 for a persistent znode."""
     modified_ms: int = 0
-    """Time of the last write, in ms by ZooKeeper's wall clock. A write that sets the same value
-    counts too."""
+    """Time of the last write, in ms by ZooKeeper's wall clock, even if it did not change the
+    value."""
     modified_zxid: int = 0
     """The zxid (ZooKeeper transaction id) of the last write: its place in the order of all
-    writes.
-    """
+    writes."""
 
 
 class Check(NamedTuple):
@@ -90,8 +87,7 @@ class Connected(NamedTuple):
     never fire.
 
     With ``new_session``, the ephemeral znodes of the former session are gone, or will be when that
-    session expires.
-    """
+    session expires."""
 
     session_id: int
     new_session: bool
@@ -125,8 +121,7 @@ class MetadataStore(Protocol):
 
     async def start(self, on_event: Callable[[StoreEvent], None]) -> None:
         """Connect to ZooKeeper and create the chroot. Raises CoordinationUnavailableError after the
-        timeout.
-        """
+        timeout."""
 
     async def close(self) -> None:
         """End the session. ZooKeeper deletes the session's ephemeral znodes at once."""
@@ -143,16 +138,15 @@ class MetadataStore(Protocol):
 
     async def get(self, path: str, *, watch: bool = False) -> Znode | None:
         """Return the znode; None if it does not exist. With ``watch``, its next change, creation or
-        deletion raises one DataChanged event.
-        """
+        deletion raises one DataChanged event."""
 
     async def children(self, path: str, *, watch: bool = False) -> list[str] | None:
         """Return the sorted names of a znode's children; None if the znode does not exist. With
         ``watch``, the next change of the list raises one event, unless the result is None."""
 
     async def write(self, operations: Sequence[Operation]) -> Refused | None:
-        """Apply all operations atomically. Return None on success. If ZooKeeper rejects the write,
-        return which operation failed, and why."""
+        """Apply all operations atomically. Return None, or if ZooKeeper rejects the write, which
+        operation failed and why."""
 
     async def sync(self, path: str) -> None:
         """Wait until this connection's reads see all writes that were acknowledged before this
@@ -161,8 +155,7 @@ class MetadataStore(Protocol):
 
 def check_size(operations: Sequence[Operation]) -> None:
     """Raise InvalidRequestError if the operations together are larger than ZooKeeper accepts in one
-    request. ZooKeeper would close the connection, and would do so again at every retry.
-    """
+    request. ZooKeeper would close the connection at every attempt."""
     size = sum(
         len(operation.path) + len(getattr(operation, "data", b"")) for operation in operations
     )
@@ -182,8 +175,7 @@ async def write_surely(
 
     After a lost answer, this function reads on the next connection whether the write took effect,
     and repeats the write if not. ``wait_connected`` returns once the same session is connected
-    again, or raises an error, which ends this function.
-    """
+    again, or raises an error, which ends this function."""
     while True:
         try:
             return await store.write(operations)
@@ -208,8 +200,7 @@ async def was_written(store: MetadataStore, operations: Sequence[Operation]) -> 
     Call this function on a new connection. It returns True if the write took effect, and False if
     it did not and may be repeated. It returns Refused if another client has written since, so that
     the outcome is unknown. The first operation that can prove the outcome decides: a Create, a
-    Delete, or a Set with a version.
-    """
+    Delete, or a Set with a version."""
     for index, operation in enumerate(operations):
         match operation:
             case Create(path, data, ephemeral):

@@ -110,8 +110,7 @@ def topic_config_path(topic: str) -> str:
 def group_path(group: str) -> str:
     """Return the path of a group's znode, with the group's name percent-encoded.
 
-    Raises InvalidGroupIdError for a name that is empty, too long, or not valid Unicode.
-    """
+    Raises InvalidGroupIdError for a name that is empty, too long, or not valid Unicode."""
     try:
         name = quote(group, safe="")
     except UnicodeEncodeError:
@@ -156,22 +155,20 @@ def part_path(group: str, name: str) -> str:
 
 
 def coordinator_path(group: str) -> str:
-    """Return the path of a group's coordinator znode. Every write of the group's coordinator checks
-    the version of this znode."""
+    """Return the path of a group's coordinator znode, whose version every write of the group's
+    coordinator checks."""
     return f"{group_path(group)}/coordinator"
 
 
 def claim_path(group: str, claim: str) -> str:
-    """Return the path of the znode that a broker creates below the coordinator znode when it
-    becomes the group's coordinator. The znode exists until another broker becomes coordinator, and
-    has no value."""
+    """Return the path of the znode that a broker creates, without a value, below the coordinator
+    znode when it becomes the group's coordinator. The next coordinator deletes it."""
     return f"{coordinator_path(group)}/{claim}"
 
 
 def consumers_path(group: str) -> str:
-    """Return the path below which the members of a native group register. Such a group has no
-    coordinator.
-    """
+    """Return the path below which the members of a native group (without a coordinator)
+    register."""
     return f"{group_path(group)}/ids"
 
 
@@ -180,9 +177,8 @@ def consumer_path(group: str, consumer: str) -> str:
 
 
 def owners_path(group: str) -> str:
-    """Return the path below which a native group, which has no coordinator, stores the owner of
-    each partition.
-    """
+    """Return the path below which a native group (without a coordinator) stores the owner of each
+    partition."""
     return f"{group_path(group)}/owners"
 
 
@@ -239,8 +235,7 @@ class DiskZnode(NamedTuple):
 
 class Move(NamedTuple):
     """A partition's reassignment in progress: the brokers to add, and the brokers to remove once
-    those are in sync.
-    """
+    those are in sync."""
 
     adding: tuple[int, ...]
     removing: tuple[int, ...]
@@ -271,8 +266,7 @@ class CoordinatorZnode(NamedTuple):
     Both numbers only grow. ``empty_since_ms`` is None while the group has members. ``claim`` is the
     name of the child znode that this broker created when it became coordinator. ``members`` is the
     number of members in the generation, and ``session_timeout_ms`` the longest of their session
-    timeouts.
-    """
+    timeouts."""
 
     broker_id: int
     broker_epoch: int
@@ -286,8 +280,7 @@ class CoordinatorZnode(NamedTuple):
 
 class TransactionKey(NamedTuple):
     """Identifies one transaction of a producer. ``epoch`` is the producer's epoch during the
-    transaction. ``number`` counts the transactions of the transactional id, from 1.
-    """
+    transaction. ``number`` counts the transactions of the transactional id, from 1."""
 
     producer_id: int
     epoch: int
@@ -295,8 +288,8 @@ class TransactionKey(NamedTuple):
 
 
 class PendingPart(NamedTuple):
-    """The name of a znode below /consumers/<group>/pending. The znode has part number ``sequence``,
-    from 0, of the offsets that a transaction commits for the group."""
+    """The name of a znode below /consumers/<group>/pending, which has part number ``sequence``
+    (from 0) of the offsets that a transaction commits for the group."""
 
     transaction: TransactionKey
     sequence: int
@@ -319,8 +312,7 @@ class NativeSubscription(NamedTuple):
 
     The member reads the named ``topics``, or all topics whose whole name matches the regular
     expression ``pattern``. It divides its partitions over ``streams`` streams, which the
-    application reads in parallel.
-    """
+    application reads in parallel."""
 
     topics: tuple[str, ...]
     pattern: str | None
@@ -339,10 +331,7 @@ class OwnerZnode(NamedTuple):
 
 class FirstReadZnode(NamedTuple):
     """The value of /consumers/<group>/offsets/<t>: how many partitions a topic had when a native
-    group first read it.
-
-    The group reads partitions that were added later from their earliest offset.
-    """
+    group first read it. The group reads later partitions from their earliest offset."""
 
     topic_id: str
     partition_count: int
@@ -447,8 +436,8 @@ def encode_state(value: LeaderAndIsr) -> bytes:
 
 
 def decode_state(path: str, data: bytes, version: int) -> LeaderAndIsr:
-    """Decode the state of a partition. The JSON lacks the version of the znode; ``version`` gives
-    it."""
+    """Return the state of a partition from its JSON and the znode's ``version``, which the JSON
+    lacks."""
     value = decode_value(path, data)
     return LeaderAndIsr(
         value["leader"],
@@ -605,8 +594,8 @@ def decode_offset(path: str, data: bytes) -> CommittedOffset:
 
 
 def offset_zxid(path: str, znode: Znode) -> int:
-    """Return the zxid (ZooKeeper transaction id) at which an offset was committed. If a transaction
-    has committed it, that is when the open transaction stored it."""
+    """Return the zxid (ZooKeeper transaction id) at which an offset was committed or, in a
+    transaction, stored as pending."""
     return int(decode_value(path, znode.data).get("added_zxid", znode.modified_zxid))
 
 
@@ -648,8 +637,7 @@ def decode_pending(path: str, data: bytes) -> PendingOffsets:
 
 def decode_part(name: str) -> PendingPart:
     """Decode the name of a znode below /consumers/<group>/pending. Raises UnsupportedVersionError
-    for another name.
-    """
+    for another name."""
     try:
         producer_id, epoch, number, sequence = map(int, name.split("-"))
     except ValueError:
@@ -661,8 +649,7 @@ def decode_part(name: str) -> PendingPart:
 
 def encode_value(value: dict[str, Any], version: int = 1) -> bytes:
     """Encode a znode's value as JSON. ``version`` is the lowest version of the format that can
-    represent the value.
-    """
+    represent the value."""
     return _JSON.encode({"version": version, **value}).encode()
 
 
@@ -684,9 +671,8 @@ class _Value(dict[str, Any]):
 def decode_value(path: str, data: bytes) -> dict[str, Any]:
     """Decode the JSON of a znode.
 
-    Raises UnsupportedVersionError if the data is malformed or has a later version. In the returned
-    mapping, the lookup of a missing field raises it too.
-    """
+    Raises UnsupportedVersionError if the data is malformed or has a later version, and at the
+    lookup of a missing field in the returned mapping."""
     try:
         value = json.loads(data)
         version = value["version"]

@@ -7,8 +7,7 @@ with CoordinationUnavailableError. kazoo may still send such a request on the ne
 before any new one. A read on that connection therefore shows the effect of the request.
 
 Without a credential, every ZooKeeper client may read and write every znode. With a credential
-(``zookeeper.auth.file``), only its holder may use new znodes, by ZooKeeper's digest scheme.
-"""
+(``zookeeper.auth.file``), only its holder may use new znodes, by ZooKeeper's digest scheme."""
 
 from __future__ import annotations
 
@@ -81,8 +80,8 @@ _kazoo_log.setLevel(logging.ERROR)
 
 _RECONNECT_DELAY_S = 0.05
 _RECONNECT_DELAY_MAX_S = 0.2
-"""Maximum delay between attempts to reconnect. kazoo's default of a minute would delay the recovery
-of the cluster after an outage of ZooKeeper."""
+"""Maximum seconds between attempts to reconnect. kazoo's default of a minute would delay the
+recovery of the cluster after an outage of ZooKeeper."""
 SECURING_S = 20.0
 """Seconds within which ``close_znodes`` must have connected to ZooKeeper."""
 _HANDSHAKE_S = 0.5
@@ -159,8 +158,7 @@ def close_znodes(
     become usable with those in the file, if the file still contains the former one. ``closes_root``
     also restricts ZooKeeper's root, so that other clients cannot create znodes there. The function
     blocks. Raises CoordinationUnavailableError, and InvalidConfigError if znodes belong to another
-    credential.
-    """
+    credential."""
     auth = read_auth_file(auth_file)
     with _reading(address, SECURING_S, auth, tls) as (client, chroot):
         client.ensure_path(chroot or "/", CREATOR_ALL_ACL)
@@ -219,11 +217,10 @@ def _is_open(client: KazooClient, path: str) -> bool:
 
 
 def read_brokers(address: str, *, timeout_s: float = 10.0) -> list[Endpoint]:
-    """Return the addresses of a cluster's live brokers, in order of broker id.
+    """Return the addresses of a cluster's live brokers, in order of broker id, from ZooKeeper.
 
-    For clients that know only ZooKeeper's address. The function blocks. Raises
-    CoordinationUnavailableError if ZooKeeper does not answer within ``timeout_s``.
-    """
+    The function blocks. Raises CoordinationUnavailableError if ZooKeeper does not answer within
+    ``timeout_s``."""
     with _reading(address, timeout_s) as (client, chroot):
         endpoints = []
         for name in sorted(_children(client, chroot + znodes.BROKER_IDS), key=int):
@@ -240,8 +237,7 @@ def read_group_offsets(
     """Return a group's committed offsets from ZooKeeper, without asking a broker.
 
     The function blocks. Raises CoordinationUnavailableError if ZooKeeper does not answer within
-    ``timeout_s``.
-    """
+    ``timeout_s``."""
     with _reading(address, timeout_s) as (client, chroot):
         offsets = {}
         for topic in _children(client, chroot + znodes.offsets_path(group)):
@@ -259,8 +255,7 @@ class ZooKeeperStore:
 
     ``session_timeout_ms`` is the session timeout to request. ``auth_file`` is the file with the
     credential that owns the znodes, or "" without a credential. ``tls`` is None for a connection in
-    plain text.
-    """
+    plain text."""
 
     def __init__(
         self,
@@ -289,14 +284,13 @@ class ZooKeeperStore:
         self._under_way: set[asyncio.Future[Any]] = set()
         self._reads: list[_Read] = []
         self._sync: asyncio.Future[None] | None = None
-        """The future of the sync that starts in the event loop's next turn (iteration), or None."""
+        """The future of the sync that starts in the event loop's next iteration, or None."""
         self._has_multi_read = True
-        """Whether ZooKeeper knows the request multiRead, which came with version 3.6."""
+        """Whether ZooKeeper supports the request multiRead, which came with version 3.6."""
         self.on_answer: Callable[[str, float], None] | None = None
-        """A callback for metrics. It receives the kind and the duration in seconds of each
-        request."""
+        """Receives the kind and the duration in seconds of each request, for metrics."""
         self.on_refused: Callable[[], None] | None = None
-        """A callback for metrics, called for each write that ZooKeeper refuses."""
+        """Called for each write that ZooKeeper refuses, for metrics."""
 
     @property
     def connected(self) -> bool:
@@ -308,15 +302,15 @@ class ZooKeeperStore:
 
     @property
     def session_timeout_ms(self) -> int:
-        """The session timeout that ZooKeeper granted. It may differ from the requested timeout."""
+        """The session timeout that ZooKeeper granted, which may differ from the requested
+        timeout."""
         return self._granted_timeout_ms
 
     def _note_granted_timeout(self) -> None:
         """Record the session timeout that ZooKeeper grants, each time kazoo connects.
 
         kazoo reports only its read timeout, two thirds of the granted one, and only inside its
-        connection handler, whose method this one wraps.
-        """
+        connection handler, whose method this one wraps."""
         handler: Any = self._client._connection
         connect = handler._connect
 
@@ -352,8 +346,7 @@ class ZooKeeperStore:
     async def close(self) -> None:
         """End the session. ZooKeeper deletes the session's ephemeral znodes at once.
 
-        A caller may cancel the wait: the process can exit even if ZooKeeper does not answer.
-        """
+        A caller may cancel the wait: the process can exit even if ZooKeeper does not answer."""
         if self._closed:
             return
         self._closed = True
@@ -379,8 +372,7 @@ class ZooKeeperStore:
 
     async def get(self, path: str, *, watch: bool = False) -> Znode | None:
         """Return the znode; None if it does not exist. With ``watch``, its next change, creation or
-        deletion raises one DataChanged event.
-        """
+        deletion raises one DataChanged event."""
         full = self._chroot + path
         while True:
             try:
@@ -421,11 +413,9 @@ class ZooKeeperStore:
         return sorted(names)
 
     async def write(self, operations: Sequence[Operation]) -> Refused | None:
-        """Apply all operations atomically. Return None on success. If ZooKeeper rejects the write,
-        return which operation failed, and why.
-
-        Raises InvalidRequestError for a write that exceeds ZooKeeper's limit.
-        """
+        """Apply all operations atomically. Return None, or if ZooKeeper rejects the write, which
+        operation failed and why. Raises InvalidRequestError for a write that exceeds ZooKeeper's
+        limit."""
         check_size(operations)
         transaction = self._client.transaction()
         for operation in operations:
@@ -457,7 +447,7 @@ class ZooKeeperStore:
 
     async def sync(self, path: str) -> None:
         """Wait until this connection's reads see all writes that were acknowledged before this
-        call. Calls in the same turn of the event loop share one request."""
+        call. Calls in the same iteration of the event loop share one request."""
         if self._sync is None:
             self._sync = asyncio.ensure_future(self._sync_next_turn(path))
         await asyncio.shield(self._sync)
@@ -523,19 +513,15 @@ class ZooKeeperStore:
 
         Errors of the connection and the session become CoordinationUnavailableError. Without a
         connection the method raises at once, because kazoo would queue the request and send it
-        later.
-        """
+        later."""
         self._send_reads()  # Send the batched reads first, so that requests keep their order.
         return await self._answered(
             operation, lambda future: self._submit(future, request, *values, **options)
         )
 
     async def _read(self, operation: str, read: Any) -> Any:
-        """Carry out a read without a watch, in one request with the other reads of this turn of the
-        event loop.
-
-        A request costs kazoo and ZooKeeper ten times as much as one more read in a request.
-        """
+        """Return the answer to a read without a watch. The reads of one iteration of the event loop
+        share a request, because a request costs ten times as much as one more read in it."""
 
         def start(future: asyncio.Future[Any]) -> None:
             assert self._loop is not None
@@ -582,8 +568,8 @@ class ZooKeeperStore:
     async def _answered(self, operation: str, start: Callable[[asyncio.Future[Any]], None]) -> Any:
         """Pass a new future to ``start``, which sends the request, and return the answer.
 
-        A refused operation raises kazoo's error; other errors become CoordinationUnavailableError.
-        """
+        A refused operation raises kazoo's error; other errors become
+        CoordinationUnavailableError."""
         if not self._connected:
             raise _unavailable(self._address, "the connection is lost")
         assert self._loop is not None
@@ -696,7 +682,7 @@ class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
         super().__init__()
         self._tls = tls
         self.failure = ""
-        """Why the last handshake failed; empty if it succeeded."""
+        """Why the last TLS handshake failed; empty if it succeeded."""
 
     def create_connection(
         self, address: tuple[str, int], hostname: str = "", timeout: float | None = None, **_: Any
@@ -731,10 +717,8 @@ def _tls_failure(client: KazooClient) -> str:
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
-    """A kazoo connection that repeats an unanswered handshake long before the session timeout.
-
-    A starting ZooKeeper accepts connections but sometimes never answers the first request.
-    """
+    """A kazoo connection that repeats an unanswered handshake long before the session timeout. A
+    starting ZooKeeper accepts connections but sometimes never answers the first request."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

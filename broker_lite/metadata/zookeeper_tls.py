@@ -47,8 +47,7 @@ class ZooKeeperTls(NamedTuple):
         """Complete a TLS handshake over a connected socket, and return the encrypted socket.
 
         Each call reads the PEM files again, because connections are rare and the files may have
-        changed. Raises OSError and InvalidConfigError.
-        """
+        changed. Raises OSError and InvalidConfigError."""
         wrapped = self.context().wrap_socket(sock, server_hostname=host)
         if wrapped.version() is None:
             # The peer closed the connection; reads would now return plain text (CVE-2023-40217).
@@ -63,8 +62,7 @@ def tls_of(config: BrokerConfig) -> ZooKeeperTls | None:
     """Return the TLS settings for a broker's connection to ZooKeeper; None for plain text.
 
     Raises InvalidConfigError if settings contradict each other, or if the brokers' credential would
-    cross a network in plain text.
-    """
+    cross a network in plain text."""
     tls = ZooKeeperTls(
         config.zookeeper_ssl_truststore,
         config.zookeeper_ssl_keystore,
@@ -93,8 +91,8 @@ def tls_of(config: BrokerConfig) -> ZooKeeperTls | None:
 
 
 def _remote_host(address: str) -> str:
-    """Return the first host of ``zookeeper.connect`` that is not this machine (loopback); "" if
-    there is none."""
+    """Return the first host of ``zookeeper.connect`` that is not this machine (loopback); ""
+    without one."""
     for part in address.partition("/")[0].split(","):
         host = part.strip().rpartition(":")[0].strip("[]")
         if not is_loopback(host):

@@ -1,6 +1,4 @@
-"""The controller's copy of the cluster metadata in ZooKeeper: brokers, topics and partition states,
-as of the controller's last write.
-"""
+"""The controller's copy of the cluster metadata in ZooKeeper, as of its last write."""
 
 from __future__ import annotations
 
@@ -29,8 +27,7 @@ class ClusterMetadata:
     - ``suspects``: the broker epochs of the registered processes that are probably dead, by broker
       id
     - ``live``: the registered brokers that are not suspected to be dead; ``suspected``: the others
-    - ``features``: the level of each feature that the cluster uses, by name
-    """
+    - ``features``: the level of each feature that the cluster uses, by name"""
 
     controller_epoch: int
     brokers: Mapping[int, BrokerView]
@@ -41,15 +38,13 @@ class ClusterMetadata:
     live: Mapping[int, BrokerView] = field(default_factory=dict)
     suspected: Mapping[int, BrokerView] = field(default_factory=dict)
     placed_count: int = 0
-    """Number of partitions placed so far. Modulo the number of brokers, it selects the first broker
-    of the next topic.
-    """
+    """Number of partitions placed so far, which selects the first broker of the next topic."""
 
     def set_brokers(self, brokers: Mapping[int, BrokerView], suspects: Mapping[int, int]) -> None:
-        """Set the registered brokers, and divide them into live and suspected brokers.
+        """Set the registered brokers, and divide them into live and suspected ones.
 
         ``suspects`` has the broker epoch of each process that is probably dead, by broker id. A
-        broker that has registered again since, with a new broker epoch, counts as live."""
+        broker that has registered again since counts as live."""
         self.brokers = brokers
         self.suspects = suspects
         self.known |= frozenset(brokers)
@@ -72,8 +67,7 @@ class ClusterMetadata:
     def topic_named(self, name_or_id: str) -> TopicView:
         """Return the topic with this name or id.
 
-        Raises UnknownTopicOrPartitionError or UnknownTopicIdError.
-        """
+        Raises UnknownTopicOrPartitionError or UnknownTopicIdError."""
         if name_or_id in self.topics:
             return self.topics[name_or_id]
         for topic in self.topics.values():
@@ -106,9 +100,10 @@ class ClusterMetadata:
         ]
 
     def adopt(self, changes: Iterable[StateChange]) -> list[TopicPartition]:
-        """Apply partition states that were read from ZooKeeper, except those of topics that were
-        deleted or created anew. Return the partitions whose state has a higher znode version than
-        before."""
+        """Apply partition states that were read from ZooKeeper, if they are newer.
+
+        Those of topics that were deleted or created anew are ignored. Return the changed
+        partitions."""
         newer: dict[str, dict[int, LeaderAndIsr]] = {}
         for change in changes:
             topic = self.topics.get(change.topic)
@@ -131,9 +126,7 @@ class ClusterMetadata:
 
 
 def as_written(changes: Iterable[StateChange]) -> list[StateChange]:
-    """Return the state changes as ZooKeeper holds them after the write: each znode version is one
-    higher.
-    """
+    """Return the state changes as ZooKeeper holds them after the write: one version higher."""
     return [
         change._replace(state=dataclasses.replace(change.state, version=change.state.version + 1))
         for change in changes

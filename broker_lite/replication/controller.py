@@ -3,17 +3,14 @@
 One broker at a time is the controller. Its ``server/cluster/controller.py`` (the shell) does the
 I/O: it calls ``step(now_ms, event)`` and carries out the returned effects in order.
 
-Each write is fenced with the controller epoch, so that ZooKeeper refuses the writes of an earlier
-controller. The shell passes no other event while a write is in flight, so the state of this module
-equals the state in ZooKeeper.
+Each write is fenced with the controller epoch, so that ZooKeeper refuses writes of an earlier
+controller. The shell passes no other event while a write is in flight, so this state equals that in
+ZooKeeper.
 
-- The shell reports a completed write with a Written event. Only then does this state machine apply
-  the change to its own state.
-- If ZooKeeper refuses a write, the shell drops the remaining effects of that step. It passes the
-  current content of ZooKeeper as WriteRefused, StatesRead or Loaded, and the controller decides
-  again.
-- A step returns its effects in this order: features, partition states, assignments, warnings.
-"""
+- A completed write is reported with a Written event, and only then applied to this state.
+- If ZooKeeper refuses a write, the shell drops the remaining effects of that step and passes the
+  current content of ZooKeeper as WriteRefused, StatesRead or Loaded; the controller decides again.
+- A step returns its effects in this order: features, partition states, assignments, warnings."""
 
 from __future__ import annotations
 
@@ -73,8 +70,7 @@ class _Decided(NamedTuple):
 
     - ``states``: the new state of each partition that changes
     - ``moved``: the partitions whose reassignment is complete, by topic and partition number
-    - ``reasons``: the partitions that a warning names, by the text of the warning
-    """
+    - ``reasons``: the partitions that a warning names, by the text of the warning"""
 
     states: dict[TopicPartition, LeaderAndIsr]
     moved: dict[str, dict[int, PartitionView]]
@@ -84,31 +80,28 @@ class _Decided(NamedTuple):
 class Controller:
     """The state machine of the controller. Its first event must be Loaded.
 
-    ``rebalance_ms`` is the time (ms) for which a preferred replica must have been in sync before
-    the controller makes it leader again. With -1 only a request of an operator does so.
-    """
+    ``rebalance_ms`` is the time for which a preferred replica must have been in sync before it
+    leads again; with -1 only an operator's request makes it lead."""
 
     def __init__(self, rebalance_ms: int = -1) -> None:
         self._rebalance_ms = rebalance_ms
         self._metadata: ClusterMetadata | None = None
         self._warned: dict[TopicPartition, str] = {}
         self._unpreferred: dict[TopicPartition, int] = {}
-        """The partitions that another replica leads although the preferred replica is alive and in
-        sync, each with the time (ms) since which this is so.
-        """
+        """Partitions led by another replica than the live, in-sync preferred one, since when
+        (ms)."""
 
     @property
     def due_ms(self) -> int | None:
-        """The time (ms) at which the caller must pass the next ControllerTick, to return a
-        partition to its preferred leader. None if no partition waits for that.
-        """
+        """When (ms) the next ControllerTick is due, to return a partition to its preferred leader.
+
+        None if no partition waits for that."""
         if not self._unpreferred:
             return None
         return min(self._unpreferred.values()) + self._rebalance_ms
 
     def step(self, now_ms: int, event: ControllerEvent) -> list[ControllerEffect]:
-        """Apply an event. Return the operations (effects) in the order in which the caller must
-        carry them out."""
+        """Apply an event. Return the operations (effects) to carry out, in order."""
         if isinstance(event, Loaded):
             return self._load(now_ms, event)
         metadata = self._metadata
@@ -288,9 +281,9 @@ def _has_partition(metadata: ClusterMetadata, key: TopicPartition) -> bool:
 def _features_of_all(
     raised: Mapping[str, int], brokers: Mapping[int, BrokerView]
 ) -> dict[str, int]:
-    """Return, for each feature, the highest level that every registered broker supports. A level
-    that the cluster has reached never decreases.
-    """
+    """Return, for each feature, the highest level that every registered broker supports.
+
+    A level that the cluster has reached never decreases."""
     features = dict(raised)
     levels = [broker.features for broker in brokers.values()]
     for name in levels[0] if levels else ():

@@ -1,9 +1,6 @@
-"""The outputs of ``controller.Controller.step``: writes to ZooKeeper, answers to requests, and
-warnings.
+"""The outputs of ``controller.Controller.step``: ZooKeeper writes, answers and warnings.
 
-The caller carries them out in the order in which ``step`` returns them. ``token`` names the request
-that an effect belongs to.
-"""
+The caller carries them out in order. ``token`` names the request of an effect."""
 
 from __future__ import annotations
 
@@ -14,9 +11,7 @@ from broker_lite.errors import LogbusError
 from broker_lite.model import StateChange, TopicPartition, TopicView
 
 STATES_PER_WRITE_MAX = 500
-"""Maximum number of partition states in one write to ZooKeeper. A state takes about 300 bytes, and
-ZooKeeper accepts writes of at most 1 MB.
-"""
+"""Maximum number of partition states in one write: 300 bytes each; ZooKeeper accepts 1 MB."""
 
 
 class WriteTopic(NamedTuple):
@@ -27,9 +22,8 @@ class WriteTopic(NamedTuple):
 
 
 class WritePartitions(NamedTuple):
-    """Add partitions to a topic: create the znodes of the partitions from number ``first_added``
-    on, and write the assignment of replicas.
-    """
+    """Add partitions to a topic: create the znodes from number ``first_added`` on, and assign
+    replicas."""
 
     token: int
     topic: TopicView
@@ -37,11 +31,9 @@ class WritePartitions(NamedTuple):
 
 
 class WriteAssignment(NamedTuple):
-    """Write the assignment of a topic's replicas and, in the same ZooKeeper transaction, the
-    partition states in ``states``.
+    """Write a topic's replica assignment, and ``states`` in the same ZooKeeper transaction.
 
-    ``topic`` holds all partitions of the topic, including unchanged ones.
-    """
+    ``topic`` holds all partitions, also unchanged ones."""
 
     topic: TopicView
     states: tuple[StateChange, ...]
@@ -62,8 +54,9 @@ class WriteConfig(NamedTuple):
 
 
 class WriteStates(NamedTuple):
-    """Write the states of partitions in one ZooKeeper transaction. It fails if another broker has
-    changed the znode of any of these partitions since the controller read it."""
+    """Write the states of partitions in one ZooKeeper transaction.
+
+    It fails if another broker has changed one of their znodes since the controller read it."""
 
     changes: tuple[StateChange, ...]
 
@@ -81,11 +74,10 @@ class RemoveDisks(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer to the request ``token``: an error, the topic, or an outcome for each partition.
+    """The answer to the request ``token``: an error, the topic, or each partition's outcome.
 
-    ``topic`` is the topic after the write. For a request with ``validate_only`` it is the topic as
-    the write would make it. An outcome is an error, or None for success.
-    """
+    ``topic`` is the topic after the write, with ``validate_only`` as the write would make it. An
+    outcome is an error, or None for success."""
 
     token: int
     topic: TopicView | None = None

@@ -1,8 +1,7 @@
 """The inputs of ``controller.Controller.step``.
 
-Each request carries a ``token``, a number that the caller chooses and never reuses. The controller
-answers each request with one ``Answer`` that repeats the token.
-"""
+Each request carries a ``token``, a number that the caller never reuses, and is answered with one
+``Answer`` of that token."""
 
 from __future__ import annotations
 
@@ -14,12 +13,10 @@ from broker_lite.replication.controller_effects import Write
 
 
 class Loaded(NamedTuple):
-    """This broker became controller in ``controller_epoch``, or has read all metadata from
-    ZooKeeper again.
+    """This broker became controller in ``controller_epoch``, or has read all metadata again.
 
     ``known`` has the ids of all brokers that ever registered and were not retired. ``suspects`` has
-    the broker epoch of each registered process that is probably dead, by broker id.
-    """
+    the broker epoch of each registered process that is probably dead, by broker id."""
 
     controller_epoch: int
     brokers: Mapping[int, BrokerView]
@@ -30,19 +27,19 @@ class Loaded(NamedTuple):
 
 
 class BrokersChanged(NamedTuple):
-    """The set of registered brokers changed. A broker with a new broker epoch has registered again,
-    for example after a restart."""
+    """The set of registered brokers changed.
+
+    A broker with a new broker epoch has registered again, for example after a restart."""
 
     brokers: Mapping[int, BrokerView]
     suspects: Mapping[int, int] = {}
 
 
 class SuspectsChanged(NamedTuple):
-    """The set of suspected brokers changed. A broker is suspected while other brokers cannot
-    connect to it, although it is still registered in ZooKeeper.
+    """The set of suspected brokers changed; ``suspects`` has their broker epochs, by broker id.
 
-    ``suspects`` has their broker epochs, by broker id.
-    """
+    A broker is suspected while others cannot connect to it, although it is registered in
+    ZooKeeper."""
 
     suspects: Mapping[int, int]
 
@@ -50,35 +47,29 @@ class SuspectsChanged(NamedTuple):
 class StatesRead(NamedTuple):
     """Partition states that other brokers wrote, for example a leader that changed its ISR.
 
-    The controller ignores states that are older than its own.
-    """
+    States older than the controller's are ignored."""
 
     states: Sequence[StateChange]
 
 
 class WriteRefused(NamedTuple):
-    """A write of partition states failed because ZooKeeper holds the newer states in ``states``.
+    """A write of partition states failed, because ZooKeeper holds the newer ``states``.
 
-    If the write came from a request or a ControllerTick, the caller passes that event again.
-    Otherwise the caller passes SuspectsChanged, on which the controller decides about every
-    partition again.
-    """
+    The caller then passes the request or ControllerTick of the write again, or else
+    SuspectsChanged, on which the controller decides about every partition."""
 
     states: Sequence[StateChange]
 
 
 class ControllerTick(NamedTuple):
-    """The time ``Controller.due_ms``, at which a partition may return to its preferred leader, has
-    passed."""
+    """The time ``Controller.due_ms``, for a return to a preferred leader, has passed."""
 
 
 class TopicCreationRequested(NamedTuple):
     """Create a topic. ``topic_id`` is a new random id, chosen by the caller.
 
     ``assignment`` lists the brokers of each partition and overrides ``partition_count`` and
-    ``replication_factor``. A factor of None means three, or the number of known brokers if that is
-    smaller.
-    """
+    ``replication_factor``. A factor of None means three, or fewer if fewer brokers are known."""
 
     token: int
     name: str
@@ -98,8 +89,9 @@ class TopicDeletionRequested(NamedTuple):
 
 
 class PartitionsRequested(NamedTuple):
-    """Add partitions to a topic. ``partition_count`` is the new total. ``assignment`` lists the
-    brokers of each added partition only."""
+    """Add partitions to a topic, up to the total ``partition_count``.
+
+    ``assignment`` lists the brokers of each added partition only."""
 
     token: int
     name: str
@@ -109,9 +101,7 @@ class PartitionsRequested(NamedTuple):
 
 
 class ConfigChangeRequested(NamedTuple):
-    """Change topic settings. In ``changes``, a text is the new value of a setting, and None resets
-    the setting to its default.
-    """
+    """Change topic settings. A text in ``changes`` is a new value; None resets the setting."""
 
     token: int
     name: str
@@ -120,9 +110,8 @@ class ConfigChangeRequested(NamedTuple):
 
 
 class ReassignmentRequested(NamedTuple):
-    """Move partitions to new replicas, the preferred leader first. A target of None cancels the
-    partition's reassignment.
-    """
+    """Move partitions to new replicas, the preferred leader first; None cancels the
+    reassignment."""
 
     token: int
     targets: Mapping[TopicPartition, Sequence[int] | None]
@@ -130,11 +119,10 @@ class ReassignmentRequested(NamedTuple):
 
 
 class ElectionRequested(NamedTuple):
-    """Elect the preferred leaders of these partitions. ``partitions`` of None means all partitions.
+    """Elect the preferred leaders of ``partitions``; None means all.
 
-    With ``unclean``, elect instead a live replica for each partition that has no leader, even a
-    replica that lacks records.
-    """
+    With ``unclean``, elect instead a live replica for each partition without a leader, even one
+    that lacks records."""
 
     token: int
     unclean: bool
@@ -142,8 +130,7 @@ class ElectionRequested(NamedTuple):
 
 
 class RetirementRequested(NamedTuple):
-    """Remove from the known brokers a stopped broker that will not come back (``logbus broker
-    retire``)."""
+    """Remove a stopped broker that will not come back (``logbus broker retire``)."""
 
     token: int
     broker_id: int

@@ -1,6 +1,4 @@
-"""Handle the requests to the controller, such as the creation of a topic: compute the writes and
-the answer of each from the cluster metadata.
-"""
+"""Compute the writes and the answer of each request to the controller from the metadata."""
 
 from __future__ import annotations
 
@@ -49,12 +47,11 @@ from broker_lite.replication.election import elect_preferred, elect_unclean, has
 
 
 def request(metadata: ClusterMetadata, event: Request) -> list[ControllerEffect]:
-    """Return the operations (effects) that carry out a request: its writes to ZooKeeper, or an
-    answer if the request fails or needs no write.
+    """Return the effects that carry out a request: ZooKeeper writes, or an answer.
 
-    The answer to a reassignment or an election follows its writes in the list. After other writes,
-    ``Controller.step`` returns the answer when the caller reports the write as complete.
-    """
+    A request that fails or needs no write is answered at once. The answer to a reassignment or an
+    election follows its writes in the list; other writes are answered when they are reported as
+    complete."""
     try:
         match event:
             case TopicCreationRequested():

@@ -19,9 +19,7 @@ NAMES_PER_WARNING_MAX = 5
 def state_writes(
     metadata: ClusterMetadata, states: Mapping[TopicPartition, LeaderAndIsr]
 ) -> list[WriteStates]:
-    """Return the writes that store these partition states, with at most ``STATES_PER_WRITE_MAX``
-    states in each write.
-    """
+    """Return the writes of these partition states, of ``STATES_PER_WRITE_MAX`` states at most."""
     changes = [metadata.change(key, state) for key, state in states.items()]
     return [
         WriteStates(tuple(changes[at : at + STATES_PER_WRITE_MAX]))
@@ -32,9 +30,9 @@ def state_writes(
 def assignment_write(
     metadata: ClusterMetadata, name: str, moved: Mapping[int, PartitionView]
 ) -> WriteAssignment:
-    """Return the write that assigns new replicas to some partitions of a topic. It includes the
-    partition states that change with the assignment.
-    """
+    """Return the write that assigns new replicas to some partitions of a topic.
+
+    It includes the partition states that change with the assignment."""
     topic = metadata.topics[name]
     partitions = tuple(moved.get(view.partition, view) for view in topic.partitions)
     states = tuple(
@@ -46,8 +44,7 @@ def assignment_write(
 
 
 def with_versions(write: WriteAssignment) -> TopicView:
-    """Return the topic as ZooKeeper stores it after the write: the znode version of each changed
-    state is one higher."""
+    """Return the topic as ZooKeeper stores it: each changed state's version is one higher."""
     written = {change.partition: change.state for change in as_written(write.states)}
     partitions = tuple(
         dataclasses.replace(view, state=written.get(view.partition, view.state))
@@ -57,9 +54,7 @@ def with_versions(write: WriteAssignment) -> TopicView:
 
 
 def unclean_warning(before: LeaderAndIsr, state: LeaderAndIsr) -> str:
-    """Return the warning for an unclean election: it names the new leader and the brokers of the
-    ISR whose records may be lost.
-    """
+    """Return the warning for an unclean election: its leader, and the ISR that may lose records."""
     had = sorted({replica.broker_id for replica in before.isr})
     return (
         f"UNCLEAN election: broker {state.leader} leads although it was not in sync; records that "
@@ -73,9 +68,7 @@ def warning(keys: Sequence[TopicPartition], reason: str) -> str:
 
 
 def names_of(keys: Sequence[TopicPartition]) -> str:
-    """Return the names of the first ``NAMES_PER_WARNING_MAX`` partitions, and the number of the
-    others.
-    """
+    """Return the names of the first ``NAMES_PER_WARNING_MAX`` partitions, and how many follow."""
     names = ", ".join(str(key) for key in keys[:NAMES_PER_WARNING_MAX])
     more = f" and {len(keys) - NAMES_PER_WARNING_MAX} more" * (len(keys) > NAMES_PER_WARNING_MAX)
     return f"{names}{more}"

@@ -1,15 +1,13 @@
 """The outputs of ``partition.Partition.step``, which the shell carries out.
 
 The shell is the caller that does the I/O: ``server/partitions/replica_manager.py``, or the
-simulator in tests. A step returns its effects in the order of ``ORDER``, and the shell carries them
-out in that order. The shell reports each result to ``step`` as an event, for example Appended for
-Append.
+simulator in tests. It carries out effects in the order of ``ORDER``, and reports each result as an
+event, for example Appended for Append.
 
-The disk effects of a partition are Truncate, StartAt, StartEpoch, Append, AppendFetched and Sync.
-They go through the queue of one disk thread, and their results return in the order of the queue.
-Each disk effect has exactly one result, unless StorageFailed comes first. Several queued Syncs may
-share one result. When an Append or AppendFetched finds the disk full, the shell retries it.
-"""
+A partition's disk effects, Truncate, StartAt, StartEpoch, Append, AppendFetched and Sync, go
+through one disk thread's queue. Each has exactly one result, in order, unless StorageFailed comes
+first; several queued Syncs may share one. An Append or AppendFetched that finds the disk full is
+retried."""
 
 from __future__ import annotations
 
@@ -22,38 +20,35 @@ from broker_lite.replication.events import Appended
 
 
 class StopFetching(NamedTuple):
-    """Cancel the fetch that the last FetchFrom began, and ignore the leader's answer to it."""
+    """Cancel the fetch that the last FetchFrom began, and ignore its answer."""
 
 
 class Truncate(NamedTuple):
-    """Truncate the log to ``offset`` and fsync it. The result is the event Truncated.
+    """Truncate the log to ``offset`` and fsync it. The result is Truncated.
 
-    Only after damage to a batch or an unclean election does ``offset`` lie below the high
-    watermark. The caller then logs an error, because committed records are deleted here.
-    """
+    Only after damage or an unclean election does ``offset`` lie below the high watermark; the
+    caller then logs an error, because committed records are deleted."""
 
     offset: int
 
 
 class StartAt(NamedTuple):
-    """Delete every batch, restart the empty log at ``offset``, and fsync it. The result is the
-    event Truncated.
-    """
+    """Delete every batch, restart the empty log at ``offset``, and fsync it. Result: Truncated."""
 
     offset: int
 
 
 class StartEpoch(NamedTuple):
-    """Write an entry (leader_epoch, log end offset) to the leader epoch file, and fsync it. The
-    result is the event EpochStarted."""
+    """Write (leader_epoch, log end offset) to the leader epoch file, synced. Result:
+    EpochStarted."""
 
     leader_epoch: int
 
 
 class Append(NamedTuple):
-    """Append the batch in ``payload`` with this leader epoch. The result is the event Appended or
-    AppendFailed, with the same ``token``.
-    """
+    """Append the batch ``payload`` in this leader epoch.
+
+    The result is Appended or AppendFailed, with the same ``token``."""
 
     token: int
     payload: Any
@@ -61,59 +56,51 @@ class Append(NamedTuple):
 
 
 class AppendFetched(NamedTuple):
-    """Append the batches fetched from the leader unchanged. The result is the event FetchedAppended
-    or FetchedAppendFailed.
+    """Append the batches fetched from the leader unchanged.
 
-    Leave out batches with a leader epoch newer than ``leader_epoch``, because they come from a
-    later leader.
-    """
+    The result is FetchedAppended or FetchedAppendFailed. Batches of a leader epoch newer than
+    ``leader_epoch`` are left out: they come from a later leader."""
 
     payload: Any
     leader_epoch: int
 
 
 class Sync(NamedTuple):
-    """Flush (fsync) the log, after the appends queued before this effect. The result is the event
-    Synced or StorageFailed.
+    """Flush (fsync) the log, after the appends queued before. The result is Synced or
+    StorageFailed.
 
-    One flush serves all queued Syncs (group commit).
-    """
+    One flush serves all queued Syncs (group commit)."""
 
 
 class ProposeIsr(NamedTuple):
-    """Write ``state`` to the partition's znode if the znode's version is still ``state.version``.
-    The result is the event IsrWritten or IsrRefused, even if the partition state has changed
-    meanwhile.
+    """Write ``state`` to the partition's znode if its version is still ``state.version``.
 
-    A leader changes its ISR with this write. A follower with a damaged log removes itself from the
-    ISR. A leader with a damaged log proposes ``leader`` -1 in the next epoch, and the controller
-    elects another member of the ISR.
-    """
+    The result is IsrWritten or IsrRefused, even if the state has changed meanwhile. A leader
+    changes its ISR so. A follower with a damaged log removes itself from the ISR. A leader with a
+    damaged log proposes ``leader`` -1 in the next epoch, and the controller elects another member
+    of the ISR."""
 
     state: LeaderAndIsr
 
 
 class HighWatermark(NamedTuple):
-    """The high watermark is now ``offset``. Wake the consumers' fetches that wait for committed
-    records below ``offset``."""
+    """The high watermark is now ``offset``: wake the consumers' fetches that wait below it."""
 
     offset: int
 
 
 class RaiseStart(NamedTuple):
-    """Delete the records below ``offset``, because the leader's log starts there. This effect has
-    no result event."""
+    """Delete the records below ``offset``, where the leader's log starts. No result event."""
 
     offset: int
 
 
 class FetchFrom(NamedTuple):
-    """Fetch from the leader. The result is the event Fetched, FetchDiverged or FetchOutOfRange.
+    """Fetch from the leader. The result is Fetched, FetchDiverged or FetchOutOfRange.
 
     Replaces the previous FetchFrom. The caller retries after errors, with a backoff, until
-    StopFetching. The backoff is short after UNKNOWN_LEADER_EPOCH, because the new leader will soon
-    learn of its own epoch.
-    """
+    StopFetching. The backoff is short after UNKNOWN_LEADER_EPOCH: the new leader will soon learn of
+    its own epoch."""
 
     leader: int
     leader_epoch: int
@@ -122,7 +109,7 @@ class FetchFrom(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Answer a produce request with ``appended``, the offsets of its batch, or with ``error``."""
+    """Answer a produce request with ``appended``, its batch's offsets, or with ``error``."""
 
     token: int
     appended: Appended | None = None
@@ -130,13 +117,11 @@ class Reply(NamedTuple):
 
 
 class AnswerFollower(NamedTuple):
-    """Answer a follower's fetch with ``error``, or with ``diverging`` and no records. ``diverging``
-    is the end of a leader epoch, to which the follower must truncate.
+    """Answer a follower's fetch with ``error``, or with ``diverging`` and no records.
 
-    If both are None, answer with the records from the fetch offset to the end of the log, flushed
-    or not, as soon as there are any. Every answer carries the high watermark and the log start
-    offset.
-    """
+    ``diverging`` is the end of a leader epoch, to which the follower must truncate. If both are
+    None, answer with the records from the fetch offset on, flushed or not, as soon as there are
+    any. Every answer carries the high watermark and the log start offset."""
 
     error: LogbusError | None = None
     diverging: OffsetAndEpoch | None = None
@@ -176,5 +161,5 @@ ORDER: dict[type, int] = {
 
 
 def in_order(effects: Iterable[Effect]) -> list[Effect]:
-    """Return the effects sorted by ``ORDER``, the order in which the caller must carry them out."""
+    """Return the effects sorted by ``ORDER``, in which the caller must carry them out."""
     return sorted(effects, key=lambda effect: ORDER[type(effect)])

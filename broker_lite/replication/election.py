@@ -1,13 +1,11 @@
-"""Leader election and ISR changes: functions that compute a partition's new state from its present
-state and the live brokers.
+"""Leader election and ISR changes: compute a partition's new state from the live brokers.
 
 - A replica is a broker together with its data directory. A broker counts as a member of the ISR
   only if it is registered with the directory that the ISR names: another directory lacks the
   records.
 - ``live`` holds the brokers that are registered and not suspected to be dead.
 - ``replicas`` holds the ids of the assigned brokers, preferred leader first.
-- The caller writes a returned state with a compare-and-set on the znode's version (``version``).
-"""
+- The caller writes a returned state with a compare-and-set on the znode's version (``version``)."""
 
 from __future__ import annotations
 
@@ -21,10 +19,10 @@ Live = Mapping[int, BrokerView]
 
 
 def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int]) -> bool:
-    """Return whether this broker process leads: its data directory is in the ISR, and the
-    controller elected one of this process's own registrations (``broker_epochs``), not an earlier
-    process.
-    """
+    """Return whether this broker process leads.
+
+    Its data directory must be in the ISR, and the controller must have elected a registration of
+    this process (``broker_epochs``), not an earlier process."""
     return (
         state.leader == local.broker_id
         and local in state.isr
@@ -33,9 +31,8 @@ def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int])
 
 
 def has_live_leader(state: LeaderAndIsr, live: Live) -> bool:
-    """Return whether the leader is live, has not registered again since its election, and runs with
-    the data directory that is in the ISR.
-    """
+    """Return whether the leader is live, in its elected registration and with the ISR's
+    directory."""
     broker = live.get(state.leader)
     return (
         broker is not None
@@ -45,9 +42,7 @@ def has_live_leader(state: LeaderAndIsr, live: Live) -> bool:
 
 
 def is_election_due(state: LeaderAndIsr, live: Live) -> bool:
-    """Return whether the controller will change the leader, given that ``live`` are the live
-    brokers.
-    """
+    """Return whether the controller will change the leader, given the live brokers."""
     if has_live_leader(state, live):
         return False
     return state.leader != NO_BROKER or any(_is_live(replica, live) for replica in state.isr)
@@ -66,22 +61,19 @@ def elect(
 
     - While the leader is live it stays leader. Dead members leave the ISR without a new leader
       epoch.
-    - Otherwise the first assigned broker that is live and in sync becomes leader. The live members
-      become the ISR.
+    - Otherwise the first assigned broker that is live and in sync becomes leader, and the live
+      members become the ISR.
     - If no member is live, the leader is -1 and the ISR keeps its last members.
-    - A draining broker, which prepares to stop, or a broker with a full disk is treated as dead,
-      unless the ISR has no other live members. Among such members, a full broker is preferred to a
-      draining broker.
+    - A draining broker, which prepares to stop, or one with a full disk counts as dead, unless the
+      ISR has no other live members. Of such, a full broker is preferred.
     - A broker that is no longer assigned leaves the ISR.
 
     Every change of leader begins a new leader epoch.
 
-    ``suspected`` has the registered brokers that are probably dead. These brokers leave the ISR
-    too, as long as ``min_insync`` members remain. With fewer live members, as many suspected ones
-    stay as make up ``min_insync``. With acks=all, a record is acknowledged only once every member
-    of the ISR has it. A suspected member that stays thus has all of them, and may lead if the
-    suspicion is wrong. Full brokers stay in such an ISR for the same reason.
-    """
+    ``suspected`` has the registered brokers that are probably dead. They leave the ISR too, as long
+    as ``min_insync`` members remain; otherwise as many stay as make up that number, and full
+    brokers likewise. With acks=all, a record is acknowledged only once every ISR member has it, so
+    a suspected member that stays may lead if the suspicion is wrong."""
     members = tuple(r for r in state.isr if _is_live(r, live) and r.broker_id in replicas)
     lasting = tuple(r for r in members if not live[r.broker_id].draining)
     able = tuple(r for r in lasting if not live[r.broker_id].is_full) or lasting or members
@@ -107,9 +99,10 @@ def elect(
 def elect_preferred(
     state: LeaderAndIsr, preferred: int, live: Live, controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """Return the state with the preferred replica as leader. Return None if that replica leads
-    already, or cannot lead because it is not alive or not in sync, or its broker is about to stop
-    (draining) or has a full disk."""
+    """Return the state with the preferred replica as leader; None if it leads or cannot lead.
+
+    It cannot lead if it is not alive or not in sync, or its broker is draining (about to stop) or
+    full."""
     broker = live.get(preferred)
     if broker is None or not broker.takes_records or not has_live_leader(state, live):
         return None
@@ -125,13 +118,10 @@ def elect_unclean(
     registered: Live,
     controller_epoch: int,
 ) -> LeaderAndIsr | None:
-    """Return the state with an out-of-sync replica as leader. Records that this replica lacks are
-    lost.
+    """Return the state with an out-of-sync replica as leader. Records that it lacks are lost.
 
-    Return None if any member of the ISR is still ``registered``, even if suspected to be dead: a
-    wrong suspicion may cost availability, but must not cost records. Also return None if no
-    assigned broker is live.
-    """
+    Return None if any ISR member is still ``registered``, even if suspected to be dead: a wrong
+    suspicion must not cost records. Also return None if no assigned broker is live."""
     if any(_is_live(replica, registered) for replica in state.isr):
         return None
     candidates = [live[broker_id] for broker_id in replicas if broker_id in live]
@@ -144,8 +134,7 @@ def elect_unclean(
 def led_by(
     state: LeaderAndIsr, leader: BrokerView, isr: tuple[ReplicaId, ...], controller_epoch: int
 ) -> LeaderAndIsr:
-    """Return ``state`` in a new leader epoch, led by the current registration of ``leader``, with
-    the ISR ``isr``."""
+    """Return ``state`` in a new leader epoch, led by the current registration of ``leader``."""
     return dataclasses.replace(
         state,
         leader=leader.broker_id,
@@ -173,16 +162,12 @@ def without_leader(
 def withdrawn(
     state: LeaderAndIsr, replicas: Sequence[int], own: ReplicaId, live: Live
 ) -> LeaderAndIsr | None:
-    """Return the state without this replica, whose log lacks records that were flushed. Return None
-    if the replica must stay in the ISR.
+    """Return the state without this replica, whose log lacks flushed records; None if it must stay.
 
-    The replica must stay if it is the only member of the ISR, or if it leads and no other member is
-    live. If this replica leads but its broker is not registered yet, it may leave without a live
-    successor, because the other members keep all records.
-
-    The returned state always has a new leader epoch: in the current one the leader may have counted
-    the missing records as replicated.
-    """
+    It must stay if it is the only ISR member, or if it leads and no other member is live. Before
+    its broker is registered, a leader may leave without a live successor: the other members keep
+    all records. The new state always has a new leader epoch: in the current one the leader may have
+    counted the missing records as replicated."""
     others = tuple(replica for replica in state.isr if replica != own)
     if own not in state.isr or not others:
         return None
@@ -200,8 +185,9 @@ def withdrawn(
 
 
 def can_leave_isr(state: LeaderAndIsr, own: BrokerView, live: Live) -> bool:
-    """Return whether ``own``, a broker that drains before it stops, can leave the ISR. The broker
-    can leave if the ISR has another live member that is not draining."""
+    """Return whether ``own``, a broker that drains before it stops, can leave the ISR.
+
+    It can if the ISR has another live member that is not draining."""
     replica = ReplicaId(own.broker_id, own.directory_id)
     return replica in state.isr and any(
         other != replica and _is_live(other, live) and not live[other.broker_id].draining
@@ -210,8 +196,7 @@ def can_leave_isr(state: LeaderAndIsr, own: BrokerView, live: Live) -> bool:
 
 
 def leaderless_reason(state: LeaderAndIsr, replicas: Sequence[int], live: Live) -> str | None:
-    """Return why the partition has no leader, as text for a log message. Return None if the
-    partition has a leader or an election is due."""
+    """Return why the partition has no leader, as text; None if it has one or an election is due."""
     if has_live_leader(state, live):
         return None
     parts = []

@@ -1,10 +1,9 @@
 """The inputs of ``partition.Partition.step``: requests, metadata and the results of effects.
 
 The shell, ``server/partitions/replica_manager.py`` or the simulator in tests, does the I/O of the
-state machine. The shell creates the events on one thread, in the order in which they occur. The
-shell chooses a ``token`` for each request and never reuses a token. Results of disk effects arrive
-in the order of the disk's queue.
-"""
+state machine. It creates the events on one thread, in the order in which they occur, with a
+``token`` for each request that it never reuses. Results of disk effects arrive in the order of the
+disk's queue."""
 
 from __future__ import annotations
 
@@ -23,19 +22,16 @@ class ReplicaLimits(NamedTuple):
     flush_messages: int = 1
     flush_ms: int = 1000
     replica_lag_ms: int = 10_000
-    """``replica.lag.time.max.ms``: a follower leaves the ISR if it has not reached the leader's log
-    end offset for this time (ms).
-    """
+    """``replica.lag.time.max.ms``: how long (ms) a follower may lag before it leaves the ISR."""
 
 
 class LeaderAndIsrChanged(NamedTuple):
     """The metadata has a state for this partition. A repeated or older state has no effect.
 
     ``broker_epochs`` has the broker epochs of all registrations of this process. If the controller
-    elected an earlier process of this broker, this process does not lead: the controller elects
-    again in a higher leader epoch, so that no two processes lead in one epoch. ``replicas`` has the
-    ids of the assigned brokers. Only these brokers and members of the ISR may fetch as followers.
-    """
+    elected an earlier process of this broker, this one does not lead: the controller elects again
+    in a higher leader epoch, so that no two processes lead in one. ``replicas`` has the ids of the
+    assigned brokers; only they and ISR members may fetch as followers."""
 
     state: LeaderAndIsr
     broker_epochs: frozenset[int]
@@ -52,10 +48,8 @@ class LimitsChanged(NamedTuple):
 class AppendRequested(NamedTuple):
     """A client's produce request for this partition.
 
-    ``payload`` is the batch for the log, of ``record_count`` records. The state machine passes it
-    on and does not read it. A request with acks=0 has ``acks`` ACKS_LEADER here, as with acks=1;
-    its caller drops the reply.
-    """
+    ``payload`` is the batch of ``record_count`` records, which the state machine does not read.
+    acks=0 is ACKS_LEADER here, as acks=1; its caller drops the reply."""
 
     token: int
     acks: int
@@ -64,9 +58,8 @@ class AppendRequested(NamedTuple):
 
 
 class EpochStarted(NamedTuple):
-    """The effect StartEpoch is complete: the leader epoch file on disk has the entry (leader_epoch,
-    log_end_offset).
-    """
+    """The effect StartEpoch is complete: the leader epoch file has (leader_epoch,
+    log_end_offset)."""
 
     leader_epoch: int
     log_end_offset: int
@@ -74,13 +67,11 @@ class EpochStarted(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """The effect Append is complete. For a batch of transaction markers, ``errors`` has the error
-    of each marker, or None.
+    """The effect Append is complete.
 
-    ``duplicate`` tells that an idempotent producer sent the batch again. The offsets are then those
-    of the first append. The base offset is -1 if the producer state no longer remembers that
-    append.
-    """
+    For transaction markers, ``errors`` has each one's error, or None. ``duplicate`` tells that an
+    idempotent producer sent the batch again; the offsets are then those of the first append, or -1
+    if the producer state no longer remembers it."""
 
     token: int
     base_offset: int
@@ -92,8 +83,9 @@ class Appended(NamedTuple):
 
 
 class AppendFailed(NamedTuple):
-    """The effect Append failed: the log refused the batch or could not write it. No part of the
-    batch is in the log."""
+    """The effect Append failed: the log refused the batch or could not write it.
+
+    No part of it is in the log."""
 
     token: int
     error: LogbusError
@@ -114,10 +106,8 @@ class StorageFailed(NamedTuple):
 class FollowerFetched(NamedTuple):
     """A follower's fetch request. All records below ``fetch_offset`` are on the follower's disk.
 
-    The caller has checked that the request carries the follower's current broker epoch. The caller
-    sends one event for each request. A request that waits for records causes no second event when
-    it wakes. The effects of this event include exactly one AnswerFollower.
-    """
+    The caller has checked the follower's broker epoch. There is one event for each request, also
+    for one that waits for records. Its effects include exactly one AnswerFollower."""
 
     replica: ReplicaId
     leader_epoch: int
@@ -125,27 +115,24 @@ class FollowerFetched(NamedTuple):
     last_fetched_epoch: int
     """The newest leader epoch of the follower's log; -1 for an empty log."""
     epoch_end: OffsetAndEpoch | None
-    """The end offset of ``last_fetched_epoch`` in the leader's log. If the leader does not have
-    that epoch, this is the end offset of its newest earlier epoch
-    (``LeaderEpochs.end_offset_for``)."""
+    """The end offset of ``last_fetched_epoch``, or of the newest earlier epoch, in the leader's
+    log.
+
+    See ``LeaderEpochs.end_offset_for``."""
     log_start_offset: int
     """The leader's log start offset."""
     follower_start: int
     """The follower's log start offset, from the request."""
     may_join: bool = True
-    """Whether the follower may join the ISR. It may not while its broker is draining, that is,
-    about to stop.
-    """
+    """Whether the follower may join the ISR: not while its broker drains, that is, is about to
+    stop."""
 
 
 class Fetched(NamedTuple):
-    """The leader's answer to the effect FetchFrom. ``leader_epoch`` and ``fetch_offset`` repeat the
-    fields of FetchFrom.
+    """The leader's answer to the effect FetchFrom, whose epoch and fetch offset it repeats.
 
-    ``payload`` holds the fetched batches for AppendFetched, or None if the answer has no records.
-    ``high_watermark`` and ``log_start_offset`` are the leader's. An error answer causes no event:
-    the caller retries the fetch.
-    """
+    ``payload`` holds the fetched batches for AppendFetched, or None. ``high_watermark`` and
+    ``log_start_offset`` are the leader's. An error answer causes no event: the caller retries."""
 
     leader_epoch: int
     fetch_offset: int
@@ -155,29 +142,26 @@ class Fetched(NamedTuple):
 
 
 class FetchDiverged(NamedTuple):
-    """The leader's answer to the effect FetchFrom that the follower's log diverges from the
-    leader's before ``fetch_offset``.
+    """The leader's answer that the follower's log diverges from its own before ``fetch_offset``.
 
     The first three fields repeat those of FetchFrom. By them the follower recognises an outdated
-    answer, which must not truncate batches fetched since.
-    """
+    answer, which must not truncate batches fetched since."""
 
     leader_epoch: int
     fetch_offset: int
     last_fetched_epoch: int
     leader_end: OffsetAndEpoch
-    """The end offset of the follower's last epoch in the leader's log. If the leader does not have
-    that epoch, this is the end offset of its newest earlier epoch."""
+    """The end offset of the follower's last epoch, or of the newest earlier one, in the leader's
+    log."""
     own_end: OffsetAndEpoch | None
-    """The end offset of ``leader_end.leader_epoch`` in the follower's log. If the follower does not
-    have that epoch, this is the end offset of its newest earlier epoch
-    (``LeaderEpochs.end_offset_for``)."""
+    """The end offset of ``leader_end.leader_epoch``, or of the newest earlier one, in the
+    follower's log.
+
+    See ``LeaderEpochs.end_offset_for``."""
 
 
 class FetchOutOfRange(NamedTuple):
-    """The leader answered FetchFrom with OFFSET_OUT_OF_RANGE. The leader's log begins at
-    ``leader_log_start``.
-    """
+    """The leader answered OFFSET_OUT_OF_RANGE; its log begins at ``leader_log_start``."""
 
     leader_epoch: int
     fetch_offset: int
@@ -185,24 +169,20 @@ class FetchOutOfRange(NamedTuple):
 
 
 class FetchedAppended(NamedTuple):
-    """The effect AppendFetched is complete. ``last_epoch`` is the newest leader epoch of the
-    follower's log (``log.leader_epochs.latest``)."""
+    """The effect AppendFetched is complete. ``last_epoch`` is the log's newest leader epoch."""
 
     next_offset: int
     last_epoch: int
 
 
 class FetchedAppendFailed(NamedTuple):
-    """The effect AppendFetched failed: the batches are damaged, do not continue the log, or found
-    the disk full."""
+    """The effect AppendFetched failed: damaged batches, a gap, or a full disk."""
 
     error: LogbusError
 
 
 class Truncated(NamedTuple):
-    """The effect Truncate or StartAt is complete. The fields describe the log afterwards; all of it
-    is on disk.
-    """
+    """The effect Truncate or StartAt is complete. The fields describe the log, all on disk."""
 
     log_end_offset: int
     flushed_end: int
@@ -222,19 +202,19 @@ class IsrRefused(NamedTuple):
 
 
 class CorruptionFound(NamedTuple):
-    """The broker found the flushed batch at ``offset`` damaged.
+    """The broker found the flushed batch at ``offset`` damaged. The event may be repeated.
 
-    The replica leaves the ISR, and a leader also resigns. The replica then truncates its log to
-    ``offset`` and fetches those records from the leader again. A replica that is alone in the ISR
-    keeps its log, because no other replica is sure to have the records. The event may be repeated.
-    """
+    The replica leaves the ISR, a leader also resigns. It then truncates its log to ``offset`` and
+    fetches from the leader again. A replica that is alone in the ISR keeps its log: no other is
+    sure to have the records."""
 
     offset: int
 
 
 class Closed(NamedTuple):
-    """The topic was deleted or the broker stops. The replica answers pending produce requests with
-    ``error`` and ignores later events."""
+    """The topic was deleted or the broker stops.
+
+    The replica answers pending produce requests with ``error`` and ignores later events."""
 
     error: LogbusError
 
@@ -242,9 +222,8 @@ class Closed(NamedTuple):
 class Tick(NamedTuple):
     """A periodic event, on which the replica checks due flushes, lagging followers and retries.
 
-    The caller sends it to every replica about once a second, and every 100 ms to a leader that has
-    appended records since its last Sync.
-    """
+    It comes about once a second, and every 100 ms to a leader that has appended records since its
+    last Sync."""
 
 
 Event = (

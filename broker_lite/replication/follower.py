@@ -1,12 +1,11 @@
 """The role of a follower: fetch from the leader, append, sync to disk, and only then fetch again.
 
-A follower's fetch offset therefore tells the leader which records are on the follower's disk. When
-the logs diverge, the follower truncates by leader epoch, never to the high watermark.
+So its fetch offset tells the leader which records are on its disk. When the logs diverge, it
+truncates by leader epoch, never to the high watermark.
 
-Within one leader epoch the leader may have counted every record that the follower fetched as
-replicated. So a follower with a damaged log first leaves the ISR in a new leader epoch, and
-truncates before its first fetch in that epoch. ``partition`` calls this module on its own thread.
-"""
+Within one leader epoch the leader may have counted every fetched record as replicated. So a
+follower with a damaged log first leaves the ISR in a new leader epoch, and truncates before its
+first fetch in it. ``partition`` calls this module on its own thread."""
 
 from __future__ import annotations
 
@@ -39,40 +38,39 @@ from broker_lite.replication.local_log import LocalLog
 
 @dataclass(slots=True)
 class Follower:
-    """The role of a replica while this process does not lead the partition: another broker, no
-    broker, or an earlier process of this broker leads.
-    """
+    """The role of a replica while this process does not lead the partition.
+
+    Another broker, no broker, or an earlier process of this broker leads."""
 
     state: LeaderAndIsr
     log: LocalLog
     may_have_fetched: bool
-    """Whether this broker may have fetched in this leader epoch, from this process or an earlier
-    one. If so, the leader may have counted the fetched records as replicated.
-    """
+    """Whether this broker, in any process, may have fetched in this leader epoch.
+
+    If so, the leader may have counted the fetched records as replicated."""
     in_flight: FetchFrom | None = None
     """The FetchFrom effect that has no answer yet, or None."""
     leader_high_watermark: int = 0
     leader_start: int = 0
     raised_start: int = 0
-    """The highest ``offset`` of all RaiseStart effects so far: the records below it are deleted,
-    because the leader's log starts there."""
+    """The highest ``offset`` of all RaiseStart effects, below which the records are deleted."""
     proposal: LeaderAndIsr | None = None
-    """The proposed state without this replica in the ISR, in a new leader epoch, while its write is
-    in flight; otherwise None."""
+    """The proposed state without this replica in the ISR, while it is being written, or None."""
     paused: bool = False
-    """Whether a fetch, an append or a proposal to leave the ISR failed, so that the follower waits
-    for the next Tick to retry."""
+    """Whether a fetch, an append or a proposal failed, so that the next Tick retries it."""
 
     def begin(self) -> list[Effect]:
-        """Return the operations (effects) that the caller must run when this replica becomes a
-        follower. If disk operations of an earlier role are not complete, a flush (Sync) comes
-        before the first fetch."""
+        """Return the effects of becoming a follower.
+
+        If disk operations of an earlier role are not complete, a Sync comes before the first
+        fetch."""
         return [*(() if self.log.is_settled else (Sync(),)), *self.resume()]
 
     def resume(self) -> list[Effect]:
-        """Return the operations (effects) that are due next: a proposal to leave the ISR, a
-        truncation, or a fetch. Return none while the partition has no leader to fetch from or the
-        follower is paused."""
+        """Return the effects that are due next: a proposal to leave the ISR, a truncation, or a
+        fetch.
+
+        Return none while there is no leader to fetch from, or in a pause."""
         log, leader = self.log, self.state.leader
         if leader in (NO_BROKER, log.replica.broker_id) or self.paused:
             return []
@@ -92,9 +90,9 @@ class Follower:
         return effects
 
     def _epoch_without_us(self) -> LeaderAndIsr:
-        """Return the state with the same leader, an ISR without this replica, and a new leader
-        epoch. In the new epoch the leader does not count this replica's earlier fetches.
-        """
+        """Return the state without this replica in the ISR, in a new leader epoch.
+
+        In it the leader does not count this replica's earlier fetches."""
         isr = tuple(replica for replica in self.state.isr if replica != self.log.replica)
         return dataclasses.replace(self.state, leader_epoch=self.state.leader_epoch + 1, isr=isr)
 
@@ -109,8 +107,9 @@ class Follower:
     # Methods that handle the leader's answers.
 
     def _is_stale(self, event: Fetched | FetchDiverged | FetchOutOfRange) -> bool:
-        """Return whether a leader's answer is stale, that is, not an answer to the fetch in flight.
-        If it is the answer to that fetch, mark the fetch as complete."""
+        """Return whether a leader's answer is not for the fetch in flight.
+
+        Otherwise mark that fetch as complete."""
         in_flight = self.in_flight
         if (
             in_flight is None
@@ -139,10 +138,8 @@ class Follower:
     def diverged(self, event: FetchDiverged) -> list[Effect]:
         """Truncate this log to the end of its common part with the leader's log (KIP-101, KIP-595).
 
-        If both logs have the epoch that the leader names, the common part ends at the smaller of
-        the epoch's two end offsets. Otherwise the common part ends where this log's newest earlier
-        epoch ends.
-        """
+        If both logs have the epoch that the leader names, that is the smaller of its two end
+        offsets, otherwise the end of this log's newest earlier epoch."""
         if self._is_stale(event):
             return []
         leader_end, own_end = event.leader_end, event.own_end
@@ -154,8 +151,8 @@ class Follower:
         return [self._truncate(offset)]
 
     def out_of_range(self, event: FetchOutOfRange) -> list[Effect]:
-        """Restart the log at the leader's log start offset, if that is beyond the end of this log.
-        Otherwise pause until the next Tick."""
+        """Restart the log at the leader's log start offset if it ends before; else pause until the
+        next Tick."""
         if self._is_stale(event):
             return []
         if event.leader_log_start <= self.log.log_end_offset:
@@ -168,9 +165,7 @@ class Follower:
     # Methods that handle the disk's answers.
 
     def appended(self, event: FetchedAppended) -> list[Effect]:
-        """Handle a completed append of fetched batches: fetch again, or pause if nothing was
-        appended.
-        """
+        """Handle a completed append of fetched batches: fetch again, or pause if it was empty."""
         # Pause if no batch was appended, because fetching again at once could loop for ever.
         self.paused = event.next_offset <= self.log.log_end_offset
         self.log.written(event.next_offset)
@@ -178,20 +173,19 @@ class Follower:
 
     def failed(self) -> list[Effect]:
         """Handle a failed append of fetched batches: pause until the next Tick, which fetches
-        again.
-        """
+        again."""
         self.paused = True
         return []
 
     def synced(self) -> list[Effect]:
-        """Handle a completed Sync: raise the high watermark, at most to the flushed end, and fetch
-        again.
-        """
+        """Handle a completed Sync: raise the high watermark, up to the flushed end, and fetch
+        again."""
         return in_order([*self._committed(), *self.resume()])
 
     def _committed(self) -> list[Effect]:
-        """Return the operations (effects) that raise the high watermark and the log start offset to
-        the leader's values, but at most to the flushed end of this log."""
+        """Return the effects that raise high watermark and log start offset to the leader's values.
+
+        They rise at most to the flushed end of this log."""
         log = self.log
         effects: list[Effect] = []
         offset = min(self.leader_high_watermark, log.flushed_end)
@@ -208,8 +202,8 @@ class Follower:
     # refused.
 
     def adopt_state(self, state: LeaderAndIsr) -> list[Effect]:
-        """Use a newer state of the partition in the same leader epoch from now on. Return the
-        operations (effects) that are due then (``resume``)."""
+        """Use a newer state of the same leader epoch. Return the effects that are due
+        (``resume``)."""
         if state.version > self.state.version:
             self.state, self.proposal, self.paused = state, None, False
         return self.resume()
@@ -220,8 +214,7 @@ class Follower:
         return self.resume()
 
     def refused(self, event: IsrRefused) -> list[Effect]:
-        """Handle ZooKeeper's refusal of this follower's proposal to leave the ISR: pause until the
-        next Tick, on which the follower proposes it again."""
+        """Handle a refused proposal to leave the ISR: the next Tick proposes it again."""
         if event.state == self.proposal:
             self.proposal = None
             self.paused = True

@@ -1,10 +1,8 @@
 """The in-sync replicas (ISR) of a leader, and the high watermark that follows from them.
 
-While a change of the ISR is being written, the leader cannot know which ISR holds. The leader
-therefore counts with the *maximal* ISR: the committed ISR plus a replica whose addition is being
-written. A joining replica limits the high watermark at once, and a leaving replica until its
-removal is written (KIP-497).
-"""
+While a change of the ISR is being written, the leader cannot know which ISR holds, so it counts
+with the *maximal* ISR: the committed one plus a replica that is being added. A joining replica
+limits the high watermark at once, and a leaving one until its removal is written (KIP-497)."""
 
 from __future__ import annotations
 
@@ -27,8 +25,7 @@ class CommittedIsr:
 
 @dataclass(frozen=True, slots=True)
 class PendingExpandIsr:
-    """The ISR while the write that adds ``joining`` is in flight. ``joining`` limits the high
-    watermark already."""
+    """The ISR while the write that adds ``joining`` is in flight; it limits the high watermark."""
 
     replicas: tuple[ReplicaId, ...]
     joining: ReplicaId
@@ -40,8 +37,8 @@ class PendingExpandIsr:
 
 @dataclass(frozen=True, slots=True)
 class PendingShrinkIsr:
-    """The ISR while the write that removes ``leaving`` is in flight. The leaving replicas limit the
-    high watermark until that write is done."""
+    """The ISR while the write that removes ``leaving`` is in flight; they limit the high
+    watermark."""
 
     replicas: tuple[ReplicaId, ...]
     leaving: tuple[ReplicaId, ...]
@@ -55,8 +52,9 @@ IsrState = CommittedIsr | PendingExpandIsr | PendingShrinkIsr
 
 
 def is_enough(isr: IsrState, min_insync_replicas: int) -> bool:
-    """Return whether the committed ISR has ``min_insync_replicas`` members, so that the leader
-    accepts acks=all. A replica whose addition is being written does not count."""
+    """Return whether the committed ISR has enough members for acks=all.
+
+    A replica whose addition is being written does not count."""
     return len(isr.replicas) >= min_insync_replicas
 
 
@@ -67,12 +65,11 @@ def high_watermark(
     min_insync_replicas: int,
     current: int,
 ) -> int:
-    """Return the smallest flushed end offset of the maximal ISR, but at least ``current``. The
-    maximal ISR is the committed ISR plus a replica whose addition is being written.
+    """Return the smallest flushed end offset of the maximal ISR, but at least ``current``.
 
-    Return ``current`` if the ISR is smaller than ``min_insync_replicas``, or if a member has not
-    fetched in this leader epoch yet. ``flushed_ends`` has the flushed end offset of each replica.
-    """
+    The maximal ISR is the committed one plus a replica that is being added. Return ``current`` if
+    the ISR is smaller than ``min_insync_replicas``, or a member has not fetched in this leader
+    epoch."""
     if not is_enough(isr, min_insync_replicas):
         return current
     lowest = min(flushed_ends.get(replica, -1) for replica in isr.maximal)

@@ -1,12 +1,10 @@
-"""The role of a leader: it appends, serves followers' fetches, and decides the high watermark and
-the ISR.
+"""The role of a leader: it appends, serves followers, and decides high watermark and ISR.
 
 - At most one change of the ISR is in flight. Until its result is known, the larger of the two ISRs
   determines the high watermark.
 - A follower counts for the high watermark from its first fetch in this leader epoch on.
 - A leader epoch starts once the leader epoch file on disk contains it.
-- ``partition`` calls this module on its own thread.
-"""
+- ``partition`` calls this module on its own thread."""
 
 from __future__ import annotations
 
@@ -79,23 +77,18 @@ class Leader:
     """The ids of the brokers that are assigned to the partition."""
     isr: IsrState
     epoch_start_offset: int | None = None
-    """The first offset of this leader epoch; None until the epoch's entry is in the epoch file on
-    disk.
-    """
+    """The first offset of this leader epoch; None until the epoch file on disk has it."""
     follower_ends: dict[ReplicaId, int] = field(default_factory=dict)
     """The flushed end offset of each other replica, from its last fetch in this epoch."""
     caught_up: dict[ReplicaId, CaughtUp] = field(default_factory=dict)
     proposal: LeaderAndIsr | None = None
-    """The partition state with the changed ISR that this leader proposes, while its write is in
-    flight or waits for a retry; otherwise None."""
+    """The state with the changed ISR that is being written or waits for a retry, or None."""
     refused_ms: int | None = None
-    """Time in ms at which ZooKeeper last refused an ISR change of this leader; None if it refused
-    none."""
+    """When (ms) ZooKeeper last refused an ISR change of this leader, or None."""
     is_refused: bool = False
-    """Whether ZooKeeper refused the write of the ISR change ``proposal``, which waits for a retry.
-    """
+    """Whether ZooKeeper refused ``proposal``, which waits for a retry."""
     appending: dict[int, int] = field(default_factory=dict)
-    """The acks value of each produce request whose append is not complete, by token."""
+    """The acks value of each produce request whose append is incomplete, by token."""
     waiting: deque[Appended] = field(default_factory=deque)
     """Appended batches with acks=all that wait for the high watermark, in order of arrival."""
     unflushed_count: int = 0
@@ -103,16 +96,15 @@ class Leader:
     unflushed_since_ms: int = 0
 
     def begin(self, now_ms: int) -> list[Effect]:
-        """Begin to lead: start the leader epoch on disk. Each member of the ISR has
-        replica.lag.time.max.ms from now for its first fetch."""
+        """Begin to lead: start the leader epoch on disk.
+
+        Each ISR member has replica.lag.time.max.ms from now for its first fetch."""
         for replica in self.state.isr:
             self.caught_up[replica] = CaughtUp(now_ms, now_ms, self.log.log_end_offset)
         return [StartEpoch(self.state.leader_epoch), Sync()]
 
     def epoch_started(self, event: EpochStarted) -> list[Effect]:
-        """Record the first offset of the epoch. From now on, the followers' fetches count for the
-        high watermark.
-        """
+        """Record the first offset of the epoch; from now on, followers' fetches count."""
         if event.leader_epoch != self.state.leader_epoch:
             return []
         self.epoch_start_offset = event.log_end_offset
@@ -129,8 +121,9 @@ class Leader:
         return self.isr.replicas == (self.log.replica,)
 
     def _damage(self) -> str:
-        """Return the part of an error message that says why no follower can join the ISR: this
-        leader is its only member and has a damaged log. Otherwise return ""."""
+        """Return, for an error message, why no follower can join the ISR: the damage of this log.
+
+        Return "" unless this leader is the only ISR member and its log is damaged."""
         if self.log.damaged_from is None or not self.is_alone:
             return ""
         return (
@@ -143,8 +136,7 @@ class Leader:
     def requested(self, now_ms: int, event: AppendRequested) -> list[Effect]:
         """Append the batch of a produce request, or refuse acks=all while the ISR is too small.
 
-        Adds a Sync if ``flush.messages`` or ``flush.ms`` requires a flush at once.
-        """
+        Adds a Sync if ``flush.messages`` or ``flush.ms`` requires a flush at once."""
         if event.acks == ACKS_ALL and not self.is_enough:
             error = NotEnoughReplicasError(
                 f"{self.log.key}: {len(self.isr.replicas)} replicas are in sync, but acks=all "
@@ -164,8 +156,7 @@ class Leader:
         return [append, Sync()]
 
     def appended(self, event: Appended) -> list[Effect]:
-        """Handle a completed append: answer a request with acks=1. Hold the answer to a request
-        with acks=all until the high watermark has passed the batch."""
+        """Handle a completed append: answer acks=1; acks=all waits for the high watermark."""
         acks = self.appending.pop(event.token, None)
         if acks is None:
             return []
@@ -177,13 +168,12 @@ class Leader:
         return []
 
     def append_failed(self, event: AppendFailed) -> list[Effect]:
-        """Handle the failed append of a produce request: answer the request with the append's
-        error."""
+        """Answer the produce request whose append failed with the append's error."""
         acks = self.appending.pop(event.token, None)
         return [] if acks is None else [Reply(event.token, error=event.error)]
 
     def fail_pending(self, error: LogbusError) -> list[Effect]:
-        """Answer every pending produce request with ``error``, and each only once."""
+        """Answer every pending produce request with ``error``."""
         tokens = [*(appended.token for appended in self.waiting), *self.appending]
         self.waiting.clear()
         self.appending.clear()
@@ -192,9 +182,9 @@ class Leader:
     # Methods that advance the high watermark.
 
     def advance(self) -> list[Effect]:
-        """Return the operations (effects) that follow from a new high watermark, after the flushed
-        ends, the ISR or the topic settings changed: wake readers, and answer the acks=all requests
-        that the high watermark has passed."""
+        """Return the effects of a new high watermark: wake readers, and answer acks=all requests.
+
+        Call it after the flushed ends, the ISR or the topic settings changed."""
         if self.epoch_start_offset is None:
             return []
         if not self.is_enough:
@@ -218,8 +208,7 @@ class Leader:
         return effects
 
     def _fail_waiting(self) -> list[Effect]:
-        """Fail the acks=all requests that wait: the ISR has become smaller than
-        min.insync.replicas, so the high watermark does not advance."""
+        """Fail the waiting acks=all requests: the ISR is smaller than min.insync.replicas."""
         error = NotEnoughReplicasAfterAppendError()
         effects: list[Effect] = [Reply(appended.token, error=error) for appended in self.waiting]
         self.waiting.clear()
@@ -228,8 +217,9 @@ class Leader:
     # Methods that handle followers' fetches.
 
     def fetched(self, now_ms: int, event: FollowerFetched) -> list[Effect]:
-        """Handle a follower's fetch in this leader epoch. The last effect in the result is the
-        AnswerFollower, which says how to answer the fetch."""
+        """Handle a follower's fetch in this leader epoch.
+
+        The last effect, AnswerFollower, says how to answer it."""
         if (error := self._fetch_error(event)) is not None:
             return [AnswerFollower(error)]
         if (diverging := self._diverging(event)) is not None:
@@ -259,8 +249,8 @@ class Leader:
         return None
 
     def _diverging(self, event: FollowerFetched) -> OffsetAndEpoch | None:
-        """Return the end offset of the common part of both logs if the follower's log diverges
-        before ``fetch_offset``; otherwise None."""
+        """Return where both logs' common part ends, if the follower diverges before its fetch
+        offset."""
         end = event.epoch_end
         if event.last_fetched_epoch == NO_EPOCH:
             if event.fetch_offset <= self.log.log_end_offset:
@@ -273,10 +263,8 @@ class Leader:
     def _note_caught_up(self, now_ms: int, event: FollowerFetched) -> None:
         """Update the time at which the follower was last caught up.
 
-        A follower is caught up if its fetch offset reaches the leader's log end offset at the
-        arrival of the fetch. If it reaches only the end that the leader had at the follower's
-        previous fetch, the follower was caught up at the time of that fetch.
-        """
+        A follower is caught up if its fetch offset reaches the leader's log end offset. If it
+        reaches only the end at its previous fetch, it was caught up then."""
         end = self.log.log_end_offset
         known = self.caught_up.get(event.replica)
         at_ms = NEVER_MS if known is None else known.at_ms
@@ -289,8 +277,10 @@ class Leader:
     # Methods that change the ISR.
 
     def _expand(self, now_ms: int, event: FollowerFetched) -> list[Effect]:
-        """Propose to add the follower to the ISR, if it has every record below the high watermark
-        and below the start of this leader epoch."""
+        """Propose to add the follower to the ISR, if it has all records that an ISR member must
+        have.
+
+        Those are the records below the high watermark and below the start of this leader epoch."""
         replica, members = event.replica, self.isr.maximal
         if (
             replica in members
@@ -312,8 +302,10 @@ class Leader:
         return self._propose(dataclasses.replace(self.state, isr=(*self.state.isr, replica)))
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Return the operations (effects) that are due by time: a flush, a removal of lagging
-        followers from the ISR, or the retry of an ISR change that ZooKeeper refused."""
+        """Return the effects that are due by time.
+
+        A flush, a removal of lagging followers from the ISR, or the retry of a refused ISR
+        change."""
         effects: list[Effect] = []
         # The count may have reached flush.messages because this setting was lowered.
         if self.unflushed_count and (
@@ -356,8 +348,7 @@ class Leader:
         return known is not None and now_ms - known.at_ms <= self.limits.replica_lag_ms
 
     def lag_ms(self, now_ms: int) -> int:
-        """Return the longest time (ms) since which an in-sync follower has not been caught up; 0 if
-        all followers have every record."""
+        """Return for how long (ms) the slowest in-sync follower has lagged; 0 if none does."""
         return max(
             (
                 now_ms - self.caught_up[replica].at_ms
@@ -369,9 +360,9 @@ class Leader:
         )
 
     def hand_over(self, now_ms: int) -> list[Effect]:
-        """Propose to end this leader epoch without a leader, if the leader's log is damaged and
-        another member of the ISR is caught up. The controller then elects that member.
-        """
+        """Propose to end this leader epoch without a leader, if this log is damaged.
+
+        Another ISR member must be caught up; the controller then elects it."""
         log, isr = self.log, self.state.isr
         if log.damaged_from is None or self.proposal is not None:
             return []
@@ -386,13 +377,11 @@ class Leader:
         return [ProposeIsr(state)]
 
     def refused(self, now_ms: int, event: IsrRefused) -> list[Effect]:
-        """Handle the refused write of an ISR change that this leader proposed. The write may have
-        reached ZooKeeper all the same.
+        """Handle the refused write of a proposed ISR change, which may have reached ZooKeeper.
 
-        A replica that should leave the ISR therefore still counts for the high watermark. A replica
-        that should join counts too, until a later write or newer metadata shows whether it joined.
-        To find out, the leader proposes its previous ISR again.
-        """
+        A replica that should leave therefore still counts for the high watermark. One that should
+        join counts too, until a later write or newer metadata shows whether it joined; to find out,
+        the leader proposes its previous ISR again."""
         if event.state != self.proposal:
             return []
         self.refused_ms = now_ms
@@ -405,8 +394,8 @@ class Leader:
         return []
 
     def adopt_state(self, state: LeaderAndIsr) -> list[Effect]:
-        """Use a newer state of the partition in the same leader epoch from now on. The state shows
-        whether the ISR change that this leader proposed was written."""
+        """Use a newer state of the same leader epoch, which shows whether the ISR change was
+        written."""
         if state.version > self.state.version:
             self.state, self.isr = state, CommittedIsr(state.isr)
             self.proposal, self.is_refused = None, False

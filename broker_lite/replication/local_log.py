@@ -1,8 +1,7 @@
 """The offsets of a replica's own log, updated by each result of a disk effect.
 
 The leader and follower roles of a replica share one ``LocalLog``: an operation that starts in one
-role can complete in the next. The log itself belongs to the caller, which does the I/O.
-"""
+role can complete in the next. The log itself belongs to the caller, which does the I/O."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ class LocalLog:
     writes_in_flight: int = 0
     """Number of Append, AppendFetched, Truncate and StartAt effects that are not complete."""
     damaged_from: int | None = None
-    """Offset of the first batch that was damaged after its flush, or None. The replica does not
-    trust its log from this offset on."""
+    """Offset of the first batch that was damaged after its flush, from which on the log is not
+    trusted."""
     starting_at: int | None = None
     """Offset of the StartAt effect that is not complete, or None."""
 
@@ -39,16 +38,14 @@ class LocalLog:
         return self.writes_in_flight == 0 and self.flushed_end == self.log_end_offset
 
     def written(self, next_offset: int) -> None:
-        """Record a completed append that ends at ``next_offset``. The log end offset rises to this
-        offset, but never falls."""
+        """Record a completed append that ends at ``next_offset``; the log end offset never
+        falls."""
         self.writes_in_flight -= 1
         if next_offset > self.log_end_offset:
             self.log_end_offset = next_offset
 
     def synced(self, flushed_end: int) -> bool:
-        """Record a completed flush up to ``flushed_end``. Return whether that is higher than
-        before.
-        """
+        """Record a flush up to ``flushed_end``. Return whether that is higher than before."""
         if flushed_end <= self.flushed_end:
             return False
         self.flushed_end = flushed_end
@@ -57,9 +54,7 @@ class LocalLog:
         return True
 
     def truncated(self, event: Truncated) -> None:
-        """Record a completed Truncate or StartAt: the log was truncated, or restarted at another
-        offset.
-        """
+        """Record a completed Truncate or StartAt."""
         self.writes_in_flight -= 1
         self.log_end_offset = event.log_end_offset
         self.flushed_end = event.flushed_end

@@ -1,10 +1,9 @@
 """The state machine of one replica of a partition, in the role Leader, Follower or Offline.
 
-The caller does the I/O: ``server/partitions/replica_manager.py``, or the simulator in tests. The
-caller calls ``step(now_ms, event)`` on one thread and carries out the returned effects. The state
-machine has no file, socket or clock. This module changes the roles, which ``leader`` and
-``follower`` implement. README.md has the state diagram, the invariants and the order of effects.
-"""
+The caller, ``server/partitions/replica_manager.py`` or the simulator in tests, does the I/O: it
+calls ``step(now_ms, event)`` on one thread and carries out the returned effects. This module
+changes the roles, which ``leader`` and ``follower`` implement. README.md has the state diagram, the
+invariants and the order of effects."""
 
 from __future__ import annotations
 
@@ -53,11 +52,10 @@ from broker_lite.replication.local_log import LocalLog
 
 @dataclass(slots=True)
 class Offline:
-    """The role of a replica that serves no requests and answers each request with ``error``.
+    """The role of a replica that answers each request with ``error``.
 
     A replica is offline before its first metadata, after a storage failure, and after the event
-    Closed.
-    """
+    Closed."""
 
     error: LogbusError
     final: bool
@@ -70,10 +68,8 @@ Role = Leader | Follower | Offline
 class Partition:
     """The state machine of one replica of a partition.
 
-    ``log_end_offset``, ``flushed_end`` and ``last_epoch`` describe the local log when the broker
-    has opened it. ``high_watermark`` is the high watermark from the checkpoint file, or the log
-    start offset.
-    """
+    ``log_end_offset``, ``flushed_end`` and ``last_epoch`` describe the opened local log.
+    ``high_watermark`` comes from the checkpoint file, or is the log start offset."""
 
     __slots__ = ("_limits", "_replicas", "log", "role")
 
@@ -99,8 +95,7 @@ class Partition:
         self._replicas: tuple[int, ...] = ()
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
-        """Apply an event. Return the operations (effects) in the order in which the caller must
-        carry them out."""
+        """Apply an event. Return the operations (effects) to carry out, in order."""
         match event:
             case AppendRequested():
                 return self._request(now_ms, event)
@@ -175,13 +170,11 @@ class Partition:
         return isinstance(role, Leader) and role.unflushed_count > 0
 
     def check_leader(self, leader_epoch: int = NO_EPOCH) -> None:
-        """Raise an error unless this replica is the leader, and so can answer a client's fetch or
-        ListOffsets request.
+        """Raise an error unless this replica leads, and so can answer a client's request.
 
         ``leader_epoch`` is the epoch in the request; -1 omits its check. Raises NotLeaderError,
         FencedLeaderEpochError, UnknownLeaderEpochError, or the error for which the replica is
-        offline.
-        """
+        offline."""
         role = self.role
         if isinstance(role, Offline):
             # Clear the traceback: each raise of the same exception adds frames to it.
@@ -201,13 +194,12 @@ class Partition:
             raise NotLeaderError()
 
     def latest_offset(self) -> int:
-        """Return the high watermark, for ListOffsets. Raise OffsetNotAvailableError while it is
-        below the first offset of the leader epoch.
+        """Return the high watermark, for ListOffsets.
 
-        A new leader may not know the latest high watermark at first (KIP-207). For a new partition
-        return 0 at once, even before its epoch is in the epoch file, as Kafka does: no client has
-        seen a higher offset, and some clients, such as kafkajs, give up after a retriable error.
-        """
+        Raise OffsetNotAvailableError while it is below the first offset of the leader epoch: a new
+        leader may not know the latest one (KIP-207). A new partition returns 0 at once, as in
+        Kafka: no client has seen a higher offset, and some clients, such as kafkajs, give up after
+        a retriable error."""
         self.check_leader()
         role = self.role
         assert isinstance(role, Leader)
@@ -279,9 +271,7 @@ class Partition:
     def _fetch_answered(self, event: Event) -> list[Effect]:
         """Handle the leader's answer to a fetch, or the result of an append of fetched batches.
 
-        If the replica is no longer a follower, the event only updates ``log``, the offsets of the
-        local log.
-        """
+        For a replica that is no longer a follower, only update ``log``, the local offsets."""
         role = self.role if isinstance(self.role, Follower) else None
         match event:
             case Fetched():
@@ -379,8 +369,8 @@ class Partition:
         return in_order([*follower.begin(), *before])
 
     def _leave(self) -> Sequence[Effect]:
-        """Return the operations (effects) that end the replica's current role of leader or
-        follower: fail pending produce requests, or cancel the fetch."""
+        """Return the effects that end the current role: fail produce requests, or cancel the
+        fetch."""
         role = self.role
         if isinstance(role, Leader):
             return role.fail_pending(NotLeaderError())

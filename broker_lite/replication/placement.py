@@ -1,10 +1,9 @@
 """Choose the brokers for the replicas of new partitions. Equal inputs give equal placements.
 
-Leaders are assigned round robin over the brokers. After each round, the distance in the ring of
-brokers from a leader to its followers grows by one. The followers of one broker's partitions
-therefore spread over all other brokers, and so does its load when it dies. If every broker names
-its rack, the replicas of a partition use as many racks as possible.
-"""
+Leaders are assigned round robin. After each round, the distance in the ring of brokers from a
+leader to its followers grows by one, so that the followers of one broker's partitions, and its load
+when it dies, spread over all others. If every broker names its rack, a partition's replicas use as
+many racks as possible."""
 
 from __future__ import annotations
 
@@ -18,9 +17,7 @@ from broker_lite.errors import (
 from broker_lite.model import BrokerView
 
 REPLICATION_FACTOR_MAX = 3
-"""The replication factor of a topic that is created without one; lower if the cluster has fewer
-brokers.
-"""
+"""The replication factor of a topic that is created without one, if there are enough brokers."""
 
 
 def default_factor(known_count: int) -> int:
@@ -31,12 +28,10 @@ def default_factor(known_count: int) -> int:
 def place(
     count: int, factor: int, live: Mapping[int, BrokerView], *, first: int
 ) -> list[tuple[int, ...]]:
-    """Return the broker ids of the replicas of ``count`` partitions, for each partition the
-    preferred leader first.
+    """Return the broker ids of the replicas of ``count`` partitions, preferred leaders first.
 
-    ``first`` is the number of partitions that were placed before. It selects the first leader.
-    Raises BrokerNotAvailableError, InvalidReplicationFactorError.
-    """
+    ``first``, the number of partitions placed before, selects the first leader. Raises
+    BrokerNotAvailableError, InvalidReplicationFactorError."""
     brokers = [broker for broker in live.values() if not broker.draining]
     if not brokers:
         raise BrokerNotAvailableError("no broker is registered; try again")
@@ -60,8 +55,9 @@ def sorted_brokers(brokers: Sequence[BrokerView]) -> list[BrokerView]:
 
 
 def _ring(brokers: Sequence[BrokerView]) -> list[tuple[int, str]]:
-    """Return (broker, rack) pairs in an order that alternates between racks. If any broker names no
-    rack, each broker counts as a rack of its own."""
+    """Return (broker, rack) pairs in an order that alternates between racks.
+
+    If any broker names no rack, each counts as a rack of its own."""
     ordered = sorted_brokers(brokers)
     if any(broker.rack is None for broker in ordered):
         return [(broker.broker_id, str(broker.broker_id)) for broker in ordered]
@@ -77,8 +73,9 @@ def _ring(brokers: Sequence[BrokerView]) -> list[tuple[int, str]]:
 
 
 def _row(ring: list[tuple[int, str]], number: int, factor: int) -> tuple[int, ...]:
-    """Return the broker ids of one partition's replicas, the preferred leader first. ``number`` is
-    the partition's index among all partitions that were ever placed."""
+    """Return the broker ids of one partition's replicas, the preferred leader first.
+
+    ``number`` is the partition's index among all that were ever placed."""
     size = len(ring)
     leader, rack = ring[number % size]
     chosen, racks = [leader], {rack}
@@ -95,8 +92,9 @@ def _row(ring: list[tuple[int, str]], number: int, factor: int) -> tuple[int, ..
 
 
 def check_rows(rows: Sequence[Sequence[int]], live: Mapping[int, BrokerView]) -> None:
-    """Raise InvalidReplicaAssignmentError unless all partitions have the same number of replicas,
-    on different live brokers."""
+    """Raise InvalidReplicaAssignmentError for an invalid assignment.
+
+    All partitions need the same number of replicas, on different live brokers."""
     for partition, row in enumerate(rows):
         if not row or len(set(row)) != len(row) or len(row) != len(rows[0]):
             raise InvalidReplicaAssignmentError(

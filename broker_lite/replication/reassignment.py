@@ -1,11 +1,10 @@
-"""Move partitions to other brokers. Each function returns the partition as it must be written.
+"""Move partitions to other brokers. Each function returns the partition to be written.
 
-- ``begin`` puts the new replicas before the present replicas in the assignment.
-- ``finish`` ends the reassignment once all new replicas are in sync. One write removes the other
-  replicas from the ISR and the assignment, and elects a leader among the new replicas if needed.
+- ``begin`` puts the new replicas before the present ones in the assignment.
+- ``finish`` ends the reassignment once all new replicas are in sync: one write removes the others
+  from the ISR and the assignment, and elects a leader among the new ones if needed.
 - ``cancel`` returns to the replicas before ``begin``. A second ``begin`` before ``finish`` replaces
-  the target of the first.
-"""
+  the target of the first."""
 
 from __future__ import annotations
 
@@ -23,9 +22,8 @@ def begin(
 ) -> PartitionView:
     """Return the partition in reassignment to the brokers ``target``, preferred leader first.
 
-    ``name`` is the partition's name for error messages. Brokers that ``target`` adds must be live;
-    brokers that have a replica already need not be. Raises InvalidReplicaAssignmentError.
-    """
+    ``name`` is for error messages. Brokers that ``target`` adds must be live. Raises
+    InvalidReplicaAssignmentError."""
     target = tuple(target)
     if not target or len(set(target)) != len(target):
         raise InvalidReplicaAssignmentError(
@@ -44,8 +42,7 @@ def begin(
 def cancel(name: str, view: PartitionView, live: Live, controller_epoch: int) -> PartitionView:
     """Return the partition with the replicas that it had before its reassignment.
 
-    Raises NoReassignmentInProgressError.
-    """
+    Raises NoReassignmentInProgressError."""
     if not view.adding and not view.removing:
         raise NoReassignmentInProgressError(f"partition {name} is not being reassigned")
     origin = tuple(broker for broker in view.replicas if broker not in view.adding)
@@ -54,8 +51,7 @@ def cancel(name: str, view: PartitionView, live: Live, controller_epoch: int) ->
 
 
 def finish(view: PartitionView, live: Live, controller_epoch: int) -> PartitionView | None:
-    """Return the partition with only the replicas of its reassignment's target. Return None unless
-    all of these replicas are in sync and live."""
+    """Return the partition with only its target replicas; None unless all are in sync and live."""
     if not view.adding and not view.removing:
         return None
     target = view.target
@@ -69,9 +65,7 @@ def finish(view: PartitionView, live: Live, controller_epoch: int) -> PartitionV
 
 
 def _led(name: str, view: PartitionView, live: Live, controller_epoch: int) -> PartitionView:
-    """Return the partition with an ISR that contains only its present replicas, and a leader from
-    that ISR.
-    """
+    """Return the partition with an ISR of its present replicas only, and a leader from it."""
     state = _restricted_to(view.state, view.replicas, live, controller_epoch)
     if state is None:
         raise InvalidReplicaAssignmentError(
@@ -84,8 +78,8 @@ def _led(name: str, view: PartitionView, live: Live, controller_epoch: int) -> P
 def _restricted_to(
     state: LeaderAndIsr, replicas: Sequence[int], live: Live, controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """Return the state with an ISR of the brokers ``replicas`` only, led by one of them. Return
-    None if that ISR would be empty."""
+    """Return the state with an ISR of ``replicas`` only, led by one of them; None if it is
+    empty."""
     isr = tuple(replica for replica in state.isr if replica.broker_id in replicas)
     if not isr:
         return None

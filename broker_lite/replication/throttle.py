@@ -1,8 +1,7 @@
 """Limit the bandwidth of replication to replicas outside the ISR, with Kafka's settings (KIP-73).
 
-A topic's settings list the throttled replicas. A broker has two rates, in bytes per second: one for
-records that it sends as leader, one for records that it fetches as follower.
-"""
+A topic's settings list the throttled replicas. A broker has two rates in bytes per second: of
+records that it sends as leader, and that it fetches as follower."""
 
 from __future__ import annotations
 
@@ -16,22 +15,17 @@ UNLIMITED = (1 << 63) - 1
 
 
 def lists(replicas: str, partition: int, broker_id: int) -> bool:
-    """Return whether ``replicas``, the value of a topic's setting such as "0:1,1:2" or "*", names
-    the replica of ``partition`` on broker ``broker_id``.
-    """
+    """Return whether a topic's setting, such as "0:1,1:2" or "*", names a replica."""
     if not replicas or replicas == ALL_REPLICAS:
         return bool(replicas)
     return f"{partition}:{broker_id}" in replicas.replace(" ", "").split(",")
 
 
 class Throttle:
-    """A token bucket that limits the bytes of one direction (sent or fetched) of a broker's
-    replication.
+    """A token bucket for the bytes of one direction (sent or fetched) of a broker's replication.
 
-    The bucket holds at most the bytes of one second. A batch is always sent whole, so the level of
-    the bucket may fall below zero. The broker then sends no bytes until the level is above zero
-    again.
-    """
+    It holds at most the bytes of one second. A batch is sent whole, so the level may fall below
+    zero; no bytes are sent until it is above zero again."""
 
     __slots__ = ("_at_s", "_left", "_rate", "_setting")
 
@@ -42,8 +36,8 @@ class Throttle:
         self._at_s: float | None = None
 
     def allowance(self, settings: Mapping[str, str], now_s: float) -> int:
-        """Return the number of bytes that may be sent now; UNLIMITED if the broker's settings name
-        no rate."""
+        """Return the number of bytes that may be sent now; UNLIMITED without a rate in the
+        settings."""
         text = settings.get(self._setting)
         if text is None:
             self._left, self._at_s = 0.0, None
@@ -55,7 +49,6 @@ class Throttle:
         return max(0, int(self._left))
 
     def spend(self, size: int) -> None:
-        """Take ``size`` from the bucket: the bytes of throttled records that were sent or
-        fetched."""
+        """Take the bytes of throttled records that were sent or fetched from the bucket."""
         if self._at_s is not None:
             self._left -= size

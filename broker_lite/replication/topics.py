@@ -1,8 +1,6 @@
 """Validate requests that create, change or delete topics, and compute the resulting topic.
 
-Each function returns the topic after the request. ``controller_requests`` turns that topic into a
-write to ZooKeeper.
-"""
+``controller_requests`` turns that topic into a write to ZooKeeper."""
 
 from __future__ import annotations
 
@@ -38,26 +36,23 @@ from broker_lite.replication.controller_events import (
 from broker_lite.replication.placement import check_rows, default_factor, place
 
 WRITE_BYTES_MAX = 985_000
-"""Maximum bytes of the one ZooKeeper write that creates, reassigns or deletes a topic. ZooKeeper
-accepts 1 MB; the rest is for the change notice, the znode in the same write that tells brokers
-which topic changed. The creation of a topic is the largest of these writes, so this limit bounds
-the number of partitions of a topic.
-"""
+"""Maximum bytes of the one ZooKeeper write that creates, reassigns or deletes a topic.
+
+ZooKeeper accepts 1 MB; the rest is for the change notice in the same write, which tells brokers
+what changed. It bounds a topic's number of partitions, because the creation is the largest such
+write."""
 REPLICATION_LEVEL = 2
-"""The level of the feature "metadata" from which brokers support replication."""
+"""The level of the feature "metadata" from which on brokers support replication."""
 
 _MIN_INSYNC = "min.insync.replicas"
 _DEFAULT_CONFIG = text(TopicConfig())
 
 _KEPT_BY_STATE = ("retention.ms", "retention.bytes", "unclean.leader.election.enable")
-"""Settings that cannot be changed for an internal topic, because a change could delete the state of
-transactions.
-"""
+"""Settings that cannot change for an internal topic, whose state of transactions could be lost."""
 
 
 def create(metadata: ClusterMetadata, event: TopicCreationRequested) -> TopicView:
-    """Return the topic that the request creates. Raises the error with which to refuse the
-    request."""
+    """Return the topic that the request creates. Raises the error that refuses the request."""
     if not is_valid_name(event.name):
         raise InvalidTopicError(
             f"topic name {event.name[:60]!r}: give 1 to {NAME_LENGTH_MAX} letters, digits, "
@@ -78,8 +73,7 @@ def create(metadata: ClusterMetadata, event: TopicCreationRequested) -> TopicVie
 
 
 def to_delete(metadata: ClusterMetadata, event: TopicDeletionRequested) -> TopicView:
-    """Return the topic that the request deletes. Raises the error with which to refuse the
-    request."""
+    """Return the topic that the request deletes. Raises the error that refuses the request."""
     topic = metadata.topic_named(event.name_or_id)
     if topic.is_internal:
         raise InvalidTopicError(
@@ -89,8 +83,7 @@ def to_delete(metadata: ClusterMetadata, event: TopicDeletionRequested) -> Topic
 
 
 def add_partitions(metadata: ClusterMetadata, event: PartitionsRequested) -> TopicView:
-    """Return the topic with the partitions that the request adds. Raises the error with which to
-    refuse the request."""
+    """Return the topic with the added partitions. Raises the error that refuses the request."""
     topic = metadata.topic_named(event.name)
     if topic.is_internal:
         raise InvalidTopicError(
@@ -124,8 +117,7 @@ def add_partitions(metadata: ClusterMetadata, event: PartitionsRequested) -> Top
 def configure(metadata: ClusterMetadata, event: ConfigChangeRequested) -> TopicView:
     """Return the topic with its settings changed as the request asks.
 
-    Raises InvalidConfigError or UnknownTopicOrPartitionError.
-    """
+    Raises InvalidConfigError or UnknownTopicOrPartitionError."""
     topic = metadata.topic_named(event.name)
     config = dict(topic.config)
     for key, value in event.changes.items():
@@ -152,8 +144,7 @@ def checked_config(
     """Return the settings with each value in its canonical text, which also bounds their size.
 
     Raises InvalidConfigError for an invalid setting, and if ``min.insync.replicas`` exceeds
-    ``replication_factor``.
-    """
+    ``replication_factor``."""
     try:
         parsed = parse(TopicConfig, config)
     except InvalidConfigError as error:
@@ -168,16 +159,14 @@ def checked_config(
 
 
 def min_insync(topic: TopicView, view: PartitionView) -> int:
-    """Return the number of in-sync replicas that acks=all requires for this partition
-    (min.insync.replicas).
-    """
+    """Return the partition's min.insync.replicas, which acks=all requires."""
     return min_insync_of(topic.config.get(_MIN_INSYNC), len(view.target))
 
 
 def check_replicated(metadata: ClusterMetadata, what: str) -> None:
-    """Raise UnsupportedVersionError if any broker runs a version of logbus without replication.
-    ``what`` names the refused operation in the message.
-    """
+    """Raise UnsupportedVersionError if any broker runs a version without replication.
+
+    ``what`` names the refused operation in the message."""
     if metadata.features.get("metadata", 0) < REPLICATION_LEVEL:
         old = [
             broker.broker_id
@@ -218,19 +207,15 @@ def _rows(
 def partitions_max(name: str, factor: int) -> int:
     """Return the maximum number of partitions of a topic with this name and replication factor.
 
-    One write of at most WRITE_BYTES_MAX creates all partitions, with two znodes for each. The paths
-    of both znodes contain the topic's name, and the content of one lists every replica.
-    """
+    One write of at most WRITE_BYTES_MAX creates all partitions, with two znodes each, whose paths
+    contain the topic's name and of which one lists every replica."""
     return WRITE_BYTES_MAX // (2 * len(name) + 310 + 58 * factor)
 
 
 def _replica_count(metadata: ClusterMetadata, event: TopicCreationRequested) -> int:
-    """Return the replication factor that a creation request asks for, but at least 1 and at most
-    the number of known brokers.
+    """Return the requested replication factor, within 1 and the number of known brokers.
 
-    ``partitions_max`` needs a valid factor, even if the requested factor is invalid. A later check
-    refuses an invalid factor.
-    """
+    ``partitions_max`` needs a valid factor; a later check refuses an invalid one."""
     if event.assignment:
         count = len(event.assignment[0])
     else:

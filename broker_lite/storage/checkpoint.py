@@ -2,9 +2,8 @@
 
 A replacement writes a temporary file, syncs it, renames it, and syncs the directory. A checkpoint
 holds a version, an entry count, one line for each entry, and the CRC-32C of all bytes before it. If
-version, count or checksum is wrong, readers reject the whole file (CorruptCheckpoint). Disk threads
-call this module. While a broker starts, the event loop's thread calls it too.
-"""
+one of them is wrong, readers reject the whole file (CorruptCheckpoint). Disk threads call this
+module; at a broker's start, so does the event loop's thread."""
 
 from __future__ import annotations
 
@@ -24,18 +23,16 @@ CHECKPOINT_BYTES_MAX = 64 << 20
 class CorruptCheckpoint(Exception):
     """A checkpoint whose version, count or checksum is wrong.
 
-    The caller decides whether to continue as if the file were missing.
-    """
+    The caller may continue as if the file were missing."""
 
 
 def write_atomic(
     files: Files, directory: str, name: str, data: bytes, *, sync: bool = True
 ) -> None:
-    """Replace the file ``directory/name`` atomically by a file that contains ``data``.
+    """Replace the file ``directory/name`` atomically by one that contains ``data``.
 
-    ``sync=False`` omits the syncs of the file and of the directory. Use it only for files that the
-    next broker start can rebuild from the log.
-    """
+    ``sync=False`` omits the syncs of file and directory, for files that the next broker start can
+    rebuild from the log."""
     temporary = f"{directory}/{name}{paths.TEMPORARY}"
     with contextlib.suppress(FileNotFoundError):
         files.remove(temporary)
@@ -51,9 +48,8 @@ def write_atomic(
 def sync_names(files: Files, directory: str) -> None:
     """Sync the file names in a directory.
 
-    Raises OSError with EIO for every failure; callers treat EIO as fatal. Never retry a failed
-    sync: which file names are on disk is then unknown.
-    """
+    Raises OSError with EIO for every failure, which callers treat as fatal. Never retry: which file
+    names are on disk is then unknown."""
     try:
         files.sync_dir(directory)
     except OSError as error:
@@ -63,8 +59,7 @@ def sync_names(files: Files, directory: str) -> None:
 
 
 def read_whole(files: Files, path: str) -> bytes | None:
-    """Return all bytes of a small file, at most ``CHECKPOINT_BYTES_MAX``. Return None if the file
-    does not exist."""
+    """Return a small file's bytes, at most ``CHECKPOINT_BYTES_MAX``; None if it does not exist."""
     try:
         file = files.open(path)
     except FileNotFoundError:
@@ -79,10 +74,9 @@ def encode_lines(lines: Sequence[str]) -> bytes:
 
 
 def decode_lines(data: bytes) -> list[str]:
-    """Decode the bytes of a checkpoint file, and return its entries, one line each.
+    """Return the entries of a checkpoint file, one line each.
 
-    Raises CorruptCheckpoint if version, count or checksum is wrong.
-    """
+    Raises CorruptCheckpoint if version, count or checksum is wrong."""
     at = data.rfind(b"crc32c ")
     if at < 0 or data[at:] != b"crc32c %08x\n" % crc32c(data[:at]):
         raise CorruptCheckpoint("the file has a wrong checksum (CRC-32C)")
@@ -103,11 +97,9 @@ def write_offsets(
 
 
 def read_offsets(files: Files, directory: str, name: str) -> dict[PartitionKey, int]:
-    """Return the offset of each partition in a checkpoint. The result is empty if the file does not
-    exist.
+    """Return each partition's offset in a checkpoint; none if the file does not exist.
 
-    Raises CorruptCheckpoint.
-    """
+    Raises CorruptCheckpoint."""
     data = read_whole(files, f"{directory}/{name}")
     if data is None:
         return {}

@@ -1,13 +1,12 @@
 """A data directory (``log.dir``): its lock, identity, failure, checkpoints and deleted files.
 
-``meta.properties`` holds a random directory id, the id of the cluster (set once) and the start
-counter: how often a broker started on the directory. ZooKeeper has the counter too. A lower counter
-on disk reveals a directory that was copied or restored from a backup.
+``meta.properties`` holds a random directory id, the cluster's id (set once) and the start counter:
+how often a broker started on the directory. ZooKeeper has the counter too; a lower one on disk
+reveals a directory that was copied or restored from a backup.
 
 After a failed fsync the directory fails permanently (``fail``): every later append or flush of its
 logs raises StorageError. Several disk threads share a directory, so attributes change by single
-assignments or under a lock.
-"""
+assignments or under a lock."""
 
 from __future__ import annotations
 
@@ -34,13 +33,14 @@ from broker_lite.storage.files import Files, Lock
 from broker_lite.storage.refused_batches import RefusedBatches
 
 SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers of a full disk. Such errors end once an operator frees space."""
+"""Error numbers of a full disk, which end once an operator frees space."""
 RESERVE_BYTES = 1 << 20
-"""Size in bytes of the reserve file, whose space appends cannot use. On a full disk the broker
-deletes the file to write the start counter, a new leader epoch or a log start offset.
-"""
+"""Bytes of the reserve file, whose space appends cannot use.
+
+On a full disk the broker deletes it to write the start counter, a new leader epoch or a log start
+offset."""
 SPACE_BYTES_MIN = 8 << 20
-"""After the disk was full, the directory accepts appends again once this many bytes are usable."""
+"""Usable bytes from which on a directory that was full accepts appends again."""
 _RESERVE_STEP = 64 << 10
 
 
@@ -63,35 +63,36 @@ class DataDirectory:
         self.was_clean = False
         self.failure = ""
         self.is_full = False
-        """Whether the disk is full. True from a write that found no space until ``has_space`` finds
-        ``SPACE_BYTES_MIN`` usable bytes."""
+        """Whether the disk is full: from a write that found no space until ``has_space`` finds
+        enough."""
         self.recovery_points: dict[PartitionKey, int] = {}
         self.log_starts: dict[PartitionKey, int] = {}
         self.refused = RefusedBatches()
         self.warnings: list[str] = []
         self.unknown: set[str] = set()
-        """Names of checkpoints that ``start`` found damaged and that have not been rewritten since.
-        The offsets in these checkpoints are unknown."""
+        """Names of checkpoints that ``start`` found damaged, until they are rewritten.
+
+        Their offsets are unknown."""
         self._random_id = random_id
         self._lock: Lock | None = None
         self._trash: dict[str, tuple[int, int]] = {}
         """The files that ``discard`` renamed, by new path: the time in ms of the renaming, and the
         time from which the file may be unlinked."""
         self.checkpoints = threading.RLock()
-        """The lock of both offset checkpoints. A log that changes its log start offset holds the
-        lock until the offset has changed in memory too. Otherwise a concurrent save could write the
-        former log start offset again."""
+        """The lock of both offset checkpoints.
+
+        A log that changes its log start offset holds it until the offset has changed in memory too.
+        Otherwise a concurrent save could write the former offset again."""
         self._reserve = threading.Lock()
 
     # Methods that open and release the directory.
 
     def start(self) -> None:
-        """Lock the directory, read its identity and checkpoints, and increment the start counter on
+        """Lock the directory, read its identity and checkpoints, and raise the start counter on
         disk.
 
         Deletes the clean-shutdown marker, so that the next start after a crash runs recovery.
-        Raises DirectoryLockedError, or StorageError if the directory cannot be used.
-        """
+        Raises DirectoryLockedError, or StorageError if the directory cannot be used."""
         try:
             self._make()
             self._lock = self.files.lock(f"{self.path}/{paths.LOCK}")
@@ -118,8 +119,7 @@ class DataDirectory:
             raise
 
     def _make(self) -> None:
-        """Create the directory and its missing parents. Sync the parent of each new directory, so
-        that the new directories survive a power cut."""
+        """Create the directory and its missing parents, so that they survive a power cut."""
         path, missing = self.path, []
         while path and not self.files.exists(path):
             missing.append(path)
@@ -137,8 +137,7 @@ class DataDirectory:
             self.files.sync_dir(self.path)
 
     def write_marker(self) -> None:
-        """Write the clean-shutdown marker. This is the last step of a clean stop, after all files
-        are synced."""
+        """Write the clean-shutdown marker, the last step of a clean stop, after all syncs."""
         data = f"start.counter={self.start_counter}\n".encode()
         write_atomic(self.files, self.path, paths.CLEAN_MARKER, data)
 
@@ -184,8 +183,7 @@ class DataDirectory:
     def adopt_cluster(self, cluster_id: str) -> None:
         """Record the id of the cluster to which the directory now belongs.
 
-        Raises InconsistentClusterIdError if the directory already belongs to another cluster.
-        """
+        Raises InconsistentClusterIdError if it already belongs to another one."""
         if self.cluster_id == cluster_id:
             return
         if self.cluster_id:
@@ -220,17 +218,15 @@ class DataDirectory:
             raise self._stopped()
 
     def guard(self, doing: str, *, spare_full: bool = False) -> _Guard:
-        """Return a context manager that marks the directory as failed if its block raises OSError.
+        """Return a context manager that fails the directory if its block raises OSError.
 
-        The context manager raises StorageError, whose message says ``doing``. With ``spare_full``,
-        an OSError of a full disk raises StorageError too, but the directory does not fail. Use
-        ``spare_full`` only for writes that protect no acknowledged data.
-        """
+        It raises StorageError, whose message says ``doing``. With ``spare_full``, a full disk
+        raises it too but does not fail the directory: only for writes that protect no acknowledged
+        data."""
         return _Guard(self, doing, spare_full)
 
     def full(self, doing: str, error: OSError) -> StorageError | None:
-        """Return the StorageError to raise if ``error`` means a full disk. Return None for any
-        other error."""
+        """Return the StorageError to raise if ``error`` means a full disk, else None."""
         if error.errno not in SPACE_ERRORS:
             return None
         self.is_full = True
@@ -241,9 +237,7 @@ class DataDirectory:
     def has_space(self) -> bool:
         """Return whether the directory accepts appends.
 
-        A failed append for lack of space sets ``is_full``. This method then asks the file system
-        for its free space, and clears ``is_full`` if there is enough.
-        """
+        After an append failed for lack of space, this asks the file system for its free space."""
         if self.is_full and self.files.space(self.path)[1] >= SPACE_BYTES_MIN:
             self.is_full = False
         return not self.is_full
@@ -257,11 +251,10 @@ class DataDirectory:
             )
 
     def write_in_reserve(self, write: Callable[[], None]) -> None:
-        """Call ``write``, which writes a small file. If the disk is full, delete the reserve file
-        to make space, call ``write`` again, and then write the reserve file again.
+        """Call ``write``, which writes a small file, on a full disk in the space of the reserve
+        file.
 
-        Raises OSError.
-        """
+        Raises OSError."""
         try:
             write()
         except OSError as error:
@@ -275,8 +268,9 @@ class DataDirectory:
                     self._fill_reserve()
 
     def make_reserve(self) -> None:
-        """Create the reserve file, whose space small files may use on a full disk, if it is missing
-        or too small. Raise no error if the disk is full."""
+        """Create the reserve file for small files on a full disk, if it is missing or too small.
+
+        A full disk raises no error."""
         path = f"{self.path}/{paths.RESERVE}"
         with self._reserve:
             if self.files.exists(path) and (self.is_full or self.files.size(path) >= RESERVE_BYTES):
@@ -289,8 +283,7 @@ class DataDirectory:
             self.files.remove(f"{self.path}/{paths.RESERVE}")
 
     def _fill_reserve(self) -> None:
-        """Write a new reserve file for writes on a full disk, as large as the disk has
-        space for."""
+        """Write a new reserve file, as large as the disk has space for."""
         path = f"{self.path}/{paths.RESERVE}"
         with contextlib.suppress(FileNotFoundError):
             self.files.remove(path)
@@ -314,21 +307,18 @@ class DataDirectory:
             return {}
 
     def save_recovery_points(self, current: Callable[[], dict[PartitionKey, int]]) -> None:
-        """Replace the checkpoint of recovery points. Write nothing if none has changed.
+        """Replace the checkpoint of recovery points, if one has changed.
 
-        ``current`` returns the recovery points. It is called under the lock of the checkpoints.
-        Otherwise an older value could overwrite a recovery point that a truncation has just lowered
-        (``lower_recovery_point``).
-        """
+        ``current`` returns them, under the lock of the checkpoints: otherwise an older value could
+        overwrite one that a truncation has just lowered (``lower_recovery_point``)."""
         with self.checkpoints:
             self._write_recovery_points(current())
 
     def lower_recovery_point(self, key: PartitionKey, offset: int) -> None:
         """Lower a partition's recovery point, and sync the checkpoint.
 
-        Truncations call this before they cut the log, because recovery reports a log that ends
-        below its recovery point as damaged.
-        """
+        Truncations call it before they cut the log: recovery reports a log that ends below its
+        recovery point as damaged."""
         with self.checkpoints:
             if self.recovery_points.get(key, 0) > offset:
                 self._write_recovery_points({**self.recovery_points, key: offset})
@@ -341,20 +331,19 @@ class DataDirectory:
             self.unknown.discard(paths.RECOVERY_POINTS)
 
     def save_log_starts(self, current: Callable[[], dict[PartitionKey, int]]) -> None:
-        """Replace the checkpoint of log start offsets. Write nothing if none has changed."""
+        """Replace the checkpoint of log start offsets, if one has changed."""
         with self.checkpoints:
             self._write_log_starts(current())
 
     def raise_log_start(self, key: PartitionKey, offset: int) -> None:
-        """Raise a partition's log start offset, and sync the checkpoint, so that deleted records do
-        not return after a crash."""
+        """Raise a partition's log start offset and sync it, so that deleted records never
+        return."""
         with self.checkpoints:
             if self.log_starts.get(key, 0) < offset:
                 self._write_log_starts({**self.log_starts, key: offset})
 
     def set_log_start(self, key: PartitionKey, offset: int) -> None:
-        """Set a partition's log start offset, lower or higher than before, and sync the
-        checkpoint."""
+        """Set a partition's log start offset, lower or higher than before, and sync it."""
         with self.checkpoints:
             if self.log_starts.get(key, 0) != offset:
                 self._write_log_starts({**self.log_starts, key: offset})
@@ -370,9 +359,10 @@ class DataDirectory:
             self.unknown.discard(paths.LOG_STARTS)
 
     def forget_offsets(self, key: PartitionKey) -> None:
-        """Remove the partition's recovery point and log start offset from the checkpoints, and sync
-        them, so that a new log of the partition does not inherit these offsets.
-        """
+        """Remove the partition's recovery point and log start offset from the checkpoints, and
+        sync.
+
+        A new log of the partition must not inherit them."""
         with self.checkpoints:
             for offsets, write in (
                 (self.recovery_points, self._write_recovery_points),

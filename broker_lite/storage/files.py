@@ -3,14 +3,10 @@
 - One thread appends to a ``File``. Any number of threads read it; each read names its position.
 - A ``File`` has no ``close``. Its descriptor closes when no reference to the object is left, so
   that a reader can still send bytes of a deleted file.
-- Written bytes are on disk once ``datasync`` has returned. File names are on disk once ``sync_dir``
-  has returned.
-- Every error is an OSError. If ``append`` raises an error, it may leave a part of the bytes at the
-  end of the file.
+- Written bytes are on disk once ``datasync`` has returned, file names once ``sync_dir`` has.
+- Every error is an OSError. A failed ``append`` may leave a part of the bytes at the end.
 
-The tests have an implementation in memory, ``MemFiles``. One test suite checks both
-implementations.
-"""
+The tests have an implementation in memory, ``MemFiles``; one test suite checks both."""
 
 from __future__ import annotations
 
@@ -31,8 +27,7 @@ IOV_MAX = 1024
 
 
 class File(Protocol):
-    """An open file. Readers may read up to ``size`` bytes. Only completed appends count towards
-    ``size``."""
+    """An open file. Readers may read up to ``size`` bytes, which completed appends extend."""
 
     path: str
     size: int
@@ -44,8 +39,7 @@ class File(Protocol):
         """Write all buffers at the end of the file, and return the position of the first byte.
 
         Without ``keep`` the written pages leave the page cache once they are on disk, if the
-        operating system supports that.
-        """
+        operating system supports that."""
 
     def pread(self, position: int, length: int) -> bytes:
         """Return ``length`` bytes from ``position`` on, or fewer at the end of the file."""
@@ -54,22 +48,20 @@ class File(Protocol):
         """Set the file's size. The size is durable after the next ``datasync``."""
 
     def datasync(self) -> None:
-        """Sync the file's bytes and size. Callers must never retry a sync after an error."""
+        """Sync the file's bytes and size. Never retry a sync after an error."""
 
     def start_sync(self, position: int) -> None:
-        """Ask the operating system to start writing the bytes from ``position`` on to disk.
+        """Ask the operating system to start writing the bytes from ``position`` on, without
+        waiting.
 
-        Does not wait. This is a hint: it guarantees nothing and never raises an error.
-        """
+        This is a hint: it guarantees nothing and never raises an error."""
 
     def forget_cached(self, position: int) -> None:
-        """Drop the clean cached pages from ``position`` on, so that reads return the disk's
-        content.
-        """
+        """Drop clean cached pages from ``position`` on, so that reads return the disk's content."""
 
 
 class Lock(Protocol):
-    """A lock that this process holds. ``release`` or the end of the process frees the lock."""
+    """A lock that this process holds, freed by ``release`` or at the end of the process."""
 
     def release(self) -> None: ...
 
@@ -97,8 +89,7 @@ class Files(Protocol):
         """Create a directory and its missing parents. Do nothing if the directory exists."""
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file or directory atomically within one directory. A file at ``target`` is
-        replaced."""
+        """Rename a file or directory atomically within a directory, over a file at ``target``."""
 
     def remove(self, path: str) -> None: ...
 
@@ -108,15 +99,14 @@ class Files(Protocol):
         """Sync the file names in a directory."""
 
     def lock(self, path: str) -> Lock:
-        """Lock a lock file without waiting. Raise BlockingIOError if another process holds the
-        lock."""
+        """Lock a lock file. Raise BlockingIOError if another process holds the lock."""
 
     def space(self, path: str) -> tuple[int, int]:
         """Return the total and the usable bytes of the file system that holds ``path``."""
 
 
 class OsFile:
-    """The real ``File``: a file descriptor, which is closed when no reference to it is left."""
+    """The real ``File``: a descriptor, which is closed when no reference to it is left."""
 
     __slots__ = ("_can_drop", "_fd", "path", "size")
 
@@ -202,11 +192,9 @@ class OsFile:
 
 _DATASYNC = getattr(os, "fdatasync", os.fsync)
 _DONTCACHE = 0x80 if hasattr(os, "RWF_DSYNC") and sys.platform == "linux" else 0
-"""The flag RWF_DONTCACHE of pwritev2 (Linux 6.14 and later). The ``os`` module lacks the
-constant."""
+"""The flag RWF_DONTCACHE of pwritev2 (Linux 6.14 and later), which the ``os`` module lacks."""
 _SYNC_FILE_RANGE_WRITE = 2
-"""Flag of Linux's sync_file_range: start writeback without waiting. The next ``datasync`` reports
-its errors."""
+"""Linux's sync_file_range: start writeback without waiting; ``datasync`` reports its errors."""
 
 
 def _start_sync() -> Callable[[int, int, int, int], int] | None:
@@ -223,10 +211,7 @@ _START_SYNC = _start_sync()
 
 
 class _OsLock:
-    """A lock file, locked with flock.
-
-    The file is never deleted, so that all processes lock the same inode.
-    """
+    """A lock file, locked with flock, never deleted so that all processes lock the same inode."""
 
     __slots__ = ("_fd",)
 
@@ -243,10 +228,7 @@ class _OsLock:
 
 
 class OsFiles:
-    """The real file system.
-
-    New files are readable by owner and group only. Opening a file follows no symbolic link.
-    """
+    """The real file system. New files are readable by owner and group; no symlink is followed."""
 
     def create(self, path: str) -> OsFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

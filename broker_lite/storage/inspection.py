@@ -1,10 +1,8 @@
 """Verification of a data directory, without taking its lock and without writing.
 
-``logbus storage verify`` runs the check in its own process. The check uses the code with which a
-broker reads its files at a start, but moves and rebuilds nothing. While a broker runs on the
-directory, the last batch of a segment may look half written. The check skips files that are deleted
-meanwhile.
-"""
+``logbus storage verify`` runs it in its own process, with the code by which a broker reads its
+files at a start, but moves and rebuilds nothing. While a broker runs on the directory, the last
+batch of a segment may look half written. Files that are deleted meanwhile are skipped."""
 
 from __future__ import annotations
 
@@ -37,10 +35,8 @@ UNKNOWN = -1
 class FileCheck(NamedTuple):
     """The summary of one checked file, with its problems.
 
-    ``batches``, ``records``, ``size_bytes`` and ``end_offset`` count only the valid batches.
-    ``is_made_again`` marks a damaged file that costs no data, because the next broker start
-    rebuilds it from the log.
-    """
+    The counts, ``size_bytes`` and ``end_offset`` cover only valid batches. ``is_made_again`` marks
+    a damaged file that costs no data: the next broker start rebuilds it from the log."""
 
     path: str
     batches: int = 0
@@ -55,8 +51,7 @@ def check_segment(files: Files, path: str, epochs: LeaderEpochs | None = None) -
     """Check every batch of a ``.log`` file: checksum, offset order, length and leader epoch.
 
     Leader epochs are checked only for offsets that ``epochs`` covers. Raises OSError, and
-    ValueError if ``path`` is not named as a segment.
-    """
+    ValueError if ``path`` is not named as a segment."""
     batches = records = size = 0
     end_offset, problems = UNKNOWN, []
     for batch in inspect_file(files, path):
@@ -78,11 +73,9 @@ def check_segment(files: Files, path: str, epochs: LeaderEpochs | None = None) -
 def check_partition(
     files: Files, directory: str, *, log_start: int = UNKNOWN, recovery_point: int = UNKNOWN
 ) -> Iterator[FileCheck]:
-    """Check the files in a partition's directory. Yield the result for each segment, and for other
-    files only if they are damaged.
+    """Check the files in a partition's directory. Yield each segment's result, and damaged others.
 
-    The segments must be contiguous from ``log_start`` to at least ``recovery_point``.
-    """
+    The segments must be contiguous from ``log_start`` to at least ``recovery_point``."""
     names = files.list_dir(directory)
     epochs = leader_epochs.load(files, directory)
     expected = log_start
@@ -114,8 +107,9 @@ def check_partition(
 def _damaged_small_files(
     files: Files, directory: str, names: list[str], *, has_epochs: bool
 ) -> Iterator[FileCheck]:
-    """Yield a ``FileCheck`` for each damaged epoch file, index and producer snapshot. The next
-    broker start rebuilds these files from the log."""
+    """Yield a ``FileCheck`` for each damaged epoch file, index and producer snapshot.
+
+    The next broker start rebuilds them from the log."""
     if paths.LEADER_EPOCHS in names and not has_epochs:
         path = f"{directory}/{paths.LEADER_EPOCHS}"
         yield FileCheck(

@@ -1,13 +1,11 @@
 """The leader epochs of one log: the epoch of the leader that wrote each range of offsets.
 
-Truncation and readers use this list. As in Kafka, the file ``leader-epoch-checkpoint`` holds it.
-Entries rise in epoch and in first offset. A new entry therefore removes the entries whose epoch or
-first offset is not lower than its own.
+Truncation and readers use this list, which the file ``leader-epoch-checkpoint`` holds, as in Kafka.
+Entries rise in epoch and in first offset, so a new one removes those that are not lower in both.
 
-``assign`` and ``cut`` sync the file before they return. Other truncations do not sync, because the
-next broker start repeats them. One thread writes. Any thread may read, because the writer replaces
-the tuple of entries and never changes it.
-"""
+``assign`` and ``cut`` sync the file before they return. Other truncations do not: the next broker
+start repeats them. One thread writes; any thread may read, because the writer replaces the tuple of
+entries."""
 
 from __future__ import annotations
 
@@ -52,8 +50,7 @@ class LeaderEpochs:
     def assign(self, epoch: int, start_offset: int) -> None:
         """Record that ``epoch`` begins at ``start_offset``, and sync the epoch file.
 
-        An OSError leaves the entries unchanged.
-        """
+        After an OSError the entries are unchanged."""
         before = self._entries
         if self.note(epoch, start_offset):
             self._save_or_go_back(before)
@@ -66,8 +63,7 @@ class LeaderEpochs:
     def cut(self, end_offset: int) -> None:
         """Remove epochs that begin at or beyond ``end_offset``, and sync the epoch file.
 
-        An OSError leaves the entries unchanged.
-        """
+        After an OSError the entries are unchanged."""
         before = self._entries
         if self.truncate_from_end(end_offset):
             self._save_or_go_back(before)
@@ -80,11 +76,10 @@ class LeaderEpochs:
             raise
 
     def note(self, epoch: int, start_offset: int) -> bool:
-        """Record in memory only that ``epoch`` begins at ``start_offset``. Return whether an entry
-        changed.
+        """Record in memory only that ``epoch`` begins at ``start_offset``. Return whether this is
+        new.
 
-        Recovery calls this for every batch, and saves the epoch file once, after the last batch.
-        """
+        Recovery calls it for every batch, and saves the epoch file once at the end."""
         entries = self._entries
         if entries and entries[-1][0] == epoch and entries[-1][1] <= start_offset:
             return False
@@ -101,9 +96,8 @@ class LeaderEpochs:
     def end_offset_for(self, epoch: int, log_end_offset: int) -> OffsetAndEpoch | None:
         """Return the largest epoch not above ``epoch`` and its exclusive end offset.
 
-        Return None if the end offset is undefined: ``epoch`` is above the latest, or the log has no
-        epochs. This is Kafka's OffsetForLeaderEpoch (KIP-101, KIP-279).
-        """
+        Return None if ``epoch`` is above the latest, or the log has no epochs. This is Kafka's
+        OffsetForLeaderEpoch (KIP-101, KIP-279)."""
         entries = self._entries
         if not entries or epoch > entries[-1][0] or epoch < 0:
             return None
@@ -115,19 +109,18 @@ class LeaderEpochs:
         return OffsetAndEpoch(entries[i][1], entries[i - 1][0])
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """Remove epochs that begin at or beyond ``end_offset``, in memory only. Return whether an
-        epoch was removed."""
+        """Remove epochs that begin at or beyond ``end_offset``, in memory. Return whether any
+        did."""
         remaining = tuple(e for e in self._entries if e[1] < end_offset)
         changed = remaining != self._entries
         self._entries = remaining
         return changed
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Remove epochs that end at or before ``start_offset``, in memory only. Return whether any
-        entry changed.
+        """Remove epochs that end at or before ``start_offset``, in memory. Return whether any
+        changed.
 
-        The epoch in force at ``start_offset`` then begins there.
-        """
+        The epoch in force at ``start_offset`` then begins there."""
         entries = self._entries
         i = bisect_right(entries, start_offset, key=_start) - 1
         if i < 0 or (i == 0 and entries[0][1] == start_offset):
@@ -136,15 +129,14 @@ class LeaderEpochs:
         return True
 
     def save(self, *, sync: bool = True) -> None:
-        """Write all entries to the epoch file, which replaces the former file atomically."""
+        """Write all entries to the epoch file, atomically."""
         lines = [f"{epoch} {offset}" for epoch, offset in self._entries]
         data = encode_lines(lines)
         write_atomic(self._files, self._directory, paths.LEADER_EPOCHS, data, sync=sync)
 
 
 def load(files: Files, directory: str) -> LeaderEpochs | None:
-    """Return the saved epochs. Return None if the file is missing or damaged; the caller then
-    rebuilds the epochs by scanning the log."""
+    """Return the saved epochs; None if the file is missing or damaged: scan the log instead."""
     data = read_whole(files, f"{directory}/{paths.LEADER_EPOCHS}")
     if data is None:
         return None

@@ -2,13 +2,12 @@
 
 One thread at a time writes. ``flush`` may run beside an append in another thread; a lock serialises
 flushes and truncations. Below ``flushed_end`` everything is on disk: the bytes of every segment,
-and the segments' file names. If a write fails, the bytes that it wrote are cut off and never become
-visible to readers. A failed fsync stops the whole data directory.
+and the segments' file names. The bytes of a failed write are cut off and never become visible to
+readers. A failed fsync stops the whole data directory.
 
 Every operation that removes records (truncation, retention, deletion) orders its writes so that
 recovery after a crash at any point neither reports damage nor serves deleted records.
-docs/pages/explanation/log-and-flush.md, "What a follower does to its log", gives the orders.
-"""
+docs/pages/explanation/log-and-flush.md, "What a follower does to its log", gives the orders."""
 
 from __future__ import annotations
 
@@ -45,16 +44,16 @@ from broker_lite.storage.segment import RELATIVE_OFFSET_MAX, Segment
 WritableBuffer = bytearray | memoryview
 
 SAVE_EVERY_BYTES = 64 << 20
-"""Bytes appended between two saves of the active segment's indexes and the producer state. A start
-after a crash therefore scans at most about this many bytes."""
+"""Bytes appended between two saves of the active segment's indexes and the producer state.
+
+A start after a crash scans at most about this many bytes."""
 
 
 class LogAppendInfo(NamedTuple):
     """The offsets of an appended batch. ``next_offset`` is exclusive.
 
-    ``log_append_time_ms`` is the time with which the broker stamped the batch, or -1 if it did not
-    stamp the batch. ``duplicate`` says that the log already had the batch, so nothing was written.
-    """
+    ``log_append_time_ms`` is the time with which the broker stamped the batch, or -1. ``duplicate``
+    says that the log already had the batch, so nothing was written."""
 
     base_offset: int
     next_offset: int
@@ -63,9 +62,8 @@ class LogAppendInfo(NamedTuple):
 
 
 class MarkersInfo(NamedTuple):
-    """The result of ``append_markers``: the range of offsets that the appended markers received,
-    and for each given marker its error, or None.
-    """
+    """The result of ``append_markers``: the offsets of the appended markers, and each one's
+    error."""
 
     base_offset: int
     next_offset: int
@@ -75,8 +73,7 @@ class MarkersInfo(NamedTuple):
 class Log:
     """A partition on disk, opened by ``recovery.open_log``.
 
-    Any thread may read, through ``reader``. All other methods run on the log's writer thread.
-    """
+    Any thread may read, through ``reader``. All other methods run on the log's writer thread."""
 
     def __init__(
         self,
@@ -116,7 +113,7 @@ class Log:
 
     @property
     def failed(self) -> bool:
-        """Whether the data directory has failed. The log then accepts no more writes."""
+        """Whether the data directory has failed, so that the log accepts no more writes."""
         return self._data.failed
 
     def _check_usable(self) -> None:
@@ -136,18 +133,16 @@ class Log:
         keep: bool = True,
         begins_at_zero: bool = False,
     ) -> LogAppendInfo:
-        """Validate a client's batch, write its offsets and leader epoch into its header, and append
-        it. ``buffer`` holds exactly this batch.
+        """Validate a client's batch, write offsets and leader epoch into its header, and append it.
 
-        Without ``keep`` the batch leaves the page cache once it is on disk (``File.append``). For a
-        duplicate, return the offsets of the first append. A batch that follows a refused batch
-        (``note_refused``) raises the error of the refused batch. ``ProducerState.check`` explains
-        ``begins_at_zero``.
+        ``buffer`` holds exactly this batch. Without ``keep`` it leaves the page cache once it is on
+        disk (``File.append``). For a duplicate, return the offsets of the first append. A batch
+        that follows a refused batch (``note_refused``) raises that one's error.
+        ``ProducerState.check`` explains ``begins_at_zero``.
 
         Raises FencedLeaderEpochError, InvalidTimestampError, InvalidProducerEpochError,
         OutOfOrderSequenceError, InvalidTxnStateError, and StorageError. After a StorageError no
-        part of the batch is visible, and ``failed`` tells whether the directory has failed.
-        """
+        part of the batch is visible, and ``failed`` tells whether the directory has failed."""
         if self._data.failure or self._retired:
             self._check_usable()
         config = self.config
@@ -182,10 +177,9 @@ class Log:
     ) -> MarkersInfo:
         """Append the commit and abort markers of transactions, as control batches in one write.
 
-        Each marker is checked first. A rejected marker is not written and has an error in the
-        result. A marker that is already in the log succeeds and writes nothing. Raises
-        FencedLeaderEpochError or StorageError; in both cases no marker was appended.
-        """
+        A rejected marker is not written and has an error in the result. One that the log already
+        has succeeds without a write. Raises FencedLeaderEpochError or StorageError; then no marker
+        was appended."""
         self._check_usable()
         self._data.check_space()
         self._lead(leader_epoch)
@@ -207,8 +201,7 @@ class Log:
         return MarkersInfo(base, self.reader.tail[0], tuple(errors))
 
     def _lead(self, leader_epoch: int) -> None:
-        """Record ``leader_epoch`` if it is new. Raise FencedLeaderEpochError if it is older than
-        the latest epoch."""
+        """Record ``leader_epoch`` if it is new. Raise FencedLeaderEpochError if it is too old."""
         latest = self.leader_epochs.latest
         if leader_epoch < latest:
             raise FencedLeaderEpochError(
@@ -218,8 +211,10 @@ class Log:
         self.start_epoch(leader_epoch)
 
     def note_refused(self, header: BatchHeader, error: LogbusError) -> None:
-        """Record that a producer's batch was refused with ``error``. The log then refuses with the
-        same error the later batches that this producer already has in flight."""
+        """Record that a producer's batch was refused with ``error``.
+
+        The log then refuses the later batches that this producer has in flight with the same
+        error."""
         self._data.refused.note(self.key, header, error)
 
     def append_as_follower(
@@ -227,14 +222,13 @@ class Log:
     ) -> int:
         """Append a leader's batches unchanged, and return the next offset.
 
-        The batches must continue the log and have correct checksums. Otherwise raises
+        The batches must continue the log and have correct checksums; otherwise raises
         CorruptMessageError before any write. Producer sequences are not checked. Does not append:
 
         - batches of an epoch newer than ``leader_epoch``, because the leadership of
           ``leader_epoch`` has ended;
         - a batch that is cut off at the end of ``buffer``;
-        - batches that find no space on the disk. Raises StorageError if no batch found space.
-        """
+        - batches that find no space on the disk. Raises StorageError if no batch found space."""
         self._check_usable()
         self._data.check_space()
         end = self.reader.tail[0]
@@ -270,9 +264,8 @@ class Log:
         self._assign_epoch(epoch, offset)
 
     def _run(self, headers: list[BatchHeader]) -> tuple[int, int]:
-        """Return how many of the first batches share a leader epoch and fit into the active
-        segment, and their size in bytes.
-        """
+        """Return number and bytes of the first batches that fit one epoch and the active
+        segment."""
         space = self.config.segment_bytes - self.reader.tail[1].size_bytes
         count, length = 1, headers[0].size_bytes
         for header in headers[1:]:
@@ -343,17 +336,16 @@ class Log:
         return self._refusal(f"writing to {self.key}", error)
 
     def _refusal(self, doing: str, error: OSError) -> LogbusError:
-        """Return the error for a failed write. Unless the disk is full, mark the whole data
-        directory as failed."""
+        """Return the error for a failed write. Unless the disk is full, fail the whole
+        directory."""
         if self._retired:
             return UnknownTopicOrPartitionError(f"{self.key} was deleted from this broker")
         return self._data.full(doing, error) or self._data.fail(f"{doing}: {error}")
 
     def _roll(self, base_offset: int) -> Segment:
-        """Close the active segment and begin a new segment at ``base_offset``.
+        """Close the active segment and begin a new one at ``base_offset``.
 
-        The next flush syncs the closed segment before ``flushed_end`` passes its end.
-        """
+        The next flush syncs the closed segment before ``flushed_end`` passes its end."""
         old = self.reader.tail[1]
         try:
             segment = Segment.create(self._files, self.directory, base_offset)
@@ -368,11 +360,9 @@ class Log:
         return segment
 
     def _save_progress(self, active: Segment) -> None:
-        """Save the indexes and the producer state, which shortens the next start. Errors are
-        ignored.
+        """Save the indexes and the producer state, to shorten the next start. Errors are ignored.
 
-        Also called after the first batch of a segment, to save the segment's first append time.
-        """
+        Also called after a segment's first batch, to save its first append time."""
         active.saved_bytes = active.size_bytes
         with contextlib.suppress(OSError):
             active.save_indexes()
@@ -386,8 +376,7 @@ class Log:
     def start_epoch(self, leader_epoch: int) -> None:
         """Record that ``leader_epoch`` begins at the log's end, and sync the epoch file.
 
-        Do nothing if the log already has this or a newer epoch.
-        """
+        Does nothing if the log has this or a newer epoch."""
         self._assign_epoch(leader_epoch, self.reader.tail[0])
 
     def _assign_epoch(self, epoch: int, offset: int) -> None:
@@ -402,16 +391,13 @@ class Log:
     # Methods that flush.
 
     def start_flush(self) -> None:
-        """Ask the operating system to start writing unsynced bytes to disk, so that the following
-        ``flush`` is shorter. Does not wait and guarantees nothing.
-        """
+        """Ask the operating system to start writing unsynced bytes, which shortens ``flush``."""
         self.reader.tail[1].start_sync()
 
     def flush(self) -> int:
         """Sync all bytes that were appended before the call, and return ``flushed_end``.
 
-        Raises StorageError if the sync fails. The whole data directory is then marked as failed.
-        """
+        Raises StorageError if the sync fails; the whole data directory has then failed."""
         with self._flush_lock:
             self._check_usable()
             end = self.reader.tail[0]
@@ -441,9 +427,8 @@ class Log:
         """Delete expired segments, and return the reason of each deletion (``retention.expired``).
 
         First rolls the active segment if it is older than segment.ms. Never deletes the active
-        segment, or a segment that ends above ``last_stable_offset``. Also drops the state of idle
-        producers. Runs on the log's writer thread.
-        """
+        segment, or one that ends above ``last_stable_offset``. Also drops the state of idle
+        producers. Runs on the log's writer thread."""
         with self._flush_lock:
             return self._apply_retention(now_ms, last_stable_offset)
 
@@ -478,17 +463,17 @@ class Log:
         return reasons
 
     def _roll_if_space(self, base_offset: int) -> None:
-        """Roll the active segment. Ignore a full disk, because retention must still delete closed
-        segments."""
+        """Roll the active segment, if the disk is not full: retention must delete closed ones
+        anyway."""
         try:
             self._roll(base_offset)
         except StorageError:
             self._data.check()
 
     def _raise_start_if_space(self, offset: int) -> None:
-        """Raise the log start offset. If the disk has no space even in the reserve, raise the
-        offset only in memory. The next checkpoint that finds space saves it.
-        """
+        """Raise the log start offset; in memory only, if the disk has no space even in the reserve.
+
+        The next checkpoint that finds space saves it."""
         try:
             self._raise_start(offset)
         except StorageError:
@@ -496,8 +481,8 @@ class Log:
             self._start_now(offset)
 
     def _drop_leftovers(self) -> None:
-        """Delete the producer snapshots and the ``.torn`` files (half-written bytes from crashes)
-        of offsets below the log's start."""
+        """Delete producer snapshots and ``.torn`` files (half-written bytes) below the log's
+        start."""
         start = self.log_start_offset
         self._snapshots.drop_below(self.reader.chain[0][0])
         for name in self._files.list_dir(self.directory):
@@ -509,12 +494,12 @@ class Log:
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> None:
         """Truncate a follower's log: remove every batch with an offset at or above ``offset``, and
-        sync. The follower then fetches the removed offsets from its leader again.
+        sync.
 
-        If ``offset`` is below the log's start, the emptied log begins at ``offset``, as after
-        ``start_at``. If ``offset`` is in the first batch, the log is empty and keeps its start
-        offset. An unreadable range at ``offset`` is removed too.
-        """
+        The follower then fetches these offsets from its leader again. If ``offset`` is below the
+        log's start, the emptied log begins there, as after ``start_at``. If it is in the first
+        batch, the log is empty and keeps its start offset. An unreadable range at ``offset`` is
+        removed too."""
         with self._flush_lock:
             self._check_usable()
             end, log_start = self.reader.tail[0], self.log_start_offset
@@ -532,9 +517,7 @@ class Log:
                 self._cut_log(cut, position, now_ms)
 
     def _cut_at(self, offset: int) -> tuple[int, int]:
-        """Return the first offset and the position of the batch or damaged range that contains
-        ``offset``.
-        """
+        """Return the first offset and position of the batch or damaged range with ``offset``."""
         try:
             with self._data.guard(f"truncating {self.key}"):
                 batch = self.reader.locate(offset)[1]
@@ -591,8 +574,7 @@ class Log:
     def _truncate_epochs(self, offset: int) -> None:
         """Remove epochs that begin at or beyond ``offset``, and sync the epoch file.
 
-        Runs before the batches are cut, so that every batch in the log has a saved epoch.
-        """
+        Runs before the batches are cut, so that every batch in the log has a saved epoch."""
         if self.leader_epochs.has_epoch_from(offset):
             with self._data.guard(f"writing the leader epochs of {self.key}", spare_full=True):
                 self.leader_epochs.cut(offset)
@@ -622,22 +604,19 @@ class Log:
     def start_at(self, offset: int, now_ms: int = 0) -> None:
         """Empty a follower's log, so that its next record gets ``offset``, and sync.
 
-        A crash during the call leaves a truncated or an empty log.
-        """
+        A crash during the call leaves a truncated or an empty log."""
         with self._flush_lock:
             self._check_usable()
             self._begin_at(offset, offset, now_ms)
 
     def _begin_at(self, offset: int, log_start: int, now_ms: int) -> None:
-        """Empty the log. Its first segment then begins at ``offset``, and its log start offset is
+        """Empty the log: its first segment begins at ``offset``, its log start offset is
         ``log_start``.
 
-        The batches are cut before their leader epochs, so that the epoch file covers every batch at
-        any time. Recovery deletes a segment below the log start, and reports a gap between the log
-        start and the first segment as damage. Therefore the order depends on the new segment's
-        offset. A segment below the old one is created before the log start is saved, and a segment
-        above the old one afterwards.
-        """
+        Batches are cut before their leader epochs, so that the epoch file always covers every
+        batch. Recovery deletes a segment below the log start, and reports a gap between log start
+        and first segment as damage. So a new segment below the old one is created before the log
+        start is saved, and one above it afterwards."""
         base = self.reader.chain[0][0]
         self._data.raise_log_start(self.key, self.log_start_offset)
         if self.reader.tail[0] > base:
@@ -661,7 +640,7 @@ class Log:
         self.flushed_end = log_start
 
     def _replace_segment(self, offset: int, now_ms: int) -> None:
-        """Replace the only segment of an empty log by an empty segment at ``offset``."""
+        """Replace the only segment of an empty log by an empty one at ``offset``."""
         old = self.reader.tail[1]
         with self._data.guard(f"beginning {self.key} anew", spare_full=True):
             segment = Segment.create(self._files, self.directory, offset)
@@ -677,9 +656,8 @@ class Log:
     def delete_records_before(self, offset: int) -> int:
         """Raise the log start offset to ``offset``, sync it, and return it. -1 means the log's end.
 
-        The next ``apply_retention`` deletes the segments that lie wholly before the start. Raises
-        OffsetOutOfRangeError if ``offset`` is beyond the end.
-        """
+        The next ``apply_retention`` deletes segments that lie wholly before it. Raises
+        OffsetOutOfRangeError if ``offset`` is beyond the end."""
         offset = self.reader.tail[0] if offset < 0 else offset
         if offset > self.reader.tail[0]:
             raise OffsetOutOfRangeError(
@@ -715,19 +693,15 @@ class Log:
     # Methods that retire or close the log.
 
     def retire(self) -> None:
-        """Refuse later writes, because the partition is being deleted.
-
-        Waits for a running flush.
-        """
+        """Refuse later writes, because the partition is being deleted. Waits for a running
+        flush."""
         with self._flush_lock:
             self._retired = True
 
     def close(self) -> None:
-        """Flush the log and save its state, so that the next start scans nothing. Raises
-        StorageError.
+        """Flush the log and save its state, so that the next start scans nothing.
 
-        Readers that hold slices can still read them.
-        """
+        Raises StorageError. Readers can still read the slices that they hold."""
         if self._closed or self._retired:
             return
         self.flush()
@@ -749,7 +723,7 @@ def _has_aged(active: Segment, config: TopicConfig, now_ms: int) -> bool:
 def _check_timestamps(
     key: PartitionKey, header: BatchHeader, config: TopicConfig, now_ms: int
 ) -> None:
-    """Raise InvalidTimestampError if the header's first or newest timestamp is not acceptable."""
+    """Raise InvalidTimestampError for an unacceptable first or newest timestamp."""
     if header.attributes & fmt.ATTRIBUTE_LOG_APPEND_TIME:
         raise InvalidTimestampError(
             f"a batch for {key} is marked LogAppendTime, which only a broker may set; send "

@@ -1,9 +1,8 @@
 """All logs of one data directory: open, create, find, delete, checkpoint and close.
 
-Logs write on their own disk threads. One thread at a time may call the methods of ``LogManager``;
-``get``, ``logs`` and ``usage`` are safe on any thread. ``delete`` and the close methods must not
-run beside an append to the same log. The manager reads no clock: callers pass ``now_ms``.
-"""
+Logs write on their own disk threads. One thread at a time may call ``LogManager``, except ``get``,
+``logs`` and ``usage``, which any thread may. ``delete`` and the close methods must not run beside
+an append to the same log. Callers pass ``now_ms``."""
 
 from __future__ import annotations
 
@@ -73,7 +72,7 @@ class LogManager:
 
     @property
     def directory_id(self) -> str:
-        """The directory's random id: 22 characters, set at the first start."""
+        """The directory's random id of 22 characters, set at the first start."""
         return self._data.directory_id
 
     @property
@@ -83,8 +82,7 @@ class LogManager:
 
     @property
     def start_counter(self) -> int:
-        """How often a broker started on the directory, 1 at the first start. ``lock`` increases the
-        number on disk."""
+        """How often a broker started on the directory, 1 at the first start; raised by ``lock``."""
         return self._data.start_counter
 
     @property
@@ -94,16 +92,16 @@ class LogManager:
 
     @property
     def failed(self) -> bool:
-        """Whether the directory has failed permanently. ``failure`` has the reason."""
+        """Whether the directory has failed permanently, for the reason ``failure``."""
         return self._data.failed
 
     @property
     def is_full(self) -> bool:
-        """Whether the disk is full. Logs then refuse appends until ``has_space`` returns True."""
+        """Whether the disk is full; logs refuse appends until ``has_space`` returns True."""
         return self._data.is_full
 
     def has_space(self) -> bool:
-        """Return whether the disk has space for appends. If it was full, check the disk again."""
+        """Return whether the disk has space for appends; if it was full, look again."""
         return self._data.has_space()
 
     @property
@@ -117,24 +115,22 @@ class LogManager:
 
     @property
     def suspect_logs(self) -> frozenset[PartitionKey]:
-        """The logs that may be wrong after this broker start: flushed records may be missing, or
-        deleted records may be back.
+        """The logs that may lack flushed records, or have deleted ones back, after this broker
+        start.
 
-        Normally these are the damaged logs. If a checkpoint of the directory is damaged, all logs
-        are suspect.
-        """
+        These are the damaged logs, or all logs if a checkpoint of the directory is damaged."""
         return self._suspect_logs
 
     def lock(self) -> None:
-        """Lock the directory, load its identity and increase the start counter. Call this first.
+        """Lock the directory, load its identity and raise the start counter. Call it first.
 
-        Raises DirectoryLockedError, or StorageError if the directory cannot be read or written.
-        """
+        Raises DirectoryLockedError, or StorageError if the directory cannot be read or written."""
         self._data.start()
 
     def adopt_cluster(self, cluster_id: str) -> None:
-        """Record the id of the directory's cluster. Raises InconsistentClusterIdError if the
-        directory belongs to another cluster."""
+        """Record the id of the directory's cluster.
+
+        Raises InconsistentClusterIdError if the directory belongs to another one."""
         self._data.adopt_cluster(cluster_id)
 
     def space(self) -> tuple[int, int]:
@@ -145,9 +141,7 @@ class LogManager:
 
     @property
     def logs(self) -> Mapping[PartitionKey, Log]:
-        """A copy of the logs by partition, which is safe to iterate while logs are created or
-        deleted.
-        """
+        """A copy of the logs by partition, safe to iterate while logs are created or deleted."""
         return self._logs.copy()
 
     def get(self, key: PartitionKey) -> Log | None:
@@ -158,9 +152,8 @@ class LogManager:
     ) -> dict[PartitionKey, Log]:
         """Open every partition in the directory. ``configs`` has topic configs by topic id.
 
-        Raises StorageError if the disk fails. Damage raises no error. Each log lists its damaged
-        ranges in ``corruption``.
-        """
+        Raises StorageError if the disk fails. Damage raises nothing: each log lists its damaged
+        ranges in ``corruption``."""
         with self._data.guard("listing the data directory"):
             names = self._files.list_dir(self._data.path)
         for name in names:
@@ -188,11 +181,10 @@ class LogManager:
         return dict(self._logs)
 
     def create(self, key: PartitionKey, config: TopicConfig | None = None, now_ms: int = 0) -> Log:
-        """Return the log of a partition. If the log does not exist, create it. If ``set_aside`` has
-        renamed it to a stray, rename it back. The new directory name is synced.
+        """Return a partition's log; create it, or take back its stray from ``set_aside``, if
+        needed.
 
-        Raises StorageError.
-        """
+        The new directory name is synced. Raises StorageError."""
         assert self._opened, "call open_all first: the partition may exist"
         log = self._logs.get(key)
         if log is None:
@@ -219,10 +211,7 @@ class LogManager:
         return log
 
     def delete(self, key: PartitionKey, now_ms: int) -> None:
-        """Delete a partition's log. ``tick`` unlinks its files after ``file.delete.delay.ms``.
-
-        Ignores an unknown partition.
-        """
+        """Delete a partition's log, if any; ``tick`` unlinks it after ``file.delete.delay.ms``."""
         log = self._logs.pop(key, None)
         if log is None:
             return
@@ -238,12 +227,10 @@ class LogManager:
         return len(self._strays.keys)
 
     def set_aside(self, key: PartitionKey, now_ms: int) -> None:
-        """Close a partition's log and make it a stray: rename its directory.
+        """Close a partition's log, if any, and make it a stray: rename its directory.
 
-        A stray is a log that the metadata do not assign to this broker. Ignores an unknown
-        partition. ``create`` makes the stray a partition again. ``tick`` deletes it after its
-        retention time.
-        """
+        A stray is a log that the metadata do not assign to this broker. ``create`` makes it a
+        partition again; ``tick`` deletes it after its retention time."""
         log = self._logs.pop(key, None)
         if log is None:
             return
@@ -252,7 +239,7 @@ class LogManager:
         self.checkpoint()
 
     def usage(self) -> list[LogUsage]:
-        """Return the size, the start offset and the end offset of every log on this broker."""
+        """Return the size, the start offset and the end offset of every log."""
         return [
             LogUsage(
                 key,
@@ -269,9 +256,8 @@ class LogManager:
     def checkpoint(self) -> None:
         """Write recovery points and log start offsets, if any of them changed.
 
-        Ignores a full disk, because an older recovery point only makes the next start longer. Any
-        other error stops the directory (StorageError).
-        """
+        A full disk is ignored: an older recovery point only makes the next start longer. Any other
+        error stops the directory (StorageError)."""
         assert self._opened, "call open_all first: a checkpoint now would lose recovery points"
         self._data.check()
         try:
@@ -290,10 +276,9 @@ class LogManager:
         }
 
     def tick(self, now_ms: int) -> int:
-        """Unlink the deleted files and strays whose delay is over, and return their number.
+        """Unlink the deleted files and strays that are due, and return their number.
 
-        Also writes the directory's reserve file again if it is missing.
-        """
+        Also restores the directory's reserve file if it is missing."""
         if not self._data.failed:
             self._make_reserve()
         return self._data.empty_trash(now_ms) + self._strays.delete_due(now_ms)
@@ -307,8 +292,7 @@ class LogManager:
     def close_clean(self) -> None:
         """Flush and save all logs, write the clean-shutdown marker, and release the lock.
 
-        Raises StorageError, without writing the marker, if a log or file could not be saved.
-        """
+        Raises StorageError, without the marker, if a log or file could not be saved."""
         try:
             self._data.check()
             for log in self._logs.values():

@@ -1,11 +1,9 @@
 """Sparse index of a segment. An entry has the base offset of a batch and its position in the file.
 
-In memory the index is two growing arrays. On disk it is a header with a checksum, then both arrays.
-
-The index is a hint: readers check the batch to which an entry points. If an index file does not
-match its log in size, checksum or order, a scan rebuilds it. One writer thread appends. Any thread
-may read without a lock, because ``_offsets`` grows after ``_positions`` and entries never change.
-"""
+In memory the index is two growing arrays; on disk a header with a checksum, then both arrays. It is
+a hint: readers check the batch to which an entry points, and a scan rebuilds a file that does not
+match its log. One writer thread appends. Any thread may read without a lock, because ``_offsets``
+grows after ``_positions`` and entries never change."""
 
 from __future__ import annotations
 
@@ -24,12 +22,13 @@ _MAGIC, _VERSION = b"LBOI", 1
 _FLAG_DAMAGED, _FLAG_TRANSACTIONS = 1, 2
 
 ENTRIES_MAX = (10 << 20) // 8
-"""Maximum entries of an index: as many as fit into Kafka's index of 10 MiB. A segment rolls when
-its index has no space for the next batches."""
+"""Maximum entries of an index: as many as fit into Kafka's index of 10 MiB.
+
+A segment rolls when its index has no space for the next batches."""
 
 
 class CorruptIndex(Exception):
-    """An index file contradicts itself or its log file. Callers rebuild such an index."""
+    """An index file contradicts itself or its log file, and must be rebuilt."""
 
 
 class IndexEntry(NamedTuple):
@@ -40,8 +39,7 @@ class IndexEntry(NamedTuple):
 
 
 class IndexFacts(NamedTuple):
-    """The header of an index file: size, offsets and flags of the log file when the index was
-    saved."""
+    """The header of an index file: size, offsets and flags of the log file when it was saved."""
 
     base_offset: int
     log_bytes: int
@@ -70,23 +68,20 @@ class OffsetIndex:
         return len(self._offsets) + count <= ENTRIES_MAX
 
     def add(self, offset: int, position: int) -> None:
-        """Add an entry for the batch that begins at ``position``. Offset and position must exceed
-        those of the last entry."""
+        """Add an entry for the batch at ``position``. Both numbers must exceed the last entry's."""
         self._positions.append(position)
         self._offsets.append(offset - self.base_offset)
 
     def last(self) -> IndexEntry:
-        """Return the newest entry, or the segment's start if the index is empty."""
+        """Return the newest entry, or the segment's start for an empty index."""
         return self._entry(len(self._offsets) - 1)
 
     def floor(self, offset: int) -> IndexEntry:
-        """Return the last entry at or before ``offset``. If there is none, return the segment's
-        start."""
+        """Return the last entry at or before ``offset``, or the segment's start."""
         return self._entry(bisect_right(self._offsets, offset - self.base_offset) - 1)
 
     def floor_position(self, position: int) -> IndexEntry:
-        """Return the last entry at or before ``position``. If there is none, return the segment's
-        start."""
+        """Return the last entry at or before ``position``, or the segment's start."""
         count = len(self._offsets)
         return self._entry(bisect_right(self._positions, position, 0, count) - 1)
 
@@ -96,7 +91,7 @@ class OffsetIndex:
         return IndexEntry(self.base_offset + self._offsets[i], self._positions[i])
 
     def cut(self, position: int) -> OffsetIndex:
-        """Return a copy without entries at or beyond ``position``. Readers continue to use the old
+        """Return a copy without entries from ``position`` on. Readers continue to use the old
         index."""
         index = OffsetIndex(self.base_offset)
         count = bisect_left(self._positions, position)
@@ -106,9 +101,8 @@ class OffsetIndex:
     def encode(
         self, log_bytes: int, next_offset: int, damaged: bool, has_transactions: bool = False
     ) -> bytes:
-        """Return the bytes of the index file for a log file of ``log_bytes`` bytes that ends at
-        ``next_offset``.
-        """
+        """Return the bytes of the index file of a log file's ``log_bytes``, up to
+        ``next_offset``."""
         body = big_endian(self._offsets) + big_endian(self._positions)
         flags = _FLAG_DAMAGED * damaged | _FLAG_TRANSACTIONS * has_transactions
         header = _HEADER.pack(
@@ -149,8 +143,7 @@ def decode(data: bytes) -> tuple[IndexFacts, OffsetIndex]:
 
 
 def checked_header(data: bytes, layout: struct.Struct) -> bytes:
-    """Return the header of an index file after checking the header's checksum. Raises
-    CorruptIndex."""
+    """Return an index file's header if its checksum is correct. Raises CorruptIndex."""
     end = layout.size
     if len(data) < end + 4 or _HEADER_CRC.unpack_from(data, end)[0] != crc32c(data[:end]):
         raise CorruptIndex("the index's header is cut or has a wrong checksum")

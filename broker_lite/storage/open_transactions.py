@@ -1,10 +1,8 @@
 """The transactions of one log that bound its last stable offset.
 
 A transaction holds the last stable offset back from its first batch until its marker is below the
-high watermark. The log's writer records where transactions begin and end. ``published`` gives the
-event loop an immutable snapshot to combine with the high watermark. Followers record their
-transactions in the same way.
-"""
+high watermark. The log's writer records begins and ends, on leaders and followers. ``published``
+gives the event loop an immutable snapshot to combine with the high watermark."""
 
 from __future__ import annotations
 
@@ -21,18 +19,17 @@ class EndedTransaction(NamedTuple):
 
 
 class UnstableTransactions(NamedTuple):
-    """A snapshot of a log's open transactions, and of the ended transactions whose markers the high
-    watermark may not have passed yet.
-    """
+    """A snapshot of a log's open transactions, and of ended ones that may still count.
+
+    An ended transaction counts until the high watermark passes its marker."""
 
     open_start: int
     """First offset of the oldest open transaction."""
     ended: tuple[EndedTransaction, ...]
-    """Transactions whose markers may be at or above the high watermark, in the order of the
-    markers."""
+    """Ended transactions by marker, whose markers may be at or above the high watermark."""
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the offset below which every transaction has ended and its marker is below
+        """Return the offset below which each transaction has ended, with its marker below
         ``high_watermark``."""
         stable = min(self.open_start, high_watermark)
         for first, marker in self.ended:
@@ -42,16 +39,15 @@ class UnstableTransactions(NamedTuple):
 
 
 class OpenTransactions:
-    """The open transactions of a log by producer id, and the ended transactions whose markers the
-    high watermark may not have passed yet.
-    """
+    """The open transactions of a log by producer id, and ended ones that may still count.
+
+    An ended transaction counts until the high watermark passes its marker."""
 
     __slots__ = ("_ended", "_starts")
 
     def __init__(self) -> None:
         self._starts: dict[int, int] = {}
-        """First offset of each open transaction, by producer id. The offsets rise, because every
-        transaction begins at the log's end."""
+        """First offset of each open transaction, by producer id, in rising order."""
         self._ended: list[EndedTransaction] = []
 
     def __len__(self) -> int:
@@ -65,8 +61,9 @@ class OpenTransactions:
         self._starts[producer_id] = offset
 
     def end(self, producer_id: int, marker_offset: int) -> int:
-        """Record the marker of an open transaction. Return the first offset of the oldest
-        transaction that is still open. If no transaction is open, return the offset after the
+        """Record the marker of an open transaction.
+
+        Return the first offset of the oldest one still open, or else the offset after the
         marker."""
         first = self._starts.pop(producer_id)
         self.add_ended(first, marker_offset)
@@ -76,20 +73,18 @@ class OpenTransactions:
         self._ended.append(EndedTransaction(first_offset, marker_offset))
 
     def first_open(self, default: int) -> int:
-        """Return the first offset of the oldest open transaction, or ``default`` if there is
-        none."""
+        """Return the first offset of the oldest open transaction, or ``default``."""
         return next(iter(self._starts.values()), default)
 
     def committed(self, high_watermark: int) -> None:
-        """Handle an advance of the high watermark. Ended transactions (committed or aborted) whose
-        markers are below ``high_watermark`` are removed, because they no longer hold back the last
-        stable offset."""
+        """Forget ended transactions whose markers are below the new ``high_watermark``.
+
+        Committed or aborted, they no longer hold back the last stable offset."""
         if self._ended and self._ended[0].marker_offset < high_watermark:
             self._ended = [one for one in self._ended if one.marker_offset >= high_watermark]
 
     def raise_to(self, log_start: int) -> None:
-        """Set the first offset of each open transaction to at least ``log_start``, because the
-        earlier records are deleted."""
+        """Raise open transactions' first offsets to ``log_start``: earlier records are deleted."""
         for producer_id, first in self._starts.items():
             if first >= log_start:
                 break

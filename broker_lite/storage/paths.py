@@ -1,8 +1,7 @@
 """Build and parse the names of all files and directories of storage.
 
 A data directory holds one directory for each partition, ``<topic id>-<partition>``. The names of a
-segment's files begin with its base offset in twenty digits. Any thread may call these functions.
-"""
+segment's files begin with its base offset in twenty digits. Any thread may call these functions."""
 
 from __future__ import annotations
 
@@ -12,17 +11,16 @@ from broker_lite.model import PartitionKey
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".snapshot"
 TXN_INDEX = ".txnindex"
-"""Suffix of the file that lists a segment's aborted transactions. Only segments with transactional
-batches have the file."""
+"""Suffix of the list of a segment's aborted transactions, if it has transactional batches."""
 DELETED = ".deleted"
 """Suffix of deleted files, which are unlinked after ``file.delete.delay.ms``."""
 TORN = ".torn"
-"""Suffix of files with damaged or half-written bytes that recovery removed from a log. A broker
-never reads such files again."""
+"""Suffix of damaged or half-written bytes that recovery removed from a log, never read again."""
 TEMPORARY = ".tmp"
 STRAY = ".stray"
-"""Suffix of the directory of a stray: a log that the metadata do not assign to this broker. The
-broker deletes it after ``stray.retention.ms``."""
+"""Suffix of the directory of a stray: a log that the metadata do not assign to this broker.
+
+The broker deletes it after ``stray.retention.ms``."""
 
 LOCK = "lock"
 META = "meta.properties"
@@ -55,8 +53,7 @@ def stray_dir(data_dir: str, key: PartitionKey, since_ms: int) -> str:
 
 
 def parse_stray_dir(name: str) -> tuple[PartitionKey, int] | None:
-    """Return a stray's partition, and the wall time in ms at which its directory was renamed.
-    Return None for other names."""
+    """Return a stray's partition and when it was renamed (wall time, ms); None for other names."""
     match = _STRAY.fullmatch(name)
     return (PartitionKey(match[1], int(match[2])), int(match[3])) if match else None
 
@@ -72,13 +69,13 @@ def parse_segment_file(name: str) -> tuple[int, str] | None:
 
 
 def torn_file(partition: str, offset: int, number: int) -> str:
-    """Return the path of a ``.torn`` file, which holds half-written bytes of a log from ``offset``
-    on. ``number`` starts at 1."""
+    """Return the path of a ``.torn`` file: half-written bytes of a log from ``offset`` on.
+
+    ``number`` starts at 1."""
     return f"{partition}/{offset:020d}-{number}{TORN}"
 
 
 def parse_torn_file(name: str) -> tuple[int, int] | None:
-    """Return the offset and the number in the name of a ``.torn`` file, or None for any
-    other name."""
+    """Return the offset and the number in the name of a ``.torn`` file; None for other names."""
     match = _TORN.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None

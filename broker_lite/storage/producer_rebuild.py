@@ -1,9 +1,7 @@
 """Rebuild the producer state of a log and its transaction indexes from a snapshot and a replay.
 
-A broker rebuilds them when it opens a log and after it truncates one. After a truncation the state
-must not contain the removed batches: a producer may send them again, and the broker must not take
-them for duplicates.
-"""
+A broker does so when it opens a log and after it truncates one. The state must not contain the
+removed batches: a producer may send them again, and they must not count as duplicates."""
 
 from __future__ import annotations
 
@@ -27,16 +25,12 @@ Indexes = dict[Segment, TransactionIndex]
 def rebuild_producers(
     reader: LogReader, snapshots: ProducerSnapshots, files: Files, directory: str, now_ms: int
 ) -> ProducerState:
-    """Load the newest valid snapshot at or below the log's end, and replay the batches after it.
-    Raises OSError.
+    """Load the newest valid snapshot up to the log's end, and replay the batches after it.
 
-    The replay reads only headers. Opening a log does not verify checksums below the recovery point,
-    and a flipped bit in a header could fence a producer. The replay therefore verifies the checksum
-    of every batch that does not continue its producer's sequence.
-
-    If the transaction index of a segment misses transactions, the replay starts early enough to add
-    them.
-    """
+    Raises OSError. The replay reads only headers, but opening a log verifies no checksums below the
+    recovery point, and a flipped bit in a header could fence a producer. So the checksum of every
+    batch that does not continue its producer's sequence is verified. If a segment's transaction
+    index misses transactions, the replay starts early enough to add them."""
     end = reader.log_end_offset
     bases, segments = reader.chain
     indexes, indexed_end = _transaction_indexes(segments, end, files, directory)
@@ -66,12 +60,10 @@ def rebuild_producers(
 def _transaction_indexes(
     segments: tuple[Segment, ...], end: int, files: Files, directory: str
 ) -> tuple[Indexes, int]:
-    """Return the transaction index of each segment, and the offset up to which the indexes are
-    complete.
+    """Return each segment's transaction index, and the offset up to which they are complete.
 
-    Delete an index file that covers offsets beyond the log's end, and sync, because later batches
-    may get those offsets.
-    """
+    An index file that covers offsets beyond the log's end is deleted, with a sync: later batches
+    may get those offsets."""
     indexes: Indexes = {}
     complete_end = end
     for segment in segments:
@@ -96,8 +88,7 @@ def _transaction_indexes(
 
 
 def _take_indexes(indexes: Indexes, active: Segment) -> None:
-    """Give each segment its rebuilt transaction index. For closed segments, also write the index
-    file if it does not hold the whole index."""
+    """Give each segment its rebuilt transaction index, and save those of closed segments."""
     for segment, index in indexes.items():
         segment.transactions = index
         if segment.has_transactions and segment is not active:

@@ -1,13 +1,11 @@
 """The files that hold snapshots of a log's producer state (``producer_state.py``).
 
-A snapshot's end offset is the offset up to which it covers the log; the file is named after it.
-Snapshots shorten a broker start and are never required. If a snapshot is damaged or missing,
-recovery uses an older snapshot and replays more batches.
+A snapshot is named after its end offset, up to which it covers the log. Snapshots shorten a broker
+start and are never required: without a valid one, recovery replays more batches.
 
 A snapshot beyond the log's end is dangerous, because other batches may later get those offsets.
 Code that truncates the log therefore deletes such snapshots first. The log's writer thread and
-recovery call this module.
-"""
+recovery call this module."""
 
 from __future__ import annotations
 
@@ -19,8 +17,7 @@ from broker_lite.storage.files import Files
 from broker_lite.storage.producer_state import CorruptSnapshot, ProducerState
 
 SNAPSHOTS_KEPT = 2
-"""Number of snapshots that each log keeps. A single snapshot is not enough: it may be damaged, or
-lie beyond the end of a truncated log."""
+"""Number of snapshots that each log keeps: one may be damaged, or beyond a truncated end."""
 
 
 class ProducerSnapshots:
@@ -57,8 +54,8 @@ class ProducerSnapshots:
                 self._remove(name)
 
     def drop_beyond(self, offset: int) -> bool:
-        """Delete the snapshots whose end offset is beyond ``offset``, without a sync. Return
-        whether such a snapshot existed."""
+        """Delete snapshots with an end offset beyond ``offset``, unsynced. Return whether there
+        were any."""
         stale = [name for at, name in self._listed() if at > offset]
         for name in stale:
             self._remove(name)

@@ -1,14 +1,12 @@
 """The recent batches and the open transaction of each producer of one log.
 
-A leader uses the state to detect duplicates, gaps and old epochs. Every replica uses it to compute
-the last stable offset. The state holds the last five batches of each producer, because clients have
-at most five in flight. Only a leader checks a batch (``check``). Every replica records a batch
-after its append (``update``).
+A leader uses the state to detect duplicates, gaps and old epochs (``check``); every replica records
+its appended batches (``update``) and computes the last stable offset from it. The state holds the
+last five batches of each producer, because clients have at most five in flight.
 
 Each replica drops idle producers by itself. A follower never refuses a batch of a producer that it
-has dropped. A snapshot file holds the state at one offset, and a broker start replays the batches
-after that offset. Only the log's writer thread uses the state.
-"""
+has dropped. A snapshot file holds the state at one offset; a broker start replays the batches after
+it. Only the log's writer thread uses the state."""
 
 from __future__ import annotations
 
@@ -35,24 +33,25 @@ BATCHES_MAX = 5
 SEQUENCE_MASK = 0x7FFFFFFF
 
 _SNAPSHOT = struct.Struct(">4sHHqI")
-"""Layout of a snapshot's header: magic, version, flags, end offset, producer count. The producers
-follow the header. Last comes a CRC-32C of all bytes before it."""
+"""Layout of a snapshot's header: magic, version, flags, end offset, producer count.
+
+The producers follow, and a CRC-32C of all bytes before it."""
 _PRODUCER = struct.Struct(">qhiqqB")
 """Layout of one producer: producer id, epoch, coordinator epoch, last append ms, first offset of
-the open transaction, batch count.
-"""
+the open transaction, batch count."""
 _BATCH = struct.Struct(">iiqi")
 """Layout of one batch: first sequence, last sequence, base offset, last offset delta."""
 _ENDED = struct.Struct(">qq")
-"""Layout of an ended transaction whose marker may be above the high watermark: first offset and
-marker offset. Only version 2 has these rows, after the producers, with a count before them."""
+"""Layout of an ended transaction that may still count: first offset and marker offset.
+
+Only version 2 has these rows, after the producers, with a count before them."""
 _COUNT = struct.Struct(">I")
 _MAGIC, _VERSION, _VERSION_TRANSACTIONS = b"LBPS", 1, 2
 _FLAG_FORGOT = 1
 
 
 class CorruptSnapshot(Exception):
-    """A snapshot failed a check. The caller uses an older snapshot and a longer replay."""
+    """A snapshot failed a check; an older one and a longer replay replace it."""
 
 
 class ProducedBatch(NamedTuple):
@@ -84,9 +83,8 @@ class ProducerEntry:
         self.epoch = epoch
         self.batches: deque[ProducedBatch] = deque(maxlen=BATCHES_MAX)
         self.is_whole = False
-        """Whether the log received every sequence of the epoch, from 0 on. Snapshots do not store
-        this field.
-        """
+        """Whether the log received every sequence of the epoch, from 0 on. Snapshots lack this
+        field."""
         self.coordinator_epoch = -1
         self.last_append_ms = -1
         self.transaction_start = NO_OFFSET
@@ -99,9 +97,8 @@ class ProducerEntry:
     def recorded(self, header: BatchHeader, *, may_lack_batches: bool) -> ProducedBatch | None:
         """Return the recorded batch with the sequences of ``header``, or None for a new batch.
 
-        A duplicate may be older than the recorded batches. The result then has base offset
-        ``NO_OFFSET``, and its next offset is the base offset of the oldest recorded batch.
-        """
+        For a duplicate that is older than the recorded batches, the result has base offset
+        ``NO_OFFSET``, and its next offset is the base offset of the oldest recorded batch."""
         first, last = header.base_sequence, header.last_sequence
         for batch in self.batches:
             if batch.first_sequence == first and batch.last_sequence == last:
@@ -129,9 +126,9 @@ class ProducerState:
         self.next_offset = next_offset
         """Exclusive end: the state covers every batch below this offset."""
         self.forgot = False
-        """Whether the state ever dropped a producer. If so, an unknown producer may be one of the
-        dropped producers, and its first sequence need not be 0.
-        """
+        """Whether the state ever dropped a producer.
+
+        An unknown producer may then be a dropped one, whose first sequence need not be 0."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -223,7 +220,7 @@ class ProducerState:
         return True
 
     def continues(self, header: BatchHeader) -> bool:
-        """Return whether a batch has no producer id, or continues the sequence of its producer."""
+        """Return whether a batch has no producer id or continues its producer's sequence."""
         if header.producer_id == NO_PRODUCER:
             return True
         producer = self._producers.get(header.producer_id)
@@ -242,11 +239,10 @@ class ProducerState:
         now_ms: int,
         marker: EndOfTransaction | None = None,
     ) -> AbortedEntry | None:
-        """Record an appended batch. A batch without a producer id only moves ``next_offset``.
+        """Record an appended batch. Without a producer id, it only moves ``next_offset``.
 
         ``marker`` is the content of a control batch. Return the transaction that it aborts, or
-        None.
-        """
+        None."""
         self.next_offset = base_offset + header.last_offset_delta + 1
         if header.producer_id == NO_PRODUCER:
             return None
@@ -288,17 +284,15 @@ class ProducerState:
         return None if marker.is_commit else AbortedEntry(producer_id, first, offset, stable)
 
     def raise_starts(self, log_start: int) -> None:
-        """Raise the first offsets of open transactions to the log start offset ``log_start``, after
-        records before it were deleted.
-        """
+        """Raise open transactions' first offsets to ``log_start``, after records were deleted."""
         self.transactions.raise_to(log_start)
         for producer in self._producers.values():
             if NO_OFFSET < producer.transaction_start < log_start:
                 producer.transaction_start = log_start
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Remove producers that were idle for ``expiration_ms`` and have no open transaction.
-        Return their number."""
+        """Remove producers idle for ``expiration_ms`` without open transaction. Return their
+        number."""
         expired = [
             producer_id
             for producer_id, producer in self._producers.items()
@@ -311,16 +305,16 @@ class ProducerState:
         return len(expired)
 
     def forget_all(self, next_offset: int) -> None:
-        """Remove all producers and set ``next_offset``. Set ``forgot`` unless ``next_offset`` is 0:
-        the records before it may have had producers."""
+        """Remove all producers and set ``next_offset``.
+
+        Unless it is 0, set ``forgot``: the records before it may have had producers."""
         self._producers.clear()
         self.transactions = OpenTransactions()
         self.forgot = self.forgot or next_offset > 0
         self.next_offset = next_offset
 
     def encode(self) -> bytes:
-        """Return a snapshot of the state at ``next_offset``, in version 1 of the format if no
-        producer used transactions."""
+        """Return a snapshot of the state at ``next_offset``, in version 1 without transactions."""
         flags = _FLAG_FORGOT if self.forgot else 0
         ended = self.transactions.ended
         is_transactional = bool(ended or self.transactions) or any(

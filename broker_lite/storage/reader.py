@@ -1,14 +1,13 @@
 """Read a log from any thread while its writer appends: slices, offsets, timestamps and checks.
 
-The writer publishes its state with single assignments. After it has written bytes, it assigns first
-``unstable`` (the transactions that hold back the last stable offset) and then ``tail`` (end offset,
-active segment and its size). It assigns ``chain`` when segments are added or deleted. A reader that
-copies each reference once sees a consistent log without a lock.
+The writer publishes its state with single assignments: after it has written bytes, first
+``unstable`` (the transactions that hold back the last stable offset), then ``tail`` (end offset,
+active segment and its size); and ``chain`` when segments are added or deleted. A reader that copies
+each reference once sees a consistent log without a lock.
 
-A slice holds an open file, so that a deleted segment stays readable through the slice. Callers pass
+A slice holds an open file, so that a deleted segment stays readable through it. Callers pass
 offsets; positions are internal. A read in a damaged range raises CorruptMessageError, which names
-the range.
-"""
+the range."""
 
 from __future__ import annotations
 
@@ -41,11 +40,11 @@ from broker_lite.storage.transaction_index import AbortedEntry
 
 TIMESTAMP_MIN = -(1 << 63)
 SKIPPED_BATCHES_MAX = 1000
-"""Maximum number of batches without a visible record (empty or aborted) that one call of
-``first_at`` skips. Each takes about 30 µs."""
+"""Maximum number of batches without a visible record (empty or aborted) that ``first_at`` skips.
+
+Each takes about 30 µs."""
 HINTS = 64
-"""Number of batch positions that each log caches, for readers that continue after their last
-read."""
+"""Number of cached batch positions of a log, for readers that continue after their last read."""
 
 
 P = ParamSpec("P")
@@ -53,8 +52,8 @@ R = TypeVar("R")
 
 
 def _translated(function: Callable[P, R]) -> Callable[P, R]:
-    """Convert the OSErrors of a lookup. A deleted file becomes OffsetOutOfRangeError, any other
-    error StorageError."""
+    """Convert a lookup's OSErrors: of a deleted file to OffsetOutOfRangeError, else
+    StorageError."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -69,7 +68,7 @@ def _translated(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class LogSlice(NamedTuple):
-    """Whole batches as a byte range of a segment's file. ``length`` is 0 at the end of the log."""
+    """Whole batches as a byte range of a segment's file; ``length`` is 0 at the log's end."""
 
     segment: Segment
     file: File
@@ -91,10 +90,9 @@ class Tail(NamedTuple):
 
 
 Hints = list[tuple[int, Segment, int] | None]
-"""Cached batch boundaries as (offset, segment, position). The list index of an entry is a hash of
-its offset."""
+"""Cached batch boundaries as (offset, segment, position), indexed by a hash of the offset."""
 Chain = tuple[tuple[int, ...], tuple[Segment, ...]]
-"""The base offsets of all segments, and the segments in the same order. A log has at least one."""
+"""The base offsets of all segments, and the segments; a log has at least one."""
 
 
 class LogReader:
@@ -110,8 +108,7 @@ class LogReader:
         self.unstable: UnstableTransactions | None = None
         """The transactions that hold back the last stable offset; None if there are none."""
         self.transactions_from = NO_OFFSET
-        """Offset below which the log has no transaction and no marker; -1 if the whole log has
-        none."""
+        """Offset below which the log has no transaction and no marker; -1 if it has none at all."""
         self.hints: Hints = [None] * HINTS
         self.loaded = LoadedSegments()
         for segment in segments[:-1]:
@@ -119,8 +116,7 @@ class LogReader:
         self.publish(segments)
 
     def publish(self, segments: tuple[Segment, ...]) -> None:
-        """Make these segments the log that readers see. The log ends where the last segment
-        ends."""
+        """Make these segments the log that readers see. It ends where the last segment ends."""
         active = segments[-1]
         self.chain: Chain = (tuple(s.base_offset for s in segments), segments)
         self.tail = Tail(active.next_offset, active, active.size_bytes)
@@ -128,8 +124,7 @@ class LogReader:
     def forget_hints(self) -> None:
         """Drop all cached batch positions, after a truncation or a deletion.
 
-        A read in progress writes its positions to the old list, which no later read uses.
-        """
+        A read in progress writes to the old list, which no later read uses."""
         self.hints = [None] * HINTS
 
     @property
@@ -158,9 +153,10 @@ class LogReader:
 
     @_translated
     def aborted_in(self, start: int, end: int) -> list[AbortedEntry]:
-        """Return the aborted transactions with records in [start, end). ``end`` must not exceed the
-        last stable offset. For closed segments this may read index files.
-        """
+        """Return the aborted transactions with records in [start, end), up to the last stable
+        offset.
+
+        For closed segments this may read index files."""
         bases, segments = self.chain
         aborted: list[AbortedEntry] = []
         for segment in segments[max(bisect_right(bases, start) - 1, 0) :]:
@@ -185,8 +181,9 @@ class LogReader:
         return self.leader_epochs.epoch_at(offset)
 
     def end_offset_for(self, epoch: int) -> OffsetAndEpoch | None:
-        """Return the largest epoch not above ``epoch`` and its end offset. Return None if the end
-        offset is undefined (``LeaderEpochs.end_offset_for``)."""
+        """Return the largest epoch not above ``epoch`` and its end offset, or None.
+
+        See ``LeaderEpochs.end_offset_for``."""
         return self.leader_epochs.end_offset_for(epoch, self.tail[0])
 
     # Methods that read slices of whole batches.
@@ -194,12 +191,11 @@ class LogReader:
     @_translated
     def read(self, offset: int, max_bytes: int, end_offset: int, min_one: bool = True) -> LogSlice:
         """Return a slice of whole batches below ``end_offset``, from the batch that holds
-        ``offset``.
+        ``offset`` on.
 
-        The slice has at most ``max_bytes`` bytes, but at least one batch if ``min_one``. The slice
-        is empty at the end of the log. Raises OffsetOutOfRangeError outside [log start, log end]
-        and CorruptMessageError in a damaged range.
-        """
+        It has at most ``max_bytes`` bytes, but at least one batch if ``min_one``; it is empty at
+        the log's end. Raises OffsetOutOfRangeError outside [log start, log end] and
+        CorruptMessageError in a damaged range."""
         hints = self.hints
         end, active, size = self.tail
         while hints is not self.hints:
@@ -259,8 +255,9 @@ class LogReader:
             return self._find_past(segment, offset, bad)
 
     def _find_past(self, segment: Segment, offset: int, bad: BadBatch) -> LogBatch:
-        """Return the batch that holds ``offset``, by skipping the damaged bytes at ``bad``. This is
-        needed where the index has no entry between the damage and ``offset``."""
+        """Return the batch that holds ``offset``, after the damaged bytes at ``bad``.
+
+        This is needed where the index has no entry between the damage and ``offset``."""
         while True:
             damage = self._note_damage(segment, bad)
             if offset < damage.next_offset:
@@ -274,9 +271,7 @@ class LogReader:
     def _check_first(self, segment: Segment, position: int, base: int) -> None:
         """Raise CorruptMessageError unless a batch with offset ``base`` begins at ``position``.
 
-        Without this check, a reader that gets a damaged batch would request the same slice for
-        ever.
-        """
+        A reader that got a damaged batch would request the same slice for ever."""
         try:
             segment.header_at(IndexEntry(base, position), segment.size_bytes)
         except BadBatch as bad:
@@ -303,9 +298,7 @@ class LogReader:
         return IndexEntry(boundary.header.base_offset, boundary.position)
 
     def _clip(self, offset: int, stop: IndexEntry) -> IndexEntry:
-        """Return the lower of ``stop`` and the start of the first unreadable range after
-        ``offset``.
-        """
+        """Return the lower of ``stop`` and the next unreadable range's start after ``offset``."""
         self._raise_in_damage(offset)
         for damage in self.corruption:
             if damage.unreadable and offset < damage.first_offset < stop.offset:
@@ -327,8 +320,8 @@ class LogReader:
     ) -> IndexEntry:
         """Return the last batch boundary up to ``stop`` within ``max_bytes`` of ``start``.
 
-        If an index entry lies in that range, return the last such entry without reading the file.
-        """
+        If an index entry lies in that range, return the last such entry without reading the
+        file."""
         limit = start.position + max_bytes
         entry = segment.index.floor_position(limit)
         if start.position < entry.position <= stop.position:
@@ -380,8 +373,7 @@ class LogReader:
         return damage
 
     def check_present(self, segment: Segment, offset: int) -> None:
-        """Raise StorageError if the log no longer has what a reader expected at ``offset`` of
-        ``segment``: a truncation or deletion removed it during the read."""
+        """Raise StorageError if a truncation or deletion removed ``offset`` during the read."""
         if offset >= self.tail[0] or segment not in self.chain[1]:
             raise self._removed(offset)
 
@@ -392,7 +384,7 @@ class LogReader:
         )
 
     def add_damage(self, damage: tuple[CorruptRange, ...]) -> None:
-        """Record damaged ranges. Later reads of unreadable ranges raise CorruptMessageError."""
+        """Record damaged ranges; later reads of unreadable ones raise CorruptMessageError."""
         self.corruption = tuple(sorted({*self.corruption, *damage}, key=lambda d: d.first_offset))
 
     @_translated
@@ -401,8 +393,7 @@ class LogReader:
         epoch.
 
         Reads all the bytes, so do not call it on the event loop's thread. Ignores offsets outside
-        the log.
-        """
+        the log."""
         damage: list[CorruptRange] = []
         start, end = max(start, self.log_start_offset), min(end, self.tail[0])
         for item in self._checked(start, end):
@@ -421,8 +412,8 @@ class LogReader:
         return damage
 
     def _checked(self, start: int, end: int) -> Iterator[tuple[Segment, LogBatch] | CorruptRange]:
-        """Yield the valid batches and the damaged ranges from ``start`` to ``end``, in the order of
-        their offsets. Computes every checksum."""
+        """Yield valid batches and damaged ranges from ``start`` to ``end``, by offset, with
+        checksums."""
         while start < end:
             try:
                 segment, first = self.locate(start)
@@ -468,12 +459,10 @@ class LogReader:
     def offset_for_timestamp(
         self, timestamp: int, end: int, damage: list[CorruptRange] | None = None
     ) -> ListedOffset | None:
-        """Return the first record at or after ``timestamp`` and below ``end``. Return None without
-        such a record.
+        """Return the first record at or after ``timestamp`` and below ``end``, or None.
 
-        Skips damaged ranges, and appends them to ``damage``. Reads and decodes batches, so do not
-        call it on the event loop's thread.
-        """
+        Skips damaged ranges, and appends them to ``damage``. Decodes batches, so do not call it on
+        the event loop's thread."""
         end = min(end, self.tail[0])
         for segment in self.chain[1]:
             if segment.max_timestamp < timestamp or segment.base_offset >= end:
@@ -495,11 +484,9 @@ class LogReader:
     def max_timestamp(
         self, end: int, damage: list[CorruptRange] | None = None
     ) -> ListedOffset | None:
-        """Return the record below ``end`` with the maximum timestamp, the first of several. Return
-        None for an empty log.
+        """Return the first record below ``end`` with the maximum timestamp; None for an empty log.
 
-        Skips damaged ranges, and appends them to ``damage``.
-        """
+        Skips damaged ranges, and appends them to ``damage``."""
         start, end = self.log_start_offset, min(end, self.tail[0])
         if end <= start:
             return None
@@ -516,8 +503,7 @@ class LogReader:
         return self.offset_for_timestamp(newest, end, damage)
 
     def _newest_time(self, segment: Segment, start: int, end: int) -> int:
-        """Return the newest timestamp of a segment's records in [start, end). Return -1 if no
-        record has a timestamp."""
+        """Return the newest timestamp of a segment's records in [start, end), or -1."""
         newest = NO_TIMESTAMP
         for batch in self.headers(segment, max(start, segment.base_offset), end):
             time_ms, header = batch.header.max_timestamp, batch.header
@@ -545,9 +531,8 @@ class LogReader:
         """Return the first record at or after ``offset`` and below ``end``, with its timestamp.
 
         Skips known damage, and up to ``SKIPPED_BATCHES_MAX`` empty batches and batches of aborted
-        transactions. If ``offset`` lies inside a batch whose records have timestamps of their own,
-        the batch is decoded, so do not call this on the event loop's thread.
-        """
+        transactions. A batch around ``offset`` may be decoded, so do not call it on the event
+        loop's thread."""
         end = min(end, self.tail[0])
         offset = self.next_readable(max(offset, self.log_start_offset))
         skipped = 0
@@ -587,10 +572,9 @@ class LogReader:
     ) -> Iterator[LogBatch]:
         """Yield the batches of one segment in [start, end), skipping damage.
 
-        Headers inside known damage are ignored, because a damaged header may have offsets beyond
-        the segment's end. If ``needs_check`` returns True for a header, the whole batch is read. If
-        its checksum is wrong, the batch is recorded as damage and skipped.
-        """
+        Headers inside known damage are ignored: they may have offsets beyond the segment's end. If
+        ``needs_check`` returns True for a header, the whole batch is read, and skipped as damage if
+        its checksum is wrong."""
         size, limit = segment.size_bytes, min(segment.next_offset, end)
         at, position = start, -1
         while at < limit and size:
@@ -631,8 +615,7 @@ class LogReader:
     def _first_in_batch(
         self, segment: Segment, batch: LogBatch, timestamp: int = TIMESTAMP_MIN, *, first: int = 0
     ) -> ListedOffset | None:
-        """Return a batch's first record at or after offset ``first`` and at or after ``timestamp``,
-        or None."""
+        """Return a batch's first record from offset ``first`` and ``timestamp`` on, or None."""
         header, position = batch.header, batch.position
         first = max(header.base_offset, self.log_start_offset, first)
         if header.is_log_append_time:
@@ -654,13 +637,12 @@ class LogReader:
 
     @_translated
     def offset_for_bytes(self, start: int, max_bytes: int, end: int) -> tuple[int, int]:
-        """Return the end offset of about ``max_bytes`` stored bytes from ``start`` on, and their
-        exact size in bytes.
+        """Return where about ``max_bytes`` stored bytes from ``start`` on end, and their exact
+        size.
 
-        The end offset is a batch boundary, at most ``end``. The range has at least one batch. The
-        offset comes from the sparse index, so the size is usually some KB below ``max_bytes``.
-        Skips damage. Returns (start, 0) at the end of the log.
-        """
+        The end offset is a batch boundary, at most ``end``, after at least one batch. It comes from
+        the sparse index, so the size is usually some KB below ``max_bytes``. Skips damage. Returns
+        (start, 0) at the end of the log."""
         hints = self.hints
         end = min(end, self.tail[0])
         if start >= end or start < self.log_start_offset:
@@ -697,11 +679,9 @@ class LogReader:
         return max(min(offset, end), start + 1), counted
 
     def _boundary(self, offset: int) -> tuple[Segment, IndexEntry]:
-        """Return the segment, and the offset and position at which the batch with ``offset``
-        begins.
+        """Return segment, and offset and position, where the batch with ``offset`` begins.
 
-        Reads no batch if ``offset`` is a segment's base offset.
-        """
+        Reads nothing if ``offset`` is a segment's base offset."""
         bases, segments = self.chain
         i = bisect_right(bases, offset) - 1
         if i >= 0 and bases[i] == offset:

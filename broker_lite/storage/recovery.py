@@ -7,8 +7,7 @@
 - Below the recovery point recovery cuts nothing. It reports a bad range as damage, and the log
   continues behind the range. New records never get offsets below the recovery point.
 
-When ``open_log`` returns, all files of the log are synced.
-"""
+When ``open_log`` returns, all files of the log are synced."""
 
 from __future__ import annotations
 
@@ -28,23 +27,23 @@ from broker_lite.storage.scan import CorruptRange, is_whole
 from broker_lite.storage.segment import UNBOUNDED, BadRange, Segment
 
 TORN_FILES_MAX = 16
-"""Maximum number of ``.torn`` files of a partition: copies of half-written bytes that recovery
-removed from the log. The oldest are deleted first."""
+"""Maximum number of a partition's ``.torn`` files: half-written bytes that recovery removed.
+
+The oldest are deleted first."""
 COPY_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """The findings of ``open_log``: how many bytes were scanned, and which half-written bytes (the
-    torn tail) were cut off."""
+    """The findings of ``open_log``: scanned bytes, and half-written bytes (torn tail) cut off."""
 
     scanned_bytes: int = 0
     torn_bytes: int = 0
     torn_offset: int = -1
     torn_whole: bool = False
-    """Whether the batch at ``torn_offset`` has its full length and is not all zeros. Such a batch
-    was written fully and damaged later, so the broker may have acknowledged it.
-    """
+    """Whether the batch at ``torn_offset`` has its full length and is not all zeros.
+
+    Such a batch was written fully and damaged later, so the broker may have acknowledged it."""
 
 
 def create_log(
@@ -92,8 +91,8 @@ def open_log(
     config: TopicConfig,
     producer_expiration_ms: int,
 ) -> tuple[Log, RecoveryReport]:
-    """Open the log in ``data``. Raises StorageError if the disk fails. Damage is reported in the
-    result, not raised."""
+    """Open the log in ``data``. Raises StorageError if the disk fails; reports damage in the
+    result."""
     opening = _Opening(key, data, clean, data.recovery_points.get(key, 0))
     with data.guard(f"opening {key}"):
         segments = opening.run(data.log_starts.get(key, 0))
@@ -141,8 +140,7 @@ class _Opening:
         return RecoveryReport(self._scanned, self._torn_bytes, self._torn_offset, self._torn_whole)
 
     def run(self, log_start: int) -> tuple[Segment, ...]:
-        """Recover the log, and return its segments. All segments are synced, and the last segment
-        is writable."""
+        """Recover the log. Return its segments, all synced and the last writable."""
         bases = self._clear_leftovers()
         if bases and paths.LOG_STARTS in self.data.unknown:
             # The log start checkpoint is damaged: use the start of the first segment.
@@ -186,7 +184,7 @@ class _Opening:
     # Methods that delete leftover files.
 
     def _clear_leftovers(self) -> list[int]:
-        """Delete temporary and orphaned files. Return the base offsets of the segments in ascending
+        """Delete temporary and orphaned files. Return the segments' base offsets in ascending
         order."""
         bases, others = [], []
         for name in self.files.list_dir(self.directory):
@@ -221,8 +219,7 @@ class _Opening:
     # Methods that scan segments and record damage.
 
     def _needs_no_scan(self, segment: Segment, following: int) -> bool:
-        """Return whether a segment needs no scan, because all of it is on disk and its saved
-        indexes fit the file."""
+        """Return whether a segment needs no scan: all is on disk, and its saved indexes fit."""
         synced = self.clean or following <= self.recovery_point
         if not (synced and self._epochs_known and segment.load_facts()):
             return False
@@ -234,8 +231,9 @@ class _Opening:
         return True
 
     def _scan(self, segment: Segment, following: int) -> BadBatch | None:
-        """Rebuild a segment's indexes and check its checksums. Return the first bad batch of its
-        torn tail, or None."""
+        """Rebuild a segment's indexes and check its checksums.
+
+        Return the first bad batch of its torn tail, or None."""
         point = UNBOUNDED if following <= self.recovery_point else self.recovery_point
         segment.open_writable()
         start = segment.load_prefix(self.recovery_point if self._epochs_known else 0)
@@ -260,20 +258,20 @@ class _Opening:
         return rescan.torn
 
     def _epoch_of(self, header: BatchHeader) -> int:
-        """Return the epoch that the epoch file has for a batch. The file is synced before the
-        epoch's first batch is written.
+        """Return the epoch that the epoch file, synced before the epoch's first batch, has for a
+        batch.
 
         If the file is missing, record the batch's own epoch and return -1, which disables the
-        check.
-        """
+        check."""
         if self._epochs_known:
             return self.epochs.epoch_at(header.base_offset)
         self.epochs.note(header.leader_epoch, header.base_offset)
         return -1
 
     def _continues(self, segment: Segment, base: int) -> bool:
-        """Return whether the segment at ``base`` may follow ``segment``. A gap below the recovery
-        point is recorded as damage."""
+        """Return whether the segment at ``base`` may follow ``segment``.
+
+        A gap below the recovery point is recorded as damage."""
         if segment.next_offset == base:
             return True
         if base > self.recovery_point:
@@ -293,8 +291,7 @@ class _Opening:
     # Methods that set torn tails aside.
 
     def _set_aside_tail(self, segment: Segment, torn: BadBatch) -> None:
-        """Copy the bytes from the offset and position ``torn`` on into a ``.torn`` file, then cut
-        them off."""
+        """Copy the bytes from ``torn`` on into a ``.torn`` file, then cut them off."""
         end = segment.file.size
         self._torn_bytes += end - torn.position
         self._torn_offset = torn.offset
@@ -315,16 +312,16 @@ class _Opening:
     def _has_content(segment: Segment, position: int, end: int) -> bool:
         """Return whether a range of the log file has a nonzero byte.
 
-        A crash between a file's growth and its data leaves only zeros, which are not worth a copy.
-        """
+        A crash between a file's growth and its data leaves only zeros, which are not worth a
+        copy."""
         return any(
             segment.file.pread(at, min(COPY_BYTES, end - at)).strip(b"\x00")
             for at in range(position, end, COPY_BYTES)
         )
 
     def _set_aside(self, bases: list[int]) -> None:
-        """Rename the log files of the segments after a torn tail (half-written bytes) to ``.torn``
-        files, and delete their indexes."""
+        """Rename segments after a torn tail (half-written bytes) to ``.torn``, and delete their
+        indexes."""
         for base in reversed(bases):
             source = paths.segment_file(self.directory, base, paths.LOG)
             self._torn_bytes += self.files.size(source)
@@ -333,8 +330,9 @@ class _Opening:
             self._remove(base)
 
     def _torn_path(self, offset: int) -> str:
-        """Return an unused path for a ``.torn`` file, which holds half-written bytes of a log.
-        Delete the oldest such files, so that at most TORN_FILES_MAX exist."""
+        """Return an unused path for a ``.torn`` file (half-written bytes of a log).
+
+        The oldest such files are deleted, so that TORN_FILES_MAX exist at most."""
         torn = [
             (parsed, name)
             for name in self.files.list_dir(self.directory)
@@ -350,9 +348,8 @@ class _Opening:
     def _end_at(self, segments: list[Segment], log_start: int) -> None:
         """Make the last segment writable, or begin a new segment.
 
-        A new segment is needed if the log ends before its log start offset or before the recovery
-        point, or if its last segment is damaged.
-        """
+        A new one is needed if the log ends before its log start offset or before the recovery
+        point, or if its last segment is damaged."""
         last = segments[-1] if segments else None
         minimum = max(log_start, self.recovery_point)
         if last is not None and last.next_offset >= minimum and not last.damaged:
@@ -374,8 +371,7 @@ class _Opening:
         segments.append(fresh)
 
     def settle_epochs(self, log: Log) -> None:
-        """Remove the leader epochs that lie outside the log. Save the epochs if recovery changed
-        any."""
+        """Remove leader epochs outside the log, and save the epochs if recovery changed any."""
         before = self.epochs.entries
         self.epochs.truncate_from_end(log.log_end_offset)
         self.epochs.truncate_from_start(log.log_start_offset)

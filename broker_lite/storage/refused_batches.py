@@ -1,17 +1,12 @@
 """The last refused batch of each idempotent producer.
 
-A producer keeps up to five batches in flight. When a broker refuses a batch with a retriable error,
-the producer's later batches leave a gap. OUT_OF_ORDER_SEQUENCE_NUMBER would be correct for those
-batches, but makes librdkafka begin a new producer epoch. In that epoch librdkafka may send records
-again that the log already holds.
-
-``ProducerState.check`` therefore refuses the later batches with the error of the first refused
-batch.
+A producer keeps up to five batches in flight. When a broker refuses one with a retriable error, the
+later ones leave a gap. OUT_OF_ORDER_SEQUENCE_NUMBER would be correct for them, but makes librdkafka
+begin a new producer epoch, in which it may send records again that the log already holds.
+``ProducerState.check`` therefore refuses them with the error of the first refused batch.
 
 One instance serves all logs of a data directory. Disk threads and the event loop write it under a
-lock. After the eviction of an entry, the broker answers as Kafka's broker does, and no records are
-lost.
-"""
+lock. After an entry's eviction, the broker answers as Kafka's does, and no records are lost."""
 
 from __future__ import annotations
 
@@ -25,8 +20,7 @@ from broker_lite.record.batch import BatchHeader
 PRODUCERS_MAX = 4096
 """Maximum number of refused batches over all partitions. The oldest is evicted first."""
 _AHEAD_MAX = 1 << 30
-"""Largest forward distance between two sequences. A larger distance means that the second sequence
-lies behind the first, after the sequences have wrapped."""
+"""Largest forward distance between two sequences; a larger one means that they have wrapped."""
 
 
 class RefusedBatch(NamedTuple):
@@ -43,12 +37,11 @@ class RefusedBatch(NamedTuple):
         return error_for(self.code, self.message)
 
     def makes_gap(self, expected: int | None, first: int) -> bool:
-        """Return whether the refused batch explains a gap in the producer's sequence: it lies in
-        the gap.
+        """Return whether the refused batch lies in a gap of the producer's sequence and so explains
+        it.
 
-        ``expected`` is the sequence that the log expects next, or None if unknown. ``first`` is the
-        first sequence of the arriving batch.
-        """
+        ``expected`` is the sequence that the log expects next, or None if unknown; ``first`` is the
+        arriving batch's first sequence."""
         follows = 0 < _distance(self.base_sequence, first) < _AHEAD_MAX
         return follows and (
             expected is None or _distance(expected, self.base_sequence) < _AHEAD_MAX
@@ -61,7 +54,7 @@ def _distance(start: int, end: int) -> int:
 
 
 class RefusedBatches:
-    """The refused batches by partition and producer id. An object without batches is false."""
+    """The refused batches by partition and producer id; false if there are none."""
 
     __slots__ = ("_batches", "_lock")
 
@@ -75,9 +68,7 @@ class RefusedBatches:
     def note(self, key: PartitionKey, header: BatchHeader, error: LogbusError) -> None:
         """Record a refused batch, if the error is retriable.
 
-        After an error that is not retriable, the producer drops the batch and needs a new epoch in
-        any case.
-        """
+        After another error, the producer drops the batch and needs a new epoch in any case."""
         if header.producer_id == NO_PRODUCER or not error.retriable:
             return
         batch = RefusedBatch(header.producer_epoch, header.base_sequence, error.code, error.message)
@@ -88,7 +79,6 @@ class RefusedBatches:
             self._batches[key, header.producer_id] = batch
 
     def find(self, key: PartitionKey, header: BatchHeader) -> RefusedBatch | None:
-        """Return the last refused batch of the producer that ``header`` names, if it has the same
-        epoch."""
+        """Return the last refused batch of the producer and epoch in ``header``, or None."""
         batch = self._batches.get((key, header.producer_id))
         return batch if batch and batch.producer_epoch == header.producer_epoch else None

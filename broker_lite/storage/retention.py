@@ -1,15 +1,14 @@
-"""Decide which of the oldest segments retention deletes, and why. The module does no I/O and reads
-no clock.
+"""Decide which of the oldest segments retention deletes, and why, without I/O.
 
 Brokers delete only whole closed segments, oldest first, for one of three reasons:
+
 - the segment is before the log's start;
 - the log is larger than retention.bytes;
 - the segment is older than retention.ms.
 
-The age of a segment is that of its newest timestamp. If that timestamp is -1 or far ahead of the
-broker's clock, the time of the last append counts instead. Old timestamps count unchanged, however
-late the record was appended.
-"""
+A segment's age is that of its newest timestamp. If that is -1 or far ahead of the broker's clock,
+the time of the last append counts instead. Old timestamps count unchanged, however late the record
+was appended."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ from broker_lite.config import DAY, TopicConfig
 from broker_lite.storage.segment import Segment
 
 FUTURE_MAX_MS = DAY
-"""Maximum milliseconds by which a record's timestamp may be ahead of the broker's clock. A larger
-difference means that the producer's clock is wrong, not another time zone.
-"""
+"""Maximum milliseconds by which a record's timestamp may be ahead of the broker's clock.
+
+A larger difference means that the producer's clock is wrong, not another time zone."""
 
 
 class SegmentFacts(NamedTuple):
@@ -41,12 +40,11 @@ class SegmentFacts(NamedTuple):
         )
 
     def newest_ms(self, now_ms: int) -> int:
-        """Return the time in ms of the newest record. If that record has no timestamp, or one too
-        far in the future, return the time of the last append.
+        """Return the time (ms) of the newest record, or of the last append if that is implausible.
 
-        The future begins now, not at the append: at the append the broker's clock may have been
-        behind, for example in 1970 until the machine got the time from its network.
-        """
+        It is if the record has no timestamp, or one too far in the future: from now, not from the
+        append, when the broker's clock may have been in 1970 until it got the time from its
+        network."""
         if 0 <= self.max_timestamp <= now_ms + FUTURE_MAX_MS:
             return self.max_timestamp
         return self.last_append_ms
@@ -60,7 +58,8 @@ def expired(
     log_start_offset: int,
     last_stable_offset: int,
 ) -> list[str]:
-    """Return the reason for deleting each of the oldest segments: "log_start", "size" or "time".
+    """Return the reason to delete each of the oldest segments: "log_start", "size" or "time".
+
     The list covers only segments to delete. The last segment is active and always stays."""
     total = sum(segment.size_bytes for segment in segments)
     reasons: list[str] = []

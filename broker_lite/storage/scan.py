@@ -1,8 +1,7 @@
 """Read the batches of a log file: headers alone, or whole batches with their checksums.
 
 ``BatchWalker`` checks the bytes, chunk by chunk. ``resync`` finds the next valid batch after a bad
-batch. The functions only read, through an open file, and any thread may call them.
-"""
+one. The functions only read, through an open file, on any thread."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ class CorruptRange(NamedTuple):
     """A damaged range: the offsets whose bytes failed a check, and the position of these bytes.
 
     With ``unreadable``, the batch header is broken or missing, so that no reader can skip to the
-    next batch. Otherwise only the checksum or the leader epoch is wrong.
-    """
+    next batch. Otherwise only the checksum or the leader epoch is wrong."""
 
     key: PartitionKey
     first_offset: int
@@ -55,8 +53,7 @@ class CorruptRange(NamedTuple):
 
 
 class InspectedBatch(NamedTuple):
-    """A stored batch as ``logbus storage inspect`` shows it. ``problem`` is empty for a valid
-    batch."""
+    """A stored batch in ``logbus storage inspect``; ``problem`` is empty for a valid one."""
 
     segment_base: int
     position: int
@@ -76,9 +73,8 @@ def walk_headers(
 ) -> Iterator[LogBatch]:
     """Yield each batch from byte ``position`` to byte ``end`` of the file, without its body.
 
-    ``expected`` is the offset that the first batch must have. ``policy`` names the checks. Raises
-    BadBatch at the first batch that fails a check or is cut off.
-    """
+    The first must have the offset ``expected``. ``policy`` names the checks. Raises BadBatch at the
+    first batch that fails a check or is cut off."""
     walker = BatchWalker(
         policy, expected, epoch=epoch, at_boundary=True, position=position, end=end
     )
@@ -107,8 +103,7 @@ def walk_batches(
 def walk_range(
     file: File, walker: BatchWalker, chunk_bytes: int = BATCHES_CHUNK_BYTES
 ) -> Iterator[LogBatch]:
-    """Yield the batches from the position of ``walker`` to its end, with their bytes. Read the file
-    in chunks."""
+    """Yield the batches from the position of ``walker`` to its end, with bytes read in chunks."""
     while walker.position < walker.end:
         position = walker.position
         size = min(max(chunk_bytes, walker.needed_bytes), walker.end - position)
@@ -118,8 +113,7 @@ def walk_range(
 
 
 def read_batch(file: File, position: int, end: int) -> tuple[BatchHeader, bytes] | None:
-    """Return the batch at ``position`` if its checksum is correct, whatever its offset. Otherwise
-    return None."""
+    """Return the batch at ``position``, whatever its offset; None if its checksum is wrong."""
     head = file.pread(position, min(fmt.HEADER_BYTES, end - position))
     try:
         header = read_header(head)
@@ -134,12 +128,10 @@ def read_batch(file: File, position: int, end: int) -> tuple[BatchHeader, bytes]
 
 
 def resync(file: File, position: int, end: int, offset: int, limit: int) -> LogBatch | None:
-    """Return the next valid batch after the bad batch at ``position``, with an offset in [offset,
-    limit).
+    """Return the next valid batch after the bad one at ``position``, in [offset, limit), or None.
 
-    A record may itself contain the bytes of a batch. Therefore a found batch counts only if another
-    batch continues it, or the file ends after it.
-    """
+    A record may itself contain the bytes of a batch, so a found batch counts only if another batch
+    continues it, or the file ends after it."""
     while position < end:
         data = file.pread(position, min(BATCHES_CHUNK_BYTES + fmt.HEADER_BYTES, end - position))
         for match in _CANDIDATE.finditer(data):
@@ -164,10 +156,9 @@ def _continues(file: File, position: int, end: int, expected: int) -> bool:
 def is_whole(file: File, bad: BadBatch, end: int) -> bool:
     """Return whether a bad batch was written completely and damaged later.
 
-    Two conditions must hold: all its bytes are present or valid batches follow it, and none of its
-    sectors is all zeros. A sector of zeros means that a power cut interrupted the write. A checksum
-    cannot distinguish an interrupted write from later damage.
-    """
+    All its bytes must be present or followed by valid batches, and none of its sectors may be all
+    zeros, which means that a power cut interrupted the write. A checksum cannot tell the two
+    apart."""
     if bad.header is not None:
         beyond = bad.position + bad.header.size_bytes
     else:
@@ -184,10 +175,9 @@ def is_whole(file: File, bad: BadBatch, end: int) -> bool:
 
 
 def inspect_file(files: Files, path: str) -> Iterator[InspectedBatch]:
-    """Yield every batch of a ``.log`` file. A bad batch has its problem. Takes no lock.
+    """Yield every batch of a ``.log`` file, a bad one with its problem. Takes no lock.
 
-    Raises OSError, and ValueError if the file is not named as a segment.
-    """
+    Raises OSError, and ValueError if the file is not named as a segment."""
     named = paths.parse_segment_file(path.rpartition("/")[2])
     if named is None or named[1] != paths.LOG:
         raise ValueError(f"{path} is not a segment: its name must be 20 digits and .log")
@@ -224,10 +214,8 @@ def continuing_headers(
     """Return the checked headers of a leader's batches that continue a log ending at
     ``end_offset``.
 
-    Stops before a batch of an epoch newer than ``leader_epoch`` and before a batch that is cut off.
-    With ``may_overlap`` the first batch may begin before ``end_offset``. Raises
-    CorruptMessageError.
-    """
+    Stops before a batch of an epoch newer than ``leader_epoch`` and before one that is cut off.
+    With ``may_overlap`` the first may begin before ``end_offset``. Raises CorruptMessageError."""
     headers: list[BatchHeader] = []
     walker = BatchWalker(_OWN_LOG, end_offset, epoch=0, at_boundary=not may_overlap)
     try:

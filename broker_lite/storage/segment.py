@@ -1,12 +1,10 @@
 """One segment: a log file of whole batches with its two sparse indexes.
 
-The log's writer thread appends to the active segment. Closed segments never change. A closed
-segment opens its file and loads its indexes at its first read; ``LoadedSegments`` limits how many
-segments stay loaded. Readers on any thread need no lock, because each read is bounded by a position
-that is published after its bytes and index entries.
-
-Index files are hints: a wrong file is rebuilt from the log file.
-"""
+The log's writer thread appends to the active segment. Closed segments never change; they open their
+file and load their indexes at the first read, and ``LoadedSegments`` limits how many stay loaded.
+Readers on any thread need no lock, because each read is bounded by a position that is published
+after its bytes and index entries. Index files are hints: a wrong one is rebuilt from the log
+file."""
 
 from __future__ import annotations
 
@@ -41,16 +39,16 @@ LOADED_SEGMENTS_MAX = 4
 UNBOUNDED = 1 << 62
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 FIND_CHUNK_BYTES = 4 << 10
-"""Bytes that a search reads at once: one index interval, so that most searches need one read."""
+"""Bytes that a search reads at once: one index interval, so that one read is mostly enough."""
 _ANY_EPOCHS = WalkPolicy(orders_epochs=False)
-"""The checks of batch headers in a search for an offset. Leader epochs are not checked, because a
-batch with a wrong, higher epoch would make the valid batch after it look bad."""
+"""The checks of batch headers in a search for an offset, without leader epochs.
+
+A batch with a wrong, higher epoch would make the valid one after it look bad."""
 
 
 class BadRange(NamedTuple):
-    """Damage inside a segment: the range of offsets that are lost or fail a check, and the position
-    of their bytes.
-    """
+    """Damage inside a segment: the offsets that are lost or fail a check, and their bytes'
+    position."""
 
     first_offset: int
     next_offset: int
@@ -68,8 +66,9 @@ class BadRange(NamedTuple):
 
 
 class Rescan(NamedTuple):
-    """The result of a scan: the damage that the scan skipped, and the first batch of the torn tail
-    (half-written bytes) at which it ended, or None."""
+    """The result of a scan: the skipped damage, and the first batch of the torn tail, or None.
+
+    A torn tail is half-written bytes, at which a scan ends."""
 
     damage: tuple[BadRange, ...]
     torn: BadBatch | None
@@ -80,22 +79,21 @@ class LoadedSegments:
     """The closed segments of one log that are loaded, in the order in which they loaded.
 
     A segment adds itself when it loads its file or an index, on any thread. The references are
-    weak, so that the file of a deleted segment closes with its last reader.
-    """
+    weak, so that the file of a deleted segment closes with its last reader."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._segments: deque[weakref.ref[Segment]] = deque()
 
     def manage(self, segment: Segment) -> None:
-        """Take charge of a closed segment: release it from memory once LOADED_SEGMENTS_MAX other
-        segments have loaded after it."""
+        """Take charge of a closed segment, to release it after LOADED_SEGMENTS_MAX others have
+        loaded."""
         segment.cache = self
         self._add(segment)
 
     def store(self, segment: Segment, store: Callable[[], None]) -> None:
-        """Call ``store``, which puts the file or index that a reader has loaded into the segment.
-        Count the segment as loaded."""
+        """Call ``store``, which puts a loaded file or index into the segment, and count it as
+        loaded."""
         with self._lock:
             store()
             self._add(segment)
@@ -113,9 +111,7 @@ class LoadedSegments:
 
 
 class Segment:
-    """The batches from ``base_offset`` to before ``next_offset``, in a log file of ``size_bytes``
-    bytes.
-    """
+    """The batches from ``base_offset`` to before ``next_offset``, in a log file."""
 
     __slots__ = (
         "__weakref__",
@@ -148,8 +144,7 @@ class Segment:
         self._transactions: TransactionIndex | None = None
         self._bytes_since_entry = 0
         self.cache: LoadedSegments | None = None
-        """The cache of loaded segments that releases this segment from memory; None for an active
-        segment."""
+        """The cache that releases this segment from memory; None for an active segment."""
         self.directory = directory
         self.base_offset = base_offset
         self.next_offset = base_offset
@@ -159,8 +154,8 @@ class Segment:
         """Size of the log file in bytes when indexes and producer state were last saved."""
         self.name_synced = False
         self.has_transactions = False
-        """Whether any batch is transactional or a control batch. Only such a segment has a
-        transaction index."""
+        """Whether any batch is transactional or a control batch, so that there is a transaction
+        index."""
         self.damaged = False
         self.first_append_ms = NO_TIMESTAMP
         self.last_append_ms = NO_TIMESTAMP
@@ -180,8 +175,7 @@ class Segment:
 
     @classmethod
     def existing(cls, files: Files, directory: str, base_offset: int) -> Segment:
-        """Return an existing segment, with size and times from the file system. Does not check its
-        content."""
+        """Return an existing segment, with size and times from the file system, unchecked."""
         segment = cls(files, directory, base_offset)
         path = segment.path(paths.LOG)
         segment.size_bytes = segment.synced_bytes = files.size(path)
@@ -193,8 +187,8 @@ class Segment:
         return paths.segment_file(self.directory, self.base_offset, suffix)
 
     def load_facts(self) -> bool:
-        """Load the headers of both index files. Return whether both describe exactly this
-        log file."""
+        """Load the headers of both index files. Return whether both describe exactly this log
+        file."""
         try:
             offsets = offset_index.decode_facts(self._head(paths.INDEX, offset_index.HEADER_BYTES))
             times = time_index.decode_facts(self._head(paths.TIME_INDEX, time_index.HEADER_BYTES))
@@ -214,12 +208,9 @@ class Segment:
         return True
 
     def load_prefix(self, recovery_point: int) -> IndexEntry:
-        """Load index files that describe a prefix of this log file. Return the entry at which the
-        scan must begin.
+        """Load index files that describe a prefix of this log file. Return where to begin the scan.
 
-        The scan begins at an index entry only if the log file has the entry's batch at the entry's
-        position.
-        """
+        That is an index entry only if the log file has the entry's batch at its position."""
         try:
             facts, index = offset_index.decode(self._whole(paths.INDEX))
             times_facts, times = time_index.decode(self._whole(paths.TIME_INDEX))
@@ -285,8 +276,7 @@ class Segment:
         indexes: tuple[OffsetIndex, TimeIndex] | None = None,
         transactions: TransactionIndex | None = None,
     ) -> None:
-        """Put the loaded file, indexes and transaction index into the segment, except those that
-        another thread has put there meanwhile."""
+        """Put loaded parts into the segment, except those that another thread has put there."""
 
         def store() -> None:
             self._file = self._file or file
@@ -312,8 +302,8 @@ class Segment:
         self._bytes_since_entry = self.size_bytes - self.index.last().position
 
     def ends_at_saved_offset(self) -> bool:
-        """Return whether the batches after the last index entry end at ``next_offset``, as the
-        index file has saved it."""
+        """Return whether the batches after the last index entry end at the saved
+        ``next_offset``."""
         offset, position = self.index.last()
         try:
             for batch in walk_headers(self.file, position, self.size_bytes, offset):
@@ -324,7 +314,7 @@ class Segment:
 
     @property
     def index(self) -> OffsetIndex:
-        """The offset index. It is rebuilt if its file is missing or wrong."""
+        """The offset index, rebuilt if its file is missing or wrong."""
         index = self._index
         return self._load_indexes()[0] if index is None else index
 
@@ -353,23 +343,21 @@ class Segment:
         return index, times
 
     def rebuilt(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Build both indexes from the log file, and return them. Does not change the indexes that
-        the segment uses."""
+        """Build both indexes from the log file, without changing those in use."""
         scanned = Segment(self._files, self.directory, self.base_offset)
         scanned._file, scanned.size_bytes = self.file, self.size_bytes
         scanned.rescan(scanned._begin_indexes(), self.next_offset, check_crc=False)
         return scanned.index, scanned.times
 
     def rebuild_indexes(self) -> None:
-        """Rebuild both indexes after an index entry led to a position without its batch."""
+        """Rebuild both indexes after an entry led to a position without its batch."""
         index, times = self.rebuilt()
         self._times, self._index = times, index
         # Register the indexes as loaded: the segment may have been released in the meantime.
         self._store()
 
     def release(self) -> None:
-        """Drop the file and the indexes from memory; they can be loaded again. Reads in progress
-        continue with the objects that they have."""
+        """Drop the file and the indexes from memory; reads in progress keep theirs."""
         self._index = self._times = self._file = None
         # An empty index of aborted transactions stays in memory, because lookups read this index of
         # many segments.
@@ -403,12 +391,10 @@ class Segment:
     # Methods that append, truncate and save.
 
     def append(self, buffer: Buffer, now_ms: int, *, keep: bool = True) -> int:
-        """Write whole batches with final headers, and return the file position of the first batch.
+        """Write whole batches with final headers, and return the file position of the first.
 
-        With ``keep`` the batches stay in the page cache. Afterwards the caller must call ``note``
-        for each batch. After an OSError it must call ``repair``, because a part of the buffer may
-        be written.
-        """
+        With ``keep`` they stay in the page cache. Afterwards call ``note`` for each batch, or after
+        an OSError ``repair``, because a part of the buffer may be written."""
         file = self._file
         assert file is not None and file.size == self.size_bytes
         position = file.append((buffer,), keep=keep)
@@ -424,8 +410,9 @@ class Segment:
         file.truncate(self.size_bytes)
 
     def note(self, header: BatchHeader, position: int, interval_bytes: int) -> None:
-        """Extend the indexes and the segment's end by the batch at ``position``, which was appended
-        or scanned."""
+        """Extend the indexes and the segment's end by the batch at ``position``.
+
+        It was appended or scanned."""
         base = header.base_offset
         size = header.length + fmt.LENGTH_PREFIX_BYTES
         if header.attributes & fmt.ATTRIBUTES_OF_TRANSACTIONS:
@@ -442,13 +429,10 @@ class Segment:
         self.size_bytes = position + size
 
     def writable_copy(self) -> Segment:
-        """Return an active segment for the same log file, which the writer may truncate. Raises
-        OSError.
+        """Return an active segment for the same log file, which the writer may truncate.
 
-        Readers keep the original, whose fields and indexes no truncation changes. A reader that
-        finds bad bytes in a segment that is no longer in the log knows that a truncation explains
-        them.
-        """
+        Raises OSError. Readers keep the original, whose fields and indexes no truncation changes:
+        bad bytes in a segment that is no longer in the log come from a truncation."""
         writable = copy.copy(self)
         writable.cache = None
         writable.make_active()
@@ -499,8 +483,7 @@ class Segment:
         return self.name_synced and self.synced_bytes >= self.size_bytes
 
     def save_indexes(self, *, sync: bool = False) -> None:
-        """Write both index files. ``sync`` is off by default, because each load checks the
-        files."""
+        """Write both index files, by default unsynced, because each load checks them."""
         append_ms = (self.first_append_ms, self.last_append_ms)
         times = self.times.encode(self.size_bytes, append_ms, self.max_timestamp)
         offsets = self.index.encode(
@@ -532,9 +515,8 @@ class Segment:
         """Return the batch that holds ``offset``, which lies before position ``end``. Raises
         BadBatch.
 
-        If the batch at the index entry itself is invalid, the indexes may be wrong. The method then
-        rebuilds them and searches once more before it raises.
-        """
+        If the batch at the index entry itself is invalid, rebuild the indexes and search once more
+        first."""
         try:
             return self.find_from(self.index.floor(offset), offset, end)
         except BadBatch as bad:
@@ -544,8 +526,8 @@ class Segment:
             return self.find_from(self.index.floor(offset), offset, end)
 
     def find_from(self, entry: IndexEntry, offset: int, end: int) -> LogBatch:
-        """Return the batch that holds ``offset``, by walking headers from the batch boundary
-        ``entry``. Raises BadBatch."""
+        """Return the batch that holds ``offset``, from the batch boundary ``entry`` on. Raises
+        BadBatch."""
         expected, position = entry
         for batch in walk_headers(
             self.file, position, end, expected, policy=_ANY_EPOCHS, chunk_bytes=FIND_CHUNK_BYTES
@@ -576,10 +558,8 @@ class Segment:
         """Index the file from ``start`` on.
 
         The first bad batch at or above ``recovery_point`` is a torn tail and ends the scan. Bad
-        batches below it are damage, which the scan skips. ``limit`` is the base offset of the next
-        segment, if one exists. ``epoch_of`` returns the expected leader epoch of a batch, or -1 if
-        unknown.
-        """
+        batches below it are damage and skipped. ``limit`` is the next segment's base offset, if
+        any. ``epoch_of`` returns the expected leader epoch of a batch, or -1."""
         end, position, expected = self.size_bytes, start.position, start.offset
         walk = walk_batches if check_crc else walk_headers
         damage: list[BadRange] = []
@@ -610,8 +590,7 @@ class Segment:
         return Rescan(tuple(damage), None, end - start.position)
 
     def damage_at(self, bad: BadBatch, end: int, limit: int) -> BadRange:
-        """Return the damaged range that starts at ``bad``. It ends at the next valid batch. If
-        there is none, it ends at ``limit``."""
+        """Return the damaged range from ``bad`` to the next valid batch, or else to ``limit``."""
         header = bad.header
         if header is not None and self._steps_over(bad.position, header, end, limit):
             return BadRange(

@@ -1,14 +1,10 @@
-"""Strays: logs that the metadata do not assign to this broker. The broker renames their directories
-at first, and deletes them later.
+"""Strays: logs that the metadata do not assign to this broker, first renamed, later deleted.
 
 A log becomes a stray if its topic was deleted or its replica reassigned while the broker was down,
-or if ZooKeeper was restored from an older state. A stray is the partition's directory under a name
-that contains the time of the renaming.
-
-The stray becomes a partition again when the metadata assign the partition to the broker again. The
-broker deletes it after ``stray.retention.ms``; ``logbus storage strays`` can delete it earlier.
-``LogManager`` calls this module on its own thread.
-"""
+or if ZooKeeper was restored from an older state. Its directory's new name contains the time of the
+renaming. It becomes a partition again when the metadata assign it to the broker again. The broker
+deletes it after ``stray.retention.ms``, ``logbus storage strays`` earlier. ``LogManager`` calls
+this module on its own thread."""
 
 from __future__ import annotations
 
@@ -28,30 +24,28 @@ class Strays:
         self._retention_ms = retention_ms
         self._since: dict[PartitionKey, int] = {}
         self._left: set[PartitionKey] = set()
-        """Strays that could not be renamed on a full disk. Their directories still have the
-        partitions' names."""
+        """Strays that a full disk kept from being renamed; their directories have partitions'
+        names."""
 
     @property
     def keys(self) -> Collection[PartitionKey]:
         return self._since.keys()
 
     def register(self, name: str) -> bool:
-        """Return whether ``name`` is the name of a stray's directory. If so, record the stray."""
+        """Record the stray whose directory has this name. Return False for any other name."""
         stray = paths.parse_stray_dir(name)
         if stray is not None:
             self._since[stray[0]] = stray[1]
         return stray is not None
 
     def of(self, offsets: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
-        """Return those offsets of a checkpoint that belong to strays. A checkpoint keeps the
-        offsets of a stray as long as the stray exists."""
+        """Return those offsets of a checkpoint that belong to strays, which it must keep."""
         return {key: offsets[key] for key in (*self._since, *self._left) if key in offsets}
 
     def set_aside(self, key: PartitionKey, now_ms: int) -> None:
         """Rename a partition's directory to a stray. Raises StorageError if the disk fails.
 
-        On a full disk the directory keeps its name until the broker starts again.
-        """
+        On a full disk the directory keeps its name until the broker starts again."""
         data, target = self._data, paths.stray_dir(self._data.path, key, now_ms)
         with data.guard(f"setting {key} aside"):
             try:
@@ -65,7 +59,7 @@ class Strays:
             data.files.sync_dir(data.path)
 
     def take_back(self, key: PartitionKey) -> bool:
-        """Rename a stray back to its partition. Return whether such a stray existed. Raises
+        """Rename a stray back to its partition. Return whether there was one. Raises
         StorageError."""
         if key in self._left:
             self._left.discard(key)
@@ -89,8 +83,7 @@ class Strays:
     def delete_due(self, now_ms: int) -> int:
         """Delete the strays past their retention time, and return their number.
 
-        A later call retries failed deletions.
-        """
+        A later call retries failed deletions."""
         if self._retention_ms < 0:
             return 0
         count = 0

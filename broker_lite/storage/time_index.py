@@ -1,13 +1,11 @@
 """Sparse index of a segment: the newest timestamp so far and the offset of its batch.
 
 An entry (t, o) says that no record up to and including the batch at offset ``o`` is newer than
-``t``. A search for a later timestamp starts at that batch. Timestamps and offsets both rise from
-entry to entry.
+``t``; a search for a later timestamp starts at that batch. Both rise from entry to entry.
 
-The log does not contain the times of its appends, so the file's header holds the times of the first
-and the last append by the broker's clock. One writer thread appends; any thread may read. A scan
-rebuilds a file that does not match its log.
-"""
+The log does not contain the times of its appends, so the file's header holds the first and the last
+one, by the broker's clock. One writer thread appends; any thread may read. A scan rebuilds a file
+that does not match its log."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ _MAGIC, _VERSION = b"LBTI", 1
 
 
 class TimeFacts(NamedTuple):
-    """The header of a time index file: size and times of the segment when the index was saved."""
+    """The header of a time index file: size and times of the segment when it was saved."""
 
     base_offset: int
     log_bytes: int
@@ -57,9 +55,8 @@ class TimeIndex:
         return len(self._timestamps)
 
     def add(self, timestamp: int, offset: int) -> None:
-        """Record that no batch up to ``offset`` is newer than ``timestamp``. Do nothing unless
-        ``timestamp`` exceeds that of the last entry.
-        """
+        """Record that no batch up to ``offset`` is newer than ``timestamp``, if the last entry is
+        older."""
         if not self._timestamps or timestamp > self._timestamps[-1]:
             self._offsets.append(offset - self.base_offset)
             self._timestamps.append(timestamp)
@@ -81,8 +78,8 @@ class TimeIndex:
         return self._timestamps[-1] if self._timestamps else NO_TIMESTAMP
 
     def encode(self, log_bytes: int, append_ms: tuple[int, int], max_timestamp: int) -> bytes:
-        """Return the bytes of the index file. ``append_ms`` holds the append times of the first and
-        the last batch."""
+        """Return the bytes of the index file. ``append_ms``: append times of the first and last
+        batch."""
         body = big_endian(self._timestamps) + big_endian(self._offsets)
         header = _HEADER.pack(
             _MAGIC,

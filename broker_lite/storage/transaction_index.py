@@ -1,12 +1,11 @@
 """The transaction index of a segment: the aborted transactions whose markers the segment holds.
 
-A read_committed fetch lists these transactions, so that readers skip their records. The file has
-Kafka's entries of 34 bytes each, then the offset up to which it covers the segment, then a CRC-32C.
+A read_committed fetch lists them, so that readers skip their records. The file has Kafka's entries
+of 34 bytes each, then the offset up to which it covers the segment, then a CRC-32C.
 
-Unlike the other indexes, a transaction index must be complete: without an entry, readers would see
-aborted records. ``producer_rebuild.py`` therefore replays the log from the first segment whose
-index is damaged or missing. The log's writer changes the index; any thread may read it.
-"""
+Unlike the other indexes, it must be complete: without an entry, readers would see aborted records.
+``producer_rebuild.py`` therefore replays the log from the first segment whose index is damaged or
+missing. The log's writer changes the index; any thread may read it."""
 
 from __future__ import annotations
 
@@ -27,15 +26,16 @@ _LAST_OFFSET = attrgetter("last_offset")
 
 
 class AbortedEntry(NamedTuple):
-    """An aborted transaction. Its last offset is the offset of its marker."""
+    """An aborted transaction; its last offset is that of its marker."""
 
     producer_id: int
     first_offset: int
     last_offset: int
     last_stable_offset: int
-    """The last stable offset once the marker is committed: the first offset of the oldest open
-    transaction. Without an open transaction, it is the offset after the marker. Transactions of
-    later entries begin no earlier."""
+    """The last stable offset once the marker is committed.
+
+    That is the first offset of the oldest open transaction, or else the offset after the marker.
+    Transactions of later entries begin no earlier."""
 
 
 class TransactionIndex:
@@ -66,8 +66,7 @@ class TransactionIndex:
     def collect(self, start: int, end: int, aborted: list[AbortedEntry]) -> bool:
         """Append the transactions with records in [start, end) to ``aborted``.
 
-        Return True if no later segment can hold another such transaction.
-        """
+        Return True if no later segment can hold another one."""
         entries = self._entries
         for i in range(bisect_left(entries, start, key=_LAST_OFFSET), len(entries)):
             if entries[i].first_offset < end:
@@ -77,18 +76,15 @@ class TransactionIndex:
         return False
 
     def encode(self, end_offset: int) -> bytes:
-        """Return the bytes of the index file, which covers the segment's batches up to
-        ``end_offset``.
-        """
+        """Return the bytes of the index file, which covers batches up to ``end_offset``."""
         body = b"".join(_ENTRY.pack(_VERSION, *one) for one in self._entries)
         body += end_offset.to_bytes(8, "big")
         return body + crc32c(body).to_bytes(4, "big")
 
 
 def decode(data: bytes) -> tuple[TransactionIndex, int]:
-    """Return the index in the bytes of a file, and the end offset that it covers. Raises
-    CorruptIndex.
-    """
+    """Return the index in a file's bytes, and the end offset that it covers. Raises
+    CorruptIndex."""
     size = len(data) - _END.size
     if size < 0 or size % _ENTRY.size:
         raise CorruptIndex("the file has not the length of a transaction index")

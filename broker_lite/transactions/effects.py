@@ -1,6 +1,5 @@
-"""The outputs of ``transaction.Transaction.step``, in the order in which the transaction
-coordinator carries them out.
-"""
+"""The operations (effects) that ``transaction.Transaction.step`` returns, in the order in which the
+transaction coordinator carries them out."""
 
 from __future__ import annotations
 
@@ -12,23 +11,21 @@ from broker_lite.transactions.records import NO_PRODUCER_EPOCH, TransactionRecor
 
 
 class Persist(NamedTuple):
-    """Append the record of the transactional id to ``__transaction_state``. A record of None
-    deletes the id. The result is the event Persisted or RecordRefused with the same ``number``."""
+    """Append the record of the transactional id to ``__transaction_state``; None deletes the id.
+    The event Persisted or RecordRefused with the same ``number`` reports the result."""
 
     number: int
     record: TransactionRecord | None
 
 
 class SendMarkers(NamedTuple):
-    """Send the commit or abort markers of a decided transaction to its participants, ``partitions``
-    and ``groups``.
+    """Send the commit or abort markers of a decided transaction to its ``partitions`` and
+    ``groups``.
 
     The coordinator retries without a time limit, and reports each participant with the event
     ParticipantDone. ``transaction`` is the transaction's number. ``open_epoch`` is the producer
-    epoch of the transaction's records, and ``epoch`` the epoch of the markers. With transaction
-    ``version`` 2, ``epoch`` is one higher than ``open_epoch`` (KIP-890). With version 1 they are
-    equal.
-    """
+    epoch of the transaction's records, and ``epoch`` that of the markers: with transaction
+    ``version`` 2 one higher (KIP-890), with version 1 equal."""
 
     transaction: int
     producer_id: int
@@ -41,13 +38,12 @@ class SendMarkers(NamedTuple):
 
 
 class FetchProducerId(NamedTuple):
-    """Reserve a producer id. The result is the event ProducerIdReady or ProducerIdFailed."""
+    """Reserve a producer id. The event ProducerIdReady or ProducerIdFailed reports the result."""
 
 
 class InitResult(NamedTuple):
     """The answer to the event Init (InitProducerId): an error, or the producer id and epoch for the
-    next transaction.
-    """
+    next transaction."""
 
     error: LogbusError | None = None
     producer_id: int = NO_PRODUCER
@@ -55,11 +51,11 @@ class InitResult(NamedTuple):
 
 
 class AddResult(NamedTuple):
-    """The answer to the event Add: partitions or groups were added to the transaction, or verified.
+    """The answer to the event Add, which added partitions or groups to a transaction or verified
+    them.
 
     ``transaction`` is the number of the transaction. If a verification fails, ``missing`` has the
-    partitions that the transaction does not contain; it contains the other partitions.
-    """
+    partitions that the transaction does not contain."""
 
     error: LogbusError | None = None
     transaction: int = NO_TRANSACTION

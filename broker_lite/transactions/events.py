@@ -1,10 +1,9 @@
-"""The inputs of ``transaction.Transaction.step``.
+"""The events that ``transaction.Transaction.step`` accepts: requests, timer events and results.
 
 The caller, ``server/coordinators/transaction_coordinator.py``, does the I/O and creates the events
 on one thread. A token identifies one request and is never reused. Each request gets exactly one
 ``effects.TransactionReply``, at once or later, unless ``Abandon`` withdraws the request. A request
-is *parked* while it waits for the end of a transaction or of a write.
-"""
+is *parked* while it waits for the end of a transaction or of a write."""
 
 from __future__ import annotations
 
@@ -20,15 +19,12 @@ it commits offsets."""
 
 class Resumed(NamedTuple):
     """The coordinator has loaded the record of the transactional id from ``__transaction_state``.
-    The transaction's timeout starts again.
-    """
+    The transaction's timeout starts again."""
 
 
 class Init(NamedTuple):
-    """An InitProducerId request.
-
-    ``expected`` is the producer id and epoch of a producer that recovers from an error (KIP-360).
-    It is None for a new producer."""
+    """An InitProducerId request. ``expected`` is the producer id and epoch of a producer that
+    recovers from an error (KIP-360), or None for a new producer."""
 
     token: int
     timeout_ms: int
@@ -40,9 +36,8 @@ class Add(NamedTuple):
 
     ``version`` is the transaction version. With ``verify_only``, the coordinator only checks
     whether the transaction contains the partitions and groups (KIP-890). ``connection`` is the
-    number of the client's connection. A request from a broker has None, and is answered at once,
-    never parked.
-    """
+    number of the client's connection, or None for a request from a broker, which is answered at
+    once and never parked."""
 
     token: int
     producer_id: int
@@ -55,9 +50,8 @@ class Add(NamedTuple):
 
 
 class End(NamedTuple):
-    """An EndTxn request. ``version`` is the transaction version. With version 1 (EndTxn before
-    version 5) the producer keeps its epoch. With version 2 each end of a transaction raises the
-    epoch."""
+    """An EndTxn request. ``version`` is the transaction version: with version 1 (EndTxn before
+    version 5) the producer keeps its epoch, with version 2 each end of a transaction raises it."""
 
     token: int
     producer_id: int
@@ -74,8 +68,8 @@ class Persisted(NamedTuple):
 
 
 class RecordRefused(NamedTuple):
-    """The log refused the record of the ``effects.Persist`` with this number. The record is
-    certainly not in the log."""
+    """The log refused the record of the ``effects.Persist`` with this number, and certainly does
+    not contain it."""
 
     number: int
     error: LogbusError
@@ -108,20 +102,19 @@ class Abandon(NamedTuple):
 
 
 class TransactionTick(NamedTuple):
-    """A timer event. The caller sends it at the time ``Transaction.deadline_ms``."""
+    """A timer event, sent at the time ``Transaction.deadline_ms``."""
 
 
 class Expire(NamedTuple):
     """Delete the transactional id if it last changed before ``before_ms`` (wall clock) and has no
-    open transaction.
-    """
+    open transaction."""
 
     before_ms: int
 
 
 class Deposed(NamedTuple):
-    """This broker is no longer the coordinator of the transactional id. Answer all requests with
-    ``error``."""
+    """This broker is no longer the coordinator of the transactional id: all requests are answered
+    with ``error``."""
 
     error: LogbusError
 

@@ -54,17 +54,16 @@ class Participant:
         self._last_token = 0
 
     def __len__(self) -> int:
-        """Return the number of producers that are verified, or whose verification is in
-        progress."""
+        """Return the number of producers that are verified or being verified."""
         return len(self._producers)
 
     def admit(self, producer_id: int, epoch: int) -> Verification | None:
-        """Return None if the producer is verified, so that its write may continue.
+        """Return None if the producer is verified, so that its write may continue; otherwise the
+        verification for which the write must wait.
 
-        Otherwise return the verification for which the write must wait. If its ``is_new`` is set,
-        the caller sends the question to the transaction coordinator. Raises
-        InvalidProducerEpochError if the producer has written with a higher epoch.
-        """
+        If the result's ``is_new`` is set, the caller sends the question to the transaction
+        coordinator. Raises InvalidProducerEpochError if the producer has written with a higher
+        epoch."""
         known = self._producers.get(producer_id)
         if known is not None and epoch < known.epoch:
             raise InvalidProducerEpochError(
@@ -84,8 +83,7 @@ class Participant:
         producer.
 
         Return whether the write that waits for this verification may continue. It may not if a
-        marker or a newer epoch of the producer came meanwhile.
-        """
+        marker or a newer epoch of the producer came meanwhile."""
         known = self._holder(verification)
         if known is not None:
             known.number = number
@@ -99,25 +97,23 @@ class Participant:
             del self._producers[verification.producer_id]
 
     def holds(self, verification: Verification) -> bool:
-        """Return whether a write that waited for this verification may be queued for the log, or
-        for the group, now: the coordinator has confirmed it, and no marker or newer epoch of the
-        producer came since."""
+        """Return whether a write that waited for this verification may be queued now: the
+        coordinator has confirmed it, and no marker or newer epoch of the producer came since."""
         known = self._holder(verification)
         return known is not None and known.number is not None
 
     def number(self, producer_id: int) -> int:
-        """Return the number of the verified transaction of a producer; -1 if the producer is not
+        """Return the number of a producer's verified transaction; -1 if the producer is not
         verified."""
         known = self._producers.get(producer_id)
         return NO_TRANSACTION if known is None or known.number is None else known.number
 
     def end(self, producer_id: int, epoch: int, number: int = NO_TRANSACTION) -> bool:
-        """End a producer's transaction. The caller calls this method when the transaction's marker,
-        or in a group the commit or removal of the offsets, enters the queue of writes.
+        """End a producer's transaction, when the transaction's marker, or in a group the commit or
+        removal of the offsets, enters the queue of writes.
 
-        Return False if the marker belongs to an earlier transaction than the verified one: the
-        marker was sent twice. The caller then answers it with success and writes nothing.
-        """
+        Return False if the marker was sent twice and belongs to an earlier transaction than the
+        verified one. The caller then answers it with success and writes nothing."""
         known = self._producers.get(producer_id)
         if known is None or epoch < known.epoch:
             return True
@@ -128,8 +124,7 @@ class Participant:
 
     def clear(self) -> None:
         """Make all verifications void, because this broker no longer leads the partition or
-        coordinates the group.
-        """
+        coordinates the group."""
         self._producers.clear()
 
     def _holder(self, verification: Verification) -> _Producer | None:

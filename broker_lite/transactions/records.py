@@ -2,8 +2,8 @@
 
 A key begins with one byte for its kind, because a partition holds records of transactional ids and
 of Spark sinks. A value begins with the version of the format and the wall time of the last change,
-which readers can decode without the other fields. Later versions can add tagged fields at the end.
-"""
+which readers can decode without the other fields. Later versions can add tagged fields at the
+end."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ from broker_lite.wire.primitives import Reader, Writer
 
 NO_PRODUCER_EPOCH = -1
 FLAG_OPEN = 1
-"""Flag of a record whose transaction has not ended. A broker that becomes coordinator decodes only
-the records with this flag when it loads the partition.
-"""
+"""Flag of a record whose transaction has not ended. A new coordinator decodes only the records with
+this flag when it loads the partition."""
 
 _TRANSACTION = 0
-"""First byte of the key of a transactional id. ``sink_records`` uses 1 and 2 for the two kinds of
-records of Spark sinks."""
+"""First byte of the key of a transactional id. ``sink_records`` uses 1 and 2 for Spark sinks."""
 _VERSION = 0
 _HEAD = struct.Struct(">hq")
 _FIELDS = struct.Struct(">qhhqqqibbq")
@@ -56,16 +54,14 @@ class TransactionState(IntEnum):
 class TransactionRecord:
     """The state of one transactional id, as ``__transaction_state`` stores it.
 
-    - ``last_epoch``: the epoch before the epoch was last raised; -1 if a new producer has taken
-      over the transactional id since.
+    - ``last_epoch``: the epoch before it was last raised; -1 if a new producer has taken over the
+      transactional id since.
     - ``previous_id``: the producer id before that raise, if it changed; otherwise -1.
     - ``next_id``: the producer id that follows at the end of the transaction, because
       ``producer_id`` has no more epochs; otherwise -1.
-    - ``number``: how many transactions the transactional id has begun. The number identifies the
-      latest transaction.
+    - ``number``: how many transactions the transactional id has begun, which identifies the latest.
     - ``start_ms`` and ``changed_ms``: wall-clock times of the transaction's start and of the last
-      change.
-    """
+      change."""
 
     producer_id: int
     epoch: int
@@ -109,9 +105,7 @@ def transactional_id_of(key: bytes) -> str | None:
 
 
 def changed_ms_of(value: bytes) -> int:
-    """Return the wall time (ms) of the last change in an encoded record, without decoding the other
-    fields.
-    """
+    """Return the wall time (ms) of the last change in an encoded record."""
     return int(_HEAD.unpack_from(value)[1])
 
 
@@ -139,9 +133,7 @@ def encode_transaction(record: TransactionRecord) -> bytes:
 
 
 def decode_transaction(value: bytes) -> TransactionRecord:
-    """Return the record from the value in the log. Raises ProtocolError for bytes that are not a
-    record.
-    """
+    """Return the record from the value in the log. Raises ProtocolError for other bytes."""
     reader = Reader(value)
     version, changed_ms = reader.unpack(_HEAD)
     if version != _VERSION:

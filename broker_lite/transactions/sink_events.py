@@ -6,8 +6,7 @@ task of a micro-batch in one or more *attempts*. Each attempt writes with a *slo
 from a pool. A sink's *head* is the record of its last committed batch.
 
 A token identifies one request and is never reused. Each request gets exactly one ``SinkReply``, at
-once or later, unless ``AbandonSinkRequest`` withdraws the request.
-"""
+once or later, unless ``AbandonSinkRequest`` withdraws the request."""
 
 from __future__ import annotations
 
@@ -55,9 +54,8 @@ class EndBatch(NamedTuple):
     """Spark's driver commits or aborts a batch, or a failed task aborts its own attempt.
 
     In a commit, ``winners`` are the producer ids and epochs of the attempts to commit, and ``rows``
-    is their total number of rows. An abort with ``winners`` aborts only these attempts. An abort
-    without ``winners`` aborts all attempts of batches up to ``batch``.
-    """
+    is their total number of rows. An abort with ``winners`` aborts only these attempts; without, it
+    aborts all attempts of batches up to ``batch``."""
 
     token: int
     sink: str
@@ -69,9 +67,8 @@ class EndBatch(NamedTuple):
 
 
 class AddToSlot(NamedTuple):
-    """The leader of a partition asks to add these partitions to an attempt's transaction. With
-    ``verify_only``, the leader only asks whether the transaction contains them.
-    """
+    """The leader of a partition asks to add these partitions to an attempt's transaction, or with
+    ``verify_only``, whether the transaction contains them."""
 
     token: int
     sink: str
@@ -101,8 +98,7 @@ class ExpireSinks(NamedTuple):
 
     A sink is deleted if it was last used before ``before_day`` (days since 1970, wall clock). The
     sink of a batch write, which no later run continues, is deleted if it was last used before
-    ``before_ms`` (monotonic clock).
-    """
+    ``before_ms`` (monotonic clock)."""
 
     before_day: int
     before_ms: int
@@ -110,8 +106,7 @@ class ExpireSinks(NamedTuple):
 
 class SinksLoaded(NamedTuple):
     """The coordinator has loaded the partition's records from ``__transaction_state``. All timeouts
-    start again.
-    """
+    start again."""
 
 
 SinkRequest = JoinBatch | KeepBatch | EndBatch | AddToSlot
@@ -132,8 +127,8 @@ SinkEvent = (
 
 class PersistHead(NamedTuple):
     """Append the head of a sink, the record of its last committed batch, to
-    ``__transaction_state``; None deletes it. The result is the event Persisted or RecordRefused
-    with the same ``number``."""
+    ``__transaction_state``; None deletes it. The event Persisted or RecordRefused with the same
+    ``number`` reports the result."""
 
     number: int
     sink: str
@@ -142,9 +137,8 @@ class PersistHead(NamedTuple):
 
 class PersistSlot(NamedTuple):
     """Append the state of a slot, a producer id for attempts of Spark tasks, to
-    ``__transaction_state``; None deletes it. The result is the event Persisted or RecordRefused
-    with the same ``number``.
-    """
+    ``__transaction_state``; None deletes it. The event Persisted or RecordRefused with the same
+    ``number`` reports the result."""
 
     number: int
     producer_id: int
@@ -152,8 +146,8 @@ class PersistSlot(NamedTuple):
 
 
 class SlotMarkers(NamedTuple):
-    """The commit or abort markers for one task attempt. ``epoch`` is the epoch of the markers, one
-    higher than the epoch of the attempt's records."""
+    """The commit or abort markers of one task attempt. ``epoch`` is the epoch of the markers, one
+    higher than that of the attempt's records."""
 
     producer_id: int
     epoch: int
@@ -170,9 +164,8 @@ class SendSinkMarkers(NamedTuple):
 
 
 class FetchSlotId(NamedTuple):
-    """Reserve a producer id for attempts of Spark tasks. The result is the event ProducerIdReady or
-    ProducerIdFailed.
-    """
+    """Reserve a producer id for attempts of Spark tasks. The event ProducerIdReady or
+    ProducerIdFailed reports the result."""
 
 
 class SinkResult(NamedTuple):

@@ -4,11 +4,7 @@ slots.
 A *sink* is the target of one Spark query or batch write, and a *run* is one start of the query. A
 sink's *head* is a record with its current run and its last committed batch. To commit a batch, the
 coordinator appends a head with that batch. A *slot* is a producer id from the partition's pool,
-with which one attempt of a task writes.
-
-``records`` has the records of transactional ids, and the rules for the format of all keys and
-values.
-"""
+with which one attempt of a task writes. ``records`` describes the format of all keys and values."""
 
 from __future__ import annotations
 
@@ -29,8 +25,7 @@ _VERSION = 0
 _VERSION_FIELD = struct.Struct(">h")
 _HEAD = struct.Struct(">qqbqi")
 """Layout of a sink's state: last committed batch, its rows, state, last batch of the decision in
-progress, day of the last use.
-"""
+progress, day of the last use."""
 _PAIR = struct.Struct(">qh")
 _SLOT = struct.Struct(">hqqqq")
 """Layout of the state of a slot (producer id): epoch, batch, task, attempt, timeout in ms."""
@@ -59,9 +54,8 @@ class SinkHead:
 
     ``batch`` is the last committed batch, and ``rows`` its number of rows. ``day`` is the day of
     the last use, in days since 1970. While ``state`` is not OPEN, the coordinator ends the attempts
-    of former runs and of batches up to ``ends_batch``. It writes commit markers for the attempts in
-    ``winners`` and abort markers for the others.
-    """
+    of former runs and of batches up to ``ends_batch``: the attempts in ``winners`` with commit
+    markers, the others with abort markers."""
 
     run: str
     former_runs: tuple[str, ...] = ()
@@ -76,7 +70,7 @@ class SinkHead:
 @dataclass(frozen=True, slots=True)
 class SinkSlot:
     """The state of one producer id in the pool of a partition of ``__transaction_state``: one
-    attempt of a Spark task writes with the producer id, or it is free."""
+    attempt of a Spark task writes with it, or it is free."""
 
     epoch: int
     sink: str = ""
@@ -92,8 +86,8 @@ class SinkSlot:
         return self.batch == NO_BATCH
 
     def freed(self) -> SinkSlot:
-        """Return this producer id as free, in the next epoch. The attempt's markers have that
-        epoch, and the next attempt writes with it."""
+        """Return this producer id as free, in the next epoch, which is that of the ended attempt's
+        markers and of the next attempt."""
         return SinkSlot(self.epoch + 1)
 
 
@@ -103,16 +97,13 @@ def head_key(sink: str) -> bytes:
 
 
 def slot_key(producer_id: int) -> bytes:
-    """Return the key of the state of a slot, the producer id of a task attempt, in
-    ``__transaction_state``.
-    """
+    """Return the key of a slot (producer id of a task attempt) in ``__transaction_state``."""
     return bytes((_SLOT_KEY,)) + _SLOT_ID.pack(producer_id)
 
 
 def sink_of(key: bytes) -> str | None:
-    """Return the name of the sink in a key of ``__transaction_state``; None for a key of another
-    kind.
-    """
+    """Return the sink's name in a key of ``__transaction_state``; None for a key of another
+    kind."""
     return str(key[1:], "utf-8") if key and key[0] == _HEAD_KEY else None
 
 
@@ -151,8 +142,7 @@ def decode_head(value: bytes) -> SinkHead:
 
 def encode_slot(slot: SinkSlot) -> bytes:
     """Return the state of a slot (producer id) as bytes, for the value in the log. Equal states
-    have equal bytes.
-    """
+    have equal bytes."""
     writer = Writer()
     writer.pack(_VERSION_FIELD, _VERSION)
     writer.pack(_SLOT, slot.epoch, slot.batch, slot.task, slot.attempt, slot.timeout_ms)
@@ -164,8 +154,8 @@ def encode_slot(slot: SinkSlot) -> bytes:
 
 
 def decode_slot(value: bytes) -> SinkSlot:
-    """Decode the value of a slot's record. A slot is a producer id of a sink. Raises ProtocolError
-    if the bytes are no such value."""
+    """Return the state of a slot (producer id of a task attempt) from the value in the log. Raises
+    ProtocolError for other bytes."""
     reader = _reader(value)
     epoch, batch, task, attempt, timeout_ms = reader.unpack(_SLOT)
     sink, run = reader.string(), reader.string()

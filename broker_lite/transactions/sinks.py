@@ -11,10 +11,9 @@ replayed batch has the same number, so committing it twice has no effect. Answer
 only when the log has committed the record on which they depend.
 
 No request waits for the records that free a slot or reopen a head after the markers. If such a
-record is lost, the next coordinator sends the markers again. If the log refuses such a record, this
-state machine writes it again. A freed slot serves a new attempt only once the record that frees it
-is committed. ``deadline_ms`` is the time of the next TransactionTick.
-"""
+record is lost, the next coordinator sends the markers again. If the log refuses it, this state
+machine writes it again. A freed slot serves a new attempt only once the record that frees it is
+committed. ``deadline_ms`` is the time of the next TransactionTick."""
 
 from __future__ import annotations
 
@@ -51,11 +50,11 @@ from broker_lite.transactions.sink_records import (
 from broker_lite.transactions.transaction import EPOCH_LAST, NEVER, Now
 
 ANSWER_MS = 1_000
-"""Maximum time (ms) for which the answer to EndBatch waits for the transaction markers. Markers
+"""Maximum milliseconds for which the answer to EndBatch waits for the transaction markers. Markers
 that are still missing are written after the answer."""
 RETRY_MS = 1_000
-"""Time in ms after which the coordinator writes a record again that the log refused. This applies
-to records for which no request waits; otherwise the request fails."""
+"""Milliseconds after which the coordinator writes a record again that the log refused, if no
+request waits for the record; otherwise the request fails."""
 ATTEMPTS_MAX = 10_000
 """Maximum number of open task attempts of one sink."""
 PARKED_MAX = 2 * ATTEMPTS_MAX
@@ -68,43 +67,37 @@ class _Sink:
 
     ``head`` is the committed record of the sink's last batch and of the decision in progress; None
     for a new sink. ``writing`` is the number of the next such record while it is being written, or
-    None. ``parked`` has the requests that wait until another such record can be written.
-    """
+    None. ``parked`` has the requests that wait until another such record can be written."""
 
     head: SinkHead | None = None
     writing: int | None = None
     parked: list[ev.SinkRequest] = field(default_factory=list)
     attempts: set[int] = field(default_factory=set)
     """Producer ids of the attempts of Spark tasks that write to this sink, until their commit or
-    abort markers are written.
-    """
+    abort markers are written."""
     unmarked: set[int] = field(default_factory=set)
     """Producer ids of the task attempts whose commit or abort markers are not all written yet."""
     freeing: set[int] = field(default_factory=set)
-    """Producer ids of ended attempts whose markers are written. The record that frees each of them
-    is not committed in the log yet.
+    """Producer ids of ended attempts whose markers are written, but whose freeing record is not
+    committed in the log yet.
 
-    The record that reopens the sink must follow these records in the log. Otherwise the next
-    coordinator would find an open sink with attempts that look open, and would abort attempts that
-    were committed."""
+    The record that reopens the sink must follow these records. Otherwise the next coordinator would
+    find an open sink with attempts that look open, and would abort committed attempts."""
     refused: set[int] = field(default_factory=set)
-    """The producer ids in ``freeing`` whose record, which makes the id free again, the log refused.
-    """
+    """The producer ids in ``freeing`` whose freeing record the log refused."""
     is_open_refused: bool = False
     """Whether the log refused the record that reopens the sink after a decision."""
     retry_ms: int = 0
     waiting: list[tuple[int, int]] = field(default_factory=list)
     """Tokens of the EndBatch requests that wait for markers, each with the time (ms) at which it is
-    answered even without them.
-    """
+    answered even without them."""
     timeout_ms: int = 0
     active_ms: int = 0
 
     @property
     def is_busy(self) -> bool:
         """Whether a request that changes the sink must wait, because a record of the sink is being
-        written or a decision is not complete.
-        """
+        written or a decision is not complete."""
         return self.writing is not None or (
             self.head is not None and self.head.state is not SinkState.OPEN
         )
@@ -114,30 +107,26 @@ class SinkPartition:
     """The state machine of all sinks in one partition of ``__transaction_state``, and of the
     producer ids (slots) with which their attempts write.
 
-    ``heads``, by sink, and ``slots``, by producer id, are the state that the coordinator loaded
-    from the partition's records.
-    """
+    ``heads``, by sink, and ``slots``, by producer id, are the partition's records as the
+    coordinator loaded them."""
 
     def __init__(self, heads: Mapping[str, SinkHead], slots: Mapping[int, SinkSlot]) -> None:
         self._sinks = {name: _Sink(head) for name, head in heads.items()}
         self._slots = dict(slots)
-        """The state of each producer id (slot), as in the last record that was appended for it,
-        committed or not.
-        """
+        """The state of each producer id (slot) in its last appended record, committed or not."""
         self._free = [producer_id for producer_id, slot in slots.items() if slot.is_free]
         self._added = {number: slot.partitions for number, slot in slots.items()}
-        """By producer id of a slot, the partitions in the slot's committed record. The attempt may
-        write only to these partitions."""
+        """The partitions in each slot's committed record, by producer id. The attempt may write
+        only to these partitions."""
         self._opened: dict[int, Now] = {}
-        """For each open attempt of a Spark task, by producer id: when it joined, or when this
-        coordinator loaded its state."""
+        """When each open attempt of a Spark task joined, or when this coordinator loaded its state,
+        by producer id."""
         self._opening: dict[int, list[int]] = {}
         """Tokens of the JoinBatch requests that are answered when the record of the new task
-        attempt is committed, by the attempt's producer id.
-        """
+        attempt is committed, by the attempt's producer id."""
         self._settled: dict[int, Callable[[LogbusError | None], None]] = {}
-        """The functions that wait for records which are being appended, by number of the record.
-        Each receives None once its record is committed, or the error if the log refused it."""
+        """The callback that waits for each record being appended, by number of the record. It
+        receives None once the record is committed, or the error if the log refused it."""
         self._without_slot: list[ev.JoinBatch] = []
         self._ids_fetched = 0
         self._numbers = 0
@@ -190,7 +179,7 @@ class SinkPartition:
     @property
     def deadline_ms(self) -> int:
         """The monotonic time (ms) at which the next TransactionTick is due: for a timeout, a retry,
-        or an answer that waits for markers no longer."""
+        or an EndBatch answer that stops waiting for markers."""
         times = [NEVER]
         for sink in self._sinks.values():
             times += [at for _, at in sink.waiting]
@@ -215,20 +204,17 @@ class SinkPartition:
 
     def open_slots(self) -> dict[int, SinkSlot]:
         """Return the state of all attempts of Spark tasks that are not committed or aborted yet, by
-        producer id.
-        """
+        producer id."""
         return {row: slot for row, slot in self._slots.items() if not slot.is_free}
 
     def opened(self) -> dict[int, Now]:
-        """Return, for each open attempt of a Spark task by producer id, when it joined or when this
-        coordinator loaded its state.
-        """
+        """Return when each open attempt of a Spark task joined, or when this coordinator loaded its
+        state, by producer id."""
         return dict(self._opened)
 
     def attempts(self, sink: str) -> dict[int, SinkSlot]:
-        """Return the state of the task attempts of a sink that are not committed or aborted yet, by
-        producer id.
-        """
+        """Return the state of a sink's task attempts that are not committed or aborted yet, by
+        producer id."""
         known = self._sinks.get(sink)
         return {row: self._slots[row] for row in known.attempts} if known is not None else {}
 
@@ -275,9 +261,8 @@ class SinkPartition:
             self._join_batch(sink, head, event)
 
     def _join_batch(self, sink: _Sink, head: SinkHead, event: ev.JoinBatch) -> None:
-        """Give a task attempt of the current run a slot, that is, a producer id. A repeated request
-        gets the same slot. A request for the committed batch gets no slot.
-        """
+        """Give a task attempt of the current run a slot (producer id). A repeated request gets the
+        same slot. A request for the committed batch gets no slot."""
         sink.active_ms = self._now.monotonic_ms
         sink.timeout_ms = event.timeout_ms
         if event.batch == head.batch:
@@ -300,8 +285,7 @@ class SinkPartition:
 
     def _open_slot(self, sink: _Sink, event: ev.JoinBatch) -> None:
         """Give the task attempt a free slot (producer id). If none is free, ask for a new producer
-        id; the request waits for it.
-        """
+        id; the request waits for it."""
         if not self._free:
             self._without_slot.append(event)
             if self._ids_fetched < len(self._without_slot):
@@ -391,9 +375,8 @@ class SinkPartition:
         self._write_head(event.sink, decided, event)
 
     def _abort(self, sink: _Sink, head: SinkHead, event: ev.EndBatch) -> None:
-        """Abort all task attempts up to the batch of the request, or only the attempts that the
-        request names. A decided commit is never undone.
-        """
+        """Abort all task attempts up to the batch of the request, or only those that the request
+        names. A decided commit is never undone."""
         if event.winners:
             self._abort_attempts(sink, event)
             return
@@ -410,8 +393,7 @@ class SinkPartition:
 
         The abort markers need no record before them: a failed attempt sends no commit message to
         Spark's driver, so no decision can include it. If the coordinator changes meanwhile, the
-        next coordinator aborts the attempt together with its batch.
-        """
+        next coordinator aborts the attempt together with its batch."""
         if sink.is_busy:
             self._park(sink, event)
             return
@@ -428,8 +410,7 @@ class SinkPartition:
 
     def _is_attempt(self, event: ev.EndBatch, pair: ProducerPair) -> bool:
         """Return whether the producer id and epoch belong to an open task attempt of the batch that
-        ``event`` names.
-        """
+        ``event`` names."""
         slot = self._slots.get(pair.producer_id)
         return (
             slot is not None
@@ -442,8 +423,8 @@ class SinkPartition:
     def _check_winner(self, event: ev.EndBatch, winner: ProducerPair) -> int:
         """Return the number of the task whose attempt ``winner`` Spark's driver commits.
 
-        Raises ProducerFencedError unless the attempt is open and belongs to the batch of ``event``.
-        """
+        Raises ProducerFencedError unless the attempt is open and belongs to the batch of
+        ``event``."""
         if not self._is_attempt(event, winner):
             raise ProducerFencedError(
                 f"batch {event.batch} of sink {event.sink!r}: the attempt with producer id "
@@ -493,8 +474,7 @@ class SinkPartition:
 
     def _current(self, event: ev.KeepBatch | ev.EndBatch) -> tuple[_Sink, SinkHead]:
         """Return the sink and its committed state. Raises ProducerFencedError unless the request
-        comes from the sink's current run.
-        """
+        comes from the sink's current run."""
         sink = self._sinks.get(event.sink)
         if sink is None or sink.head is None or sink.head.run != event.run:
             raise _fenced(event)
@@ -519,8 +499,7 @@ class SinkPartition:
         self, name: str, head: SinkHead, request: ev.JoinBatch | ev.EndBatch | None
     ) -> None:
         """Append a new state of the sink (its head) to the log. ``request``, if given, continues
-        once the record is committed.
-        """
+        once the record is committed."""
         sink = self._sinks[name]
         # If the log refused the record that frees a slot (a producer id of the sink), the slot's
         # attempt is still open in the log. Append that record again before the new head (the state
@@ -574,8 +553,7 @@ class SinkPartition:
 
     def _send_markers(self, name: str, sink: _Sink, head: SinkHead) -> None:
         """Send the markers of a committed decision. A task attempt without partitions wrote nothing
-        and needs no markers.
-        """
+        and needs no markers."""
         rows = []
         for producer_id in sorted(sink.attempts):
             slot = self._slots[producer_id]
@@ -588,7 +566,7 @@ class SinkPartition:
         self._send_rows(name, sink, rows)
 
     def _send_rows(self, name: str, sink: _Sink, rows: list[ev.SlotMarkers]) -> None:
-        """Send the markers ``rows``. After the last one, ``_complete`` opens the sink for the next
+        """Send the markers ``rows``, after the last of which the sink is open for the next
         batch."""
         silent = [row for row in rows if not row.partitions]
         sent = tuple(row for row in rows if row.partitions)
@@ -614,8 +592,7 @@ class SinkPartition:
 
     def _free_slot(self, name: str, producer_id: int) -> None:
         """Free the producer id of a task attempt after its markers are written. The sink does not
-        wait for the record that frees it.
-        """
+        wait for the record that frees it."""
         sink = self._sinks[name]
         self._slots[producer_id] = self._slots[producer_id].freed()
         self._added.pop(producer_id, None)
@@ -674,8 +651,7 @@ class SinkPartition:
 
         Do nothing while a record that frees a producer id is being written, because its completion
         calls this method again. Do nothing either while the decision of the next batch is being
-        written, because that record replaces this one.
-        """
+        written, because that record replaces this one."""
         if sink.freeing or sink.is_busy:
             return
 

@@ -6,14 +6,13 @@ record that completes a transaction: any later record implies it, and if it is l
 coordinator sends the markers again.
 
 Each request passes these checks, in order:
+
 1. A request with the producer id of another transactional id is refused.
 2. While a record is being written, the request is parked: it waits.
 3. A request with an epoch that the transactional id does not accept in its current state is
-  refused.
+   refused.
 
-``deadline_ms`` is the time at which the next TransactionTick is due; an earlier tick changes
-nothing.
-"""
+The next TransactionTick is due at ``deadline_ms``; an earlier tick changes nothing."""
 
 from __future__ import annotations
 
@@ -42,22 +41,18 @@ from broker_lite.transactions.records import (
 NEVER = 1 << 62
 EPOCH_LAST = 32_766
 """Highest epoch that a producer receives. The markers that fence this epoch carry 32,767, the
-highest possible epoch. The next producer gets a new producer id with epoch 0.
-"""
+highest possible epoch. The next producer gets a new producer id with epoch 0."""
 RETRY_MS = 1_000
-"""Time in ms after which the coordinator writes a record again that the log refused.
+"""Milliseconds after which the coordinator writes a record again that the log refused.
 
 This applies to the abort of a timed-out transaction and to the end of a transaction. Other records
-are written again when the client repeats its request.
-"""
+are written again when the client repeats its request."""
 PARKED_MAX = 100
 """Maximum number of requests of one transactional id that wait until a record is written or a
-transaction has ended.
-"""
+transaction has ended."""
 PARTICIPANT_BYTES_MAX = 512 << 10
 """Maximum bytes of a transaction's participants (partitions and groups), so that its record fits
-into one batch.
-"""
+into one batch."""
 _PARTITION_BYTES = 20
 
 _PREPARED = {
@@ -70,8 +65,7 @@ Request = ev.Init | ev.Add | ev.End
 
 class Now(NamedTuple):
     """The monotonic time, by which the coordinator decides, and the wall-clock time, which it
-    stores in records.
-    """
+    stores in records."""
 
     monotonic_ms: int
     wall_ms: int
@@ -81,8 +75,8 @@ class Now(NamedTuple):
 class _RecordInFlight:
     """A record that is being written, and the request that is answered after it.
 
-    ``is_fence`` tells that a new producer's InitProducerId caused the record, which aborts the
-    transaction of the former producer."""
+    ``is_fence`` is True if a new producer's InitProducerId caused the record, which aborts the
+    former producer's transaction."""
 
     number: int
     record: TransactionRecord | None
@@ -109,8 +103,7 @@ class Transaction:
         """Participants whose marker is not written yet."""
         self._begun_ms = 0
         """Monotonic time in ms at which the transaction began, or at which this coordinator loaded
-        it.
-        """
+        it."""
         self._retry_ms = 0
         self._end_number = 0
         """Number of the Persist effect that records the end of the last transaction. 0 once that
@@ -192,8 +185,7 @@ class Transaction:
 
     def _handle(self, event: Request) -> None:
         """Check the producer id of a request. Then carry the request out, or let it wait while a
-        record is being written.
-        """
+        record is being written."""
         try:
             if isinstance(event, ev.Init):
                 self._check_timeout(event.timeout_ms)
@@ -212,9 +204,8 @@ class Transaction:
 
     def _is_settled(self, event: Request) -> bool:
         """Return whether an Add can be answered while a record is being written: the open
-        transaction already contains every partition and group of the Add, and the record only adds
-        others.
-        """
+        transaction already contains all its partitions and groups, and the record only adds
+        others."""
         record, pending = self.record, self._pending
         return (
             isinstance(event, ev.Add)
@@ -250,9 +241,8 @@ class Transaction:
             )
 
     def _pairs(self) -> tuple[tuple[int, int], tuple[int, int] | None]:
-        """Return the producer id and epoch that are current, and those from before the epoch was
-        last raised.
-        """
+        """Return the current producer id and epoch, and those from before the epoch was last
+        raised, or None."""
         record = self.record
         assert record is not None
         if record.next_id != NO_PRODUCER:
@@ -384,8 +374,7 @@ class Transaction:
 
     def _end_bumping_epoch(self, event: ev.End) -> None:
         """Commit or abort the transaction, and raise the producer epoch in the same record
-        (transaction version 2).
-        """
+        (transaction version 2)."""
         record = self.record
         assert record is not None
         if record.state in _PREPARED:
@@ -398,9 +387,8 @@ class Transaction:
             raise self._invalid("commit")
 
     def _repeat_end(self, event: ev.End) -> None:
-        """Answer an EndTxn that the producer sent again: the request has the epoch from before the
-        epoch was last raised.
-        """
+        """Answer an EndTxn that the producer sent again, with the epoch from before it was last
+        raised."""
         record = self.record
         assert record is not None
         kind = _kind(event.is_commit)
@@ -422,10 +410,9 @@ class Transaction:
         """Commit or abort the transaction of a client whose epoch stays the same (transaction
         version 1).
 
-        Without a new epoch, the coordinator cannot tell a delayed EndTxn from the EndTxn of the
-        next transaction. It therefore refuses an EndTxn from a connection that is older than the
-        one on which the transaction began.
-        """
+        Without a new epoch, a delayed EndTxn looks like the EndTxn of the next transaction. An
+        EndTxn from a connection older than the one on which the transaction began is therefore
+        refused."""
         record = self.record
         assert record is not None
         kind = _kind(event.is_commit)
@@ -458,8 +445,7 @@ class Transaction:
         - ``continues`` tells whether the current producer may go on with the raised epoch.
 
         The decision answers the request, except an InitProducerId, which waits until the
-        transaction is complete.
-        """
+        transaction is complete."""
         record = self.record
         assert record is not None
         decided = replace(record, state=kind, version=2 if bump else 1)
@@ -483,8 +469,7 @@ class Transaction:
 
     def _take_id(self, cause: Request | None) -> int | None:
         """Return a reserved producer id. If none is reserved, ask for one, let the request
-        ``cause`` wait for it, and return None.
-        """
+        ``cause`` wait for it, and return None."""
         new_id, self._spare_id = self._spare_id, None
         if new_id is None:
             self._is_fetching_id = True
@@ -500,8 +485,7 @@ class Transaction:
         is complete.
 
         A request from another broker is refused instead, because while it waited, it would delay
-        the later requests on its connection.
-        """
+        the later requests on its connection."""
         is_broker = isinstance(event, ev.Add) and event.connection is None
         if is_broker or len(self._parked) >= PARKED_MAX:
             raise ConcurrentTransactionsError(
@@ -511,8 +495,8 @@ class Transaction:
         self._parked.append(event)
 
     def _retry_parked(self) -> None:
-        """Handle again, in order, the requests that wait (parked requests). A request that cannot
-        be carried out yet goes on waiting."""
+        """Handle again, in order, the requests that wait (parked requests). A request that still
+        cannot be carried out goes on waiting."""
         parked, self._parked = self._parked, []
         for event in parked:
             self._handle(event)
@@ -601,8 +585,8 @@ class Transaction:
             self._retry_parked()
 
     def _complete(self) -> None:
-        """Write the record that the transaction has ended, and continue without waiting until the
-        record is committed."""
+        """Write the record that the transaction has ended, and continue without waiting until it is
+        committed."""
         record = self.record
         assert record is not None
         done = replace(
@@ -627,9 +611,7 @@ class Transaction:
 
     def _persist_end(self) -> None:
         """Write the record that the transaction has ended. No request needs to wait for it: the
-        record of the next change either follows it in the log or, if the log refused it, replaces
-        it.
-        """
+        record of the next change follows it in the log or, if the log refused it, replaces it."""
         self._numbers += 1
         self._end_number, self._is_end_refused = self._numbers, False
         self._effects.append(fx.Persist(self._numbers, self.record))

@@ -149,8 +149,8 @@ VERSIONS: Mapping[int, tuple[int, int]] = {
 
 ADVERTISED: Mapping[int, tuple[int, int]] = {**VERSIONS, ApiKey.PRODUCE: (0, 13)}
 """The versions that the broker lists when it answers ApiVersions. They include Produce 0 to 2,
-although the broker refuses these versions. Without them in the list, the client librdkafka would
-assume that the broker does not support compression."""
+which the broker refuses: without them, librdkafka would assume that the broker does not support
+compression."""
 
 FLEXIBLE_FROM: Mapping[int, int] = {
     ApiKey.PRODUCE: 9,
@@ -212,13 +212,12 @@ FLEXIBLE_FROM: Mapping[int, int] = {
     ApiKey.END_BATCH: 0,
     ApiKey.KEEP_BATCH: 0,
 }
-"""The first flexible version of each API. SaslHandshake has no flexible version, so it has a number
-above all versions."""
+"""The first flexible version of each API; above all versions for SaslHandshake, which has none."""
 
 
 def is_flexible(key: int, version: int) -> bool:
-    """Return whether this version of API ``key`` is flexible, which means that it has compact
-    lengths and tagged fields. Return False for an unknown API."""
+    """Return whether this version of API ``key`` is flexible, that is, has compact lengths and
+    tagged fields; False for an unknown API."""
     return version >= FLEXIBLE_FROM.get(key, 1 << 15)
 
 
@@ -231,16 +230,13 @@ def is_served(key: int, version: int) -> bool:
 REQUEST_BYTES_MAX = 2 << 20
 """Maximum bytes of a request other than Produce and SyncGroup.
 
-If a request of twice this size consisted of the smallest items, decoding it would block the
-broker's event loop for seconds. A request of this size can name 50,000 partitions with long topic
-names.
-"""
+Such a request can name 50,000 partitions with long topic names. Decoding one of twice this size,
+made of the smallest items, would block the broker's event loop for seconds."""
 SYNC_BYTES_MAX = 16 << 20
 """Maximum bytes of a SyncGroup request, which carries the assignment of every member."""
 PARTITIONS_MAX = 50_000
 """Maximum partitions of a Produce request, and maximum members of a SyncGroup request. Decoding
-more of them would block the broker's event loop for too long.
-"""
+more of them would block the broker's event loop for too long."""
 
 BY_TOPIC_ID = 13
 """The first version of Produce and of Fetch that names topics by id instead of by name."""
@@ -250,8 +246,8 @@ _REQUEST_BEGINS = struct.Struct(">hhi")
 
 
 class RequestHeader(NamedTuple):
-    """The header of a request. ``correlation_id`` is a number that the response repeats.
-    ``body_at`` is the position in the frame where the body begins."""
+    """The header of a request. The response repeats ``correlation_id``. ``body_at`` is the position
+    in the frame where the body begins."""
 
     api_key: int
     api_version: int
@@ -263,9 +259,8 @@ class RequestHeader(NamedTuple):
 def parse_header(frame: memoryview) -> RequestHeader:
     """Decode the header of the request in ``frame``. Raises ProtocolError.
 
-    If the broker serves the version, ``body_at`` is after the header's tagged fields. The tagged
-    fields of another version may have an unknown layout, so ``body_at`` is then before them.
-    """
+    If the broker serves the version, ``body_at`` is after the header's tagged fields. In other
+    versions they may have an unknown layout, so ``body_at`` is before them."""
     reader = Reader(frame)
     key, version, correlation_id = reader.unpack(_REQUEST_BEGINS)
     client_id = reader.classic_nullable_string()
@@ -276,7 +271,7 @@ def parse_header(frame: memoryview) -> RequestHeader:
 
 def why_too_long(key: int, size: int) -> str:
     """Return an error message if a request of ``size`` bytes is too large for API ``key``, or "" if
-    it is not. This function sets no limit for Produce."""
+    not. Produce has no limit here."""
     most = SYNC_BYTES_MAX if key == ApiKey.SYNC_GROUP else REQUEST_BYTES_MAX
     if size <= most or key == ApiKey.PRODUCE:
         return ""
@@ -313,8 +308,8 @@ def read_response_header(frame: memoryview, key: int, version: int) -> tuple[int
 
 
 def correlation_id_of(frame: memoryview) -> int:
-    """Return the correlation id of the response in ``frame``. Raises ProtocolError if the frame is
-    too short to have one."""
+    """Return the correlation id of the response in ``frame``. Raises ProtocolError for a frame that
+    is too short."""
     if len(frame) < 4:
         raise ProtocolError(f"a response of {len(frame)} bytes is too short for a correlation id")
     return int(I32.unpack_from(frame, 0)[0])
@@ -325,8 +320,8 @@ ResponseT = TypeVar("ResponseT", covariant=True)
 
 
 class Call(Protocol[ResponseT]):
-    """The interface of the request classes in ``wire.calls``: a request of one API in one version,
-    with its response of type ``ResponseT``."""
+    """A request of one API in one version, with its response of type ``ResponseT``: the interface
+    of the request classes in ``wire.calls``."""
 
     API_KEY: ClassVar[int]
     VERSION: ClassVar[int]
@@ -356,8 +351,8 @@ def decode_call(call: Call[ResponseT] | type[Call[ResponseT]], frame: memoryview
 
 
 class NodeEndpoint(NamedTuple):
-    """The id and address of a broker that leads a partition. A broker that does not lead a
-    partition sends them to clients that request the partition from it (KIP-951)."""
+    """The id and address of a partition's leader, which another broker sends to clients that
+    request the partition from it (KIP-951)."""
 
     broker_id: int
     host: str
@@ -366,13 +361,11 @@ class NodeEndpoint(NamedTuple):
 
 
 def node_endpoints_bytes(nodes: Sequence[NodeEndpoint]) -> bytes:
-    """Return the tagged fields at the end of a Produce or Fetch response. Field 0 has the addresses
-    of leaders (``nodes``).
+    """Return the tagged fields at the end of a Produce or Fetch response: field 0, with the
+    addresses of leaders (``nodes``), if there are any.
 
-    The refused partitions of the response name the ids of their leaders (KIP-951). If the address
-    of a leader is missing, the Java client and franz-go ignore the id, and wait until they request
-    metadata the next time.
-    """
+    The refused partitions of the response name the ids of their leaders (KIP-951). Without the
+    address, the Java client and franz-go ignore the id and wait for their next metadata request."""
     if not nodes:
         return b"\x00"
     field, section = Writer(), Writer()
@@ -396,8 +389,7 @@ def read_topics(
     topic.
 
     A topic has either a name or an id, depending on the version; the other is empty. ``item``
-    decodes one partition.
-    """
+    decodes one partition."""
     topics = []
     for _ in range(reader.count() if flexible else reader.classic_count()):
         name, topic_id = "", NULL_TOPIC_ID

@@ -1,30 +1,28 @@
 """A pool of memory blocks for large batches and requests, which reuses freed memory.
 
-Without a pool, Python returns freed megabytes to the operating system, and each new megabyte costs
-page faults again. These page faults take longer than writing the data. The pool lends a block as a
-memoryview. The block is free again once no view of it exists on any thread, so callers do not
-return blocks. ``sweep`` removes free blocks from the pool if they were not used since the previous
-sweep. Only one thread calls ``take`` and ``sweep``: a broker's event loop or a producer's sender.
-"""
+Without a pool, Python returns freed megabytes to the operating system, and the page faults of new
+ones take longer than writing the data. The pool lends a block as a memoryview. The block is free
+again once no view of it exists on any thread, so callers do not return blocks. ``sweep`` removes
+the free blocks that were not used since the previous sweep. Only one thread calls ``take`` and
+``sweep``: a broker's event loop or a producer's sender."""
 
 from __future__ import annotations
 
 REUSED_FROM_BYTES = 64 << 10
-"""Minimum size of a buffer that comes from the pool. Python's allocator keeps and reuses smaller
-blocks itself."""
+"""Minimum bytes of a buffer from the pool. Python's allocator keeps and reuses smaller blocks
+itself."""
 STEP_BYTES = 64 << 10
 """Block sizes are multiples of this number of bytes, so that requests of similar sizes can share a
 block."""
 WASTE_MAX = 4
-"""Maximum ratio of a block's size to the requested size. A larger block is not used."""
+"""Maximum ratio of a block's size to the requested size."""
 
 
 def _is_free(block: bytearray) -> bool:
     """Return whether no view of a non-empty block exists.
 
     The function tries to resize the block, which Python refuses while views exist. Reference counts
-    would not help, because they differ between interpreters.
-    """
+    would not help, because they differ between interpreters."""
     try:
         last = block.pop()
     except BufferError:

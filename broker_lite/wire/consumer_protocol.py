@@ -1,13 +1,12 @@
 """Encode and decode the subscriptions and assignments that members of a consumer group exchange.
 
 Each member sends its subscription, which lists its topics. One member, the group's leader, computes
-which partitions each member reads. It sends these assignments to the broker, which passes them on.
-The algorithm of the computation is called an assignor.
+which partitions each member reads, by an algorithm that is called an assignor. It sends these
+assignments to the broker, which passes them on.
 
 The formats are versions 0 to 3 of Kafka's ConsumerProtocolSubscription and
 ConsumerProtocolAssignment, and the user data of Kafka's sticky assignors. Later versions only
-append fields, so a reader decodes the fields that it knows.
-"""
+append fields, so a reader decodes the fields that it knows."""
 
 from __future__ import annotations
 
@@ -28,10 +27,9 @@ NO_GENERATION = -1
 class Subscription(NamedTuple):
     """A member's subscription.
 
-    ``owned`` are the partitions that the member already reads when it joins the group (KIP-429). It
-    received them in ``generation``, the number of an earlier assignment (KIP-792). The member's
-    assignor defines the format of ``user_data``.
-    """
+    ``owned`` are the partitions that the member already reads when it joins the group (KIP-429),
+    and ``generation`` is the number of the assignment that gave it them (KIP-792). The member's
+    assignor defines the format of ``user_data``."""
 
     topics: tuple[str, ...]
     user_data: bytes = b""
@@ -41,8 +39,7 @@ class Subscription(NamedTuple):
 
 
 def encode_member(member: Subscription, version: int = SUBSCRIPTION_VERSION_MAX) -> bytes:
-    """Encode a subscription in this version. Fields that the version does not have are left
-    out."""
+    """Encode a subscription in this version. Fields that the version does not have are left out."""
     writer = Writer()
     writer.i16(version)
     writer.i32(len(member.topics))
@@ -63,8 +60,7 @@ def decode_member(data: Buffer) -> Subscription:
     """Decode a subscription of any version. Raises ProtocolError.
 
     Several clients (@platformatic/kafka, older Go clients) send a later version number but only the
-    fields of version 0. Like Kafka, logbus accepts such a subscription; its ``owned`` is empty.
-    """
+    fields of version 0. Like Kafka, logbus accepts such a subscription; its ``owned`` is empty."""
     reader = Reader(data)
     version = reader.i16()
     if version < 0:
@@ -93,11 +89,9 @@ def encode_sticky(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 def decode_sticky(data: Buffer) -> tuple[tuple[TopicPartition, ...], int]:
     """Return the owned partitions in the user data of the ``sticky`` assignor, and their
-    generation.
+    generation; no partitions if the data cannot be decoded.
 
-    The generation is -1 in the format before KIP-341. If the data cannot be decoded, return no
-    partitions.
-    """
+    The generation is -1 in the format before KIP-341."""
     if not len(data):
         return (), NO_GENERATION
     reader = Reader(data)
@@ -123,8 +117,8 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: Buffer) -> tuple[TopicPartition, ...]:
-    """Return the partitions of an assignment. Empty bytes mean no partitions. Raises ProtocolError
-    for bytes that are not a consumer's assignment."""
+    """Return the partitions of an assignment, none for empty bytes. Raises ProtocolError for bytes
+    that are not a consumer's assignment."""
     if not len(data):
         return ()
     reader = Reader(data)

@@ -1,9 +1,8 @@
 """Replace an error code in an answer by an older one, if the client's API version does not define
 the code.
 
-A client that uses an older version does not know PRODUCER_FENCED or TRANSACTION_ABORTABLE and would
-treat either code as an unknown failure.
-"""
+Clients of such a version would treat PRODUCER_FENCED and TRANSACTION_ABORTABLE as unknown
+failures."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ _OLDER: Mapping[int, int] = {
     ProducerFencedError.code: InvalidProducerEpochError.code,
     TransactionAbortableError.code: InvalidTxnStateError.code,
 }
-"""Maps each newer error code to the code that replaces it in older API versions."""
+"""The code that replaces each newer error code in older API versions."""
 
 _KNOWN_FROM: Mapping[int, Mapping[int, int]] = {
     ProducerFencedError.code: {
@@ -43,13 +42,14 @@ _KNOWN_FROM: Mapping[int, Mapping[int, int]] = {
         _TXN_OFFSET_COMMIT: 4,
     },
 }
-"""Maps each newer error code and API key to the first version whose clients handle the code.
+"""For each newer error code and API key, the first version whose clients handle the code.
+
 Produce and TxnOffsetCommit always replace PRODUCER_FENCED, because a producer that receives it must
 stop. After INVALID_PRODUCER_EPOCH the producer may abort its transaction and continue."""
 
 
 def code_in_version(error: LogbusError, key: int, version: int) -> int:
-    """Return the code that an answer of API ``key`` in this version has for ``error``."""
+    """Return the error code of ``error`` in an answer of API ``key`` in this version."""
     code = wire_code(error)
     known_from = _KNOWN_FROM.get(code)
     if known_from is not None and version < known_from.get(key, 1 << 15):

@@ -5,10 +5,9 @@ file ranges are known in advance, so ``sendfile`` can send their bytes from the 
 decoder copies no records: they are slices of the frame. Topics have names up to version 12 and ids
 from 13; the other field is empty. logbus's client uses version 17.
 
-logbus adds tagged fields, which ``PROTOCOL.md`` describes. With one of them, a client says which
-version of column batches (records stored by column) it can read. The broker does not support fetch
-sessions, so it always answers with session id 0.
-"""
+logbus adds tagged fields (PROTOCOL.md). With one of them, a client says which version of column
+batches (records stored by column) it can read. The broker does not support fetch sessions, so it
+always answers with session id 0."""
 
 from __future__ import annotations
 
@@ -41,39 +40,38 @@ from broker_lite.wire.primitives import (
 FLEXIBLE = 12
 CLIENT_VERSION = 17
 NAMES_ADDRESSES = 16
-"""The first version whose answers have the addresses of leaders, for partitions that the broker
-refuses because it does not lead them (KIP-951).
-"""
+"""The first version whose answers have the addresses of the leaders of partitions that the broker
+refuses because it does not lead them (KIP-951)."""
 
 TAG_COLUMNS = 10000
-"""The number of a tagged field of two bytes in a request: the highest version of column batches
-that the sender reads (0 if it reads only row batches), and the flags below (``FLAG_*``)."""
+"""Number of a tagged field of two bytes in a request: the highest version of column batches that
+the sender reads (0 if it reads only row batches), and the flags below (``FLAG_*``)."""
 FLAG_CHECKS_CRC = 1
-"""With this flag, the sender will check the CRC of every batch, so the broker need not check it."""
+"""Flag: the sender will check the CRC of every batch, so the broker need not check it."""
 FLAG_ENDS_ONLY = 2
-"""With this flag, the sender needs only the end offsets of partitions. The broker waits for new
-records as usual, but answers without records."""
+"""Flag: the sender needs only the end offsets of partitions. The broker waits for new records as
+usual, but answers without records."""
 
 FLAG_REPAIR = 4
-"""With this flag, the sender has received a corrupt batch. The broker checks the CRCs of the
-records before it sends them, even if it has checked them before."""
+"""Flag: the sender has received a corrupt batch. The broker checks the CRCs of the records before
+it sends them, even if it has checked them before."""
 
 FLAG_IDLE = 8
-"""With this flag, the request comes from a follower that fetches only its idle partitions, on a
-second connection to the leader."""
+"""Flag: the sender is a follower that fetches only its idle partitions, on a second connection to
+the leader."""
 
 TAG_FILES = 10001
-"""The number of a tagged field in a request, with which the sender offers to read records from the
+"""Number of a tagged field in a request, with which the sender offers to read records from the
 broker's files: its machine id (16 bytes), and the maximum bytes of one partition (int32)."""
 TAG_STORED = 10000
-"""The number of a tagged field in each partition of a Fetch response. The field says where in a
-segment file the records are stored; the response then has no records for the partition."""
+"""Number of a tagged field in a partition of a response, which says where in a segment file the
+records are stored. The partition then has no records in the response."""
 TAG_TRANSACTIONS = 10001
-"""The number of a tagged field in a partition of an answer: an offset below which the log has no
+"""Number of a tagged field in a partition of a response: an offset below which the log has no
 transaction. The broker sends it if the request has ``FLAG_ENDS_ONLY`` and the log has
 transactions."""
 MACHINE_BYTES = 16
-"""Length of a machine id."""
+"""Bytes of a machine id."""
 
 ANY_REPLICA = -2
 """Replica id of Kafka's debugging consumer (ReplicaVerificationTool), which may read from
@@ -150,7 +148,7 @@ class FetchPartition(NamedTuple):
 
 
 class FetchTopic(NamedTuple):
-    """The requested partitions of one topic. Versions before 13 use ``name``, and later versions
+    """The requested partitions of one topic, by ``name`` in versions before 13, later by
     ``topic_id``."""
 
     name: str
@@ -162,10 +160,9 @@ class FetchRequest(NamedTuple):
     """A fetch request. ``replica_id`` is the broker id of a follower, -1 for other senders.
 
     ``columns_body_version`` is the highest version of column batches that the sender reads, 0 if it
-    reads only row batches. ``flags`` are ``FLAG_*``. ``machine`` is the sender's machine id, or
-    empty. If the broker runs on that machine, the sender can read up to ``file_bytes`` of each
-    partition directly from the broker's files.
-    """
+    reads only row batches. ``flags`` are ``FLAG_*``. A sender on the broker's machine, whose id is
+    ``machine`` (or empty), can read up to ``file_bytes`` of each partition directly from the
+    broker's files."""
 
     topics: Sequence[FetchTopic]
     max_wait_ms: int
@@ -197,8 +194,7 @@ class PartitionAnswer(NamedTuple):
     ``records`` are whole batches, as a list of parts. ``diverging`` tells a follower where its log
     differs from the leader's. ``leader_id`` and ``leader_epoch`` name the partition's leader, if
     this broker does not lead it. ``stored`` and ``transactions_from`` are as in
-    ``FetchedPartition``.
-    """
+    ``FetchedPartition``."""
 
     partition: int
     error_code: int = 0
@@ -228,8 +224,7 @@ class FetchedPartition(NamedTuple):
     ``records`` may end within a batch. ``stored`` is the place in a file that the broker sent
     instead of records. ``transactions_from`` is an offset below which the log has no transaction.
     It is -1 if the log has no transactions, and in the answer to a request without
-    ``FLAG_ENDS_ONLY``.
-    """
+    ``FLAG_ENDS_ONLY``."""
 
     partition: int
     error_code: int
@@ -246,8 +241,7 @@ class FetchedPartition(NamedTuple):
 
 
 class FetchedTopic(NamedTuple):
-    """The decoded answers for the partitions of one topic. The topic is named as in the
-    response."""
+    """The decoded answers for the partitions of one topic, which is named as in the response."""
 
     name: str
     topic_id: str
@@ -352,9 +346,8 @@ def encode_response(
 ) -> list[Part]:
     """Return a response as the parts of a whole frame, which begins with its length.
 
-    ``error_code`` applies to the whole request, and is not sent in versions before 7. ``nodes`` has
-    the addresses of the leaders that partitions name, and is not sent in versions before 16.
-    """
+    ``error_code`` applies to the whole request; versions before 7 omit it. ``nodes`` has the
+    addresses of the leaders that partitions name; versions before 16 omit it."""
     flexible = version >= FLEXIBLE
     out = bytearray(4)
     out += response_header_bytes(ApiKey.FETCH, version, correlation_id)

@@ -4,13 +4,12 @@ length, 4 bytes, comes before it.
 A connection receives bytes into ``buffer()`` and then calls ``received(n)``, which returns the
 completed frames. Each frame is a writable view over its own memory, so it stays valid without the
 receiver, and the broker can write offsets into its batches. Small frames that arrive whole are
-copied out of a receive buffer. An incomplete frame gets memory of its own (``allocate``), and the
-rest of the frame is received directly into this memory.
+copied out of a receive buffer. An incomplete frame gets memory of its own (``allocate``), into
+which the rest of the frame is received directly.
 
 A frame of a trusted peer gets memory of its declared size at once. For any other peer, the memory
 grows with the received bytes: the connection calls ``grow``. A wrong length raises ProtocolError,
-after which the receiver must not be used.
-"""
+after which the receiver must not be used."""
 
 from __future__ import annotations
 
@@ -20,32 +19,30 @@ from broker_lite.errors import ProtocolError
 from broker_lite.wire.primitives import I32
 
 SCRATCH_BYTES = 64 * 1024
-"""Size of a receiver's own buffer, which receives small frames and the first part of a large frame.
-The rest of a large frame goes directly into the frame's own memory.
-"""
+"""Bytes of a receiver's own buffer, which receives small frames and the first part of a large
+frame. The rest of a large frame goes directly into the frame's own memory."""
 
 PREFIX_BYTES = 4
 """Bytes of the length before each frame."""
 FIRST_BYTES = 4 * 1024
-"""Minimum size of the memory that an incomplete frame gets first, if its memory grows with the
+"""Minimum bytes of memory that an incomplete frame gets first, if its memory grows with the
 received bytes."""
 GROWTH = 64
-"""Factor by which ``grow`` enlarges a frame's memory. With a factor of 64, a frame of up to 4 MiB
-is copied once, at 64 KiB. With a factor of 16, a frame of 1 MiB was copied twice, which cost the
-broker 17 % of its time.
-"""
+"""Factor by which ``grow`` enlarges a frame's memory. With 64, a frame of up to 4 MiB is copied
+once, at 64 KiB. With 16, a frame of 1 MiB was copied twice, which cost the broker 17 % of its
+time."""
 
 TLS_STARTS = (b"\x16\x03", b"\x15\x03")
-"""First bytes of a TLS handshake and of a TLS alert. Read as a frame's length, they exceed 335 MB,
-so no valid frame begins with them."""
+"""First bytes of a TLS handshake and of a TLS alert. As a frame's length, they exceed 335 MB, so no
+valid frame begins with them."""
 HTTP_REQUESTS = (
     b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ",
 )  # fmt: skip
-"""First bytes of an HTTP request, and of the preface of HTTP/2. Read as a frame's length, they
-exceed 1.1 GB."""
+"""First bytes of an HTTP request, and of the preface of HTTP/2. As a frame's length, they exceed
+1.1 GB."""
 HTTP_ANSWERS = (b"HTTP", b"<!DO", b"<!do", b"<HTM", b"<htm")
-"""First bytes of a web server's answer. If a request is not HTTP, some servers answer with a page
-without HTTP headers. Read as a frame's length, these bytes exceed 1 GB."""
+"""First bytes of a web server's answer, which may be a page without HTTP headers. As a frame's
+length, they exceed 1 GB."""
 
 
 def own_memory(size: int) -> memoryview:
@@ -62,8 +59,7 @@ class FrameReceiver:
     receivers of a thread may share it, if each calls ``received`` right after it has filled
     ``buffer()``. ``allocate`` returns writable memory of a given size with undefined content. With
     ``grows``, the memory of an incomplete frame grows with the received bytes. The connection then
-    checks ``growth_bytes`` before each ``buffer()``, and calls ``grow`` if it is not 0.
-    """
+    checks ``growth_bytes`` before each ``buffer()``, and calls ``grow`` if it is not 0."""
 
     __slots__ = (
         "_allocate",
@@ -98,13 +94,12 @@ class FrameReceiver:
 
     @property
     def pending_bytes(self) -> int:
-        """Number of bytes of memory that the incomplete frame occupies; 0 if no frame is
-        incomplete."""
+        """Bytes of memory that the incomplete frame occupies; 0 if no frame is incomplete."""
         return 0 if self._frame is None else len(self._frame)
 
     @property
     def growth_bytes(self) -> int:
-        """Bytes of memory that the incomplete frame needs in addition before the next receive. 0 if
+        """Bytes of memory that the incomplete frame needs in addition before the next receive; 0 if
         its memory still has space."""
         if self._frame is None or self._filled < len(self._frame):
             return 0
@@ -124,7 +119,7 @@ class FrameReceiver:
 
     def buffer(self) -> memoryview:
         """Return the buffer into which the connection receives next. It is never empty. Call this
-        method before every receive."""
+        before every receive."""
         if self._frame is not None:
             return self._frame[self._filled :]
         return self._next_scratch

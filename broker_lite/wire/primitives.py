@@ -29,8 +29,7 @@ NULL_UUID = bytes(16)
 CLASSIC_STRING_MAX = 0x7FFF
 TAGS_MAX = 16
 """Maximum tagged fields in one structure of a message. Kafka's structures have at most five.
-Without this limit, a long request full of minimal fields could take minutes to decode.
-"""
+Without this limit, a long request full of minimal fields could take minutes to decode."""
 
 T = TypeVar("T")
 
@@ -168,8 +167,8 @@ class Reader:
         return self.buffer[position : self.position]
 
     def count(self) -> int:
-        """Read the number of items of an array. Return -1 for a null array. Raises ProtocolError if
-        the number exceeds the remaining bytes."""
+        """Read the number of items of an array; -1 for a null array. Raises ProtocolError if the
+        number exceeds the remaining bytes."""
         return self._checked_count(self.uvarint() - 1)
 
     def classic_count(self) -> int:
@@ -197,7 +196,7 @@ class Reader:
         return None if count < 0 else tuple([item(self) for _ in range(count)])
 
     def skip_tags(self) -> None:
-        """Skip the tagged fields at the end of a structure, without looking at them."""
+        """Skip the tagged fields at the end of a structure."""
         position = self.position
         if position < self.end and self.buffer[position] == 0:
             self.position = position + 1
@@ -220,8 +219,8 @@ class Reader:
         return value
 
     def tags(self) -> dict[int, memoryview]:
-        """Read the tagged fields at the end of a structure. Return the value of each by its
-        number (its tag)."""
+        """Read the tagged fields at the end of a structure. Return the value of each by its number
+        (tag)."""
         fields = {}
         for _ in range(self._tag_count()):
             number = self.uvarint()
@@ -326,7 +325,7 @@ def uvarint_bytes(value: int) -> bytes:
 
 def put_string(out: bytearray, text: str | None, flexible: bool) -> None:
     """Write a nullable string, in the compact encoding if ``flexible``, otherwise in the classic
-    encoding. The classic encoding truncates it to the maximum length."""
+    encoding, which truncates it to 32,767 bytes."""
     if text is None:
         out += b"\x00" if flexible else b"\xff\xff"
         return

@@ -41,8 +41,7 @@ FLEXIBLE = 9
 CLIENT_VERSION = 13
 NAMES_LEADERS = 10
 """The first version whose answers name the leader of a partition that the broker refuses because it
-does not lead it (KIP-951).
-"""
+does not lead it (KIP-951)."""
 ADDS_NO_PARTITIONS = 11
 """The last version in which a client must add a partition to its transaction (AddPartitionsToTxn)
 before it sends batches to the partition."""
@@ -54,7 +53,7 @@ _PARTITION_V3 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
 _LEADER = struct.Struct(">ii")
 _CURRENT_LEADER = struct.Struct(">BBBiiB")
-"""Layout of the tagged fields of a refused partition: one field, number 0, of 9 bytes. It has the
+"""Layout of the tagged fields of a refused partition: one field, number 0, of 9 bytes, with the
 leader's id, the leader epoch, and no tagged fields of its own."""
 
 
@@ -66,8 +65,8 @@ class ProducePartition(NamedTuple):
 
 
 class ProduceTopic(NamedTuple):
-    """The records for one topic in a decoded request. Versions before 13 use ``name``, and later
-    versions ``topic_id``."""
+    """The records for one topic in a decoded request, by ``name`` in versions before 13, later by
+    ``topic_id``."""
 
     name: str
     topic_id: str
@@ -112,8 +111,8 @@ class ProducedPartition(NamedTuple):
 
 _NO_ERROR = ProducedPartition(0)[5:]
 _NO_ERROR_BYTES = b"\x01\x00\x00"
-"""The last bytes of a partition without errors in flexible versions. They say that it has no record
-errors, no message and no tagged fields."""
+"""The last bytes of a partition without errors in flexible versions: no record errors, no message
+and no tagged fields."""
 
 
 class ProducedTopic(NamedTuple):
@@ -126,7 +125,7 @@ class ProducedTopic(NamedTuple):
 
 class ProduceResponse(NamedTuple):
     """The answer to a produce request with acks other than 0. ``nodes`` has the addresses of the
-    leaders that refused partitions name. It is not sent in versions before 10."""
+    leaders that refused partitions name; versions before 10 omit it."""
 
     topics: Sequence[ProducedTopic]
     throttle_time_ms: int = 0
@@ -176,9 +175,9 @@ def _decode_classic_request(reader: Reader) -> ProduceRequest:
 
 
 def _partitions_left(left: int, count: int) -> int:
-    """Return how many more partitions a request may name after a topic with ``count`` partitions.
-    ``left`` is that number before the topic. The topic itself counts as one partition. Raises
-    ProtocolError if the request names too many."""
+    """Return how many more partitions a request may name after a topic with ``count`` partitions,
+    if it could name ``left`` before. The topic counts as one partition, too. Raises ProtocolError
+    if the request names too many."""
     left -= 1 + max(count, 0)
     if left < 0:
         raise ProtocolError(f"a produce request names more than {PARTITIONS_MAX} partitions")
@@ -242,8 +241,8 @@ class PartitionRecords(NamedTuple):
 
 
 class TopicRecords(NamedTuple):
-    """The batches that a client sends to one topic. Versions before 13 use ``name``, and later
-    versions ``topic_id``."""
+    """The batches that a client sends to one topic, by ``name`` in versions before 13, later by
+    ``topic_id``."""
 
     name: str
     topic_id: str
@@ -260,8 +259,8 @@ def encode_request(
     transactional_id: str | None = None,
     version: int = CLIENT_VERSION,
 ) -> list[Buffer]:
-    """Return a request as the buffers of a whole frame, which begins with its length. The caller
-    sends them with ``sendmsg``. The records are not copied."""
+    """Return a request as the buffers of a whole frame, which begins with its length, for
+    ``sendmsg``. The records are not copied."""
     flexible = version >= FLEXIBLE
     writer = Writer()
     writer.i32(0)

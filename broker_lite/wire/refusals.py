@@ -4,8 +4,7 @@ requests in which the broker's own code failed.
 The response has the layout that the client expects for its request. As in Kafka, each object in the
 request (topic, partition, group) has a row in the response, and each row gets the error. The
 library ``kafka.protocol`` (kafka-python) knows most layouts; ``refused_tables`` has the others.
-Only the broker imports this module, on the event loop's thread.
-"""
+Only the broker imports this module, on the event loop's thread."""
 
 from __future__ import annotations
 
@@ -30,9 +29,8 @@ from broker_lite.wire.primitives import I32, Reader
 from broker_lite.wire.refused_tables import NEWEST, OLD
 
 REFUSED_BYTES_MAX = 256 << 10
-"""Maximum bytes of a refused request for which the broker sends an error for each row. To do so,
-the broker decodes the request, and decoding a longer one would block the event loop for too long.
-"""
+"""Maximum bytes of a refused request for which the broker sends an error for each row. Decoding a
+longer one would block the event loop for too long."""
 _ROWS = {
     "coordinators": ("coordinator_keys",),
     "groups": ("group_ids",),
@@ -47,13 +45,12 @@ _ROWS = {
     "filter_results": ("filters",),
     "transaction_states": ("transactional_ids",),
 }
-"""For each array of a response, the possible names of the request's array to whose rows the rows of
-the response correspond."""
+"""For each array of a response, the names that the corresponding array of the request may have."""
 _FIELDS = {"topic_name": "name", "partition_index": "partition"}
 """Maps the field that identifies a row in a response to the name of the same field in requests."""
 _ABSENT = {"node_id": -1, "port": -1, "offset": -1, "timestamp": -1, "base_offset": -1}
-"""Values of fields that the broker does not know when it encodes an error response, and whose
-default (0) would look like a real value."""
+"""Values of fields that an error response cannot fill, and whose default (0) would look like a real
+value."""
 _BY_HAND: Mapping[int, Callable[[int, str], Any]] = {
     ApiKey.ENVELOPE: lambda code, reason: EnvelopeResponse(None, code),
     ApiKey.UNREGISTER_BROKER: lambda code, reason: UnregisterBrokerResponse(0, code, reason),
@@ -62,11 +59,10 @@ _BY_HAND: Mapping[int, Callable[[int, str], Any]] = {
     ApiKey.END_BATCH: SinkResponse,
     ApiKey.KEEP_BATCH: SinkResponse,
 }
-"""Functions that create the error response, for APIs that are not in ``kafka.protocol`` and whose
-response has one error for the whole request. Their arguments are error code and message.
-"""
+"""Functions of error code and message that create the error response, for APIs that are not in
+``kafka.protocol`` and whose response has one error for the whole request."""
 _DESCRIBE_TOPIC_PARTITIONS = 75
-"""API key of DescribeTopicPartitions. An empty list of topics in its request means all topics. The
+"""API key of DescribeTopicPartitions. An empty list of topics in its request means all topics; the
 error response then has one row, without a name."""
 
 
@@ -74,8 +70,7 @@ class _Layout(NamedTuple):
     """The tables (lists of fields) by which a request is decoded and its response encoded.
 
     ``request`` is None if the response does not depend on the request. ``kind`` is the request's
-    class in ``kafka.protocol``, or None if that library does not have it.
-    """
+    class in ``kafka.protocol``, or None if that library does not have it."""
 
     request: Any
     response: Any
@@ -84,9 +79,9 @@ class _Layout(NamedTuple):
 
 
 def refused(request: RequestHeader, frame: memoryview, code: int, reason: str) -> bytes | None:
-    """Return a frame with the error response to ``request``. Return None if there is no response
-    that the client would read and understand; the broker then closes the connection. Raises
-    ProtocolError for a malformed request."""
+    """Return a frame with the error response to ``request``, or None if no response exists that the
+    client would read and understand; the broker then closes the connection. Raises ProtocolError
+    for a malformed request."""
     version = request.api_version
     if request.api_key in _BY_HAND and is_served(request.api_key, version):
         answer = _BY_HAND[request.api_key](code, reason)
@@ -248,8 +243,8 @@ def _newer_layout(key: int, version: int) -> _Layout | None:
 
 @cache
 def _kinds() -> dict[int, tuple[Any, Any]]:
-    """Return the request and response class of every API in ``kafka.protocol``, by API key. Leave
-    out ApiVersions, which the broker never refuses."""
+    """Return the request and response class of every API in ``kafka.protocol``, by API key, except
+    ApiVersions, which the broker never refuses."""
     kinds = {}
     for module in (admin, consumer, metadata, producer, sasl):
         for name, kind in vars(module).items():

@@ -137,16 +137,16 @@ OLD: dict[int, tuple[Any, Any]] = {
     ),
 }  # fmt: skip
 """The tables of request and response, by API key, for the old versions that only clients before
-Kafka 2.1 use. Kafka 4 removed these versions (KIP-896), and ``kafka.protocol`` does not have them.
-"""
+Kafka 2.1 use. Kafka 4 removed these versions (KIP-896), and ``kafka.protocol`` does not have
+them."""
 
 
 class UnservedApi(NamedTuple):
-    """An API of newer Kafka clients that the broker does not serve.
+    """An API of newer Kafka clients that the broker does not serve, with the tables ``request`` and
+    ``response``.
 
-    ``request`` and ``response`` are tables. ``request`` is None if the response has one error for
-    the whole request, because then no field of the request is needed.
-    """
+    ``request`` is None if the response has one error for the whole request, because then no field
+    of the request is needed."""
 
     name: str
     versions: tuple[int, int]
@@ -184,8 +184,8 @@ CURES: dict[int, str] = {
     76: "use a consumer group with group.protocol=classic",
     88: "set group.protocol=classic",
 }
-"""Maps the key of an API that the broker refuses to the advice in the error message: the setting
-with which a client does not use the API."""
+"""Advice in the error message for an API that the broker refuses, by API key: the setting with
+which a client does not use the API."""
 
 NEWEST: dict[int, UnservedApi] = {
     38: _of_all(

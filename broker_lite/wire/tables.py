@@ -57,8 +57,8 @@ from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, encode_unre
 from broker_lite.wire.primitives import I32, Reader, Writer, put_tag, uuid_bytes
 
 Message = Any
-"""A request or response, as an object of a class of ``kafka.protocol`` (kafka-python). The type is
-Any because these classes have no type annotations."""
+"""A request or response, as an object of a class of ``kafka.protocol`` (kafka-python), whose
+classes have no type annotations."""
 
 SaslHandshakeResponse: Any = sasl.SaslHandshakeResponse
 SaslAuthenticateResponse: Any = sasl.SaslAuthenticateResponse
@@ -214,8 +214,7 @@ _OWN_ANSWERS: dict[type, Callable[[Any, Writer], None]] = {
     users.DescribedUsers: users.encode_described_users,
     verification.VerifiedPartitions: verification.encode_verified,
 }
-"""The function that encodes a response with tagged fields of logbus, by the class of the
-response."""
+"""The function that encodes a response with tagged fields of logbus, by the response's class."""
 
 _F64 = struct.Struct(">d")
 _FIXED: dict[str, Decoder] = {
@@ -239,8 +238,7 @@ def decode(api_key: int, version: int, frame: memoryview, at: int) -> Message:
 
     An ApiVersions request of an unknown version is accepted, because a broker must answer it. Other
     unknown APIs and versions raise UnsupportedVersionError. A malformed request raises
-    ProtocolError.
-    """
+    ProtocolError."""
     if api_key in _BY_HAND:
         return _BY_HAND[api_key][0](Reader(frame, at))
     first, last = VERSIONS.get(api_key, (0, -1))
@@ -274,8 +272,8 @@ def encode(api_key: int, version: int, correlation_id: int, response: Message) -
 
 
 def _tagged(frame: bytes, number: int, value: bytes) -> bytes:
-    """Return the response ``frame`` with a tagged field added at its end. ``frame`` ends with the
-    byte 0, which says that it has no tagged fields."""
+    """Return the response ``frame``, which has no tagged fields (it ends with the byte 0), with one
+    added at its end."""
     writer = Writer()
     writer.buffer += frame[:-1]
     put_tag(writer, number, value)
@@ -300,29 +298,27 @@ def _by_hand(
 
 def set_throttle(response: Message, wait_ms: int) -> None:
     """Set the field ``throttle_time_ms`` of a response, which tells the client how long to wait. A
-    response that is encoded by hand or lacks the field is unchanged. The broker delays such a
-    client nevertheless.
-    """
+    response that is encoded by hand or lacks the field is unchanged; the broker delays such a
+    client nevertheless."""
     if type(response) in _MESSAGES:
         response.throttle_time_ms = wait_ms
 
 
 def own_tag(item: Message) -> Any:
     """Return the value of the tagged field that logbus has added to this request or row of a
-    request. Return None if the client did not send the field."""
+    request; None if the client did not send the field."""
     return item.unknown_tags
 
 
 def set_own_tag(response: Message, number: int, value: bytes) -> None:
-    """Add a tagged field of logbus to a response. The response must be of a flexible version, and
-    have no other tagged fields."""
+    """Add a tagged field of logbus to a response, which must be of a flexible version and have no
+    other tagged fields."""
     response.unknown_tags = (number, value)
 
 
 def build(kind: Any, **fields: Any) -> Message:
     """Create an object of a message class of ``kafka.protocol``, or of a class inside it, such as
-    ``MetadataResponse.MetadataResponseBroker``. Fields that are not given have the defaults of the
-    table."""
+    ``MetadataResponse.MetadataResponseBroker``. Other fields have the defaults of the table."""
     item = kind.__new__(kind)
     item.tags = item.unknown_tags = item._version = None
     if kind in _MESSAGES:
@@ -399,8 +395,8 @@ def _request_decoder(api_key: int, version: int) -> Decoder:
 
 
 def struct_decoder(kind: Any, table: Any, version: int, flexible: bool) -> Decoder:
-    """Return a function that decodes a structure by its table. It returns an object of ``kind``, a
-    class of ``kafka.protocol``, or a SimpleNamespace if ``kind`` is None."""
+    """Return a function that decodes a structure by its table, to an object of ``kind``, a class of
+    ``kafka.protocol``, or to a SimpleNamespace if ``kind`` is None."""
     steps = [
         (field.name, _field_decoder(field, version, flexible))
         for field in table.untagged_fields(version)

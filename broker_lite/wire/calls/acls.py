@@ -33,8 +33,8 @@ class DescribedAcls(NamedTuple):
 
 
 class AclResult(NamedTuple):
-    """The result of creating one ACL, or of deleting the ACLs that one filter selects. In the
-    latter case, ``deleted`` has the deleted ACLs."""
+    """The result of creating one ACL, or of deleting the ACLs that one filter selects. Only the
+    latter has ``deleted`` ACLs."""
 
     error_code: int
     error_message: str | None

@@ -1,10 +1,9 @@
-"""WriteTxnMarkers v2, with which the coordinator of a transaction ends it in its partitions. The
+"""WriteTxnMarkers v2, with which the coordinator of a transaction ends it in its partitions: the
 leaders of the partitions write a marker (commit or abort) to their logs.
 
 The coordinator of a transactional id is the leader of one partition of ``__transaction_state``, its
 state partition. In each marker of a request, a tagged field of logbus has the number of the
-transaction and the state partition.
-"""
+transaction and the state partition."""
 
 from __future__ import annotations
 
@@ -17,9 +16,8 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_COORDINATOR = 10000
-"""The number of a tagged field in each marker of a WriteTxnMarkers request. The field has the
-number of the transaction, and the partition of ``__transaction_state`` whose leader sends the
-marker."""
+"""Number of the tagged field in each marker of a WriteTxnMarkers request with the number of the
+transaction, and the partition of ``__transaction_state`` whose leader sends the marker."""
 
 _MARKER = struct.Struct(">qi")
 
@@ -34,11 +32,10 @@ class MarkedTopic(NamedTuple):
 class TransactionMarker(NamedTuple):
     """The marker that ends one transaction in all its partitions.
 
-    ``version`` is the transaction version. In version 2, ``producer_epoch`` is the producer's next
-    epoch, one above the epoch of the transaction. ``number`` counts the transactions of the
-    transactional id. ``coordinator_epoch`` is the leader epoch of ``state_partition``, or -1 in a
-    request of a Kafka tool.
-    """
+    In transaction ``version`` 2, ``producer_epoch`` is the producer's next epoch, one above the
+    epoch of the transaction. ``number`` counts the transactions of the transactional id.
+    ``coordinator_epoch`` is the leader epoch of ``state_partition``, or -1 in a request of a Kafka
+    tool."""
 
     producer_id: int
     producer_epoch: int
@@ -65,7 +62,7 @@ class WriteTxnMarkersResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WriteTxnMarkersRequest:
-    """Write transaction markers to partitions. The broker that receives the request leads them."""
+    """Write transaction markers to partitions that the receiving broker leads."""
 
     API_KEY: ClassVar[int] = ApiKey.WRITE_TXN_MARKERS
     VERSION: ClassVar[int] = 2
@@ -110,7 +107,7 @@ def _take_topic(reader: Reader) -> list[tuple[str, int, int]]:
 
 
 def take_marker_tag(reader: Reader) -> tuple[int, int]:
-    """Read the value of the tagged field ``TAG_COORDINATOR``. Return the number of the transaction
-    and the state partition."""
+    """Return the number of the transaction and the state partition from the value of the tagged
+    field ``TAG_COORDINATOR``."""
     number, state_partition = reader.unpack(_MARKER)
     return number, state_partition

@@ -25,9 +25,8 @@ class VersionRange(NamedTuple):
 
 
 class FeatureRange(NamedTuple):
-    """The levels of one feature of the cluster: either those that a broker supports, or those that
-    are finalized, which means that all brokers use them.
-    """
+    """The levels of one feature of the cluster: those that a broker supports, or those that are
+    finalized, which means that all brokers use them."""
 
     name: str
     min_version: int
@@ -48,8 +47,7 @@ class ApiVersionsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ApiVersionsRequest:
-    """Request the APIs and versions that a broker serves. This is the first request on a
-    connection."""
+    """Request the APIs and versions that a broker serves. This is a connection's first request."""
 
     API_KEY: ClassVar[int] = ApiKey.API_VERSIONS
     VERSION: ClassVar[int] = 3
@@ -110,7 +108,7 @@ class MetadataBroker(NamedTuple):
 
 
 class MetadataPartition(NamedTuple):
-    """A partition in the cluster's metadata. ``leader_id`` is -1 if it has no leader."""
+    """A partition in the cluster's metadata. ``leader_id`` is -1 without a leader."""
 
     error_code: int
     partition_index: int
@@ -146,9 +144,7 @@ class MetadataResponse(NamedTuple):
 class MetadataRequest:
     """Request the cluster's metadata: its brokers, and topics with their partitions.
 
-    ``topics`` are the names of topics, or None for all topics. Topics with the ids ``topic_ids``
-    are requested in addition.
-    """
+    ``topics`` are names, or None for all topics. ``topic_ids`` requests further topics by id."""
 
     API_KEY: ClassVar[int] = ApiKey.METADATA
     VERSION: ClassVar[int] = 12

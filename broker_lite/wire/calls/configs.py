@@ -21,8 +21,8 @@ SOURCE_DEFAULT = 5
 
 
 class ConfigResource(NamedTuple):
-    """A topic or broker whose settings are requested. With ``configuration_keys`` None, all its
-    settings are requested."""
+    """A topic or broker whose settings are requested; all of them if ``configuration_keys`` is
+    None."""
 
     resource_type: int
     resource_name: str
@@ -31,7 +31,7 @@ class ConfigResource(NamedTuple):
 
 class ConfigSynonym(NamedTuple):
     """One place that gives a setting a value (its source), such as the topic or the broker's
-    configuration file, and the value there. The first synonym of a setting is the one in effect."""
+    configuration file, and that value. A setting's first synonym is in effect."""
 
     name: str
     value: str | None
@@ -137,7 +137,7 @@ class AlterableConfig(NamedTuple):
 
 
 class AlterConfigsResource(NamedTuple):
-    """The changes of the settings of one topic or broker. Either all of them are made or none."""
+    """The changes of the settings of one topic or broker: all of them are made, or none."""
 
     resource_type: int
     resource_name: str

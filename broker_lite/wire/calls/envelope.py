@@ -1,9 +1,7 @@
 """Envelope v0 (KIP-590), with which a broker forwards a client's request to the controller.
 
-The module has the code of both sides: of the broker, and of the controller that answers. The
-principal (the client's user name) is sent as UTF-8 text, and the client's IP address as its 4 or 16
-bytes.
-"""
+The module has the code of the broker and of the controller that answers. The principal (the
+client's user name) is sent as UTF-8 text, and the client's IP address as its 4 or 16 bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from broker_lite.wire.primitives import Reader, Writer, uvarint_bytes
 
 class EnvelopeResponse(NamedTuple):
     """The controller's answer to an Envelope request. ``response`` is the response to the forwarded
-    request, a frame without its length. It is None if there is an error code."""
+    request, a frame without its length, or None with an error code."""
 
     response: bytes | None
     error_code: int
@@ -26,9 +24,8 @@ class EnvelopeResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeRequest:
-    """Forward ``request``, a frame without its length. A client with the user name ``principal``
-    sent it from the IP address ``host``.
-    """
+    """Forward ``request``, a frame without its length, from the client with the user name
+    ``principal`` and the IP address ``host``."""
 
     API_KEY: ClassVar[int] = ApiKey.ENVELOPE
     VERSION: ClassVar[int] = 0

@@ -61,7 +61,7 @@ class OffsetDeletedTopic(NamedTuple):
 
 
 class OffsetDeleteResponse(NamedTuple):
-    """The answer to OffsetDelete. ``error_code`` is an error of the whole group. If it is not 0,
+    """The answer to OffsetDelete. If ``error_code``, an error of the whole group, is not 0,
     ``topics`` is empty."""
 
     error_code: int
@@ -71,8 +71,8 @@ class OffsetDeleteResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetDeleteRequest:
-    """Delete the offsets that a group has committed for some partitions. The request has classic
-    encoding, because version 0 is not flexible."""
+    """Delete the offsets that a group has committed for some partitions. The request has the
+    classic encoding, because version 0 is not flexible."""
 
     API_KEY: ClassVar[int] = ApiKey.OFFSET_DELETE
     VERSION: ClassVar[int] = 0

@@ -3,8 +3,7 @@ with a tagged field of logbus, and logbus's own EndGroupOffsets v0.
 
 Such offsets are pending until the transaction ends. The group's coordinator holds them, and the
 transaction's coordinator, the leader of one partition of ``__transaction_state`` (the state
-partition), decides about them.
-"""
+partition), decides about them."""
 
 from __future__ import annotations
 
@@ -17,12 +16,11 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_ADD_GROUP = 10000
-"""The number of two tagged fields of logbus.
+"""Number of a tagged field of logbus in AddOffsetsToTxn between brokers.
 
-In an AddOffsetsToTxn request of a broker, the field is one byte, which says whether only to verify
-that the transaction includes the group. In the answer, the field has the number of the transaction,
-the state partition, and the leader epoch of the state partition.
-"""
+In the request, the field is one byte: whether only to verify that the transaction includes the
+group. In the answer, the field has the number of the transaction, the state partition, and the
+leader epoch of the state partition."""
 
 _VERIFIED = struct.Struct(">qii")
 _TRANSACTION = struct.Struct(">qhqii?")
@@ -32,8 +30,7 @@ class AddGroupResponse(NamedTuple):
     """The answer to a broker's AddOffsetsToTxn request.
 
     ``number`` counts the transactions of the transactional id. ``coordinator_epoch`` is the leader
-    epoch of ``state_partition``, the partition of __transaction_state that holds the id.
-    """
+    epoch of ``state_partition``, the partition of __transaction_state that holds the id."""
 
     error_code: int
     number: int = NO_TRANSACTION
@@ -43,9 +40,8 @@ class AddGroupResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AddGroupRequest:
-    """Add a group to an open transaction. With ``verify_only``, only ask whether the transaction
-    includes the group. The group's coordinator sends this request to the transaction's
-    coordinator."""
+    """Add a group to an open transaction or, with ``verify_only``, only ask whether the transaction
+    includes it. The group's coordinator sends this request to the transaction's coordinator."""
 
     API_KEY: ClassVar[int] = ApiKey.ADD_OFFSETS_TO_TXN
     VERSION: ClassVar[int] = 4
@@ -92,8 +88,7 @@ class EndGroupOffsetsRequest:
 
     ``producer_epoch`` is the producer's epoch during the transaction, not its next epoch. The
     group's coordinator refuses a ``coordinator_epoch`` lower than the highest that it knows for
-    ``state_partition``.
-    """
+    ``state_partition``."""
 
     API_KEY: ClassVar[int] = ApiKey.END_GROUP_OFFSETS
     VERSION: ClassVar[int] = 0
@@ -125,8 +120,7 @@ class EndGroupOffsetsRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> EndGroupOffsetsRequest:
-        """Decode an EndGroupOffsets request, on the broker's side. ``reader`` is at the start of
-        the request's body."""
+        """Decode an EndGroupOffsets request from the start of its body, on the broker's side."""
         request = EndGroupOffsetsRequest(reader.string(), *reader.unpack(_TRANSACTION))
         return reader.ended(request)
 

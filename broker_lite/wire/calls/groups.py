@@ -1,9 +1,8 @@
 """The client's requests FindCoordinator v4, OffsetCommit v9, OffsetFetch v8, ListGroups v5 and
 DescribeGroups v6, about the state and the offsets of consumer groups. Field names are Kafka's.
 
-Kafka names the topic of an offset only by its name. logbus adds the topic's id, in tagged fields
-(PROTOCOL.md), because offsets of a deleted topic must never apply to a new topic of the same name.
-"""
+In tagged fields (PROTOCOL.md), logbus adds the topic's id to Kafka's topic names, because offsets
+of a deleted topic must never apply to a new topic of the same name."""
 
 from __future__ import annotations
 
@@ -18,12 +17,11 @@ KEY_TYPE_GROUP = 0
 KEY_TYPE_TRANSACTION = 1
 
 TAG_COMMIT_TOPIC_ID = 10000
-"""The number of a tagged field in a topic of an OffsetCommit or TxnOffsetCommit request. The field
-has the id of the topic to which the offsets belong.
-"""
+"""Number of the tagged field with the id of the topic to which the offsets belong, in each topic of
+an OffsetCommit or TxnOffsetCommit request."""
 TAG_FETCH_ORIGIN = 10000
-"""The number of two tagged fields. In an OffsetFetch request, the field asks for topic ids and
-commit times. In a partition of the answer, the field has the topic id and the commit time."""
+"""Number of a tagged field of OffsetFetch. In a request it asks for topic ids and commit times. In
+a partition of the answer it has the topic id and the commit time."""
 _ORIGIN_ASKED = b"\x01"
 
 
@@ -88,7 +86,7 @@ class OffsetToCommit(NamedTuple):
 
 class OffsetCommitTopic(NamedTuple):
     """The offsets to commit in one topic. The broker refuses them if the topic ``topic_id`` was
-    deleted. The null id disables this check."""
+    deleted; the null id disables this check."""
 
     name: str
     partitions: tuple[OffsetToCommit, ...]
@@ -112,8 +110,8 @@ class OffsetCommitResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommitRequest:
-    """Commit offsets of a group. A sender that is not a member gives the generation -1 and an empty
-    member id. The coordinator accepts such a request only while the group has no members."""
+    """Commit offsets of a group. A sender that is not a member gives generation -1 and an empty
+    member id, and is accepted only while the group has no members."""
 
     API_KEY: ClassVar[int] = ApiKey.OFFSET_COMMIT
     VERSION: ClassVar[int] = 9
@@ -177,8 +175,7 @@ class OffsetFetchTopic(NamedTuple):
 
 
 class OffsetFetchGroup(NamedTuple):
-    """A group whose offsets are requested. With ``topics`` None, all committed offsets of the group
-    are requested."""
+    """A group whose offsets are requested; all of them if ``topics`` is None."""
 
     group_id: str
     topics: tuple[OffsetFetchTopic, ...] | None = None
@@ -190,8 +187,7 @@ class FetchedOffset(NamedTuple):
     ``committed_offset`` is -1 if the group has no offset for the partition. ``commit_ms`` is the
     commit time by the broker's clock. Kafka's brokers send neither topic id nor commit time. A
     topic id without an offset means that the group's offset belongs to a deleted topic of the same
-    name, which had that id.
-    """
+    name, which had that id."""
 
     partition_index: int
     committed_offset: int
@@ -271,8 +267,7 @@ def _fetched_offset(reader: Reader) -> FetchedOffset:
 
 def encode_offset_fetch(response: OffsetFetchResponse, writer: Writer) -> None:
     """Write the body of an answer to OffsetFetch v8, on the broker's side, with the topic ids and
-    commit times that a client of logbus requested.
-    """
+    commit times that a client of logbus requested."""
 
     def put_offset(row: FetchedOffset) -> None:
         writer.i32(row.partition_index)
@@ -319,8 +314,8 @@ class ListGroupsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListGroupsRequest:
-    """List the groups whose coordinator is the broker that receives the request. An empty filter
-    selects all groups."""
+    """List the groups whose coordinator is the receiving broker. An empty filter selects all
+    groups."""
 
     API_KEY: ClassVar[int] = ApiKey.LIST_GROUPS
     VERSION: ClassVar[int] = 5
@@ -372,8 +367,8 @@ def _untyped_group(reader: Reader) -> ListedGroup:
 
 
 class DescribedGroupMember(NamedTuple):
-    """A member of a group. ``member_metadata`` is its subscription and ``member_assignment`` its
-    assignment, both encoded."""
+    """A member of a group. ``member_metadata`` is its encoded subscription and
+    ``member_assignment`` its encoded assignment."""
 
     member_id: str
     group_instance_id: str | None

@@ -1,9 +1,5 @@
-"""The client's request DescribeLogDirs v4, which returns the sizes of partitions on a broker's
-disk.
-
-With a tagged field of logbus, the request also asks for the state of the broker. The answer has it
-in a tagged field.
-"""
+"""The client's request DescribeLogDirs v4, which returns the sizes of partitions on a broker's disk
+and, in a tagged field of logbus, the state of the broker."""
 
 from __future__ import annotations
 
@@ -16,19 +12,18 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_ASKED_STATE = 10000
-"""The number of a tagged field in a DescribeLogDirs request. Its one byte asks for the broker's
-state, unless it is 0."""
+"""Number of the tagged field in a DescribeLogDirs request whose one byte, if not 0, asks for the
+broker's state."""
 TAG_STATE = 10000
-"""The number of a tagged field in the answer to DescribeLogDirs. The field has the broker's state.
-"""
+"""Number of the tagged field with the broker's state in the answer to DescribeLogDirs."""
 UNREADABLE_MAX = 20
 """Maximum number of unreadable znodes that a broker's answer lists."""
 _AGE_AND_DISK = struct.Struct(">q?")
 
 
 class LogDirPartition(NamedTuple):
-    """The size of one partition on the broker's disk. ``partition_size`` is in bytes.
-    ``offset_lag`` is the number of records behind the high watermark; brokers of logbus send 0."""
+    """The size in bytes of one partition on the broker's disk. ``offset_lag`` is the number of
+    records behind the high watermark; brokers of logbus send 0."""
 
     partition_index: int
     partition_size: int
@@ -55,11 +50,10 @@ class LogDirRow(NamedTuple):
 class BrokerState(NamedTuple):
     """The state of a broker.
 
-    ``metadata_age_ms`` is 0 while the broker is connected to ZooKeeper. Otherwise it is the time
-    since the broker last knew that its metadata were current. ``is_disk_full`` says whether the
-    broker refuses records because its disk is full. ``unreadable`` lists znodes (ZooKeeper's nodes)
-    whose content the broker cannot read, at most ``UNREADABLE_MAX``.
-    """
+    ``metadata_age_ms`` is 0 while the broker is connected to ZooKeeper, else the time since it last
+    knew that its metadata were current. A broker with ``is_disk_full`` refuses records.
+    ``unreadable`` lists at most ``UNREADABLE_MAX`` znodes (ZooKeeper's nodes) whose content the
+    broker cannot read."""
 
     version: str
     metadata_age_ms: int
@@ -83,8 +77,8 @@ class DescribableTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeLogDirsRequest:
-    """Request the sizes of partitions on the disk of the broker that receives the request. With
-    ``topics`` None, the answer has all partitions."""
+    """Request the sizes of partitions on the receiving broker's disk; of all if ``topics`` is
+    None."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_LOG_DIRS
     VERSION: ClassVar[int] = 4

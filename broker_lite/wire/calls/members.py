@@ -1,10 +1,9 @@
 """The client's requests JoinGroup v9, SyncGroup v5, Heartbeat v4 and LeaveGroup v5, which a
-consumer sends as a member of a consumer group.
+consumer sends as a member of a consumer group to the group's coordinator, a broker.
 
-In a rebalance, all members send JoinGroup. The coordinator, a broker, chooses one member as the
-group's leader. The leader decides which partitions each member reads (its assignment), and every
-member receives its own with SyncGroup. All requests go to the coordinator. Field names are Kafka's.
-"""
+In a rebalance, all members send JoinGroup. The coordinator chooses one member as the group's
+leader. The leader decides which partitions each member reads (its assignment), and every member
+receives its own with SyncGroup. Field names are Kafka's."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ CONSUMER = "consumer"
 
 class JoinProtocol(NamedTuple):
     """An assignment strategy (an algorithm for the leader) that the member supports, and the
-    member's subscription in the format of this strategy.
-    """
+    member's subscription in its format."""
 
     name: str
     metadata: bytes
@@ -37,9 +35,8 @@ class JoinedMember(NamedTuple):
 
 
 class JoinGroupResponse(NamedTuple):
-    """The answer to JoinGroup. ``leader`` is the member id of the group's leader. Only the leader
-    receives ``members``.
-    """
+    """The answer to JoinGroup. ``leader`` is the member id of the group's leader, which alone
+    receives ``members``."""
 
     throttle_time_ms: int
     error_code: int
@@ -55,8 +52,7 @@ class JoinGroupResponse(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class JoinGroupRequest:
     """Join a group. The coordinator answers when all members have sent this request, or after the
-    rebalance timeout.
-    """
+    rebalance timeout."""
 
     API_KEY: ClassVar[int] = ApiKey.JOIN_GROUP
     VERSION: ClassVar[int] = 9
@@ -125,9 +121,8 @@ class SyncGroupResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SyncGroupRequest:
-    """Request the assignment of this member. The group's leader also sends ``assignments``, which
-    has those of all members. The coordinator answers when the leader has sent them.
-    """
+    """Request the assignment of this member. The group's leader also sends ``assignments``, those
+    of all members, for which the coordinator waits."""
 
     API_KEY: ClassVar[int] = ApiKey.SYNC_GROUP
     VERSION: ClassVar[int] = 5
@@ -174,8 +169,8 @@ class HeartbeatResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
-    """Tell the coordinator that the member is alive. The error code of the answer tells the member
-    if it must join again."""
+    """Tell the coordinator that the member is alive. The answer's error code tells the member if it
+    must join again."""
 
     API_KEY: ClassVar[int] = ApiKey.HEARTBEAT
     VERSION: ClassVar[int] = 4

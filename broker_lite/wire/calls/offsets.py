@@ -21,11 +21,10 @@ Row = TypeVar("Row")
 
 
 class ListOffsetsPartition(NamedTuple):
-    """A lookup in one partition: which is the first record at or after ``timestamp`` (in ms)?
+    """A lookup in one partition: the first record at or after ``timestamp`` (in ms).
 
-    Three timestamps ask for another offset: -1 for the latest offset, -2 for the earliest offset,
-    -3 for the offset of the record with the maximum timestamp.
-    """
+    Three timestamps ask for another offset: -1 for the latest offset, -2 for the earliest, -3 for
+    that of the record with the maximum timestamp."""
 
     partition_index: int
     timestamp: int
@@ -61,8 +60,7 @@ class ListOffsetsResponse(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ListOffsetsRequest:
     """Look up offsets by timestamp. With ``isolation_level`` 1, the latest offset is the last
-    stable offset instead of the high watermark.
-    """
+    stable offset instead of the high watermark."""
 
     API_KEY: ClassVar[int] = ApiKey.LIST_OFFSETS
     VERSION: ClassVar[int] = 7
@@ -103,14 +101,13 @@ def _listed_partition(reader: Reader) -> ListedPartition:
 
 
 TAG_BOUNDS = 10000
-"""The number of two tagged fields. In an OffsetsForBytes request, the field asks for the bounds of
-the logs, which are the earliest and the latest offset of each. In the answer, the field has the
-bounds."""
+"""Number of a tagged field of OffsetsForBytes. In a request it asks for the bounds of the logs, the
+earliest and the latest offset of each. In the answer it has the bounds."""
 
 
 class BytesPartition(NamedTuple):
-    """A lookup in one partition: what is the end of the range that begins at ``start_offset`` and
-    has at most ``max_bytes`` in the log? A ``start_offset`` of -2 means the start of the log."""
+    """A lookup in one partition: the end of the range that begins at ``start_offset`` (-2 for the
+    start of the log) and has at most ``max_bytes`` in the log."""
 
     topic_id: str
     partition: int
@@ -122,10 +119,9 @@ class BytesAnswer(NamedTuple):
     """The result of a ``BytesPartition`` lookup.
 
     ``end_offset`` is the end of a batch; the range has at least one batch. ``size_bytes`` is the
-    stored size of the range up to ``end_offset``. The bounds of the log are ``start_offset``, where
-    it starts, and ``latest_offset``, up to which the client may read. They are -1 if the request
-    did not ask for them, or if the broker's version does not send them.
-    """
+    stored size of the range. The bounds of the log are ``start_offset``, where it starts, and
+    ``latest_offset``, up to which the client may read. They are -1 if the request did not ask for
+    them, or if the broker's version does not send them."""
 
     error_code: int
     end_offset: int
@@ -136,15 +132,14 @@ class BytesAnswer(NamedTuple):
 
 class OffsetsForBytesResponse(NamedTuple):
     """The answer to OffsetsForBytes: a result for each requested partition, in the request's order.
-    ``has_bounds`` says whether the results have the bounds of the logs."""
+    With ``has_bounds``, the results have the bounds of the logs."""
 
     answers: tuple[BytesAnswer, ...]
     has_bounds: bool = False
 
 
 class TimePartition(NamedTuple):
-    """A lookup in one partition: what is the timestamp of the first record at or after
-    ``offset``?"""
+    """A lookup in one partition: the timestamp of the first record at or after ``offset``."""
 
     topic_id: str
     partition: int
@@ -152,8 +147,8 @@ class TimePartition(NamedTuple):
 
 
 class TimeAnswer(NamedTuple):
-    """The result of a ``TimePartition`` lookup: the offset and timestamp (ms) of the record. Both
-    are -1 if there is no such record yet."""
+    """The result of a ``TimePartition`` lookup: the offset and timestamp (ms) of the record; both
+    -1 if there is no such record yet."""
 
     error_code: int
     offset: int
@@ -176,13 +171,12 @@ _BOUNDS = struct.Struct(">qq")
 
 @dataclass(frozen=True, slots=True)
 class OffsetsForBytesRequest:
-    """Find up to which offsets a reader of these partitions gets a given number of bytes. The
-    broker looks them up in its sparse offset index. This API is logbus's own.
+    """Find up to which offsets a reader of these partitions gets a given number of bytes, by
+    logbus's own API. The broker uses its sparse offset index.
 
     With an ``isolation_level``, the answer also has the bounds of the logs, and no range ends after
     the high watermark (level 0) or the last stable offset (level 1). A broker of an older version
-    ignores the level, and does not know the ``start_offset`` -2.
-    """
+    ignores the level, and does not know the ``start_offset`` -2."""
 
     API_KEY: ClassVar[int] = ApiKey.OFFSETS_FOR_BYTES
     VERSION: ClassVar[int] = 0
@@ -213,8 +207,7 @@ class OffsetsForBytesRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> OffsetsForBytesRequest:
-        """Decode an OffsetsForBytes request, on the broker's side. ``reader`` is at the start of
-        the request's body."""
+        """Decode an OffsetsForBytes request from the start of its body, on the broker's side."""
         rows = _requested_rows(reader, BytesPartition, _BYTES_ASKED)
         level = reader.tags().get(TAG_BOUNDS)
         return OffsetsForBytesRequest(rows, level[0] if level else None)
@@ -222,8 +215,8 @@ class OffsetsForBytesRequest:
 
 @dataclass(frozen=True, slots=True)
 class RecordTimesRequest:
-    """Find the timestamps of records by offset. Clients compute from them by how much time a reader
-    lags behind. This API is logbus's own."""
+    """Find the timestamps of records by offset, by logbus's own API. Clients compute from them by
+    how much time a reader lags behind."""
 
     API_KEY: ClassVar[int] = ApiKey.RECORD_TIMES
     VERSION: ClassVar[int] = 0
@@ -240,8 +233,7 @@ class RecordTimesRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> RecordTimesRequest:
-        """Decode a RecordTimes request, on the broker's side. ``reader`` is at the start of
-        the request's body."""
+        """Decode a RecordTimes request from the start of its body, on the broker's side."""
         return reader.ended(RecordTimesRequest(_requested_rows(reader, TimePartition, _TIME_ASKED)))
 
 

@@ -65,8 +65,8 @@ class DescribeClientQuotasRequest:
 
 @dataclass(frozen=True, slots=True)
 class AlterClientQuotasRequest:
-    """Change quotas of one entity. ``changes`` are pairs of quota name and limit; None as limit
-    deletes the quota."""
+    """Change quotas of one entity. ``changes`` are pairs of quota name and limit; None deletes the
+    quota."""
 
     API_KEY: ClassVar[int] = ApiKey.ALTER_CLIENT_QUOTAS
     VERSION: ClassVar[int] = 1

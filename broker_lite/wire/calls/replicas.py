@@ -46,8 +46,8 @@ class TopicPartitions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ElectLeadersRequest:
-    """Elect leaders of partitions. With ``topics`` None, elect leaders of all partitions that need
-    an election."""
+    """Elect leaders of partitions; with ``topics`` None, of all partitions that need an
+    election."""
 
     API_KEY: ClassVar[int] = ApiKey.ELECT_LEADERS
     VERSION: ClassVar[int] = 2
@@ -70,8 +70,7 @@ class ElectLeadersRequest:
 
 
 class ReassignablePartition(NamedTuple):
-    """A partition to move to the brokers ``replicas``. With None, its present reassignment is
-    cancelled."""
+    """A partition to move to the brokers ``replicas``; None cancels its present reassignment."""
 
     partition_index: int
     replicas: tuple[int, ...] | None
@@ -144,9 +143,8 @@ class AlterPartitionReassignmentsRequest:
 
 
 class OngoingPartition(NamedTuple):
-    """A partition with a reassignment in progress. ``replicas`` holds both the old and the new
-    replicas.
-    """
+    """A partition with a reassignment in progress. ``replicas`` has the old and the new
+    replicas."""
 
     partition_index: int
     replicas: tuple[int, ...]
@@ -217,8 +215,7 @@ class UnregisterBrokerRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> UnregisterBrokerRequest:
-        """Decode an UnregisterBroker request, on the broker's side. ``reader`` is at the start of
-        the request's body."""
+        """Decode an UnregisterBroker request from the start of its body, on the broker's side."""
         return reader.ended(UnregisterBrokerRequest(reader.i32()))
 
 

@@ -4,8 +4,7 @@ version 0.
 A sink is the target of one Spark query, which writes each of its batches (micro-batches) exactly
 once. A run is one start of the query. Several tasks write a batch, and Spark may execute a task in
 several attempts. The coordinator, a broker, gives each attempt a producer id, and commits one
-attempt of each task. The answers have logbus's own error codes, and a message.
-"""
+attempt of each task. The answers have logbus's own error codes, and a message."""
 
 from __future__ import annotations
 
@@ -27,9 +26,8 @@ _RESULT = struct.Struct(">qh")
 
 
 class SinkResponse(NamedTuple):
-    """The answer to JoinBatch, EndBatch and KeepBatch. In the answer to JoinBatch, the producer id
-    and epoch are those with which the attempt writes, or NO_PRODUCER if the batch is committed
-    already."""
+    """The answer to JoinBatch, EndBatch and KeepBatch. For JoinBatch, it has the producer id and
+    epoch with which the attempt writes, or NO_PRODUCER if the batch is committed already."""
 
     error_code: int = NO_ERROR
     error_message: str = ""
@@ -54,8 +52,9 @@ def _decode(reader: Reader) -> SinkResponse:
 @dataclass(frozen=True, slots=True)
 class JoinBatchRequest:
     """Tell the coordinator that an attempt of a task begins to write its part of a batch.
-    ``partitions`` are the partitions to which the attempt may write. They are empty if they are too
-    many to list."""
+
+    ``partitions`` are the partitions to which the attempt may write; empty if they are too many to
+    list."""
 
     API_KEY: ClassVar[int] = ApiKey.JOIN_BATCH
     VERSION: ClassVar[int] = 0
@@ -86,8 +85,7 @@ class JoinBatchRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> JoinBatchRequest:
-        """Decode a JoinBatch request, on the broker's side. ``reader`` is at the start of
-        the request's body."""
+        """Decode a JoinBatch request from the start of its body, on the broker's side."""
         sink, run = reader.string(), reader.string()
         batch, task, attempt, timeout_ms = reader.unpack(_JOIN)
         partitions = reader.array(lambda it: PartitionKey(it.uuid(), it.i32()))
@@ -100,9 +98,8 @@ class EndBatchRequest:
     """Commit or abort a batch of a sink.
 
     ``winners`` are attempts, given as pairs of producer id and epoch. With ``is_commit``, the batch
-    is committed with the records of these attempts. Otherwise these attempts are aborted, or the
-    whole batch if ``winners`` is empty.
-    """
+    is committed with their records. Otherwise these attempts are aborted, or the whole batch if
+    ``winners`` is empty."""
 
     API_KEY: ClassVar[int] = ApiKey.END_BATCH
     VERSION: ClassVar[int] = 0
@@ -127,8 +124,7 @@ class EndBatchRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> EndBatchRequest:
-        """Decode an EndBatch request, on the broker's side. ``reader`` is at the start of
-        the request's body."""
+        """Decode an EndBatch request from the start of its body, on the broker's side."""
         sink, run = reader.string(), reader.string()
         batch, is_commit, rows = reader.unpack(_END)
         winners = reader.array(lambda it: it.unpack(_PAIR))
@@ -159,6 +155,5 @@ class KeepBatchRequest:
 
     @staticmethod
     def decode_request(reader: Reader) -> KeepBatchRequest:
-        """Decode a KeepBatch request, on the broker's side. ``reader`` is at the start of
-        the request's body."""
+        """Decode a KeepBatch request from the start of its body, on the broker's side."""
         return reader.ended(KeepBatchRequest(reader.string(), reader.string(), reader.i64()))

@@ -14,8 +14,7 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer
 
 DEFAULT_COUNT = -1
-"""As the partition count or replication factor of a new topic, this number means the broker's
-default."""
+"""The partition count or replication factor of a new topic that stands for the broker's default."""
 
 
 class ReplicaAssignment(NamedTuple):
@@ -131,8 +130,8 @@ def _created_config(reader: Reader) -> CreatedConfig:
 
 
 class DeletedTopic(NamedTuple):
-    """The result of deleting one topic. ``name`` is empty if the request gave an unknown
-    topic id."""
+    """The result of deleting one topic. ``name`` is empty if the request gave an unknown topic
+    id."""
 
     name: str
     topic_id: str
@@ -278,7 +277,7 @@ class DeleteRecordsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeleteRecordsRequest:
-    """Delete the oldest records of partitions. The broker that receives the request leads them."""
+    """Delete the oldest records of partitions that the receiving broker leads."""
 
     API_KEY: ClassVar[int] = ApiKey.DELETE_RECORDS
     VERSION: ClassVar[int] = 2

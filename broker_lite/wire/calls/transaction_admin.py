@@ -20,8 +20,7 @@ def _put_topic(writer: Writer, row: TxnTopic) -> None:
 
 class ActiveProducer(NamedTuple):
     """A producer that has written to a partition. ``current_txn_start_offset`` is where its open
-    transaction begins, or -1 if it has none.
-    """
+    transaction begins, or -1 without one."""
 
     producer_id: int
     producer_epoch: int
@@ -50,8 +49,7 @@ class DescribeProducersResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeProducersRequest:
-    """Request the producers that have written to partitions. The broker that receives the request
-    leads the partitions."""
+    """Request the producers that have written to partitions which the receiving broker leads."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_PRODUCERS
     VERSION: ClassVar[int] = 0
@@ -96,8 +94,7 @@ class DescribedTopic(NamedTuple):
 
 class DescribedTransaction(NamedTuple):
     """The state of one transactional id. ``transaction_start_time_ms`` is -1 while no transaction
-    is open.
-    """
+    is open."""
 
     error_code: int
     transactional_id: str
@@ -170,8 +167,8 @@ class ListTransactionsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListTransactionsRequest:
-    """List the transactional ids whose coordinator is the broker that receives the request. An
-    empty filter selects all ids."""
+    """List the transactional ids whose coordinator is the receiving broker. An empty filter selects
+    all ids."""
 
     API_KEY: ClassVar[int] = ApiKey.LIST_TRANSACTIONS
     VERSION: ClassVar[int] = 1

@@ -115,8 +115,8 @@ class AddOffsetsToTxnRequest:
 
 
 class EndTxnResponse(NamedTuple):
-    """The answer to EndTxn. With ``producer_id`` and ``producer_epoch`` the producer writes its
-    next transaction. They are -1 in transaction version 1, in which the producer keeps its own."""
+    """The answer to EndTxn, with the producer id and epoch of the producer's next transaction. Both
+    are -1 in transaction version 1, in which the producer keeps its own."""
 
     throttle_time_ms: int
     error_code: int
@@ -126,9 +126,7 @@ class EndTxnResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EndTxnRequest:
-    """Commit a transaction if ``committed``, otherwise abort it. This request is for transaction
-    version 2.
-    """
+    """Commit a transaction if ``committed``, otherwise abort it, in transaction version 2."""
 
     API_KEY: ClassVar[int] = ApiKey.END_TXN
     VERSION: ClassVar[int] = 5
@@ -165,8 +163,7 @@ class EndOldTxnRequest(EndTxnRequest):
 class TxnOffsetCommitRequest:
     """Commit offsets of a group as part of a transaction: they take effect when the transaction
     commits. ``generation_id``, ``member_id`` and ``group_instance_id`` identify the consumer
-    (KIP-447).
-    """
+    (KIP-447)."""
 
     API_KEY: ClassVar[int] = ApiKey.TXN_OFFSET_COMMIT
     VERSION: ClassVar[int] = 5
@@ -197,8 +194,8 @@ class TxnOffsetCommitRequest:
 
 
 class OldTxnOffsetCommitRequest(TxnOffsetCommitRequest):
-    """Commit offsets of a group as part of a transaction, in transaction version 1. The client has
-    sent AddOffsetsToTxn before."""
+    """Commit offsets of a group as part of a transaction, in transaction version 1, after
+    AddOffsetsToTxn."""
 
     __slots__ = ()
     VERSION: ClassVar[int] = 4

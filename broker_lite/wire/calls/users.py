@@ -1,12 +1,10 @@
 """The client's requests AlterUserScramCredentials v0, which changes passwords of SCRAM users, and
 DescribeUserScramCredentials v0, which lists the users. Field names are Kafka's.
 
-logbus adds tagged fields to both, so that a user's former password can stay valid for some time
-after a change. Both passwords must then have the same salt. The answer to
-DescribeUserScramCredentials therefore has the salt, and ``TAG_KEEP_OLD`` in an
-AlterUserScramCredentials request keeps the former password. The salt is not secret, because a
-client receives it at the first step of every login.
-"""
+With tagged fields of logbus, a user's former password can stay valid for some time after a change.
+Both passwords must then have the same salt. The answer to DescribeUserScramCredentials therefore
+has the salt, and ``TAG_KEEP_OLD`` in an AlterUserScramCredentials request keeps the former
+password. The salt is not secret: a client receives it at the first step of every login."""
 
 from __future__ import annotations
 
@@ -18,10 +16,10 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag, uvarint_bytes
 
 TAG_SALT = 10000
-"""The number of a tagged field in the answer to DescribeUserScramCredentials. Each credential has
-its salt in it."""
+"""Number of the tagged field with the salt in each credential of the answer to
+DescribeUserScramCredentials."""
 TAG_KEEP_OLD = 10000
-"""The number of a tagged field in an ``Upsertion``: the milliseconds (int64) for which the former
+"""Number of the tagged field in an ``Upsertion`` with the milliseconds (int64) for which the former
 password stays valid."""
 
 MECHANISMS = {1: ScramMechanism.SHA_256, 2: ScramMechanism.SHA_512}
@@ -121,8 +119,8 @@ class Deletion(NamedTuple):
 
 
 class Upsertion(NamedTuple):
-    """A new password of a user for one SCRAM mechanism. ``keep_old_ms`` is the time for which the
-    former password stays valid. With 0, it becomes invalid at once."""
+    """A new password of a user for one SCRAM mechanism. The former password stays valid for
+    ``keep_old_ms``; with 0, it becomes invalid at once."""
 
     name: str
     mechanism: int

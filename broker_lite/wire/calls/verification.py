@@ -1,12 +1,10 @@
 """AddPartitionsToTxn v5, with which the leader of a partition asks a transaction's coordinator
 whether the transaction includes the partition.
 
-In transaction version 2 the coordinator adds a partition that the transaction does not include yet.
-In version 1 the client must have added it. In tagged fields of logbus, the request has the id of
-each topic, and the answer has the number of the transaction, the state partition (the partition of
-``__transaction_state`` whose leader is the coordinator), and the leader epoch of the state
-partition.
-"""
+In transaction version 2 the coordinator adds a missing partition; in version 1 the client must have
+added it. In tagged fields of logbus, the request has the id of each topic, and the answer has the
+number of the transaction, the state partition (the partition of ``__transaction_state`` whose
+leader is the coordinator), and the leader epoch of the state partition."""
 
 from __future__ import annotations
 
@@ -21,20 +19,17 @@ from broker_lite.wire.calls.transactions import AddedPartition, AddedTopic
 from broker_lite.wire.primitives import Reader, Writer, put_tag, uuid_bytes
 
 TAG_ASKED_TOPIC_ID = 10000
-"""The number of a tagged field in each topic of an AddPartitionsToTxn request. The field has the
-topic's id."""
+"""Number of the tagged field with the topic's id in each topic of an AddPartitionsToTxn request."""
 TAG_VERIFIED = 10000
-"""The number of a tagged field in each transaction of the answer to AddPartitionsToTxn. The field
-has the number of the transaction, the state partition, and the leader epoch of the state partition.
-"""
+"""Number of the tagged field in each transaction of the answer to AddPartitionsToTxn with the
+number of the transaction, the state partition, and the leader epoch of the state partition."""
 _VERIFIED = struct.Struct(">qii")
 NO_TRANSACTION = -1
 
 
 class AskedTopic(NamedTuple):
-    """The partitions of one topic in an AddPartitionsToTxn request. A topic that was deleted and
-    created again has another id, so a transaction that includes the old topic does not include the
-    new one."""
+    """The partitions of one topic in an AddPartitionsToTxn request. With the id, a topic that was
+    deleted and created again differs from the topic that the transaction includes."""
 
     name: str
     topic_id: str
@@ -43,7 +38,7 @@ class AskedTopic(NamedTuple):
 
 class AskedTransaction(NamedTuple):
     """A transaction, and the partitions that it should include. With ``verify_only``, the
-    coordinator refuses missing partitions. Otherwise it adds them."""
+    coordinator refuses missing partitions; otherwise it adds them."""
 
     transactional_id: str
     producer_id: int
@@ -53,8 +48,8 @@ class AskedTransaction(NamedTuple):
 
 
 class VerifiedTransaction(NamedTuple):
-    """The answer to AddPartitionsToTxn for one transaction. ``topic_results`` has an error code for
-    each partition. ``coordinator_epoch`` is the leader epoch of ``state_partition``."""
+    """The answer to AddPartitionsToTxn for one transaction, with an error code for each partition.
+    ``coordinator_epoch`` is the leader epoch of ``state_partition``."""
 
     transactional_id: str
     topic_results: Sequence[AddedTopic]
@@ -120,7 +115,7 @@ def _partition(reader: Reader) -> AddedPartition:
 
 
 def encode_verified(response: VerifiedPartitions, writer: Writer) -> None:
-    """Write the body of the answer to AddPartitionsToTxn, in version 4 or 5, on the transaction's
+    """Write the body of the answer to AddPartitionsToTxn v4 or v5, on the transaction's
     coordinator."""
 
     def put_partition(row: AddedPartition) -> None:
