@@ -12,5 +12,4 @@ These modules do no I/O, in reading order:
 These modules do I/O: ``source`` and ``target`` (the two clusters), ``claim`` (ensures that only one
 mirror copies a source), ``checkpoint`` (stores the state), ``resuming`` (finds where to resume),
 ``group_sync`` (copies group offsets), and ``mirror``, which runs them. One mirror belongs to one
-thread.
-"""
+thread."""

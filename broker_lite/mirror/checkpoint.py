@@ -1,12 +1,11 @@
-"""``MirrorCheckpoint``: the state that a mirror stores on the target cluster, from which it, or the
-next mirror of the same source, resumes.
+"""The state that a mirror stores on the target cluster, from which it, or the next mirror of the
+same source, resumes.
 
 The runs of the offset maps (``offset_map``) are records of a topic of the mirror. Positions and
 copied settings are committed offsets of a group with the same name, in which the mirror is the only
 member (``positions`` defines the formats). The mirror always writes copied records first and the
 state about them afterwards. ``translated`` reads the stored state of any mirror. All calls block,
-and only the mirror's thread makes them.
-"""
+and only the mirror's thread makes them."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ class MirrorCheckpoint:
         """What identifies this mirror in stored positions: its producer id and epoch, and its
         generation in the mirror's group. None before ``open``."""
         self.settings: dict[str, dict[str, str]] = {}
-        """For each topic, the settings that the mirror has copied from the source."""
+        """The settings that the mirror has copied from the source, by topic."""
 
     def open(self, name: str) -> None:
         """Read the state that is stored under ``name``, and take over the producer id of the mirror
@@ -67,7 +66,7 @@ class MirrorCheckpoint:
 
     def _begin_producer(self) -> None:
         """Make the target use the previous mirror's producer id with the next epoch, which fences
-        writes of that mirror. If there is no such id, take a new one."""
+        writes of that mirror, or a new id if there is none."""
         commits = self._target.admin.committed(self._name)
         self.settings = positions.read_settings(commits)
         signatures = [
@@ -142,8 +141,7 @@ def translated(
     stored on the target.
 
     ``offsets`` has an offset for each topic and partition number. Raises InvalidConfigError for an
-    offset if the records before it are not all copied yet.
-    """
+    offset if the records before it are not all copied yet."""
     name = positions.name_for(source.describe().cluster_id)
     admin = target.admin
     view, there = source.view(), admin.cluster()
@@ -165,8 +163,8 @@ def translated(
 
 
 def _read_log(admin: Admin, servers: str, name: str, topic_id: str) -> Entries:
-    """Read the topic in which a mirror stores its runs. Return the entries of each partition, in
-    the order in which they were written."""
+    """Return the entries of each partition in the topic in which a mirror stores its runs, in the
+    order in which they were written."""
     tp = TopicPartition(name, 0)
     end = admin.list_offsets({tp: LATEST_TIMESTAMP})[tp].offset
     entries: Entries = {}

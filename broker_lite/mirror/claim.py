@@ -1,4 +1,4 @@
-"""``MirrorClaim``: the exclusive right of one mirror to copy a source to a target cluster.
+"""The claim: the exclusive right of one mirror to copy a source to a target cluster.
 
 Two mirrors of a source would write every record twice. To have the claim, a mirror joins a group on
 the target as its only member. Four things keep another mirror out:
@@ -9,8 +9,7 @@ the target as its only member. Four things keep another mirror out:
 - If a mirror was suspended during a write, the next mirror's producer epoch fences the write
   (``MirrorTarget``).
 
-Heartbeats have their own thread; the mirror's thread makes all other calls.
-"""
+Heartbeats have their own thread; the mirror's thread makes all other calls."""
 
 from __future__ import annotations
 
@@ -51,12 +50,12 @@ from broker_lite.wire.calls.members import (
 from broker_lite.wire.consumer_protocol import encode_subscription
 
 SESSION_MS = 6_000
-"""Session timeout (ms) of a mirror in its group. It is the minimum that brokers allow by default
+"""Session timeout (ms) of a mirror in its group: the minimum that brokers allow by default
 (group.min.session.timeout.ms)."""
 BEATS_PER_SESSION = 6
 """Number of heartbeats in one session timeout."""
 MARGIN_PART = 4
-"""The lease ends a quarter of the session timeout before the session does."""
+"""The lease ends this part (a quarter) of the session timeout before the session does."""
 JOIN_MS = 10_000
 """Time limit (ms) of the requests with which a mirror joins its group."""
 CHECK_S = 0.2
@@ -83,8 +82,8 @@ class MirrorClaim:
     """The claim of one mirror. ``acquire`` takes the claim, ``check`` verifies it before each
     write, and ``release`` gives it up.
 
-    ``member`` is the member id, generation and instance id with which the mirror commits positions.
-    """
+    ``member`` is the member id, generation and instance id with which the mirror commits
+    positions."""
 
     def __init__(
         self,
@@ -108,8 +107,7 @@ class MirrorClaim:
 
         If the group has a member, wait up to two session timeouts: a mirror that was killed expires
         within this time. Returns False if ``stop`` is set meanwhile. Raises NonEmptyGroupError if
-        the member stays, because another mirror is running.
-        """
+        the member stays, because another mirror is running."""
         self.release()
         self._group = group
         patience_ms = monotonic_ms() + 2 * self._session_ms

@@ -1,7 +1,5 @@
-"""``Copy``: the state of one partition that a mirror copies from the source to the target cluster.
-
-The module does no I/O. Only the mirror's thread uses a ``Copy``.
-"""
+"""The state of one partition that a mirror copies from the source to the target cluster. The module
+does no I/O. Only the mirror's thread uses it."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ class Copy:
 
     ``source_id`` and ``target_id`` are the topic's ids at the source and at the target. ``known``
     maps source offsets to target offsets, in runs of consecutive offsets. ``unsaved`` has the runs
-    that are not stored on the target yet. ``is_dirty`` says whether any of the state is not stored
-    yet.
-    """
+    that are not stored on the target yet, and ``is_dirty`` is True if any of the state is not."""
 
     tp: TopicPartition
     source_id: str
@@ -40,7 +36,7 @@ class Copy:
     copied: int = 0
     """Number of records that this mirror has written."""
     already: int = 0
-    """Number of records that an earlier mirror had already written when it was killed, before it
+    """Number of records that an earlier mirror had already written when it was killed before it
     could store its position."""
     foreign: int = 0
     """Number of records in the copy that do not come from the source: another client wrote them."""

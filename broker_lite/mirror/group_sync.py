@@ -1,11 +1,10 @@
-"""``GroupSync``: copies the committed offsets of the source cluster's groups to the target cluster.
+"""Copy the committed offsets of the source cluster's groups to the target cluster.
 
-It translates each offset at the source to the offset of the copied record. It copies offsets of
-Kafka groups and of native groups. On the target, a group with only such offsets has no type yet;
+Each offset at the source is translated to the offset of the copied record. The offsets may be those
+of Kafka groups and of native groups. On the target, a group with only such offsets has no type yet;
 its first member decides it (``metadata/group_kind.py``). An offset is written only if the group has
 no members on the target, and no offset that another client committed (``planning.plan_group``). All
-calls block, and only the mirror's thread makes them.
-"""
+calls block, and only the mirror's thread makes them."""
 
 from __future__ import annotations
 
@@ -37,16 +36,15 @@ class GroupSync:
         self._pattern = pattern
 
     def read(self) -> GroupCommits:
-        """Read the committed offsets of the groups at the source. Return them by group and
-        partition."""
+        """Return the committed offsets of the groups at the source, by group and partition."""
         return self._source.groups(self._pattern)
 
     def write(
         self, mirror: str, copies: Mapping[TopicPartition, Copy], at_source: GroupCommits
     ) -> None:
-        """Translate the source's offsets ``at_source``, which ``read`` returned, to offsets of the
-        copies. Commit on the target those that ``planning.plan_group`` allows. Their metadata names
-        the mirror (``mirror``)."""
+        """Translate the offsets ``at_source``, which ``read`` returned, to offsets of the copies.
+        Commit on the target those that ``planning.plan_group`` allows. Their metadata names
+        ``mirror``."""
         source_ids = {copy.tp.topic: copy.source_id for copy in copies.values()}
         target_ids = {copy.tp.topic: copy.target_id for copy in copies.values()}
         maps = {tp: copy.known for tp, copy in copies.items()}

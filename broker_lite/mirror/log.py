@@ -1,4 +1,4 @@
-"""``MirrorLog``: the log of a mirror, which does not repeat lines about a condition that lasts."""
+"""The log of a mirror, which does not repeat lines about a condition that lasts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 
 class MirrorLog:
-    """A log. It passes each line to the function ``write``, on the mirror's thread."""
+    """The log of a mirror. It passes each line to the function ``write``, on the mirror's
+    thread."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self.write = write

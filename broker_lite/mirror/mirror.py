@@ -1,12 +1,11 @@
-"""``Mirror``: copies a cluster's topics, settings and group offsets to another cluster, and keeps
-the copy current.
+"""Copy a cluster's topics, settings and group offsets to another cluster, and keep the copy
+current.
 
 The cluster that is copied is the source, the other one the target. One thread runs a mirror; a
 second thread only prefetches. The mirror writes copied records first, then stores its state
 (``MirrorCheckpoint``), then writes group offsets (``GroupSync``). The stored state is therefore
 never ahead of the records. If the mirror is killed, the next one finds where to resume
-(``Resumer``), and no record is lost or copied twice.
-"""
+(``Resumer``), and no record is lost or copied twice."""
 
 from __future__ import annotations
 
@@ -64,8 +63,7 @@ class Mirror:
 
     ``topics`` and ``groups`` are regular expressions that match whole names. The mirror passes each
     line of its log to ``tell``. Without ``source_security`` or ``target_security``, it uses the
-    security settings that ``security_for`` finds for the cluster.
-    """
+    security settings that ``security_for`` finds for the cluster."""
 
     def __init__(
         self,
@@ -101,14 +99,13 @@ class Mirror:
         """The temporary error after which the mirror is trying again; None while it copies."""
         self._is_once = False
         self._counted: dict[TopicPartition, int] = {}
-        """For each partition, the number of records that this mirror had copied when it last began
+        """The number of records of each partition that this mirror had copied when it last began
         again after an error."""
         self._executor = ThreadPoolExecutor(1, "logbus-mirror-fetch")
 
     @property
     def group_rows(self) -> list[GroupRow]:
-        """Return what the mirror did with each offset of the source's groups when it last copied
-        them."""
+        """What the mirror did with each offset of the source's groups when it last copied them."""
         return self._group_sync.rows
 
     def close(self) -> None:
@@ -123,8 +120,7 @@ class Mirror:
         stored on the target.
 
         ``offsets`` has an offset for each topic and partition number. Raises InvalidConfigError for
-        an offset if the records before it are not all copied yet.
-        """
+        an offset if the records before it are not all copied yet."""
         return checkpoint.translated(self.source, self.target, offsets)
 
     # Methods that open the mirror and copy topics and settings.
@@ -395,8 +391,8 @@ class Mirror:
 
         Logs and retries temporary errors. With ``once``, raises them after ATTEMPTS_ONCE retries.
         Raises NonEmptyGroupError if another mirror of the source is running, FencedInstanceIdError
-        if another mirror has taken over, and with ``once`` InvalidConfigError if no topic matches.
-        """
+        if another mirror has taken over, and with ``once`` InvalidConfigError if no topic
+        matches."""
         self._is_once = once
         attempt, began_ms = 0, monotonic_ms()
         try:

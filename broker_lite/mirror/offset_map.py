@@ -1,11 +1,9 @@
-"""``OffsetMap``: maps the offsets of one partition at a mirror's source to those of its copy at the
-target.
+"""Map the offsets of one partition at a mirror's source to those of its copy at the target.
 
 A record and its copy have different offsets if the source has gaps (compacted records, transaction
 markers, aborted records), or if the target has other records before the copy. The map is a list of
 runs ``(source, target)``: the source record at offset ``source`` was copied to offset ``target``,
-and from there on both offsets advance together, up to the next run. The module does no I/O.
-"""
+and from there on both offsets advance together, up to the next run. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -26,8 +24,7 @@ class OffsetMap:
     """The runs of one partition, and how far the partition is copied.
 
     All source records before ``source_next`` are copied. ``target_next`` is the target offset after
-    the last copy. Both are -1 if the partition has not been copied at all.
-    """
+    the last copy. Both are -1 if the partition has not been copied at all."""
 
     def __init__(
         self, runs: Iterable[Run] = (), source_next: int = -1, target_next: int = -1
@@ -53,13 +50,11 @@ class OffsetMap:
         self.source_next = max(self.source_next, source_next)
 
     def translate(self, source: int) -> int | None:
-        """Return the target offset at which a reader of the source continues, if it has read the
-        source up to the offset ``source`` (exclusive). Return None if the records before it are not
-        all copied.
+        """Return the target offset at which a reader continues that has read the source up to the
+        offset ``source`` (exclusive). Return None if the records before it are not all copied.
 
         If the source has no record at ``source``, the result is the offset of the next copied
-        record.
-        """
+        record."""
         if source > self.source_next or self.source_next < 0:
             return None
         if not self.runs:

@@ -1,11 +1,10 @@
-"""Decide what a mirror writes to the target cluster: topics, settings and group offsets.
+"""Decide what a mirror writes to the target cluster: topics, settings and group offsets. No I/O.
 
 A copied topic has the same name and number of partitions as at the source. The mirror copies its
 settings about retention and size if both clusters know them, but not those about durability and
 timestamps. It writes an offset of a group only if the group has no offset at the target, or one
-that a mirror wrote. A group whose consumers have moved to the target thus keeps its own progress.
-The module does no I/O.
-"""
+that a mirror wrote. A group whose consumers have moved to the target thus keeps its own
+progress."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ OWN = (
     "min.insync.replicas",
     "unclean.leader.election.enable",
 )
-"""Settings that a mirror never copies. The target decides how durable the copy is, and copied
+"""Settings that a mirror never copies: the target decides how durable the copy is, and copied
 records keep their timestamps."""
 NAMED_MAX = 20
 """Maximum number of existing topics that the error for a pattern without a match lists."""
@@ -54,8 +53,8 @@ def chosen_topics(view: ClusterView, pattern: str) -> list[str]:
 
 
 def absent(pattern: str, names: Sequence[str]) -> list[str]:
-    """Return the topics that ``pattern`` names but that are not in ``names``. Only a pattern that
-    is a plain list of topics (``a|b``) names topics; the result is empty for any other."""
+    """Return the topics that ``pattern`` names but that are not in ``names``; none unless
+    ``pattern`` is a plain list of topics (``a|b``)."""
     named = pattern.split("|")
     if not all(re.fullmatch(r"[a-zA-Z0-9._-]+", each) for each in named):
         return []
@@ -128,9 +127,8 @@ def settings_to_alter(
 ) -> dict[str, str | None]:
     """Return the settings to change at an existing copy, which has the settings ``current``.
 
-    ``given`` has the settings that the mirror set there before. If the source no longer has one of
-    them, it is removed from the copy (None), unless someone else has changed its value.
-    """
+    ``given`` has the settings that the mirror set there before. One that the source no longer has
+    is removed from the copy (None), unless another client has changed its value."""
     changes: dict[str, str | None] = {
         name: value
         for name, value in settings.values.items()
@@ -152,12 +150,11 @@ def describe_changes(changes: Mapping[str, str | None]) -> str:
 
 
 def refusal(topic: str, current: Mapping[str, ConfigEntry]) -> InvalidConfigError | None:
-    """Return an error if a topic cannot be copied, because it has LogAppendTime at the target; else
-    None. ``current`` are its settings there.
+    """Return an error if a topic, with the settings ``current`` at the target, cannot be copied
+    because it has LogAppendTime there; else None.
 
     The copies must keep the source's timestamps. After a mirror was killed, the next one recognises
-    by them the records that are already copied.
-    """
+    by them the records that are already copied."""
     entry = current.get("message.timestamp.type")
     if entry is None or entry.value != "LogAppendTime":
         return None
@@ -178,8 +175,7 @@ class GroupRow(NamedTuple):
     - ``same``: the target has the offset already;
     - ``behind``: the partition is not copied up to this offset yet;
     - ``own``: another client committed an offset at the target, which the mirror keeps;
-    - ``refused: …``: the target refused the offset, with this error.
-    """
+    - ``refused: …``: the target refused the offset, with this error."""
 
     group: str
     tp: TopicPartition
@@ -189,7 +185,7 @@ class GroupRow(NamedTuple):
 
 
 def mark(name: str, source_offset: int) -> str:
-    """Return the metadata of a committed offset that the mirror ``name`` writes. It says that a
+    """Return the metadata of a committed offset that the mirror ``name`` writes: it says that a
     mirror wrote the offset, and has the offset at the source."""
     return f"{_MARK}{name.removeprefix(MIRROR_PREFIX)} offset {source_offset}"
 
@@ -206,8 +202,7 @@ def plan_group(
     """Decide for each committed offset of a group at the source what the mirror does with it.
 
     ``maps`` has the offset map of each copied partition. The result leaves out partitions that are
-    not copied, and offsets of deleted topics.
-    """
+    not copied, and offsets of deleted topics."""
     rows = []
     for tp, commit in sorted(at_source.items()):
         known = maps.get(tp)
@@ -233,11 +228,10 @@ def plan_group(
 def translate_offsets(
     offsets: Mapping[str, Mapping[str, int]], maps: Mapping[TopicPartition, OffsetMap]
 ) -> dict[str, dict[str, int]]:
-    """Translate offsets at the source to offsets of the copy. ``offsets`` has the form of Spark's
-    option startingOffsets: ``{"topic": {"0": 42}}``.
+    """Translate offsets at the source to offsets of the copy, in the form of Spark's option
+    startingOffsets: ``{"topic": {"0": 42}}``.
 
-    Raises InvalidConfigError for an offset if the records before it are not all copied yet.
-    """
+    Raises InvalidConfigError for an offset if the records before it are not all copied yet."""
     translated: dict[str, dict[str, int]] = {}
     for topic, rows in offsets.items():
         for partition, offset in rows.items():

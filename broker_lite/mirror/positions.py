@@ -9,8 +9,7 @@ I/O.
 
 A mirror stores positions after the records. If it is killed after it wrote records and before it
 stored their positions, the target has copies beyond the stored position. ``reconcile`` recognises
-them by their content, and the next mirror resumes after the last of them.
-"""
+them by their content, and the next mirror resumes after the last of them."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class Position(NamedTuple):
 
     ``source_id`` is the topic's id at the source. ``source_next`` and ``target_next`` are the next
     offsets at the source and at the target. ``run`` is the last run of the offset map. ``epoch`` is
-    the leader epoch of the source record before ``source_next`` (-1: unknown).
-    """
+    the leader epoch of the source record before ``source_next`` (-1: unknown)."""
 
     source_id: str
     source_next: int
@@ -65,8 +63,8 @@ def commit_of(
     settings: Mapping[str, str] | None = None,
 ) -> CommittedOffset:
     """Encode a position as a committed offset of the mirror's group. ``target_id`` is the topic's
-    id at the target. ``settings`` has the settings that the mirror copied for the topic; only the
-    position of partition 0 contains them."""
+    id at the target. ``settings`` are those that the mirror copied for the topic; only the position
+    of partition 0 contains them."""
     text = json.dumps(
         {
             "version": VERSION,
@@ -82,8 +80,8 @@ def commit_of(
 
 
 def read_commit(commit: CommittedOffset) -> Position | None:
-    """Decode the position in a committed offset of the mirror's group. Return None if something
-    else than a mirror committed it, for example ``logbus groups seek``."""
+    """Return the position in a committed offset of the mirror's group; None if anything but a
+    mirror committed it, for example ``logbus groups seek``."""
     try:
         said = json.loads(commit.metadata)
         run = said["run"]
@@ -99,8 +97,8 @@ def read_commit(commit: CommittedOffset) -> Position | None:
 
 
 def read_signature(commit: CommittedOffset) -> Signature | None:
-    """Decode the signature in a committed offset of the mirror's group. Return None if something
-    else than a mirror committed it."""
+    """Return the signature in a committed offset of the mirror's group; None if anything but a
+    mirror committed it."""
     try:
         return Signature(*map(int, json.loads(commit.metadata)["signature"]))
     except (ValueError, TypeError, KeyError):
@@ -108,7 +106,7 @@ def read_signature(commit: CommittedOffset) -> Signature | None:
 
 
 def read_settings(commits: Mapping[TopicPartition, CommittedOffset]) -> dict[str, dict[str, str]]:
-    """Return for each topic the settings that the previous mirror copied from the source, as stored
+    """Return the settings of each topic that the previous mirror copied from the source, as stored
     in the committed offsets of the mirror's group."""
     settings: dict[str, dict[str, str]] = {}
     for tp, commit in commits.items():
@@ -125,8 +123,7 @@ class CopiedEntry(NamedTuple):
     stored.
 
     An entry replaces all earlier runs of the partition from its first run on, or from its position
-    on if it has no runs.
-    """
+    on if it has no runs."""
 
     tp: TopicPartition
     source_id: str
@@ -153,8 +150,8 @@ def write_entry(entry: CopiedEntry) -> bytes:
 
 
 def read_entry(value: bytes | None) -> CopiedEntry | None:
-    """Decode the value of a record of the mirror's topic. Return None if something else than a
-    mirror wrote it."""
+    """Return the entry in a record's value of the mirror's topic; None if anything but a mirror
+    wrote it."""
     try:
         said: dict[str, Any] = json.loads(value or b"")
         return CopiedEntry(
@@ -175,8 +172,7 @@ def restored(
     """Return the offset map of one partition, restored from its stored entries and position.
 
     Entries of a deleted topic of the same name are ignored. An entry replaces all earlier runs from
-    its first run on: the source had lost their records, or a mirror has stored them twice.
-    """
+    its first run on: the source had lost their records, or a mirror has stored them twice."""
     offset_map = OffsetMap()
     for entry in entries:
         if entry.source_id == source_id and entry.target_id == target_id:
@@ -232,8 +228,7 @@ def reconcile(
 
     ``at_target`` and ``at_source`` yield the offset and content of the records beyond the position
     in both clusters. A record at the target whose content equals that of the source's next record
-    is its copy. Other records at the target do not come from the source (foreign).
-    """
+    is its copy. Other records at the target do not come from the source (foreign)."""
     copied = foreign = 0
     runs = len(known.runs)
     expected = next(at_source, None)
@@ -249,8 +244,7 @@ def reconcile(
 
 
 def last_run(known: OffsetMap) -> Run | None:
-    """Return the last run of a map, which is part of a stored position. Return None for an empty
-    map."""
+    """Return the last run of a map, which a stored position contains; None for an empty map."""
     return known.runs[-1] if known.runs else None
 
 
@@ -264,16 +258,15 @@ def entries_of(
     is_cut: bool = False,
 ) -> Iterator[CopiedEntry]:
     """Yield the entries with which to store new ``runs`` of a partition, each with at most
-    RUNS_PER_ENTRY. With ``is_cut`` (the source lost records), yield an entry even without runs, so
-    that it replaces the runs of these records."""
+    RUNS_PER_ENTRY. With ``is_cut`` (the source lost records), an entry without runs replaces the
+    runs of these records."""
     for start in range(0, len(runs) or int(is_cut), RUNS_PER_ENTRY):
         part = tuple(runs[start : start + RUNS_PER_ENTRY])
         yield CopiedEntry(tp, source_id, target_id, part, known.source_next, known.target_next)
 
 
 def in_batches(entries: Iterable[CopiedEntry]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Split entries into batches of at most BATCH_BYTES. Yield each batch as a list of keys and
-    values."""
+    """Split entries into batches of at most BATCH_BYTES, each a list of keys and values."""
     batch: list[tuple[bytes, bytes]] = []
     size = 0
     for entry in entries:

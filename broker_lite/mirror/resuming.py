@@ -1,10 +1,9 @@
-"""``Resumer``: finds the offset at which the copy of a partition resumes, when a mirror starts and
-after the source has lost records.
+"""Find the offset at which the copy of a partition resumes, when a mirror starts and after the
+source has lost records.
 
 It uses the state that a mirror stored on the target, and the records that the target has beyond
 this state: a mirror that was killed had written them, but not yet stored its position. The calls
-read both clusters, write nothing and block. Only the mirror's thread makes them.
-"""
+read both clusters, write nothing and block. Only the mirror's thread makes them."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ class Resumer:
         """Find the offset at which ``copy`` resumes when a mirror starts, and set it.
 
         ``first`` is the log start offset at the source. ``start`` and ``end`` are the log's start
-        and end offset at the target. Raises the errors of reading both logs.
-        """
+        and end offset at the target. Raises the errors of reading both logs."""
         known, tp = copy.known, copy.tp
         if known.source_next < 0:
             known.source_next, known.target_next = first, start

@@ -1,14 +1,13 @@
 """Turn a batch fetched from a mirror's source into the batch that the mirror sends to the target.
 
-If possible, the records are not decoded: only the batch header changes. It gets the mirror's
-producer id and sequence, and is not transactional any more. A batch must be decoded and encoded
-again, in the same format and compression, in two cases:
+If possible, only the batch header changes: it gets the mirror's producer id and sequence, and is
+not transactional any more. A batch must be decoded and encoded again, in the same format and
+compression, in two cases:
 
 - Not all its records are copied: compaction has removed some, or the copy starts within the batch.
 - It has LogAppendTime. This time becomes the timestamp of each record.
 
-Control batches and records of aborted transactions are not copied. The module does no I/O.
-"""
+Control batches and records of aborted transactions are not copied. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -49,10 +48,10 @@ class RewrittenBatch(NamedTuple):
 
 def rewrite(batch: LogBatch, tp: TopicPartition, start: int) -> RewrittenBatch | None:
     """Return the batch to send for a fetched batch, with its records from offset ``start`` on.
-
     Return None if there are no such records, or if the batch is not copied (empty, control or
-    aborted). Raises CorruptMessageError for a corrupt batch.
-    """
+    aborted).
+
+    Raises CorruptMessageError for a corrupt batch."""
     header = batch.header
     is_dense = header.last_offset_delta == header.record_count - 1
     may_keep_body = is_dense and not (batch.is_void or header.is_log_append_time)
@@ -67,8 +66,8 @@ def rewrite(batch: LogBatch, tp: TopicPartition, start: int) -> RewrittenBatch |
 
 
 def _plain(header: BatchHeader) -> BatchHeader:
-    """Return a batch header for the same records, with the fields cleared that the mirror or the
-    target sets: base offset, leader epoch, producer id, epoch, sequence and transaction."""
+    """Return a batch header for the same records, without the fields that the mirror or the target
+    sets: base offset, leader epoch, producer id, epoch, sequence and transaction."""
     return header._replace(
         base_offset=0,
         leader_epoch=-1,

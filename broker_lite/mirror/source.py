@@ -1,10 +1,8 @@
-"""``MirrorSource``: reads the source cluster of a mirror: metadata, group offsets, and the records
-of many partitions.
+"""Read the source cluster of a mirror: metadata, group offsets, and the records of many partitions.
 
 All calls block. Two threads may use a ``MirrorSource``, one of them only for ``fetch``. The
 source's brokers may be Kafka's or logbus's, and receive the same requests. Only logbus's brokers
-answer with batches in logbus's column format.
-"""
+answer with batches in logbus's column format."""
 
 from __future__ import annotations
 
@@ -107,8 +105,9 @@ class MirrorSource:
 
     def check_versions(self) -> None:
         """Check that the source's brokers support the requests of a mirror, and choose the version
-        of the fetch request (an older one for Kafka before 3.9). Raises SourceUnreachableError, and
-        UnsupportedVersionError for brokers that are too old."""
+        of the fetch request (an older one for Kafka before 3.9).
+
+        Raises SourceUnreachableError, and UnsupportedVersionError for brokers that are too old."""
         call = ApiVersionsRequest("logbus-mirror", __version__)
         view = self.describe()
         endpoint: Endpoint = next(iter(view.brokers.values()))
@@ -132,8 +131,8 @@ class MirrorSource:
         return view
 
     def made_of(self, cluster_id: str, view: ClusterView) -> set[str]:
-        """Return the topics of this source that are copies themselves: a running mirror copies them
-        from the cluster ``cluster_id``."""
+        """Return the topics of this source that a running mirror copies from the cluster
+        ``cluster_id``."""
         name = positions.name_for(cluster_id)
         if name not in view.topics or not self._has_members(name):
             return set()
@@ -175,8 +174,7 @@ class MirrorSource:
         """Fetch the next records of each partition. Return the fetched data or the error of each.
 
         A broker without new records waits up to ``wait_ms`` for some to arrive. Raises
-        NoBrokersError.
-        """
+        NoBrokersError."""
         by_tp = {position.tp: position for position in positions}
         if self._is_stale:
             topics = list(dict.fromkeys(tp.topic for tp in by_tp))

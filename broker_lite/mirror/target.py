@@ -1,11 +1,10 @@
-"""``MirrorTarget``: writes encoded batches to the target cluster of a mirror, in order and exactly
-once, and reports their offsets.
+"""Write encoded batches to the target cluster of a mirror, in order and exactly once, and report
+their offsets.
 
-It is an idempotent producer for batches that are already encoded: it assigns each partition's
-sequences itself, and has up to ``IN_FLIGHT`` requests in flight to each leader. If a request gets
-no response, it sends the batch again with the same sequence. If the broker already has the batch,
-it returns the batch's offset. All calls block, and only one thread makes them.
-"""
+``MirrorTarget`` is an idempotent producer for batches that are already encoded: it assigns each
+partition's sequences itself, and has up to ``IN_FLIGHT`` requests in flight to each leader. Without
+a response, it sends the batch again with the same sequence; a broker that already has the batch
+returns its offset. All calls block, and only one thread makes them."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ _SEQUENCE_MASK = 0x7FFFFFFF
 
 Queue = deque[RewrittenBatch]
 OnWritten = Callable[[TopicPartition, RewrittenBatch, int], None]
-"""A function that is called with each written batch: the partition, the batch and the offset of its
-first record."""
+"""Receives each written batch: the partition, the batch and the offset of its first record."""
 
 
 @dataclass(slots=True)
@@ -57,8 +55,7 @@ class _UnwrittenBatches:
     """The batches that a call of ``write`` has not written yet, by partition, in order.
 
     ``refused`` has the error of each partition whose leader refused a batch for good. ``failed``
-    has the partitions of which a batch failed in the present round of requests.
-    """
+    has the partitions of which a batch failed in the present round of requests."""
 
     queues: dict[TopicPartition, Queue]
     on_written: OnWritten
@@ -89,7 +86,7 @@ class MirrorTarget:
         self._pool.close()
 
     def new_producer_id(self) -> int:
-        """Ask the target for a new producer id, and return it."""
+        """Return a new producer id from the target."""
         deadline_ms = monotonic_ms() + PATIENCE_MS
         return self._pool.run(requests.init_producer_id(self._cluster, deadline_ms))[0]
 
@@ -101,9 +98,8 @@ class MirrorTarget:
         self._identity, self._check = (producer_id, producer_epoch), check
 
     def forget(self) -> None:
-        """Forget the producer id and all sequences, after an error or before a new producer id. It
-        is then unknown whether unacknowledged batches were written: the caller must read the
-        target's logs."""
+        """Forget the producer id and all sequences, after an error or before a new producer id. The
+        caller must read the target's logs to learn whether unacknowledged batches were written."""
         self._identity = self._lost = None
         self._sequences.clear()
         self._pool.close()
@@ -116,8 +112,7 @@ class MirrorTarget:
 
         Returns the error of each partition whose leader refused a batch; the partition's later
         batches are not written. Raises the last error after ``PATIENCE_MS`` without an
-        acknowledgement.
-        """
+        acknowledgement."""
         queues: dict[TopicPartition, Queue] = {w: deque(rows) for w, rows in pieces.items() if rows}
         left = _UnwrittenBatches(queues, on_written)
         if self._identity is None and queues:
@@ -252,9 +247,9 @@ class MirrorTarget:
     def _handle_answer(
         self, tp: TopicPartition, row: ProducedPartition | None, left: _UnwrittenBatches
     ) -> LogbusError | None:
-        """Handle the result of the batch of one partition. If the batch is written, remove it from
-        the partition's queue. If it must be sent again, return its error. ``row`` is None if the
-        response lacks the batch."""
+        """Handle the result of the batch of one partition, or None if the response lacks it. A
+        written batch leaves the partition's queue. The error of a batch that must be sent again is
+        returned."""
         if tp in left.failed:
             return None  # An earlier batch of the partition failed. Send both again, in order.
         if row is None:

@@ -12,5 +12,4 @@ its partitions by creating a znode for each, and commits offsets to ZooKeeper.
 - ``membership``: implements the interface between a stream's reader and the group
 - ``streams``: the entry points
 
-``Bus`` loads the package only for ``coordination="zookeeper"``. Read README.md first.
-"""
+``Bus`` loads the package only for ``coordination="zookeeper"``. Read README.md first."""

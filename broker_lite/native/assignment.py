@@ -1,10 +1,9 @@
-"""The range assignment of native groups: which stream of which consumer reads a partition.
+"""The range assignment of native groups: which stream of which consumer reads a partition. No I/O.
 
 Every consumer of the group computes the assignment from the same registrations in ZooKeeper, and
 gets the same result. The streams of all consumers are sorted. Each topic's partitions are divided
 among the streams in consecutive ranges of equal size. If they do not divide evenly, the first
-streams get one more. The module does no I/O.
-"""
+streams get one more."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ def assign(
     """Return the stream that must own each partition of the subscribed topics.
 
     ``subscriptions`` has the subscription of each consumer of the group, by its name, and
-    ``partition_counts`` the number of partitions of each topic.
-    """
+    ``partition_counts`` the number of partitions of each topic."""
     owners = {}
     for topic in sorted(partition_counts):
         streams = [

@@ -1,6 +1,4 @@
-"""The operation that looks up the offsets at which a consumer of a native group starts to read its
-partitions.
-"""
+"""Look up the offsets at which a consumer of a native group starts to read its partitions."""
 
 from __future__ import annotations
 
@@ -23,9 +21,9 @@ def beginnings(
 ) -> Operation[StartPlan]:
     """Return the starting offsets of the partitions in ``bases``, as ``starting.begin`` does.
 
-    Leave out partitions whose topic has different ids in the brokers' metadata and in what this
-    consumer read from ZooKeeper: one of the two does not show yet that the topic was recreated.
-    """
+    Partitions are left out if their topic has different ids in the brokers' metadata and in what
+    this consumer read from ZooKeeper: one of the two does not show yet that the topic was
+    recreated."""
 
     def is_known(tp: TopicPartition) -> bool:
         view = cluster.view

@@ -3,8 +3,7 @@ that it returns.
 
 A request effect has a ``tag``, and the event with ZooKeeper's answer has the same tag. If the
 connection to ZooKeeper is lost, the requests in flight get no answer. A grant number identifies one
-assignment of a partition to a stream's reader.
-"""
+assignment of a partition to a stream's reader."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 class SessionConnected(NamedTuple):
-    """The consumer is connected to ZooKeeper. If ``new_session``, the session is new, and the
-    ephemeral znodes of the consumer's earlier session no longer exist."""
+    """The consumer is connected to ZooKeeper. With ``new_session``, the ephemeral znodes of the
+    consumer's earlier session no longer exist."""
 
     session_id: int
     new_session: bool
@@ -65,9 +64,9 @@ class Beaten(NamedTuple):
 
 
 class RequestFailed(NamedTuple):
-    """A request to ZooKeeper failed while the connection stayed open. If it was a write, it may
-    have taken effect. ``error`` is the error if a retry is useless, for example because the
-    consumer may not read the znode; else None."""
+    """A request to ZooKeeper failed while the connection stayed open; a write may have taken
+    effect. ``error`` is set only if a retry is useless, for example because the consumer may not
+    read the znode."""
 
     tag: int
     error: LogbusError | None = None
@@ -81,8 +80,7 @@ class StreamCommit(NamedTuple):
     """The reader of a stream commits offsets. The ``CommitAnswer`` has the same ``number``.
 
     ``grants`` has the grant number under which the reader read each partition. If the partition was
-    taken away and assigned again since, its number has changed, and the machine refuses the offset.
-    """
+    taken away and assigned again since, its number has changed, and the offset is refused."""
 
     number: int
     rows: Mapping[TopicPartition, CommittedOffset]
@@ -91,8 +89,8 @@ class StreamCommit(NamedTuple):
 
 class Settled(NamedTuple):
     """The reader of a stream stopped reading a revoked partition, which it had received with the
-    grant number ``grant``. All records before ``offset`` are processed; ``offset`` is None if the
-    position is unknown."""
+    grant number ``grant``. All records before ``offset`` are processed; None if the position is
+    unknown."""
 
     tp: TopicPartition
     offset: CommittedOffset | None
@@ -128,8 +126,8 @@ class Get(NamedTuple):
 
 
 class List(NamedTuple):
-    """Read the names of a znode's children. With ``watch``, ZooKeeper reports the next change of
-    the children (``ChildrenChanged``)."""
+    """Read the names of a znode's children. With ``watch``, ZooKeeper reports their next change
+    (``ChildrenChanged``)."""
 
     tag: int
     path: str
@@ -153,9 +151,8 @@ class PartitionStart(NamedTuple):
     """What a stream's reader needs to know when it receives a partition.
 
     ``committed`` is the group's committed offset, or None. ``is_added`` says whether the partition
-    was created after the group began to read its topic. ``grant`` is the number that identifies
-    this assignment: it is new each time a reader of this consumer receives a partition.
-    """
+    was created after the group began to read its topic. ``grant`` identifies this assignment: it is
+    new each time a reader of this consumer receives a partition."""
 
     committed: CommittedOffset | None
     is_added: bool
@@ -173,8 +170,8 @@ class StreamAssign(NamedTuple):
 
 
 class StreamRevoke(NamedTuple):
-    """Ask the reader of a stream to stop reading a partition. The machine waits for the reader's
-    report (``Settled``), at most for ``ownership.GRACE_MS``."""
+    """Ask the reader of a stream to stop reading a partition and report it (``Settled``), at most
+    within ``ownership.GRACE_MS``."""
 
     stream: int
     tp: TopicPartition

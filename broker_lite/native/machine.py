@@ -1,4 +1,4 @@
-"""``NativeMachine``: one consumer of a native group as a state machine without I/O.
+"""One consumer of a native group as a state machine without I/O.
 
 ``step(now_ms, event)`` receives an event and returns effects (``events`` defines both). To join,
 the machine records in ZooKeeper that the group is native, and registers the consumer. After each
@@ -9,8 +9,7 @@ changes.
 
 The lease is the time in which the consumer may return records. It ends at ``lease_until_ms``: the
 time at which the last confirmed heartbeat was sent, plus the session timeout, less a margin.
-``wake_ms`` is the time at which the machine wants the next NativeTick.
-"""
+``wake_ms`` is the time at which the machine wants the next NativeTick."""
 
 from __future__ import annotations
 
@@ -66,15 +65,15 @@ the load on ZooKeeper grows with the square of their number."""
 BEATS_PER_TIMEOUT = 6
 """Number of heartbeats in one session timeout."""
 MARGIN_PART = 4
-"""The lease ends a quarter of the session timeout before the session does. This margin covers clock
-drift, and the time by which a ZooKeeper follower lags behind its leader."""
+"""The lease ends this part (a quarter) of the session timeout before the session does. The margin
+covers clock drift, and the time by which a ZooKeeper follower lags behind its leader."""
 READ_DELAY_MS = 20
 READ_DELAY_MAX_MS = 640
 """``READ_DELAY_MS`` is the delay (ms) between a change in ZooKeeper and the consumer's read of it.
 It grows to ``READ_DELAY_MAX_MS`` if changes follow each other."""
 CALM_MS = 1000
-"""Milliseconds without a change after which the delay of the next read is ``READ_DELAY_MS`` again.
-"""
+"""Milliseconds without a change after which the delay of the next read is ``READ_DELAY_MS``
+again."""
 REFRESH_MS = 30_000
 """Milliseconds between two reads of all znodes of the group, even if no watch fired."""
 
@@ -108,7 +107,7 @@ class NativeMachine:
 
     @property
     def wake_ms(self) -> int | None:
-        """Return the time in ms at which the next NativeTick is due, or None."""
+        """The time in ms at which the next NativeTick is due, or None."""
         times = [self.ownership.next_ms()]
         if self.phase != DOWN:
             times += [self._join_ms, self._beat_ms]
@@ -119,8 +118,8 @@ class NativeMachine:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the consumer owns exactly the partitions of its last assignment, and knows
-        of no change since."""
+        """Whether the consumer owns exactly the partitions of its last assignment, and knows of no
+        change since."""
         return (
             self.phase == MEMBER
             and self._read_ms is None
@@ -280,8 +279,7 @@ class NativeMachine:
 
     def _convert(self, znode: Znode, coordinator: Znode | None, pending: list[str] | None) -> None:
         """Record in ZooKeeper that the group is native (coordinated through ZooKeeper). If an open
-        transaction contains offsets of the group, try again later, because the transaction must end
-        first."""
+        transaction contains offsets of the group, try again later, when it has ended."""
         if pending:
             self._join_later()
             return
@@ -291,7 +289,7 @@ class NativeMachine:
 
     def _join_again(self) -> None:
         """Read the group's znode again after a write to it, because another client may have written
-        first. Do so at once the first time, and after a backoff later."""
+        first: at once the first time, later after a backoff."""
         if self._join_tries == 0:
             self._join_tries = 1
             self._join()
@@ -331,9 +329,8 @@ class NativeMachine:
         """Check, after the registration, that the group is still native, and then call ``then``.
 
         Just before the registration, the group may have been deleted and recreated as a Kafka
-        group. The check of the znode's version does not notice this, because the version of a new
-        group is 0 again. From now on the group has a member, so no broker deletes it.
-        """
+        group. The znode's version does not show this, because that of a new group is 0 again. From
+        now on the group has a member, so no broker deletes it."""
         path = znodes.group_path(self._group)
         self._requests.get(path, partial(self._kind_read, path, then))
 

@@ -1,11 +1,10 @@
-"""``NativeShell``: runs the state machine of a native group's consumer (``machine``) on an event
-loop, and carries out its effects.
+"""Run the state machine of a native group's consumer (``machine``) on an event loop, and carry out
+its effects.
 
-It sends the machine's requests to ZooKeeper (through a ``MetadataStore``), and passes assignment
-changes to the readers of the consumer's streams. All methods and callbacks run on the loop's
-thread, and callbacks must not block. Other threads may only read ``lease_until_ms`` and
-``machine``.
-"""
+``NativeShell`` sends the machine's requests to ZooKeeper (through a ``MetadataStore``), and passes
+assignment changes to the readers of the consumer's streams. All methods and callbacks run on the
+loop's thread, and callbacks must not block. Other threads may only read ``lease_until_ms`` and
+``machine``."""
 
 from __future__ import annotations
 
@@ -80,8 +79,7 @@ class NativeShell:
     """Runs one consumer's state machine on an event loop.
 
     ``make_store`` returns a new, unconnected client of ZooKeeper. ``now_ms`` is a monotonic clock.
-    ``on_joined`` is called once, when the consumer has joined the group or cannot join it.
-    """
+    ``on_joined`` is called once, when the consumer has joined the group or cannot join it."""
 
     def __init__(
         self,
@@ -106,14 +104,14 @@ class NativeShell:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._connection = 0
-        """Number of times that ZooKeeper was connected, suspended or lost so far. It identifies a
-        connection."""
+        """Number of times that ZooKeeper was connected, suspended or lost so far, which identifies
+        a connection."""
         self._is_closed = False
 
     @property
     def lease_until_ms(self) -> float:
-        """Return the time (ms, on the clock ``now_ms``) until which the member's lease holds: until
-        then the consumer may return records."""
+        """The time (ms, on the clock ``now_ms``) until which the consumer may return records: the
+        end of its lease."""
         return self.machine.lease_until_ms
 
     async def start(self) -> None:
@@ -154,8 +152,7 @@ class NativeShell:
     ) -> dict[TopicPartition, LogbusError]:
         """Commit the offsets in ``rows``. Return the error of each partition that failed.
 
-        ``grants`` has the grant number with which the reader received each partition.
-        """
+        ``grants`` has the grant number with which the reader received each partition."""
         if self._is_closed:
             raise ClosedError("the consumer was closed; create another consumer")
         number = next(self._numbers)

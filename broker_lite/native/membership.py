@@ -1,8 +1,7 @@
-"""``NativeMembership``: the membership in a native group, as the reader of one stream uses it.
+"""The membership in a native group, as the reader of one stream uses it.
 
 All streams of a consumer share one ``session.GroupSession``, which owns partitions in ZooKeeper and
-commits their offsets.
-"""
+commits their offsets."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ class NativeMembership:
 
     The consumer waits at most 300 ms for a reader to stop reading a revoked partition. If the
     reader takes longer, the partition's next owner receives the records again that were not yet
-    processed.
-    """
+    processed."""
 
     followed_topics = ()
     reports_positions = True
@@ -58,7 +56,7 @@ class NativeMembership:
 
     @property
     def member_id(self) -> str:
-        """Return the name under which the consumer is registered in the group."""
+        """The name under which the consumer is registered in the group."""
         return self._session.name
 
     def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
@@ -132,8 +130,7 @@ class NativeMembership:
         ``deadline`` (on ``time.monotonic``).
 
         Return whether the calling thread may use the stream's positions now. It may if the reading
-        thread asked for records again or has ended, or if the caller is that thread.
-        """
+        thread asked for records again or has ended, or if the caller is that thread."""
         thread = self._thread
         if thread is None or self.is_read_here:
             return True
@@ -147,5 +144,5 @@ class NativeMembership:
 
     @property
     def is_read_here(self) -> bool:
-        """Return whether the calling thread is the one that last asked this stream for records."""
+        """Whether the calling thread is the one that last asked this stream for records."""
         return self._thread is threading.current_thread()

@@ -1,13 +1,12 @@
-"""``Ownership``: the partitions that one consumer of a native group claims, owns and releases, and
-its offset commits. No I/O.
+"""The partitions that one consumer of a native group claims, owns and releases, and its offset
+commits. No I/O.
 
 In ZooKeeper, each partition of the group has an ephemeral owner znode, which names the owner, and
 an offset znode, which has the committed offset. To claim a partition, the consumer creates the
 owner znode, and in the same transaction rewrites the offset znode unchanged. This gives the offset
 znode a new version. A commit is a compare-and-set on this version, so an earlier owner can no
 longer commit. Each write also checks that the consumer is registered. Only the owner deletes its
-owner znode, after its reader has stopped.
-"""
+owner znode, after its reader has stopped."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ GRACE_MS = 300
 """Milliseconds for which a consumer waits for the reader of a revoked partition to stop. Afterwards
 it releases the partition without a commit of the reader's position."""
 COMMIT_ROWS_MAX = 500
-"""Waiting commits are combined into one write until the write has at least this number of
-offsets."""
+"""Number of offsets from which on no further waiting commit joins a write."""
 WRITE_BYTES_MAX = 512 << 10
 """Maximum bytes of one write. ZooKeeper accepts 1 MB, including the paths (jute.maxbuffer)."""
 METADATA_BYTES_MAX = 4096
@@ -77,8 +75,8 @@ class OwnedPartition:
     writing: bytes | None = None
     """The new value of the offset znode that a commit in flight writes, or None."""
     is_sure: bool = True
-    """Whether the consumer certainly owns the partition. After it lost its connection to ZooKeeper,
-    it is only sure again when it has read the owner znode."""
+    """Whether the consumer certainly owns the partition. After a lost connection to ZooKeeper, it
+    is only sure again when it has read the owner znode."""
 
 
 @dataclass(slots=True)
@@ -134,7 +132,7 @@ class Ownership:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the consumer owns exactly the partitions of its assignment."""
+        """Whether the consumer owns exactly the partitions of its assignment."""
         return self.owned.keys() == self._target.keys() and all(
             owned.state == OWNED and owned.is_sure for owned in self.owned.values()
         )
@@ -147,8 +145,8 @@ class Ownership:
         owned_by_others: Container[TopicPartition] = (),
     ) -> None:
         """Set the partitions that this consumer must own, each with its stream and topic, and begin
-        to claim and release. ``owned_by_others`` has those that other consumers probably still own.
-        """
+        to claim and release. ``owned_by_others`` has those that other consumers probably still
+        own."""
         self._target = dict(target)
         self._owned_by_others = owned_by_others
         for tp in [*self.owned, *self.claims, *self._target]:
@@ -181,12 +179,11 @@ class Ownership:
     def _write(
         self, operations: Sequence[Operation], then: Callable[[Refused | None], None]
     ) -> None:
-        """Write owner and offset znodes, provided that this consumer is registered.
+        """Write owner and offset znodes, provided that this consumer is registered; otherwise
+        ``then`` is not called.
 
         The check of the registration is part of the transaction. It prevents a delayed write of an
-        old session from taking effect after the session has ended. If the consumer is not
-        registered, ``then`` is not called.
-        """
+        old session from taking effect after the session has ended."""
         me = znodes.consumer_path(self._group, self._consumer)
         self._requests.write([Check(me, 0), *operations], partial(self._wrote, then))
 
@@ -327,8 +324,7 @@ class Ownership:
         reader's last position, unless it is None.
 
         ``grant`` is the grant number with which the reader received the partition. If the partition
-        was assigned to a reader again since, its number has changed, and the call has no effect.
-        """
+        was assigned to a reader again since, its number has changed, and the call has no effect."""
         owned = self.owned.get(tp)
         if owned is not None and owned.state == REVOKED and owned.grant == grant:
             owned.final = final
@@ -364,8 +360,8 @@ class Ownership:
             self._advance(tp)
 
     def _lose(self, tp: TopicPartition, owned: OwnedPartition) -> None:
-        """Take a partition away from its reader, because another client changed its committed
-        offset. Release it; if it is still assigned, it is then claimed again, and read from the new
+        """Take a partition away from its reader and release it, because another client changed its
+        committed offset. If it is still assigned, it is claimed again and read from the new
         offset."""
         self._requests.out.append(StreamLose(owned.stream, tp))
         owned.final = owned.writing = None
@@ -570,8 +566,8 @@ class Ownership:
     # Methods that handle the passing of time.
 
     def next_ms(self) -> int | None:
-        """Return the time (ms) at which the caller must call ``pass_time`` next. None: it need not,
-        as long as no other event occurs."""
+        """The time (ms) at which the caller must call ``pass_time`` next, or None if only other
+        events can require it."""
         times = [owned.due_ms for owned in self.owned.values() if owned.state == REVOKED]
         times += [claim.retry_ms for claim in self.claims.values() if claim.stage == WAITING]
         return min(times, default=None)

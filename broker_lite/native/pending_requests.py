@@ -1,10 +1,9 @@
-"""``PendingRequests``: the ZooKeeper requests of one ``NativeMachine`` that are in flight, and the
-effects of its current step.
+"""The ZooKeeper requests of one ``NativeMachine`` that are in flight, and the effects of its
+current step. No I/O.
 
 The machine, its ``View`` and its ``Ownership`` share one object. A callback handles the answer to
 each request. If the connection to ZooKeeper is lost, the callbacks are dropped, and the requests
-are made again on the next connection. The module does no I/O.
-"""
+are made again on the next connection."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ class PendingRequests:
 
     def answered(self, tag: int, value: Any) -> None:
         """Call the callback of the request ``tag`` with its answer, unless ``forget`` has dropped
-        the callback."""
+        it."""
         request = self._pending.pop(tag, None)
         if request is not None:
             self.sent_ms = request.sent_ms

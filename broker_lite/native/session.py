@@ -1,9 +1,8 @@
-"""``GroupSession``: the membership of one consumer in a native group, which all its streams share.
+"""The membership of one consumer in a native group, which all its streams share.
 
-It runs a ``NativeShell`` on an event loop, and passes assignment changes to the streams' readers.
-An asyncio consumer has it on its own loop. For a blocking consumer, ``ThreadSession`` has a
-background thread with a loop.
-"""
+``GroupSession`` runs a ``NativeShell`` on an event loop, and passes assignment changes to the
+streams' readers. An asyncio consumer has it on its own loop. For a blocking consumer,
+``ThreadSession`` has a background thread with a loop."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ def consumer_name(client_id: str, host: str) -> str:
     """Return a new, unique name for a consumer, under which it is registered in its group.
 
     Characters that a znode's path cannot contain are replaced by "-". These include characters
-    beyond U+FFFF, which Java encodes as surrogate pairs.
-    """
+    beyond U+FFFF, which Java encodes as surrogate pairs."""
     words = "-".join(word for word in (client_id, host) if word)
     safe = "".join(c if c in "-._" or (c.isalnum() and c <= "\uffff") else "-" for c in words)
     return f"{safe[:NAME_LENGTH_MAX]}-{uuid.uuid4().hex[:12]}"
@@ -50,7 +48,7 @@ def consumer_name(client_id: str, host: str) -> str:
 def stamped(
     rows: Mapping[TopicPartition, CommittedOffset],
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Return the offsets to commit. Offsets without a commit time get the current time."""
+    """Return the offsets to commit, with the current time where the commit time is missing."""
     now_ms = int(time.time() * 1000)
     return {
         tp: row._replace(commit_ms=now_ms) if row.commit_ms == NO_TIMESTAMP else row
@@ -94,8 +92,7 @@ class GroupSession:
     """The membership that all streams of one consumer share, on an event loop.
 
     ``find_address`` returns ZooKeeper's address, and may block. ``name`` is the consumer's name in
-    the group. Any thread may call methods that are not coroutines.
-    """
+    the group. Any thread may call methods that are not coroutines."""
 
     def __init__(
         self,
@@ -118,7 +115,7 @@ class GroupSession:
         self._is_closed = False
 
     def add(self, reader: ReaderCore) -> None:
-        """Add the reader of the next stream. Call this before the session joins the group."""
+        """Add the reader of the next stream, before the session joins the group."""
         self._readers.append(reader)
 
     def enter(self) -> Awaitable[None] | None:
@@ -160,7 +157,7 @@ class GroupSession:
 
     @property
     def is_held_back(self) -> bool:
-        """Return whether the consumer must return no records, because its lease has expired."""
+        """Whether the consumer must return no records, because its lease has expired."""
         member = self._member
         return member is None or lease_ms() >= member.lease_until_ms
 
@@ -225,8 +222,8 @@ class ThreadSession(GroupSession):
         """Do nothing, because ``start`` joins the group for all streams."""
 
     def start(self) -> None:
-        """Start the thread and join the group. Call this after all readers were added. Raises the
-        errors of ``GroupSession.enter``."""
+        """Start the thread and join the group, after all readers were added. Raises the errors of
+        ``GroupSession.enter``."""
         try:
             address = self._find_address()
             self._thread.start()

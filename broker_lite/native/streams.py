@@ -1,8 +1,7 @@
 """The entry points of native groups: ``open_streams`` joins a group as a blocking consumer with
 several streams, ``joining_on_loop`` as an asyncio consumer.
 
-``Bus`` loads this module only for native groups, because it imports asyncio and kazoo.
-"""
+``Bus`` loads this module only for native groups, because it imports asyncio and kazoo."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ class MessageStreams:
 
     Every partition that the consumer owns belongs to one stream. ``close``, or the end of a
     ``with`` block, leaves the group. A thread that asks a stream for records afterwards gets
-    ClosedError.
-    """
+    ClosedError."""
 
     def __init__(
         self,
@@ -68,7 +66,7 @@ class MessageStreams:
 
     @property
     def is_open(self) -> bool:
-        """Return whether at least one stream is open."""
+        """Whether at least one stream is open."""
         return any(stream.is_open for stream in self._streams)
 
     def assignment(self) -> list[list[TopicPartition]]:
@@ -79,10 +77,9 @@ class MessageStreams:
         """Make the last automatic commit of each stream, and leave the group.
 
         If other threads are still processing records, wait one second for them to ask for more. If
-        a thread takes longer, the next owners of its partitions receive again the records that the
-        thread was processing. The records of a stream that the calling thread reads count as
-        processed, unless Python is handling an exception.
-        """
+        a thread takes longer, the next owners of its partitions receive again the records that it
+        was processing. The records of a stream that the calling thread reads count as processed,
+        unless Python is handling an exception."""
         self._close(is_done=sys.exc_info()[0] is None)
 
     def _close(self, *, is_done: bool) -> None:
@@ -127,10 +124,8 @@ def open_streams(
     config: ConsumerConfig,
     callbacks: Callbacks = NO_CALLBACKS,
 ) -> MessageStreams:
-    """Join a native group as one blocking consumer with ``streams`` streams. Return the streams.
-
-    The arguments and errors are those of ``Bus.create_message_streams``.
-    """
+    """Join a native group as one blocking consumer with ``streams`` streams, and return them. The
+    arguments and errors are those of ``Bus.create_message_streams``."""
     subscription = subscribe(
         topics,
         pattern,

@@ -1,12 +1,11 @@
-"""``View``: what one consumer of a native group has read from ZooKeeper: the group's consumers
-(members) and its own topics, with their partitions.
+"""What one consumer of a native group has read from ZooKeeper: the group's consumers (members) and
+its own topics, with their partitions. No I/O.
 
 Every read of a znode also sets a watch, so no later change goes unnoticed. After a watch has fired,
 the view reads only the changed znode again. The view also prepares each new topic for the group: it
 creates the topic's znodes in the group, and records in one of them how many partitions the topic
 had when the group began to read it. For a topic that was created later it records 0, because all
-records of the topic are new to the group. The module does no I/O.
-"""
+records of the topic are new to the group."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ class WatchedTopic(NamedTuple):
 
     ``first_count`` is the number of partitions that the topic had when the group began to read it,
     or 0 for a topic that was created later. Partitions with this number or a higher one were added
-    since; the group reads them from their earliest record.
-    """
+    since; the group reads them from their earliest record."""
 
     topic_id: str
     partition_count: int
@@ -40,8 +38,7 @@ class View:
     """The members of a group and the topics of one consumer, as read from ZooKeeper.
 
     After ``read`` has read all changed znodes, it calls ``on_read``, and the consumer computes the
-    assignment.
-    """
+    assignment."""
 
     def __init__(
         self,
@@ -59,8 +56,8 @@ class View:
         self._on_read = on_read
         self._reads_left = 0
         self._registered_zxids: dict[str, int] = {}
-        """For each member, the id (zxid) of the ZooKeeper transaction that created its
-        registration. Lower ids are earlier."""
+        """The id (zxid) of the ZooKeeper transaction that created each member's registration. Lower
+        ids are earlier."""
         self._members_left = 0
         self._unrecorded: list[tuple[str, Assignment, int]] = []
         """Topics that cannot be recorded before the list of members has been read: name, replicas,
@@ -80,8 +77,8 @@ class View:
         return self._stale_members or self._stale_names or bool(self._stale_topics)
 
     def owners(self, *, without: str = "") -> dict[TopicPartition, OwnerZnode]:
-        """Return the owner of each partition by the range assignment of this view's members and
-        topics. Leave out the member ``without``."""
+        """Return the owner of each partition by the range assignment of this view's members, except
+        ``without``, and topics."""
         counts = {name: facts.partition_count for name, facts in self.topics.items()}
         members = {name: row for name, row in self.members.items() if name != without}
         return assign(members, counts)
@@ -124,8 +121,7 @@ class View:
     # Methods that read the znodes whose cached values are out of date (stale).
 
     def read(self) -> None:
-        """Read the znodes that have changed since they were last read. Then ``on_read`` is
-        called."""
+        """Read the znodes that have changed since they were last read, then call ``on_read``."""
         assert not self.is_reading
         self.is_reading = True
         self._reads_left = 1
@@ -217,8 +213,7 @@ class View:
 
         If the topic is older than the registrations of all members that subscribe to it, the group
         began with the topic: its present partitions start where the option ``start`` says.
-        Otherwise all its records are new to the group.
-        """
+        Otherwise all its records are new to the group."""
         began = (
             self._registered_zxids[name] for name, row in self.members.items() if covers(row, topic)
         )
@@ -251,8 +246,8 @@ class View:
 
     def _first(self, assignment: Assignment, *, is_another: bool) -> FirstReadZnode:
         """Return what to record for a topic: its id, and its number of partitions, or 0 if the
-        group did not begin with it. ``is_another`` says that the group has recorded a topic of this
-        name with another id, which was deleted."""
+        group did not begin with it. ``is_another`` says that the group has recorded a deleted topic
+        of this name."""
         is_old = assignment.topic_id in self._initial_topics and not is_another
         return FirstReadZnode(assignment.topic_id, len(assignment.replicas) if is_old else 0)
 

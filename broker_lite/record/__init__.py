@@ -9,5 +9,4 @@ checks before an append), ``message`` (checks of Arrow's metadata), ``arrow`` (c
 (rows, one by one), ``compression``, ``transcode`` with ``scan`` and ``varints`` (rows, many at
 once), ``row_times``. A broker that does not transcode imports only ``batch`` and ``message``, which
 need neither numpy nor pyarrow. The package does no I/O and reads no clock. Any thread may call its
-functions.
-"""
+functions."""

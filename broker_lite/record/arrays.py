@@ -1,9 +1,8 @@
 """Convert numpy arrays to Arrow arrays and back, without importing pandas.
 
 pyarrow's functions ``pa.array``, ``pa.scalar`` and ``to_numpy`` import pandas if it is installed,
-which costs a process half a second and 40 MB. The functions of this module replace them. They
-create arrays over existing buffers and copy no values.
-"""
+which costs a process half a second and 40 MB. These functions instead create arrays over existing
+buffers and copy no values."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ import pyarrow as pa
 
 
 def numpy_of(array: pa.Array, kind: Any) -> npt.NDArray[Any]:
-    """Return an Arrow array with values of fixed width as a numpy array over the same memory.
-    ``kind`` is the numpy type. Where the Arrow array is null, the value is undefined."""
+    """Return an Arrow array with values of fixed width as a numpy array of type ``kind`` over the
+    same memory. Where the Arrow array is null, the value is undefined."""
     if not len(array):
         return np.zeros(0, kind)
     # Read only as many values as the array has: a buffer of another library may be longer, and its
@@ -29,21 +28,21 @@ def numpy_of(array: pa.Array, kind: Any) -> npt.NDArray[Any]:
 def fixed(
     values: npt.NDArray[Any], kind: pa.DataType, is_valid: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """Return a numpy array as an Arrow array. ``kind`` is an Arrow type of the same width.
-    ``is_valid`` is False where the result is null. With None, the result has no nulls."""
+    """Return a numpy array as an Arrow array. ``kind`` is an Arrow type of the same width. The
+    result is null where ``is_valid`` is False."""
     validity = validity_of(is_valid)
     buffers = [validity, pa.py_buffer(np.ascontiguousarray(values))]
     return pa.Array.from_buffers(kind, len(values), buffers, 0 if validity is None else -1)
 
 
 def validity_of(is_valid: npt.NDArray[np.bool_] | None) -> pa.Buffer | None:
-    """Return Arrow's validity bitmap for a column that is null where ``is_valid`` is False. Return
-    None for a column without nulls."""
+    """Return Arrow's validity bitmap for a column that is null where ``is_valid`` is False; None
+    for a column without nulls."""
     return None if is_valid is None or is_valid.all() else bitmap(is_valid)
 
 
 def binary(offsets: npt.NDArray[np.int32], content: Any) -> pa.Array:
-    """Return an Arrow array of byte strings, without nulls. Entry i is
+    """Return an Arrow array of byte strings without nulls, whose entry i is
     ``content[offsets[i]:offsets[i + 1]]``."""
     buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(content)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers, null_count=0)
@@ -63,8 +62,8 @@ def nulls_of(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def lengths_of(array: pa.Array, null: int) -> npt.NDArray[np.int64]:
-    """Return the length of each entry of a binary, string or list array. The length of a null entry
-    is ``null``."""
+    """Return the length of each entry of a binary, string or list array; ``null`` for a null
+    entry."""
     count = len(array)
     if not count:
         return np.zeros(0, np.int64)

@@ -5,8 +5,7 @@ An encoded batch has at least one row and a correct CRC. If a column is a slice 
 batch contains only the bytes of the slice. ``decode`` checks the sizes in Arrow's metadata and runs
 pyarrow's ``validate(full=True)`` before it uses any value, because a malicious batch could
 otherwise crash the process. Clients and Spark's executors call this module. Brokers call it only to
-convert between columns and rows.
-"""
+convert between columns and rows."""
 
 from __future__ import annotations
 
@@ -66,13 +65,11 @@ _WRITE_OPTIONS: Final = {
     name: pa.ipc.IpcWriteOptions(compression=name, use_threads=False) for name in ("lz4", "zstd")
 }
 _COPIED_BYTES_MAX: Final = 4096
-"""Maximum bytes of an Arrow message that ``_framed`` copies into the batch. Above this size, it is
-faster to write the message into the batch with Arrow's stream writer.
-"""
+"""Maximum bytes of an Arrow message that ``_framed`` copies into the batch. Arrow's stream writer
+is faster for larger ones."""
 _FRAME_BYTES_MAX: Final = 1024
 """Bytes that ``split`` reserves in each batch for everything but the rows: header, preamble,
-Arrow's metadata and padding. Measured batches need at most 700.
-"""
+Arrow's metadata and padding. Measured batches need at most 700."""
 
 
 class Columns(NamedTuple):
@@ -136,8 +133,7 @@ def encode(
 
     Raises MessageTooLargeError if the batch exceeds ``fmt.BATCH_BYTES_MAX`` or ``fmt.RECORDS_MAX``,
     InvalidSchemaError if there are no rows or columns have wrong types or lengths, and
-    InvalidTimestampError for a timestamp that does not fit in 64 bits as milliseconds.
-    """
+    InvalidTimestampError for a timestamp that does not fit in 64 bits as milliseconds."""
     count = columns.row_count
     if count < 1:
         raise InvalidSchemaError("a batch of no rows cannot be encoded; give at least one row")
@@ -175,13 +171,11 @@ def encode(
 
 
 def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
-    """Split the rows, in order, into slices. Each slice takes at most ``max_bytes`` as a batch
-    without compression.
+    """Split the rows, in order, into slices that take at most ``max_bytes`` each as a batch without
+    compression. A row that is larger gets a slice of its own.
 
-    A row that is larger gets a slice of its own. The slices have about equal sizes. Otherwise the
-    last slice could be small, and a request with a small batch costs as much as one with a full
-    batch.
-    """
+    The slices have about equal sizes, because a request with a small last batch would cost as much
+    as one with a full batch."""
     start, before, count = 0, 0, columns.row_count
     if not count:
         return
@@ -205,9 +199,8 @@ def decode(buffer: Buffer, header: BatchHeader) -> Columns:
     """Decode the batch of columns at the start of ``buffer``, whose header is ``header``.
 
     If the batch is not compressed, the columns use the memory of ``buffer``. The caller checks the
-    CRC (``batch.check_crc``). Raises CorruptMessageError for malformed columns. Wrong sizes in the
-    metadata are found before memory is allocated.
-    """
+    CRC (``batch.check_crc``). Raises CorruptMessageError for malformed columns, and for wrong sizes
+    in the metadata before memory is allocated."""
     flags, checked = checked_columns(buffer, header)
     if not checked.codec and checked.row_count < ORDERED_MAX and not flags & ~_BINARY_FLAGS:
         return _checked_binary(buffer, flags, checked)
@@ -239,8 +232,8 @@ _BINARY_FLAGS: Final = fmt.FLAG_KEY | fmt.FLAG_VALUE
 
 
 def _checked_binary(buffer: Buffer, flags: int, checked: Message) -> Columns:
-    """Decode a small uncompressed batch that has only keys and values. ``check_message`` has
-    checked its values in full. This takes a third of the time of pyarrow's reader."""
+    """Decode a small uncompressed batch that has only keys and values, in a third of the time of
+    pyarrow's reader. ``check_message`` has checked all its values."""
     memory, body, count = pa.py_buffer(buffer), checked.body_position, checked.row_count
     arrays = []
     for node in range(0, len(checked.nodes), 2):
@@ -304,12 +297,11 @@ def _framed(
     compression: Compression,
     allocate: Callable[[int], memoryview],
 ) -> memoryview:
-    """Return a buffer for a whole batch. It has free space for the header and the preamble, and
-    then the columns as one Arrow message.
+    """Return a buffer for a whole batch, with free space for the header and the preamble, and then
+    the columns as one Arrow message.
 
-    Arrow's stream writer writes larger and compressed messages, and begins with a message that has
-    the schema. The caller later overwrites the end of that message with header and preamble.
-    """
+    Arrow's stream writer, which writes larger and compressed messages, begins with a message that
+    has the schema. The caller later overwrites the end of that message with header and preamble."""
     before = _schema_bytes(flags)
     begin = before - fmt.COLUMNS_FROM
     if compression == "none":
@@ -448,7 +440,7 @@ def _timestamps(
 
 def _row_ends(columns: Columns) -> npt.NDArray[np.int64]:
     """Return for each row how many bytes the rows up to and including it take at most in a batch
-    without compression. Header and metadata (``_FRAME_BYTES_MAX``) are not counted."""
+    without compression, without header and metadata (``_FRAME_BYTES_MAX``)."""
     count = columns.row_count
     ends = np.arange(1, count + 1, dtype=np.int64) * 20
     for name, array in (("key", columns.key), ("value", columns.value)):

@@ -2,8 +2,7 @@
 
 A buffer is bytes, bytearray or memoryview. ``stamp`` and ``set_*`` write into it. The functions
 neither copy nor keep buffers. Brokers call them for every batch that they append, or read when they
-recover a log, and clients for every batch that they read.
-"""
+recover a log, and clients for every batch that they read."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ Buffer = bytes | bytearray | memoryview
 
 _ROW_BYTES_MIN = 7
 """Minimum bytes of a record in a body of rows: one byte each for length, attributes, timestamp,
-offset, key length, value length and header count.
-"""
+offset, key length, value length and header count."""
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP = struct.Struct(">q")
@@ -63,8 +61,7 @@ class BatchHeader(NamedTuple):
     @property
     def next_offset(self) -> int:
         """The offset after the batch. It is not base offset + record count, because compaction and
-        control batches leave gaps.
-        """
+        control batches leave gaps."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -94,7 +91,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def constant_timestamp(self) -> int:
-        """The timestamp of every record, for a batch whose body has no timestamps. -1 means no
+        """The timestamp of every record, for a batch whose body has no timestamps; -1 for no
         timestamp."""
         return self.max_timestamp if self.is_log_append_time else self.base_timestamp
 
@@ -130,8 +127,8 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 def stamp(
     buffer: bytearray | memoryview, header: BatchHeader, base_offset: int, epoch: int
 ) -> BatchHeader:
-    """Write base offset and leader epoch into the batch at the start of ``buffer``. The CRC does
-    not cover them. Return the new header."""
+    """Write base offset and leader epoch, which the CRC does not cover, into the batch at the start
+    of ``buffer``. Return the new header."""
     length = header.length
     fmt.STAMP.pack_into(buffer, 0, base_offset, length, epoch)
     return BatchHeader(base_offset, length, epoch, *header[3:])
@@ -149,10 +146,8 @@ def set_log_append_time(
     buffer: bytearray | memoryview, header: BatchHeader, now_ms: int
 ) -> BatchHeader:
     """Give the records of the one batch that fills ``buffer`` the timestamp ``now_ms``, the time of
-    the append. Return the new header.
-
-    The function sets the timestamp type LogAppendTime, the maximum timestamp and the CRC.
-    """
+    the append: set the timestamp type LogAppendTime, the maximum timestamp and the CRC. Return the
+    new header."""
     attributes = header.attributes | fmt.ATTRIBUTE_LOG_APPEND_TIME
     _ATTRIBUTES.pack_into(buffer, fmt.CRC_FROM, attributes)
     return set_max_timestamp(buffer, header._replace(attributes=attributes), now_ms)
@@ -187,14 +182,13 @@ def check_structure(buffer: Buffer, header: BatchHeader) -> int:
     sizes that Arrow's metadata declare. Return the flags of its columns.
 
     Raises CorruptMessageError. The check takes some microseconds for a batch of any size, and does
-    not need pyarrow.
-    """
+    not need pyarrow."""
     return checked_columns(buffer, header)[0]
 
 
 def decompressed_bytes(buffer: Buffer, header: BatchHeader) -> int:
-    """Return the decompressed size, in bytes, of the batch of columns at the start of ``buffer``.
-    The function makes the checks of ``check_structure`` first."""
+    """Return the decompressed size in bytes of the batch of columns at the start of ``buffer``,
+    after the checks of ``check_structure``."""
     return checked_columns(buffer, header)[1].decompressed_bytes
 
 

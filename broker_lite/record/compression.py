@@ -2,10 +2,9 @@
 zstd.
 
 Decompression has a limit in bytes, and the memory that it allocates never depends on a size that
-the data only declare. Compressed data are such that Java's clients can read them: snappy in the
-format of the library xerial, and lz4 in frames of independent blocks. Arrow itself compresses
-batches of columns, so this module does not.
-"""
+the data only declare. Java's clients can read the compressed data: snappy in the format of the
+library xerial, and lz4 in frames of independent blocks. Arrow itself compresses batches of
+columns."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from broker_lite.record import format as fmt
 Buffer = bytes | bytearray | memoryview
 
 _GZIP_WINDOW: Final = 31
-"""The argument ``wbits`` of zlib. It means the largest window, and gzip's header and trailer."""
+"""The argument ``wbits`` of zlib for the largest window, and gzip's header and trailer."""
 _GZIP_LEVEL: Final = 6
 _GZIP_MEMBERS_MAX: Final = 64
 """Maximum gzip members (independently compressed pieces) in one batch. After each member the
@@ -34,8 +33,8 @@ _XERIAL_BLOCK_BYTES: Final = 32 << 10
 _XERIAL_LENGTH: Final = struct.Struct(">I")
 
 _LZ4_HEADER: Final = bytes.fromhex("04224d18604082")
-"""The header of an lz4 frame. It says: version 1, independent blocks of 64 KiB, no checksums. Its
-last byte is its own checksum."""
+"""The header of an lz4 frame: version 1, independent blocks of 64 KiB, no checksums. Its last byte
+is its own checksum."""
 _LZ4_BLOCK_BYTES: Final = 64 << 10
 _LZ4_STORED: Final = 1 << 31
 _LZ4_LENGTH: Final = struct.Struct("<I")
@@ -56,8 +55,7 @@ def decompress(codec: int, data: Buffer, limit: int = fmt.DECOMPRESSED_BYTES_MAX
     ``fmt.CODEC_NONE``, return ``data`` itself.
 
     Raises CorruptMessageError if the data are malformed or decompress to more than ``limit`` bytes,
-    and UnsupportedCompressionTypeError for an unknown codec.
-    """
+    and UnsupportedCompressionTypeError for an unknown codec."""
     unpack = _pair(codec)[1]
     if codec != fmt.CODEC_NONE and not len(data):
         raise CorruptMessageError("a compressed batch has an empty body")
@@ -142,8 +140,8 @@ def _unsnappy(data: Buffer, limit: int) -> Buffer:
 
 
 def _unsnappy_block(block: memoryview, room: int, limit: int) -> Buffer:
-    """Decompress one snappy block to at most ``room`` bytes. It begins with its decompressed length
-    as a varint of 32 bits. ``limit`` is the limit that an error message names."""
+    """Decompress one snappy block, which begins with its decompressed length as a varint of 32
+    bits, to at most ``room`` bytes. An error message names ``limit`` instead."""
     length = 0
     for index in range(min(5, len(block))):
         length |= (block[index] & 0x7F) << (7 * index)

@@ -3,8 +3,7 @@ one partition.
 
 A marker is a batch of rows with one record, which takes one offset. The record's key is a version
 and a type (0 abort, 1 commit). Its value is a version and the coordinator epoch. Applications never
-receive markers.
-"""
+receive markers."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ from broker_lite.record.batch import BatchHeader, Buffer, read_header, set_crc
 _ABORT, _COMMIT = 0, 1
 _RECORD = struct.Struct(">BbBBBhhBhiB")
 """Layout of a marker's record: length, attributes, timestamp and offset deltas, key length, key
-(version, type), value length, value (version, coordinator epoch), header count.
-"""
+(version, type), value length, value (version, coordinator epoch), header count."""
 _LENGTH, _KEY_LENGTH, _VALUE_LENGTH = 2 * (_RECORD.size - 1), 2 * 4, 2 * 6
 """The three lengths in a marker's record, as zigzag varints. A zigzag varint of one byte has twice
 the value."""
@@ -27,21 +25,19 @@ MARKER_BYTES = fmt.HEADER_BYTES + _RECORD.size
 
 
 class Marker(NamedTuple):
-    """A marker that a transaction's coordinator asks the leader of a partition to write. It ends
-    the transaction of one producer in the partition."""
+    """A marker that a transaction's coordinator asks the leader of a partition to write, to end the
+    transaction of one producer in the partition."""
 
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
     is_commit: bool
     raises_epoch: bool = False
-    """Whether ``producer_epoch`` is one higher than in the batches of the transaction. This is so
-    in transaction version 2.
-    """
+    """Whether ``producer_epoch`` is one higher than in the batches of the transaction, as in
+    transaction version 2."""
     transaction_number: int = -1
-    """The number of the transaction, counted for each transactional id. -1 if unknown. The log does
-    not store it.
-    """
+    """The number of the transaction, counted for each transactional id; -1 if unknown. The log does
+    not store it."""
 
 
 class EndOfTransaction(NamedTuple):

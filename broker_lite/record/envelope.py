@@ -23,8 +23,7 @@ def envelope(row: dict[str, Any], value_form: str) -> str:
       way.
 
     A value also appears as a string if it is nested too deeply, or has text that UTF-8 cannot
-    express (an unpaired surrogate).
-    """
+    express (an unpaired surrogate)."""
     try:
         text = _line(row, value_form)
         text.encode()

@@ -1,10 +1,9 @@
 """Constants of a batch: layout of its header, attribute bits and limits. FORMAT.md explains them.
 
 The header has 61 bytes, big-endian, as in Kafka's record batch v2. The CRC does not cover the first
-21 bytes, so that a leader can write base offset and leader epoch into a batch without computing the
-CRC again. A "delta" is a difference from a value in the header: a record's offset is the base
-offset plus its offset delta.
-"""
+21 bytes, so that a leader can write base offset and leader epoch without computing the CRC again. A
+"delta" is a difference from a value in the header: a record's offset is the base offset plus its
+offset delta."""
 
 from __future__ import annotations
 
@@ -13,8 +12,7 @@ import struct
 HEADER = struct.Struct(">qiibIhiqqqhii")
 """Layout of the header: base offset, batch length, leader epoch, magic, crc, attributes, last
 offset delta, base timestamp, max timestamp, producer id, producer epoch, base sequence, record
-count
-"""
+count."""
 
 HEADER_BYTES = 61
 LENGTH_PREFIX_BYTES = 12
@@ -51,7 +49,7 @@ COLUMNS_FROM = HEADER_BYTES + PREAMBLE_BYTES
 """Position of the Arrow message in a batch: 72, a multiple of 8, as Arrow's alignment requires."""
 BODY_VERSION = 1
 SCHEMA_KAFKA_ROW = 0
-"""The only schema id so far. Its columns are key, value, timestamp and headers."""
+"""The only schema id so far, with the columns key, value, timestamp and headers."""
 FLAG_KEY = 1 << 0
 FLAG_VALUE = 1 << 1
 FLAG_TIMESTAMP = 1 << 2
@@ -67,6 +65,7 @@ DECOMPRESSED_BYTES_MAX = 512 << 20
 """Maximum decompressed bytes of a batch of rows. Readers check it before they allocate memory."""
 COLUMNS_BYTES_MAX = BATCH_BYTES_MAX
 """Maximum decompressed bytes of a batch of columns. Readers check it before they allocate memory.
+
 For a client that reads only rows, the broker converts the columns to a batch of rows of about this
 size, which must not exceed ``BATCH_BYTES_MAX``."""
 RECORDS_MAX = 4 << 20

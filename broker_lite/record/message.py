@@ -38,8 +38,8 @@ _METADATA_BYTES_MAX: Final = 16 << 10
 """Maximum bytes of the metadata of an Arrow message. logbus writes fewer than 700, but other
 software may write more."""
 ORDERED_MAX: Final = 64
-"""The order of the offsets in a buffer is checked only if there are at most this many. Brokers run
-without numpy, so they would need too much time for more. Readers check all offsets (FORMAT.md)."""
+"""Maximum number of offsets in a buffer whose order is checked. Brokers run without numpy, so more
+would take too long. Readers check all offsets (FORMAT.md)."""
 _VERSION_5: Final = 4
 _RECORD_BATCH: Final = 3
 _CODECS: Final = {0: fmt.CODEC_LZ4, 1: fmt.CODEC_ZSTD}
@@ -85,11 +85,11 @@ class Message(NamedTuple):
     body_position: int
     decompressed_bytes: int
     nodes: tuple[int, ...]
-    """Two numbers for each node (one Arrow array): its entries and its nulls. The pairs are in one
-    flat tuple: entries, nulls, entries, nulls, …"""
+    """The entries and the nulls of each node (one Arrow array), in one flat tuple: entries, nulls,
+    entries, nulls, …"""
     buffers: tuple[int, ...]
-    """Two numbers for each buffer: its position in the body and its stored size, both in bytes. The
-    pairs are in one flat tuple."""
+    """The position in the body and the stored size of each buffer, both in bytes, in one flat
+    tuple: position, size, position, size, …"""
 
 
 @lru_cache(maxsize=64)
@@ -123,8 +123,7 @@ def check_message(buffer: Buffer, position: int, end: int, flags: int) -> Messag
 
     Raises CorruptMessageError for another type or version of message, nodes or buffers of other
     columns, inconsistent numbers of entries, buffers outside the body or too small for their
-    entries, an unknown codec, or a decompressed size above ``fmt.COLUMNS_BYTES_MAX``.
-    """
+    entries, an unknown codec, or a decompressed size above ``fmt.COLUMNS_BYTES_MAX``."""
     try:
         return _check(buffer, position, end, flags)
     except (struct.error, IndexError) as error:
@@ -185,9 +184,7 @@ def _declared(metadata: bytes, body_bytes: int, flags: int) -> _Declared:
 
 _declared_before = lru_cache(maxsize=1024)(_declared)
 """``_declared`` with a cache of its results, which takes at most 1 MB and halves the time of a
-check. Many batches have equal metadata, because their buffers have the same sizes. Metadata that
-fail a check are not cached.
-"""
+check: many batches have equal metadata. Metadata that fail a check are not cached."""
 
 
 def _message_header(metadata: bytes, message: int, body_bytes: int) -> int:
@@ -237,7 +234,7 @@ def _check_positions(buffers: tuple[int, ...], body_bytes: int) -> None:
 
 def _decompressed_sizes(body: memoryview, buffers: tuple[int, ...]) -> list[int]:
     """Return the decompressed size, in bytes, of each buffer of an Arrow message with compressed
-    buffers. The first 8 bytes of a compressed buffer declare it."""
+    buffers, which declare it in their first 8 bytes."""
     sizes = []
     for index in range(0, len(buffers), 2):
         offset, size = buffers[index], buffers[index + 1]
@@ -354,8 +351,7 @@ def _table_at(metadata: bytes, table: int) -> int:
 
 def _follow(metadata: bytes, position: int) -> int:
     """Return the position to which the offset at ``position`` points. The offset is unsigned, so it
-    points forward, and malicious metadata cannot make the reader run in a circle.
-    """
+    points forward, and malicious metadata cannot make the reader run in a circle."""
     target: int = position + _U32.unpack_from(metadata, position)[0]
     return target
 

@@ -3,8 +3,7 @@
 Producers with the Go library sarama before 1.46 do not set it. Like Kafka's broker, logbus then
 computes it from the records. This decompresses the batch and takes up to 0.5 µs a record, so it
 must not run on a thread that appends to logs. A small batch can decompress to far more than its
-size; ``BODY_BYTES_MIN`` and ``BODY_RATIO`` limit the decompressed size.
-"""
+size; ``BODY_BYTES_MIN`` and ``BODY_RATIO`` limit the decompressed size."""
 
 from __future__ import annotations
 
@@ -15,11 +14,11 @@ from broker_lite.record import format as fmt
 from broker_lite.record.batch import check_crc, read_header, set_max_timestamp
 
 BODY_BYTES_MIN = 1 << 20
-"""A batch may always decompress to this number of bytes, even if its compressed size is small. By
-default, sarama sends smaller batches."""
+"""Bytes to which a batch of any compressed size may decompress. By default, sarama sends smaller
+batches."""
 BODY_RATIO = 16
-"""A batch may decompress to more than ``BODY_BYTES_MIN``, but then to at most this many times its
-compressed size."""
+"""Maximum ratio of decompressed to compressed size for a batch that decompresses to more than
+``BODY_BYTES_MIN``."""
 _MAGIC_AT = 16
 _BASE_AND_MAX = struct.Struct(">qq")
 _BASE_AND_MAX_AT = 27
@@ -27,8 +26,7 @@ _BASE_AND_MAX_AT = 27
 
 def is_left_out(records: memoryview) -> bool:
     """Return whether the producer of the first batch in ``records`` did not set its maximum
-    timestamp. The maximum timestamp of such a batch is below its base timestamp.
-    """
+    timestamp, which is then below its base timestamp."""
     if len(records) < fmt.HEADER_BYTES or records[_MAGIC_AT] != fmt.MAGIC_ROWS:
         return False
     base, newest = _BASE_AND_MAX.unpack_from(records, _BASE_AND_MAX_AT)
@@ -40,8 +38,7 @@ def fill_in(records: memoryview) -> None:
 
     A batch that an append refuses for other reasons is unchanged. Raises InvalidRecordError if the
     records cannot be decoded, and CorruptMessageError if the CRC or the length of the batch is
-    wrong.
-    """
+    wrong."""
     # Import here: transcode loads numpy and pyarrow, which a broker needs only for such a batch.
     from broker_lite.record.transcode import newest_timestamp
 

@@ -3,8 +3,7 @@
 This module is plain Python, for small numbers of records: the broker's own state, control batches
 and tools. For users' records, brokers and clients use ``transcode`` and ``arrow``, which are
 faster; tests compare the results of ``transcode`` with those of this module. Every length is
-checked against the remaining bytes.
-"""
+checked against the remaining bytes."""
 
 from __future__ import annotations
 
@@ -32,13 +31,12 @@ class Row(NamedTuple):
 
 
 def decode_rows(buffer: Buffer, header: BatchHeader) -> list[Row]:
-    """Decode the records of the batch of rows at the start of ``buffer``. It may be a control
+    """Decode the records of the batch of rows at the start of ``buffer``, which may be a control
     batch.
 
     The caller checks the CRC. Raises CorruptMessageError, and UnsupportedCompressionTypeError for
     an unknown codec. If a header key is not valid UTF-8, its wrong bytes become replacement
-    characters, as in Java.
-    """
+    characters, as in Java."""
     body = bytes(rows_body(buffer, header))
     rows: list[Row] = []
     position = 0
@@ -59,11 +57,9 @@ def decode_rows(buffer: Buffer, header: BatchHeader) -> list[Row]:
 
 
 def decode_entries(buffer: Buffer, header: BatchHeader) -> list[tuple[bytes | None, bytes | None]]:
-    """Decode only the keys and values of the batch of rows at the start of ``buffer``, in half of
-    the time of ``decode_rows``.
-
-    The caller checks the CRC. Raises the same errors as ``decode_rows``.
-    """
+    """Return the keys and values of the batch of rows at the start of ``buffer``, in half of the
+    time of ``decode_rows``. The caller checks the CRC. Raises the same errors as
+    ``decode_rows``."""
     body = bytes(rows_body(buffer, header))
     entries: list[tuple[bytes | None, bytes | None]] = []
     at, size = 0, len(body)
@@ -118,10 +114,11 @@ def encode_rows(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytearray:
-    """Encode ``rows`` as one batch. Its base offset and base timestamp are those of the first row.
+    """Encode ``rows`` as one batch, whose base offset and base timestamp are those of the first
+    row.
+
     ``attributes`` has the attribute bits other than the codec. Raises InvalidRecordError if there
-    are no rows or if their offsets do not ascend.
-    """
+    are no rows or if their offsets do not ascend."""
     if not rows:
         raise InvalidRecordError("a batch of no records cannot be encoded; give one or more")
     base_offset, base_timestamp = rows[0].offset, rows[0].timestamp_ms
@@ -160,8 +157,8 @@ def encode_rows(
 
 
 def batch_of_rows(header: BatchHeader, body: Buffer) -> bytearray:
-    """Return a whole batch of rows: the header, then the body. The header has the fields of
-    ``header``, but the length and CRC for this body."""
+    """Return a whole batch of rows: the fields of ``header`` with the length and CRC for this body,
+    then the body."""
     size = fmt.HEADER_BYTES + len(body)
     out = bytearray(size)
     fields = header._replace(length=size - fmt.LENGTH_PREFIX_BYTES, magic=fmt.MAGIC_ROWS, crc=0)
@@ -225,7 +222,7 @@ def read_varint(body: Buffer, position: int) -> tuple[int, int]:
 
 
 def _read_long_varint(body: Buffer, position: int, raw: int) -> tuple[int, int]:
-    """Decode the rest of a varint of more than two bytes. ``raw`` holds the first 14 bits."""
+    """Decode the rest of a varint of more than two bytes, whose first 14 bits are ``raw``."""
     for shift in range(14, 7 * _VARINT_BYTES_MAX, 7):
         byte = body[position]
         position += 1
@@ -279,6 +276,6 @@ def _write_bytes(out: bytearray, data: bytes | None) -> None:
 
 
 def _signed(value: int) -> int:
-    """Return the low 64 bits of ``value`` as a signed integer. Java's arithmetic does this with
+    """Return the low 64 bits of ``value`` as a signed integer, as in Java's arithmetic of
     timestamps and their deltas."""
     return (value + (1 << 63) & _UINT64) - (1 << 63)

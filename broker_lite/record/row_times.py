@@ -1,4 +1,4 @@
-"""Find records in a batch by their timestamps. The batch may be one of rows or of columns."""
+"""Find records by their timestamps in a batch of rows or of columns."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from broker_lite.record.batch import BatchHeader, Buffer
 from broker_lite.record.transcode import rows_to_columns
 
 BODY_BYTES_MAX = 64 << 20
-"""Maximum decompressed bytes of a batch of rows in which records are looked up. Several threads may
-do this at the same time, so the limit is lower than for other readers.
-"""
+"""Maximum decompressed bytes of a batch of rows in which records are looked up. It is lower than
+for other readers, because several threads may look up records at the same time."""
 
 _Int64s = npt.NDArray[np.int64]
 
@@ -23,10 +22,9 @@ def first_row(
     data: Buffer, header: BatchHeader, offset: int, timestamp: int
 ) -> tuple[int, int] | None:
     """Return the offset and timestamp (ms) of the first record whose offset is at least ``offset``
-    and whose timestamp is at least ``timestamp``. Return None if there is none.
+    and whose timestamp is at least ``timestamp``; None if there is none.
 
-    ``data`` starts with the batch. Raises CorruptMessageError.
-    """
+    ``data`` starts with the batch. Raises CorruptMessageError."""
     columns = _offsets_and_times(data, header)
     if columns is None:
         return offset, header.constant_timestamp

@@ -1,13 +1,12 @@
 """Find the positions of the records in the body of a batch of rows, with numpy instead of a loop.
 
 In Kafka's format, a record begins with its length, a varint, and then has a zero byte, its
-attributes. The body may have other zero bytes. The search therefore takes the varint before every
-zero byte as the length of a possible record, a candidate. It first drops candidates that are not
-adjacent to another candidate at their start and at their end. Among the rest it finds the chain:
-adjacent candidates from the start of the body to its end, as many as the batch has records. If the
-body has attributes other than zero, or millions of zero bytes, a loop finds the records instead,
-which is slower. ``transcode`` calls this module.
-"""
+attributes. The search takes the varint before every zero byte of the body as the length of a
+possible record, a candidate. It first drops candidates that are not adjacent to another candidate
+at their start and at their end. Among the rest it finds the chain: adjacent candidates from the
+start of the body to its end, as many as the batch has records. If the body has attributes other
+than zero, or millions of zero bytes, a loop finds the records instead, which is slower.
+``transcode`` calls this module."""
 
 from __future__ import annotations
 
@@ -28,16 +27,14 @@ _SIEVES: Final = 3
 adjacent to others."""
 _ZEROS_MAX: Final = 4 << 20
 """Maximum zero bytes of a body in which candidates (possible records) are searched. With more, the
-positions of the candidates could take more memory than the body, so a loop finds the records
-instead."""
+candidates' positions could take more memory than the body, so a loop finds the records instead."""
 _PIECE_BYTES: Final = 128 << 10
 _LOW_32: Final = (1 << 32) - 1
 
 
 def find_records(body: Bytes, count: int) -> tuple[Positions, Positions]:
     """Return for each of the ``count`` records in ``body`` the position of its attributes and its
-    end. Raises CorruptMessageError unless ``count`` records fill the body exactly.
-    """
+    end. Raises CorruptMessageError unless ``count`` records fill the body exactly."""
     if count * (_CONTENT_BYTES_MIN + 1) > len(body):
         raise CorruptMessageError(f"{count} records do not fit in a body of {len(body)} bytes")
     if len(body) - int(np.count_nonzero(body)) > _ZEROS_MAX:
@@ -76,10 +73,7 @@ def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
 
 def _zeros(body: Bytes) -> Positions:
     """Return the positions of the zero bytes that may be attributes. The byte before such a zero is
-    the last byte of a length, so it is 1 to 127.
-
-    The body is searched in pieces that fit into the processor's cache.
-    """
+    the last byte of a length, so it is 1 to 127."""
     positions = [np.empty(0, np.int64)]
     for start in range(1, len(body), _PIECE_BYTES):
         piece = body[start : start + _PIECE_BYTES]
@@ -92,8 +86,8 @@ def _zeros(body: Bytes) -> Positions:
 
 def _drop_isolated(keys: list[Positions], body: Bytes) -> tuple[Positions, Positions, Positions]:
     """Drop candidates (possible records) at whose end no other candidate begins, or at whose start
-    none ends. Return the other candidates as ``_candidates`` does. ``keys`` has the start and the
-    end of each candidate, in one integer."""
+    none ends. Return the others as ``_candidates`` does. ``keys`` has the start and the end of each
+    candidate, in one integer."""
     size = len(body)
     key = np.concatenate(keys)
     starts, ends = key >> 32, key & _LOW_32
@@ -131,11 +125,10 @@ def _attributes(body: Bytes, starts: Positions) -> Positions:
 
 def _follow(starts: Positions, ends: Positions, size: int, count: int) -> Positions | None:
     """Return the indexes of the ``count`` candidates (possible records) that follow one another
-    without a gap from the start of the body to its end. Return None if there is no such chain.
+    without a gap from the start of the body to its end; None if there is no such chain.
 
     The search doubles its steps: it knows for each candidate which one follows after 1, 2, 4, …
-    others.
-    """
+    others."""
     total = len(starts)
     if not total or starts[0] != 0:
         return None
@@ -154,7 +147,7 @@ def _follow(starts: Positions, ends: Positions, size: int, count: int) -> Positi
 
 
 def _walk(body: Bytes, count: int) -> tuple[Positions, Positions]:
-    """Find the records with a loop, as ``find_records`` does. This works for every valid body."""
+    """Find the records of any valid body with a loop, as ``find_records`` does."""
     attributes, ends = np.empty(count, np.int64), np.empty(count, np.int64)
     data, size, position = body.data, len(body), 0
     for index in range(count):

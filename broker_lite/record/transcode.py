@@ -4,8 +4,7 @@ records at once.
 A broker converts columns to rows for a client that reads only rows. A client converts rows to
 columns. The encoded rows are byte for byte the same as those of Kafka's own writer. Both
 conversions keep offsets, timestamps, producer fields, transactional bit and leader epoch. Brokers
-call this module in threads that only convert batches.
-"""
+call this module in threads that only convert batches."""
 
 from __future__ import annotations
 
@@ -30,23 +29,21 @@ from broker_lite.record.varints import Bytes, Positions
 _NOTHING: Final = binary(np.zeros(2, np.int32), b"")[0]
 _NO_HEADERS: Final = binary(np.array([0, 1], np.int32), b"\x00")[0]
 JOINED_BYTES: Final = 4 << 20
-"""Maximum uncompressed bytes of the batches that ``join_rows`` decodes together.
-"""
+"""Maximum uncompressed bytes of the batches that ``join_rows`` decodes together."""
 _LEVELS_MAX: Final = 64
-"""``_read_headers`` decodes the first headers of all records together, then the second, and so on,
-up to this number. Further headers of a record are decoded one by one."""
+"""Number of headers of a record that ``_read_headers`` decodes together with those of the other
+records. Further headers are decoded one by one."""
 
 
 def rows_to_columns(
     buffer: Buffer, header: BatchHeader, limit: int = fmt.DECOMPRESSED_BYTES_MAX
 ) -> Columns:
-    """Decode the batch of rows at the start of ``buffer`` to columns. For a control batch, the
-    columns have no rows.
+    """Decode the batch of rows at the start of ``buffer`` to columns, without rows for a control
+    batch.
 
     The caller checks the CRC. Raises CorruptMessageError if the batch is malformed or decompresses
     to more than ``limit`` bytes, and UnsupportedCompressionTypeError for an unknown codec. If a
-    header key is not valid UTF-8, its wrong bytes become replacement characters, as in Java.
-    """
+    header key is not valid UTF-8, its wrong bytes become replacement characters, as in Java."""
     if header.is_control or header.record_count == 0:
         return NO_ROWS
     decoded = _read_body(rows_body(buffer, header, limit), header.record_count)
@@ -61,11 +58,8 @@ def rows_to_columns(
 
 
 def newest_timestamp(buffer: Buffer, header: BatchHeader, limit: int) -> int:
-    """Return the latest timestamp (ms) of the records of a batch of rows. The function reads the
-    records, not the maximum timestamp in the header.
-
-    Raises the same errors as ``rows_to_columns``.
-    """
+    """Return the latest timestamp (ms) of the records of a batch of rows, read from the records and
+    not from the header. Raises the errors of ``rows_to_columns``."""
     body = np.frombuffer(rows_body(buffer, header, limit), np.uint8)
     attributes, _ = find_records(body, header.record_count)
     deltas, _ = varints.decode(body, attributes + 1)
@@ -73,15 +67,14 @@ def newest_timestamp(buffer: Buffer, header: BatchHeader, limit: int) -> int:
 
 
 def join_rows(batches: Sequence[tuple[Buffer, BatchHeader]]) -> tuple[Columns, BatchHeader, int]:
-    """Decode several small batches of rows together, as if they were one batch. This is faster than
-    decoding them one by one.
+    """Decode several small batches of rows together, as if they were one batch, which is faster
+    than one by one.
 
     The function takes the first of ``batches`` that together have at most ``JOINED_BYTES``
     decompressed, but at least one. Return the columns, a header for the batches as a whole, and the
     number of batches taken. The batches must follow one another in a log, have records, the same
-    leader epoch, and timestamps set by the producer. The caller checks the CRCs. Raises the same
-    errors as ``rows_to_columns``. To find the invalid batch, decode the batches one by one.
-    """
+    leader epoch, and timestamps set by the producer. The caller checks the CRCs. Raises the errors
+    of ``rows_to_columns``. To find the invalid batch, decode the batches one by one."""
     bodies: list[memoryview] = []
     size = 0
     for buffer, header in batches:
@@ -123,7 +116,7 @@ def join_rows(batches: Sequence[tuple[Buffer, BatchHeader]]) -> tuple[Columns, B
 
 def _repeated(values: list[int], counts: Positions) -> Positions:
     """Return an array with one entry for each record: the value of its batch. ``counts`` are the
-    numbers of records of the batches."""
+    batches' numbers of records."""
     return np.repeat(np.array(values, np.int64), counts)
 
 
@@ -161,7 +154,7 @@ def _read_body(memory: memoryview, count: int) -> _Body:
 
 
 def _field(body: Bytes, at: Positions, ends: Positions) -> tuple[Positions, Positions, Positions]:
-    """Decode one field of each record, such as the key. The field begins at ``at`` with its length.
+    """Decode one field of each record, such as the key, which begins at ``at`` with its length.
     Return the lengths (-1 for null), and the starts and ends of the contents."""
     lengths, starts = varints.decode(body, at)
     if lengths.min() < -1 or (lengths > ends - starts).any():
@@ -184,8 +177,8 @@ def _read_deltas(deltas: Positions, header: BatchHeader) -> npt.NDArray[np.int32
 
 
 def _gather(data: pa.Buffer, starts: Positions, lengths: Positions) -> pa.Array | None:
-    """Copy pieces of the body into an array of byte strings. A piece begins at one of ``starts``,
-    which ascend. A negative length means null. Return None if all entries are null."""
+    """Copy pieces of the body, which begin at the ascending ``starts``, into an array of byte
+    strings. A negative length means null. Return None if all entries are null."""
     count = len(starts)
     nulls = lengths < 0
     null_count = int(np.count_nonzero(nulls))
@@ -281,8 +274,8 @@ def _headers_array(
 
 
 def _replaced(keys: pa.Array) -> pa.Array:
-    """Return the header keys with replacement characters where they are not valid UTF-8. The loop
-    over the keys is slow, but such keys are rare."""
+    """Return the header keys with replacement characters where they are not valid UTF-8. The slow
+    loop over the keys does no harm, because such keys are rare."""
     texts = [key.decode("utf-8", "replace").encode() for key in keys.to_pylist()]
     offsets = np.cumsum([0, *map(len, texts)], dtype=np.int32)
     return binary(offsets, b"".join(texts)).cast(pa.string())
@@ -293,8 +286,7 @@ def columns_to_rows(buffer: Buffer, header: BatchHeader, codec: int = fmt.CODEC_
     ``codec`` (one of ``fmt.CODEC_*``).
 
     The new header has the same fields except magic, codec, length and CRC. The caller checks the
-    CRC. Raises CorruptMessageError.
-    """
+    CRC. Raises CorruptMessageError."""
     body = encode_body(decode(buffer, header), header.base_timestamp)
     attributes = header.attributes & ~fmt.CODEC_MASK | codec
     packed = body if codec == fmt.CODEC_NONE else compress(codec, body)
@@ -302,7 +294,7 @@ def columns_to_rows(buffer: Buffer, header: BatchHeader, codec: int = fmt.CODEC_
 
 
 def encode_body(columns: Columns, base_timestamp: int) -> memoryview:
-    """Encode the body of a batch of rows, uncompressed. The body follows the header."""
+    """Encode the body of a batch of rows (the bytes after the header), uncompressed."""
     count = columns.row_count
     timestamp = columns.timestamp
     if timestamp is None:
@@ -338,8 +330,7 @@ def encode_body(columns: Columns, base_timestamp: int) -> memoryview:
 
 
 def _lengths(array: pa.Array | None, count: int) -> Positions:
-    """Return the length in bytes of each entry of a column, which has ``count`` entries. The length
-    of a null entry is -1."""
+    """Return the length in bytes of each of the ``count`` entries of a column; -1 for null."""
     if array is None:
         return np.full(count, -1, np.int64)
     return lengths_of(array, -1)
@@ -353,8 +344,7 @@ def _pack(fields: list[tuple[Bytes, Positions]], count: int) -> pa.Array:
     ``fields``, one after the other.
 
     A field is a matrix whose rows have the bytes of one record each, and the number of used bytes
-    of each row.
-    """
+    of each row."""
     columns = sum(matrix.shape[1] for matrix, _ in fields)
     joined = np.empty((count, columns), np.uint8)
     used: npt.NDArray[np.bool_] | None = None

@@ -4,8 +4,7 @@
 buffers, one after the other. It checks what the CRC of a batch does not cover: the offsets must
 continue those of the batch before, and the leader epoch must not be lower. A ``WalkPolicy`` selects
 the checks. Brokers go through their own files and the batches that they fetch from leaders; clients
-go through fetched records and local files. Only one thread at a time may use a walker.
-"""
+go through fetched records and local files. Only one thread at a time may use a walker."""
 
 from __future__ import annotations
 
@@ -37,9 +36,8 @@ class WalkPolicy(NamedTuple):
       before.
     - ``checks_crc``: the CRC of every batch must be correct.
     - ``leader_epoch``: the maximum leader epoch that a batch may have, or -1 if it is unknown.
-    - ``aborted``: the aborted transactions, as pairs of producer id and first offset. A fetch with
-      read_committed returns such a list.
-    """
+    - ``aborted``: the aborted transactions, as pairs of producer id and first offset, as a fetch
+      with read_committed returns them."""
 
     allows_gaps: bool = False
     orders_epochs: bool = True
@@ -51,10 +49,8 @@ class WalkPolicy(NamedTuple):
 class LogBatch(NamedTuple):
     """A batch of a log: its header, its bytes (none with ``headers_only``) and its position.
 
-    If ``is_void``, the batch has no records for applications, and readers must skip it. It is a
-    control batch, a batch of an aborted transaction, or a batch whose records compaction has all
-    removed.
-    """
+    Readers must skip a batch with ``is_void``, which has no records for applications: a control
+    batch, a batch of an aborted transaction, or one whose records compaction has all removed."""
 
     header: BatchHeader
     buffer: memoryview = _NO_BYTES
@@ -63,16 +59,13 @@ class LogBatch(NamedTuple):
 
 
 _new_batch = partial(tuple.__new__, LogBatch)
-"""A function that creates a ``LogBatch`` in a third of the time of ``LogBatch(...)``."""
+"""Creates a ``LogBatch`` in a third of the time of ``LogBatch(...)``."""
 
 
 class BadBatch(Exception):
     """Raised if the bytes at ``position`` are not a valid batch with ``offset``, the next offset of
-    the log.
-
-    ``header`` is None unless only the checksum is wrong. With a header, a reader can skip the
-    batch.
-    """
+    the log. ``header`` is set only if just the checksum is wrong; a reader can then skip the
+    batch."""
 
     def __init__(
         self, position: int, offset: int, reason: str, header: BatchHeader | None = None
@@ -90,8 +83,7 @@ class BatchWalker:
     ``position`` is where the next batch begins in the log's bytes, and ``end`` is where the bytes
     end. If ``at_boundary``, the first batch must begin with ``offset``; otherwise it may begin
     before it and contain it. ``epoch`` is the minimum leader epoch of the next batch. After each
-    batch, all these attributes except ``end`` have the values for the next one.
-    """
+    batch, all these attributes except ``end`` have the values for the next one."""
 
     __slots__ = (
         "_aborted_ids", "_aborting", "at_boundary", "end", "epoch", "needed_bytes",
@@ -114,8 +106,8 @@ class BatchWalker:
         self.position = position
         self.end = end
         self.needed_bytes = 0
-        """If the last buffer ended within a batch, the size of this batch in bytes. Otherwise 0,
-        and also if the buffer did not have the whole header of the batch."""
+        """Bytes of the batch within which the last buffer ended. 0 if there was none, or if the
+        buffer did not have the whole header of the batch."""
         self.policy = policy
         self._aborting = sorted(policy.aborted, key=lambda row: row[1], reverse=True)
         """The aborted transactions that the walker has not reached yet, in descending order of
@@ -128,8 +120,7 @@ class BatchWalker:
         """Yield the whole batches in ``data``, the bytes of the log from ``position`` on.
 
         With ``headers_only``, the batches have no bytes, and ``data`` needs to have only the header
-        of the last one. Raises BadBatch, after the valid batches, if a batch fails a check.
-        """
+        of the last one. Raises BadBatch, after the valid batches, if a batch fails a check."""
         allows_gaps, orders_epochs, checks_crc, latest, aborted = self.policy
         view = memoryview(data)
         at, size, end = 0, len(view), self.end
@@ -178,8 +169,8 @@ class BatchWalker:
             yield _new_batch((header, buffer, position, is_void))
 
     def _is_aborted(self, header: BatchHeader, buffer: memoryview) -> bool:
-        """Return whether a batch belongs to an aborted transaction. If the batch is an abort
-        marker, later batches of its producer no longer belong to that transaction."""
+        """Return whether a batch belongs to an aborted transaction. After an abort marker, later
+        batches of its producer no longer belong to that transaction."""
         aborting, ids = self._aborting, self._aborted_ids
         while aborting and aborting[-1][1] <= header.last_offset:
             ids.add(aborting.pop()[0])
