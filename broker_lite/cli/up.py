@@ -131,6 +131,8 @@ def up(
         raise click.UsageError(
             "--ephemeral deletes the data, --dir keeps the data; give one of them"
         )
+    # The background process gets the options of its parent, --detach among them.
+    detach = detach and ready_fd is None
     where = None if ephemeral else directory or _created_directory()
     _require_no_contradiction(where, secure, insecure)
     present = _running_in(where) if detach else None
@@ -530,11 +532,10 @@ def _redirect_output(log: Path) -> None:
 
 def _detach(report: up_report.UpReport) -> int:
     """Start the same command in the background and wait until it reports the cluster as running."""
-    arguments = [word for word in sys.argv[1:] if word not in ("-d", "--detach")]
     read_end, write_end = os.pipe()
     with tempfile.TemporaryFile() as printed:
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "broker_lite", *arguments, "--ready-fd", str(write_end)],
+            [sys.executable, "-P", "-m", "broker_lite", *sys.argv[1:], "--ready-fd", str(write_end)],
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=printed,

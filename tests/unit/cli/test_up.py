@@ -1,4 +1,4 @@
-"""Tests of signals to ``logbus up`` while its simulated cluster starts."""
+"""Tests of ``logbus up`` with a simulated cluster: its background process, and signals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker_lite.cli import up
-from broker_lite.cli.main import EXIT_INTERRUPTED
+from broker_lite.cli.main import EXIT_INTERRUPTED, run
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -52,3 +52,19 @@ def test_signal_during_up_ends_the_start_and_does_not_disturb_the_stop(
     ended = up._run_until_stopped(cluster, None, None, console=False)  # type: ignore[arg-type]
     assert ended == code
     assert cluster.is_stopped
+
+
+def test_background_process_of_up_starts_the_cluster_if_d_is_joined_with_another_option(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: with ``up -dn 3`` the background process detached again, and so did the next."""
+    started: list[int] = []
+
+    def cluster(brokers: int, **_: Any) -> None:
+        started.append(brokers)
+
+    monkeypatch.setattr("broker_lite.local.cluster.LocalCluster", cluster)
+    monkeypatch.setattr(up, "_run_until_stopped", lambda *_, **__: 0)
+    monkeypatch.setattr(up, "_detach", lambda _: pytest.fail("the process detached again"))
+    assert run(["up", "-dn", "3", "--ephemeral", "--ready-fd", "9"]) == 0
+    assert started == [3]
