@@ -473,8 +473,11 @@ def _run_until_stopped(
             is_starting = False
             raise KeyboardInterrupt
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, note)
+    # nohup ignores SIGHUP, so that the cluster stays up after the end of the terminal.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, note)
     try:
         with cluster:
             if console:

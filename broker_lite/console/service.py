@@ -40,7 +40,9 @@ class ConsoleServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self.handle_exit)
+            # nohup ignores SIGHUP, so that the console stays up after the end of the terminal.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self.handle_exit)
         yield
 
 

@@ -68,3 +68,10 @@ def test_background_process_of_up_starts_the_cluster_if_d_is_joined_with_another
     monkeypatch.setattr(up, "_detach", lambda _: pytest.fail("the process detached again"))
     assert run(["up", "-dn", "3", "--ephemeral", "--ready-fd", "9"]) == 0
     assert started == [3]
+
+
+def test_up_under_nohup_keeps_sighup_ignored() -> None:
+    """Regression: the end of the terminal stopped a cluster that was started with nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    up._run_until_stopped(Starting(signal.SIGTERM), None, None, console=False)  # type: ignore[arg-type]
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
