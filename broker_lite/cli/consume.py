@@ -19,7 +19,7 @@ from broker_lite.cli.context import (
     settings_option,
 )
 from broker_lite.cli.contexts import ChosenCluster
-from broker_lite.cli.numbers import Whole
+from broker_lite.cli.numbers import Real, Whole
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 from broker_lite.security.acls import Operation
 
@@ -46,7 +46,7 @@ _START_HELP = (
 @click.option("-e", "--exit", "at_end", is_flag=True, help="Stop at the end of the logs as of now.")
 @click.option("-n", "--count", type=Whole(min=1), help="Stop after this many records.")
 @click.option(
-    "-t", "--timeout", type=float, help="Stop after this many idle seconds; exit code 124."
+    "-t", "--timeout", type=Real(min=0), help="Stop after this many idle seconds; exit code 124."
 )
 @click.option(
     "-g", "--group", type=GROUP, help="Join this group and commit to it; -s moves its offsets."

@@ -14,6 +14,7 @@ from broker_lite.cli.completion import GROUP, TOPIC
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.main import EXIT_CRITICAL, EXIT_WARNING
+from broker_lite.cli.numbers import Real
 from broker_lite.cli.progress import group_progress, uncounted
 from broker_lite.config import nearest
 from broker_lite.errors import GroupIdNotFoundError, LogbusError, UnknownTopicOrPartitionError
@@ -31,11 +32,17 @@ if TYPE_CHECKING:
 )
 @click.option("--by-partition", is_flag=True, help="One row per partition, not per topic.")
 @click.option("-w", "--watch", is_flag=True, help="Print again every --interval until Ctrl-C.")
-@click.option("--interval", default=2.0, show_default=True, help="Seconds between two prints.")
+@click.option(
+    "--interval",
+    type=Real(min=0),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two prints.",
+)
 @click.option("--warn", type=int, help="Exit code 4 if a group's lag in a topic is over this.")
 @click.option("--crit", type=int, help="Exit code 5 if a group's lag in a topic is over this.")
-@click.option("--warn-s", type=float, help="Exit code 4 if a group's lag in seconds is over this.")
-@click.option("--crit-s", type=float, help="Exit code 5 if a group's lag in seconds is over this.")
+@click.option("--warn-s", type=Real(), help="Exit code 4 if a group's lag in seconds is over this.")
+@click.option("--crit-s", type=Real(), help="Exit code 5 if a group's lag in seconds is over this.")
 @cluster_options
 @output.output_option
 def lag(

@@ -3,6 +3,9 @@ own types ("is not a valid integer range")."""
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import click
 
 
@@ -13,9 +16,15 @@ class Whole(click.IntRange):
 
 
 class Real(click.FloatRange):
-    """A number, within bounds if any are given."""
+    """A number, within bounds if any are given. "nan" is not a number: no limit would hold."""
 
     name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a valid number.", param, ctx)
+        return number
 
 
 PORT = Whole(0, 65535)

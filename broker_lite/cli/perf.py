@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
@@ -24,12 +24,39 @@ from broker_lite.cli.context import (
     settings_option,
 )
 from broker_lite.cli.contexts import ChosenCluster
+from broker_lite.cli.numbers import Whole
 from broker_lite.errors import RequestTimedOutError
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _ARROW_ROWS = 20_000
 """Rows of each Arrow table that is sent."""
 _SILENCE_SECONDS = 30.0
 """Seconds without a record after which ``perf consume`` fails."""
+
+
+_partitions_option = click.option(
+    "-p",
+    "--partitions",
+    type=Whole(1),
+    default=4,
+    show_default=True,
+    help="Partitions of a new topic.",
+)
+_size_option = click.option(
+    "--size", type=Whole(0), default=100, show_default=True, help="Bytes of a value."
+)
+
+
+def _records_option(default: int) -> Callable[[F], F]:
+    return click.option(
+        "-n",
+        "--records",
+        type=Whole(1),
+        default=default,
+        show_default=True,
+        help="Number of records.",
+    )
 
 
 @click.group()
@@ -51,9 +78,9 @@ def perf() -> None:
     type=TOPIC,
     help="Write to this topic. Default: a new one, deleted afterwards.",
 )
-@click.option("-p", "--partitions", default=4, show_default=True, help="Partitions of a new topic.")
-@click.option("-n", "--records", default=1_000_000, show_default=True, help="Records to write.")
-@click.option("--size", default=100, show_default=True, help="Bytes of a value.")
+@_partitions_option
+@_records_option(1_000_000)
+@_size_option
 @click.option("--api", default="arrow", type=click.Choice(("arrow", "send")), show_default=True)
 @click.option("--acks", default="all", type=click.Choice(("all", "1", "0")), show_default=True)
 @click.option("-z", "--compression", default="none", type=click.Choice(("none", "lz4", "zstd")))
@@ -92,9 +119,9 @@ def produce(
 @click.option(
     "-t", "--topic", type=TOPIC, help="Read this topic. Default: a new one, filled and deleted."
 )
-@click.option("-p", "--partitions", default=4, show_default=True, help="Partitions of a new topic.")
-@click.option("-n", "--records", default=1_000_000, show_default=True, help="Records to read.")
-@click.option("--size", default=100, show_default=True, help="Bytes of a value in the new topic.")
+@_partitions_option
+@_records_option(1_000_000)
+@_size_option
 @click.option("--api", default="arrow", type=click.Choice(("arrow", "records")), show_default=True)
 @settings_option
 @cluster_options
@@ -127,8 +154,8 @@ def consume(
 
 
 @perf.command()
-@click.option("-n", "--records", default=1000, show_default=True, help="Records to send.")
-@click.option("--size", default=100, show_default=True, help="Bytes of a value.")
+@_records_option(1000)
+@_size_option
 @cluster_options
 @output.output_option
 def latency(records: int, size: int, cluster: ChosenCluster, form: str | None) -> None:

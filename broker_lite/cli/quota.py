@@ -13,6 +13,7 @@ from broker_lite.cli.change import ChangeOptions, change_options, if_exists_opti
 from broker_lite.cli.context import Command, cluster_options, open_admin
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.nouns import Noun
+from broker_lite.cli.numbers import Real
 from broker_lite.client.administration import quotas
 from broker_lite.errors import ResourceNotFoundError
 from broker_lite.security.quotas import CLIENT_ID, DEFAULT, IP, KEYS, USER, Entity, entity_of
@@ -61,7 +62,7 @@ def entity_options(command: Command) -> Command:
 
 @quota.command("set")
 @click.argument("key", type=click.Choice(QUOTA_KEYS))
-@click.argument("value", type=float)
+@click.argument("value", type=Real())
 @entity_options
 @change_options
 @cluster_options

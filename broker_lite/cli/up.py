@@ -538,7 +538,15 @@ def _detach(report: up_report.UpReport) -> int:
     read_end, write_end = os.pipe()
     with tempfile.TemporaryFile() as printed:
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "broker_lite", *sys.argv[1:], "--ready-fd", str(write_end)],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "broker_lite",
+                *sys.argv[1:],
+                "--ready-fd",
+                str(write_end),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=printed,

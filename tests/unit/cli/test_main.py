@@ -313,3 +313,26 @@ def test_error_for_a_negative_number_says_that_a_number_must_be_positive(
     such option."""
     assert run(["quota", "set", "producer_byte_rate", number, "--user", "a"]) == 2
     assert f"{number} is no option; a number must be positive here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("lag", "--watch", "--interval", "-1"),
+        ("lag", "--crit-s", "nan"),
+        ("consume", "t", "--timeout", "nan"),
+        ("health", "--wait", "--timeout", "nan"),
+        ("user", "rotate", "alice", "--keep-old", "nan"),
+        ("quota", "set", "producer_byte_rate", "nan", "--user", "a"),
+        ("perf", "produce", "--size", "-1"),
+        ("perf", "consume", "-n", "0"),
+        ("perf", "latency", "-n", "0"),
+    ],
+    ids=" ".join,
+)
+def test_number_without_meaning_is_a_usage_error(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Regression: these gave a traceback, or a check that never fails (--crit-s nan)."""
+    assert run([*words, "-b", "127.0.0.1:1"]) == 2
+    assert "Invalid value for" in capsys.readouterr().err
