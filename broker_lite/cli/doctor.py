@@ -123,15 +123,13 @@ def java() -> Finding:
         binary = find_java()
     except LogbusError as error:
         return Finding("java", "critical", "not found", error.message)
-    run = subprocess.run([binary, "-version"], capture_output=True, text=True, check=False)
+    run = _run(binary, "-version")
     version = re.search(r'version "(\d+)', run.stderr)
     if version is None:
         return Finding("java", "critical", f"{binary} does not run", "install Java 17 or later")
     if int(version[1]) < JAVA_MIN:
         return Finding("java", "critical", f"Java {version[1]}", "install Java 17 or later")
-    modules = subprocess.run(
-        [binary, "--list-modules"], capture_output=True, text=True, check=False
-    )
+    modules = _run(binary, "--list-modules")
     if "jdk.incubator.vector" not in modules.stdout:
         return Finding(
             "java",
@@ -140,6 +138,15 @@ def java() -> Finding:
             "install a whole JRE, such as openjdk-17-jre-headless",
         )
     return Finding("java", "ok", f"Java {version[1]}, {binary}")
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a program, and return its output. The exit code is 127 if the system cannot run it."""
+    try:
+        # Run in another folder, so that the checkout cannot stand in for the installed package.
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    except OSError as error:
+        return subprocess.CompletedProcess(command, 127, "", str(error))
 
 
 def zookeeper_jars() -> Finding:
@@ -199,13 +206,7 @@ def spark_python() -> Finding:
         return Finding("PYSPARK_PYTHON", "critical", f"{named} does not run", cure)
     if Path(found).absolute() == Path(sys.executable).absolute():
         return Finding("PYSPARK_PYTHON", "ok", named + _start_hint(Path(found)))
-    asked = subprocess.run(
-        [found, "-c", "import sys; print(sys.prefix)"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd="/",
-    )
+    asked = _run(found, "-c", "import sys; print(sys.prefix)")
     if asked.stdout.strip() == sys.prefix:
         return Finding("PYSPARK_PYTHON", "ok", found)
     return Finding(
@@ -224,10 +225,7 @@ def _start_hint(python: Path) -> str:
 def lookup() -> Finding:
     """Check that Spark finds ``format("logbus")`` without ``register``."""
     named = shutil.which(os.environ.get("PYSPARK_PYTHON") or "python3") or sys.executable
-    # Run in another folder, so that the checkout cannot stand in for the installed package.
-    asked = subprocess.run(
-        [named, "-c", _LOOKUP], capture_output=True, text=True, check=False, cwd="/"
-    )
+    asked = _run(named, "-c", _LOOKUP)
     said = asked.stdout.strip()
     if said == "seen":
         return Finding("format('logbus')", "ok", f"found by name in {named}")
@@ -253,16 +251,17 @@ def source_tree() -> Finding:
     Python prefers packages in the script's folder to installed packages. Spark's workers prefer
     packages in the current folder. The driver and its workers may thus load different copies.
     """
-    here = Path.cwd()
     name = "source tree"
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        return Finding(name, "ok", "none: the current folder was deleted")
     if not all((here / package / "__init__.py").is_file() for package in _PACKAGES):
         return Finding(name, "ok", "none in this folder")
     if os.environ.get("PYTHONSAFEPATH"):
         return Finding(name, "ok", "in this folder, which PYTHONSAFEPATH excludes")
     named = shutil.which(os.environ.get("PYSPARK_PYTHON") or "python3") or sys.executable
-    asked = subprocess.run(
-        [named, "-c", _HOME], capture_output=True, text=True, check=False, cwd="/"
-    )
+    asked = _run(named, "-c", _HOME)
     home = asked.stdout.strip()
     if not home or Path(home) == here:
         return Finding(name, "ok", "in this folder; no other logbus is installed")

@@ -319,3 +319,27 @@ def test_doctor_names_the_permission_that_a_denied_check_needs() -> None:
     assert finding.cure == "allow it with: logbus acl add USER describe --cluster"
     cure = "see the finding 'cluster'"
     assert doctor._unchecked("disks", NoBrokersError(), "describe").cure == cure
+
+
+def test_doctor_reports_programs_that_the_system_cannot_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Regression: a java or a Python of another architecture ended doctor without a finding."""
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_bytes(b"not for this machine")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PYSPARK_PYTHON", str(program))
+    assert doctor.java()[1:3] == ("critical", f"{program} does not run")
+    assert doctor.spark_python().state == "critical"
+    assert doctor.lookup().state == "warning"
+
+
+def test_doctor_runs_in_a_deleted_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Regression: doctor ended with an error that named neither file nor folder."""
+    folder = tmp_path / "deleted"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert doctor.source_tree().state == "ok"
