@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import re
 import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -38,6 +39,7 @@ CERTIFICATE_DAYS = 90
 RENEWED_DAYS = 30
 """Age in days after which a certificate is renewed."""
 _CA_SUFFIX = "-ca"
+_DNS_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_.])?")
 _PEM = Encoding.PEM
 
 
@@ -77,6 +79,7 @@ class CertificateFolder:
         path, hosts = self.path_of(ca, name), tuple(hosts)
         if not anew and not self.lacks(ca, name, hosts, now):
             return None
+        names = x509.SubjectAlternativeName(map(_host, hosts))
         issuer, issuer_key = self._authority(ca, now)
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -94,7 +97,6 @@ class CertificateFolder:
             )
         )
         if hosts:
-            names = x509.SubjectAlternativeName(map(_host, hosts))
             draft = draft.add_extension(names, critical=False)
         certificate = draft.sign(issuer_key, hashes.SHA256())
         self.write(path.name, certificate.public_bytes(_PEM).decode() + _pem_of(key))
@@ -256,6 +258,11 @@ def _host(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
+        if not _DNS_NAME.fullmatch(name):
+            raise InvalidConfigError(
+                f"{name!r} is neither an IP address nor a host name; write letters beyond ASCII "
+                "in the form xn--…"
+            ) from None
         return x509.DNSName(name)
 
 

@@ -116,6 +116,17 @@ def test_cert_create_refuses_an_invalid_name(
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.parametrize("host", ["", "k 1.example", "käse.example", "-k1"])
+def test_cert_create_refuses_a_host_that_no_certificate_can_have(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Regression: a traceback, or a certificate for the host ''. The CAs were created before."""
+    folder = tmp_path / "c"
+    assert main.run(["cert", "create", "broker-1", "--host", host, "--dir", str(folder)]) == 1
+    assert f"{host!r} is neither an IP address nor a host name" in capsys.readouterr().err
+    assert not folder.exists()
+
+
 def test_cert_show_of_a_file_without_a_certificate_names_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
