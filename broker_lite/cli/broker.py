@@ -12,7 +12,7 @@ from broker_lite.cli import output
 from broker_lite.cli.change import ChangeOptions, change_options
 from broker_lite.cli.context import cluster_options, open_admin
 from broker_lite.cli.contexts import ChosenCluster
-from broker_lite.errors import InvalidRequestError
+from broker_lite.errors import InvalidConfigError, InvalidRequestError
 
 
 @click.group(invoke_without_command=True)
@@ -74,7 +74,13 @@ def broker(
     if logging_path is not None:
         # Configure logging first. The broker's own logging.basicConfig then has no effect, because
         # the root logger already has a handler.
-        logging.config.fileConfig(logging_path, disable_existing_loggers=False)
+        try:
+            logging.config.fileConfig(logging_path, disable_existing_loggers=False)
+        except Exception as error:  # The file names classes and their arguments.
+            raise InvalidConfigError(
+                f"--logging {logging_path} cannot be used: {error!r}. Correct it; a file that "
+                "works: logbus config template logging"
+            ) from None
     return main(load(BrokerConfig, path), ready_fd, output_path)
 
 

@@ -250,7 +250,10 @@ def _password(name: str, file: Path | None) -> str:
             f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True
         )
         return asked
-    lines = file.read_text("utf-8").splitlines()
-    if not lines or not lines[0]:
+    try:
+        password = file.read_text("utf-8").partition("\n")[0]
+    except UnicodeDecodeError:
+        raise InvalidConfigError(f"{file} is not UTF-8 text; save it as UTF-8") from None
+    if not password:
         raise InvalidConfigError(f"{file} is empty; write the password in its first line")
-    return lines[0]
+    return password

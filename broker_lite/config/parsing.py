@@ -82,7 +82,13 @@ def load(kind: type[C], path: str | Path) -> C:
     Raises InvalidConfigError with the file's name, in the same cases as ``parse``.
     """
     settings: dict[str, str] = {}
-    for number, line in enumerate(Path(path).read_text("utf-8").splitlines(), 1):
+    try:
+        lines = Path(path).read_text("utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise InvalidConfigError(
+            f"{path} is not UTF-8 text; save it as UTF-8, or name another file"
+        ) from None
+    for number, line in enumerate(lines, 1):
         stripped = line.strip()
         if not stripped or stripped.startswith("#"):
             continue

@@ -13,10 +13,11 @@ import click
 import pytest
 
 from broker_lite.cli import main as root
-from broker_lite.cli import output
+from broker_lite.cli import output, user
 from broker_lite.cli.main import COMMANDS, run
 from broker_lite.client.operations import requests
 from broker_lite.errors import (
+    InvalidConfigError,
     NoBrokersError,
     RequestTimedOutError,
     SourceUnreachableError,
@@ -336,3 +337,39 @@ def test_number_without_meaning_is_a_usage_error(
     """Regression: these gave a traceback, or a check that never fails (--crit-s nan)."""
     assert run([*words, "-b", "127.0.0.1:1"]) == 2
     assert "Invalid value for" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("config", "describe", "--file", "latin1.conf"),
+        ("broker", "--config", "latin1.conf"),
+        ("broker", "--config", "empty.conf", "--logging", "latin1.conf"),
+        ("broker", "--config", "empty.conf", "--logging", "empty.conf"),
+    ],
+    ids=" ".join,
+)
+def test_error_for_an_unusable_settings_file_names_the_file(
+    words: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Regression: a traceback for a file that is not UTF-8, and for a wrong logging file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "latin1.conf").write_bytes("rack=Käse\n".encode("latin-1"))
+    (tmp_path / "empty.conf").touch()
+    assert run(list(words)) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("Error: [LOGBUS_INVALID_CONFIG]") and words[-1] in error
+
+
+def test_password_of_user_add_is_the_first_line_of_a_utf8_file(tmp_path: Path) -> None:
+    """Regression: other separators than a newline, such as U+2028, ended the password; a file that
+    is not UTF-8 gave a traceback."""
+    file = tmp_path / "password"
+    file.write_bytes("a\u2028b\r\nnext".encode())
+    assert user._password("alice", file) == "a\u2028b"
+    file.write_bytes(b"k\xe4se")
+    with pytest.raises(InvalidConfigError, match="is not UTF-8 text"):
+        user._password("alice", file)
