@@ -98,6 +98,15 @@ def test_stdout_on_a_full_disk_gives_an_error_without_a_stack_trace() -> None:
     )
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_command_with_closed_descriptors_works(closed: str, tmp_path: Path) -> None:
+    """Regression: with ``>&-`` commands ended with a traceback."""
+    done = tmp_path / "done"
+    script = f"{sys.executable} -m broker_lite context list {closed}; echo $? > {done}"
+    subprocess.run(["sh", "-c", script], env=os.environ | {"HOME": str(tmp_path)}, check=True)
+    assert done.read_text() == "0\n"
+
+
 def test_usage_error_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["nosuch"]) == 2
     assert run(["produce"]) == 2
