@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -128,6 +129,7 @@ def consume(
     given = key_values(settings, "-X")
     _check_member_options(group if not partition else None, group_instance_id, given)
     out = printer(form, template, value_format)
+    chooser = RecordChooser(grep, wanted_key, header)
     servers = bootstrap(cluster)
     with Admin(servers, client_id="logbus-cli") as admin:
         chosen = chosen_partitions(admin, topics, partition)
@@ -146,7 +148,6 @@ def consume(
     # With ``fixed``, the consumer ignores partitions that are added after its start.
     fixed = chosen if partition or (ends and group is None) else None
     with TopicReader(servers, topics, group, starts, options, given).open(fixed) as consumer:
-        chooser = RecordChooser(grep, wanted_key, header)
         code: int | None = None
         try:
             code = print_all(consumer, out, chooser, PrintLimits(ends, count, timeout))
@@ -249,8 +250,8 @@ class RecordChooser:
     """Selects the records of a batch by --grep, --key and --header."""
 
     def __init__(self, grep: str | None, key: str | None, header: str | None = None) -> None:
-        self._grep = grep
-        self._key = key.encode() if key is not None else None
+        self._grep = _pattern(grep) if grep is not None else None
+        self._key = os.fsencode(key) if key is not None else None
         self._header = header
 
     def choose(self, batch: Any) -> Any:
@@ -267,6 +268,22 @@ class RecordChooser:
         if self._header is not None and batch.num_rows:
             batch = batch.filter(has_header(batch.column("headers"), self._header))
         return batch
+
+
+def _pattern(grep: str) -> bytes:
+    """Return the pattern of --grep. Raises click.BadParameter if RE2 does not accept it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from broker_lite.client.arrays import binary_of
+
+    pattern = os.fsencode(grep)
+    try:
+        pc.match_substring_regex(binary_of([b""]), pattern)
+    except pa.ArrowInvalid as error:
+        said = f"{grep!r}: {error}; write it in the syntax of RE2"
+        raise click.BadParameter(said, param_hint="--grep") from None
+    return pattern
 
 
 def chosen_partitions(

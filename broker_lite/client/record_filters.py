@@ -16,11 +16,16 @@ def has_header(headers: pa.Array, header: str) -> pa.Array:
     ``headers`` is the records' headers column."""
     name, equals, value = header.partition("=")
     pairs = pc.list_flatten(headers)
-    matches = pc.equal(pc.struct_field(pairs, "key"), scalar_of(name.encode(), pa.string()))
+    matches = pc.equal(pc.struct_field(pairs, "key"), scalar_of(_bytes(name), pa.string()))
     if equals:
-        same = pc.equal(pc.struct_field(pairs, "value"), scalar_of(value.encode()))
+        same = pc.equal(pc.struct_field(pairs, "value"), scalar_of(_bytes(value)))
         # For a header whose value is null the comparison gives null, and the filter drops this row.
         matches = pc.and_(matches, same)
     rows = pc.unique(pc.filter(pc.list_parent_indices(headers), matches))
     numbers = fixed(np.arange(len(headers)), pa.int64())
     return pc.is_in(numbers, value_set=rows.cast(pa.int64()))
+
+
+def _bytes(text: str) -> bytes:
+    """Return the bytes of an argument of a command, which may be other bytes than UTF-8."""
+    return text.encode("utf-8", "surrogateescape")

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from broker_lite.cli import main
+from broker_lite.cli.consume import RecordChooser
 from broker_lite.cli.records import printer
 from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE
 
@@ -120,3 +122,18 @@ def test_format_string_together_with_an_output_format_is_refused() -> None:
 def test_error_for_a_field_name_in_a_format_string_names_the_letter_of_the_field() -> None:
     with pytest.raises(click.BadParameter, match=r"\{offset\} is not a field: write .*%o offset"):
         printer(None, "{offset}: %v", "auto")
+
+
+def test_grep_with_a_wrong_pattern_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Regression: a traceback, once the first record had arrived."""
+    assert main.run(["consume", "t", "--grep", "(", "-b", "127.0.0.1:1"]) == 2
+    assert "'(': Invalid regular expression: missing ): (; write" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+def test_filters_find_bytes_that_are_not_utf8() -> None:
+    """Regression: a traceback for arguments of the command line that are not UTF-8."""
+    rows = batch(value=[b"k\xe4se", b"x"], key=[b"\xe4", None], headers=[[("h", b"\xe4")], None])
+    chooser = RecordChooser("k\udce4", "\udce4", "h=\udce4")
+    assert chooser.choose(rows).column("value").to_pylist() == [b"k\xe4se"]
