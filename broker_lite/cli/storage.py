@@ -66,6 +66,8 @@ def inspect(paths: tuple[Path, ...], count: int | None, form: str | None) -> Non
             if number == count:
                 break
             rows.append(_row(path, batch))
+    if not rows:
+        output.say(f"there is no batch in {', '.join(map(str, paths))}")
     columns = ("position", "base_offset", "last_offset", "records", "bytes", "body", "codec")
     output.show(rows, form, (*columns, "max_timestamp", "leader_epoch", "producer_id", "problem"))
 
@@ -92,6 +94,8 @@ def verify(paths: tuple[Path, ...], form: str | None) -> int:
       logbus storage verify /var/lib/logbus
       logbus storage verify /var/lib/logbus -o json
     """
+    from broker_lite.storage.paths import META
+
     sizes = _sizes(paths)
     left, checks = sum(sizes.values()), []
     with output.ProgressBar("bytes", is_alone=True) as bar:
@@ -100,6 +104,11 @@ def verify(paths: tuple[Path, ...], form: str | None) -> int:
             checks.append(check)
             left -= sizes.pop(check.path, 0)
             bar.reach(left)
+    if not checks and not any(any(path.rglob(META)) for path in paths):
+        raise click.BadParameter(
+            f"there is no segment and no data directory in {', '.join(map(str, paths))}; name "
+            "log.dir, the folder of a partition, or a segment"
+        )
     rows = [
         {
             "file": check.path,

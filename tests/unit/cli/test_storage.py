@@ -98,6 +98,19 @@ def test_storage_verify_distinguishes_lost_data_from_files_that_a_start_rebuilds
     ]
 
 
+def test_storage_verify_of_a_folder_without_logs_is_an_error(tmp_path: Path) -> None:
+    """Regression: for a wrong folder the command printed nothing and said with code 0 "all well"."""
+    done = CliRunner().invoke(storage, ["verify", str(tmp_path)])
+    assert (done.exit_code, "name log.dir" in " ".join(done.output.split())) == (2, True)
+    inspected = CliRunner().invoke(storage, ["inspect", str(tmp_path)])
+    assert f"there is no batch in {tmp_path}" in inspected.output
+    logs = LogManager(OsFiles(), str(tmp_path / "broker-0" / "data"))
+    logs.lock()
+    logs.open_all(0)
+    logs.close_clean()
+    assert CliRunner().invoke(storage, ["verify", str(tmp_path)]).exit_code == 0
+
+
 def test_storage_strays_reports_a_directory_without_stray_logs(tmp_path: Path) -> None:
     done = CliRunner().invoke(storage, ["strays", str(tmp_path)])
     assert f"{tmp_path} holds no stray logs" in done.output
