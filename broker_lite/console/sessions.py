@@ -249,8 +249,12 @@ class Sessions:
             session.asking, session.is_old = None, False
         except TimeoutError:
             session.is_old |= is_due
-        except RetriableError as error:
-            session.asking, session.is_old = None, True
+        except Exception as error:
+            # Forget the failed refresh. Otherwise every later request would raise its error.
+            session.asking = None
+            if not isinstance(error, RetriableError):
+                raise
+            session.is_old = True
             logger.warning("the names that %r may describe are old: %s", session.user, error)
         return session.visible
 
