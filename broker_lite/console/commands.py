@@ -29,6 +29,7 @@ def shell(*words: str) -> str:
 
 def _topic(path: Mapping[str, str], servers: str, query: Fields) -> Snippets:
     name = path["topic"]
+    query = {key: text.strip() for key, text in query.items()}
     return [
         ("Command", _consume(name, servers, query)),
         ("Python", _python(name, servers, query)),
@@ -56,6 +57,13 @@ def _consume(name: str, servers: str, query: Fields) -> str:
     return shell(*words, "-b", servers)
 
 
+def _start_offset(query: Fields) -> int | None:
+    """Return the page's start offset; None if the page does not start at an offset. A page that
+    continues a search does not check the text."""
+    at = query.get("at", "")
+    return int(at) if query.get("from") == "offset" and at.isascii() and at.isdigit() else None
+
+
 def _start_ms(query: Fields) -> str:
     """Return a Python expression for the page's start time in milliseconds since 1970. Return an
     empty text if the page does not start at a time."""
@@ -74,8 +82,8 @@ def _python(name: str, servers: str, query: Fields) -> str:
     tests = []
     if query.get("partition"):
         tests.append(f"record.partition == {int(query['partition'])}")
-    if query.get("from") == "offset" and query.get("at"):
-        tests.append(f"record.offset >= {int(query['at'])}")
+    if (offset := _start_offset(query)) is not None:
+        tests.append(f"record.offset >= {offset}")
     if query.get("key"):
         tests.append(f"record.key == {query['key'].encode()!r}")
     if query.get("text"):
@@ -122,8 +130,8 @@ def _pyspark(name: str, servers: str, query: Fields) -> str:
         *([".option('includeHeaders', 'true')"] if query.get("header") else []),
         ".load()",
     ]
-    if query.get("from") == "offset" and query.get("at"):
-        lines.append(f".where(F.col('offset') >= {int(query['at'])})")
+    if (offset := _start_offset(query)) is not None:
+        lines.append(f".where(F.col('offset') >= {offset})")
     if query.get("key"):
         lines.append(f".where(F.col('key').cast('string') == {query['key']!r})")
     if query.get("text"):

@@ -64,3 +64,12 @@ def test_programs_copied_from_the_console_begin_at_the_time_of_their_page(
     for language in ("Python", "PySpark"):
         compile(found[language], language, "exec")
         assert ("import time\n" in found[language]) == ("time.time" in start)
+
+
+@pytest.mark.parametrize("query", [{"partition": " "}, {"from": "offset", "at": "x"}])
+def test_programs_copied_from_the_console_omit_fields_that_the_page_does_not_use(
+    query: dict[str, str],
+) -> None:
+    """Regression: status 500 for ``?partition=%20``, and for ``at=x`` in a continued search."""
+    found = snippets(**query)
+    assert "if " not in found["Python"] and "where" not in found["PySpark"]
