@@ -141,7 +141,10 @@ def _tables(
         types = dict.fromkeys(("key", "value", "headers"), pa.binary())
         options = pyarrow.csv.ConvertOptions(column_types=types)
         source, report = _source(path, on_share)
-        with pyarrow.csv.open_csv(source, convert_options=options) as csv:
+        # A row must fit into a block. From a pipe, a larger block would arrive later.
+        block_size = CHUNK_BYTES if path is None else max(CHUNK_BYTES, 2 * rule.bytes_max)
+        reading = pyarrow.csv.ReadOptions(block_size=block_size)
+        with pyarrow.csv.open_csv(source, reading, convert_options=options) as csv:
             for batch in csv:
                 report()
                 cure = "; --input lines sends each line, the header too, as a record"

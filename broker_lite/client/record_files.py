@@ -11,7 +11,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from broker_lite.config.time_text import iso
-from broker_lite.record.envelope import envelope
+from broker_lite.record.envelope import envelope, json_text
 
 COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 """The columns of a CSV file, in order."""
@@ -47,7 +47,7 @@ def _csv(file: IO[bytes]) -> tuple[Writer, Callable[[], None]]:
     def write(batch: pa.RecordBatch) -> None:
         for row in rows_of(batch):
             # Write pairs, because a record may have several headers of one name.
-            headers = [(pair["key"], _text(pair["value"])) for pair in row["headers"]]
+            headers = [(pair["key"], json_text(pair["value"])) for pair in row["headers"]]
             writer.writerow(
                 (
                     row["partition"],

@@ -22,12 +22,13 @@ def envelope(row: dict[str, Any], value_form: str) -> str:
     - "base64": as ``{"$b64": …}``. In the other forms too, bytes that are not UTF-8 appear this
       way.
 
-    A value also appears as a string if it is nested too deeply, or has text that UTF-8 cannot
-    express (an unpaired surrogate)."""
+    A value also appears as a string if it is nested too deeply, has text that UTF-8 cannot express
+    (an unpaired surrogate) or a number that JSON cannot (NaN, 1e999), or is an object with a field
+    ``$b64``."""
     try:
         text = _line(row, value_form)
         text.encode()
-    except (RecursionError, UnicodeEncodeError):
+    except (RecursionError, ValueError):
         return _line(row, "str")
     return text
 
@@ -39,14 +40,15 @@ def _line(row: dict[str, Any], value_form: str) -> str:
         "offset": row["offset"],
         "timestamp": iso(row["timestamp_ms"]),
         "timestamp_ms": row["timestamp_ms"],
-        "key": _json_text(row["key"]),
+        "key": json_text(row["key"]),
         "value": _json_value(row["value"], value_form),
-        "headers": [[h["key"], _json_text(h["value"])] for h in row.get("headers") or ()],
+        "headers": [[h["key"], json_text(h["value"])] for h in row.get("headers") or ()],
     }
-    return json.dumps(shown, ensure_ascii=False)
+    return json.dumps(shown, ensure_ascii=False, allow_nan=False)
 
 
-def _json_text(value: bytes | None) -> Any:
+def json_text(value: bytes | None) -> Any:
+    """Return bytes as text for JSON: a string, or ``{"$b64": …}`` if they are not UTF-8."""
     if value is None:
         return None
     try:
@@ -63,7 +65,10 @@ def _json_value(value: bytes | None, form: str) -> Any:
     # In the form "auto" only objects and arrays are JSON. A value such as 404 stays a string.
     if form == "json" or (form == "auto" and value[:1] in (b"{", b"[")):
         try:
-            return json.loads(value)
+            found = json.loads(value)
         except ValueError:
-            pass
-    return _json_text(value)
+            return json_text(value)
+        # Such an object would be read as the bytes that it stands for.
+        if not isinstance(found, dict) or "$b64" not in found:
+            return found
+    return json_text(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import sys
 from pathlib import Path
@@ -16,7 +17,9 @@ from broker_lite.cli import lines, output
 from broker_lite.cli.lines import LinePosition, LineRule, form_of, tables
 from broker_lite.cli.produce import produce
 from broker_lite.cli.up import up
+from broker_lite.client.record_files import WRITERS
 from broker_lite.errors import InvalidSchemaError, LogbusError, MessageTooLargeError
+from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE
 
 
 def values(found: list[pa.Table]) -> list[bytes | None]:
@@ -257,6 +260,46 @@ def test_exported_csv_file_is_read_back(tmp_path: Path) -> None:
     path.write_text("value,headers\nv,a=1\n")
     with pytest.raises(InvalidSchemaError, match="has no JSON pairs"):
         list(tables(path, "csv", LineRule()))
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_exported_records_are_read_back_as_the_same_bytes(form: str, tmp_path: Path) -> None:
+    """Regression: in JSON lines a value {"$b64": …} became other bytes, and one with NaN or 1e999
+    made the line invalid; produce could not read a CSV file with a header that is not UTF-8, or
+    with a row of more than a megabyte."""
+    values = [
+        b"v",
+        b'"',
+        b"a,\r\nb",
+        b"\xff\x00",
+        b'{"$b64": "AA=="}',
+        b'{"a": NaN}',
+        b'{"a": 1e999}',
+    ]
+    values += [b'{"a": 1}', b"null", b"x" * 3_000_000]
+    count = len(values)
+    batch = pa.record_batch(
+        {
+            "topic": pa.array(["t"] * count),
+            "partition": pa.array([0] * count, pa.int32()),
+            "offset": pa.array(range(count), pa.int64()),
+            "timestamp": pa.array([None] * count, TIMESTAMP_TYPE),
+            "key": pa.array(values, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+            "headers": pa.array([[("h", value), ("n", None)] for value in values], HEADERS_TYPE),
+        }
+    )
+    path = tmp_path / f"t.{form}"
+    with path.open("wb") as file:
+        write, finish = WRITERS[form](file)
+        write(batch)
+        finish()
+    if form == "jsonl":
+        for line in path.read_bytes().splitlines():
+            json.loads(line, parse_constant=pytest.fail)
+    found = pa.concat_tables(tables(path, form, LineRule()), promote_options="default")
+    for column in ("key", "value", "headers"):
+        assert found.column(column).to_pylist() == batch.column(column).to_pylist()
 
 
 def test_produce_recognises_a_file_suffix_in_capitals(tmp_path: Path) -> None:
