@@ -110,20 +110,17 @@ def reassign(
         ongoing = admin.reassignments()
         tps = _tps(view, names, partitions)
         if rate == 0:
-            throttled_moves.unthrottle(admin, {tp.topic for tp in tps})
-            output.say("removed all throttles")
+            if change.is_wanted():
+                throttled_moves.unthrottle(admin, {tp.topic for tp in tps})
+                output.say("removed all throttles")
             return
-        if all(way is None for way in ways):
-            shown = {tp: move for tp, move in ongoing.items() if tp in tps}
-            output.show([_move(tp, move) for tp, move in shown.items()], form)
+        if not moves_replicas:
+            shown = [tp for tp in tps if tp in ongoing]
+            output.show([_move(tp, ongoing[tp]) for tp in shown], form)
             if not shown:
                 output.say("no moves in progress")
-            return
-        if cancel:
-            back = [tp for tp in tps if tp in ongoing]
-            output.show([_move(tp, ongoing[tp]) for tp in back], form)
-            if change.is_wanted():
-                admin.reassign(dict.fromkeys(back))
+            elif cancel and change.is_wanted():
+                admin.reassign(dict.fromkeys(shown))
             return
         if off is None and plan is None and not names:
             raise click.UsageError("name the topics whose partitions to move")
@@ -150,13 +147,21 @@ def _carry_out(
 ) -> None:
     """Start the moves, throttled to ``rate`` bytes a second if it is given. Unless ``seconds`` is
     None, wait at most this long until the moves have ended, and remove the throttle."""
-    if rate:
-        throttled_moves.throttle(admin, view, ongoing, moves, rate)
-    admin.reassign(moves)
-    if seconds is not None:
-        _wait(admin, moves, seconds)
+    try:
+        if rate:
+            throttled_moves.throttle(admin, view, ongoing, moves, rate)
+        admin.reassign(moves)
+        if seconds is not None:
+            _wait(admin, moves, seconds)
         if rate:
             throttled_moves.unthrottle(admin, {tp.topic for tp in moves})
+    except BaseException:  # Also Ctrl-C during the wait.
+        if rate:
+            output.say(
+                "the throttle stays set. After the moves, remove it with: logbus topic reassign "
+                "--throttle 0"
+            )
+        raise
 
 
 @click.command()
@@ -337,8 +342,7 @@ def _wait(admin: Admin, moves: Plan, seconds: float) -> None:
                 raise RequestTimedOutError(
                     f"after {seconds:g} s, {len(left)} of {len(moves)} partitions are still being "
                     f"moved: {', '.join(map(str, left[:5]))}. The moves continue; list them with "
-                    "'logbus topic reassign'. A throttle stays set; remove it with "
-                    "'logbus topic reassign --throttle 0'"
+                    "'logbus topic reassign'"
                 )
             time.sleep(POLL_SECONDS)
         bar.reach(0)

@@ -145,6 +145,32 @@ def test_throttled_reassignment_stays_within_its_rate_and_completes(shell: Shell
     assert "removed all throttles" in shell.run("topic", "reassign", "--throttle", "0").stderr
 
 
+def test_reassignment_that_fails_says_that_its_throttle_stays(shell: Shell, tmp_path: Path) -> None:
+    """Regression: the rates stayed set without a word, and --throttle 0 --dry-run removed them."""
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"partitions": [{"topic": "none", "partition": 0, "replicas": [0]}]}')
+    words = ("--plan", str(plan), "--throttle", "5000", "--wait", "9", "--yes")
+    done = shell.run("topic", "reassign", *words, code=1)
+    assert "remove it with: logbus topic reassign --throttle 0" in done.stderr
+    with connect(shell.cluster.bootstrap_servers) as bus:
+
+        def rates() -> set[str | None]:
+            rows = bus.admin.describe_configs([], [0, 1, 2]).values()
+            entries = (entry for row in rows for entry in row.values())
+            return {
+                each.value
+                for each in entries
+                if each.name.endswith("throttled.rate") and not each.is_default
+            }
+
+        assert rates() == {"5000"}
+        shell.run("topic", "reassign", "--throttle", "0", "--dry-run")
+        assert rates() == {"5000"}
+        shell.run("topic", "reassign", "--throttle", "0")
+        assert rates() == set()
+    assert "no moves in progress" in shell.run("topic", "reassign", "--cancel").stderr
+
+
 def test_reassignment_plan_file_is_validated(shell: Shell, tmp_path: Path) -> None:
     shell.run("topic", "create", "planned", "-r", "1")
     plan = tmp_path / "plan.json"
