@@ -13,6 +13,7 @@ import errno
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import socket
 import sys
@@ -323,7 +324,7 @@ class LocalCluster:
             lock.close()
             raise DirectoryLockedError(
                 f"a cluster already runs in {self.directory}; stop it with "
-                f"logbus down --dir {self.directory}, or take another --dir"
+                f"logbus down --dir {shlex.quote(str(self.directory))}, or take another --dir"
             ) from None
         self._lock = lock
 

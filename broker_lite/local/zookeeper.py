@@ -12,6 +12,7 @@ for this server. One thread at a time may use this module."""
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import socket
@@ -64,6 +65,8 @@ _JVM_FLAGS = (
     "-Djava.awt.headless=true",
 )
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+_LOCALE = {"LC_ALL": "C.UTF-8"}
+"""In the locale C, Java cannot open a file whose path has a letter beyond ASCII."""
 _POLL_SECONDS = 0.02
 _ANSWER_SECONDS = 0.5
 """Timeout in seconds of a four-letter word, which a starting ZooKeeper may never answer."""
@@ -189,7 +192,7 @@ class EmbeddedZooKeeper:
                 self.port = free_port()
             config = self.write_config()
             command = [java, *flags, "-cp", class_path, _MAIN, str(config)]
-            self._process = self._guard.spawn(command, self.log)
+            self._process = self._guard.spawn(command, self.log, environment=os.environ | _LOCALE)
             self._deadline = time.monotonic() + START_TIMEOUT_SECONDS
             if not wait:
                 self.is_starting = True
@@ -270,7 +273,9 @@ class EmbeddedZooKeeper:
             "4lw.commands.whitelist": "srvr,conf,ruok,mntr",
         }
         path = self.directory / "zookeeper.cfg"
-        path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()), "utf-8")
+        # Java reads the file as Latin-1, with escapes of letters as in JSON.
+        rows = (f"{key}={json.dumps(str(value))[1:-1]}\n" for key, value in lines.items())
+        path.write_text("".join(rows), "ascii")
         return path
 
     def __enter__(self) -> EmbeddedZooKeeper:

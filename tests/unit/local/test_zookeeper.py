@@ -57,6 +57,18 @@ def test_embedded_zookeeper_restarts_on_its_port_with_a_class_archive(
         four_letters(host, int(port), "srvr")
 
 
+def test_zookeeper_keeps_its_data_in_a_folder_whose_name_is_not_ascii(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: a user with such a home folder could not start a cluster. ZooKeeper wrote its data
+    into another folder, whose name was the UTF-8 of this one read as Latin-1."""
+    monkeypatch.setenv("LC_ALL", "C")
+    folder = tmp_path / "J\u00fcrgen \u20ac #=\\"
+    with EmbeddedZooKeeper(folder):
+        assert (folder / "data" / "version-2").is_dir()
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 def test_zookeeper_has_memory_for_its_last_500_writes(tmp_path: Path) -> None:
     """Regression: restarting a broker with 10,000 partitions made ZooKeeper run out of memory.
 
