@@ -99,7 +99,7 @@ def test_storage_verify_distinguishes_lost_data_from_files_that_a_start_rebuilds
 
 
 def test_storage_verify_of_a_folder_without_logs_is_an_error(tmp_path: Path) -> None:
-    """Regression: for a wrong folder the command printed nothing and said with code 0 "all well"."""
+    """Regression: for a wrong folder the command printed nothing, and code 0 means "all well"."""
     done = CliRunner().invoke(storage, ["verify", str(tmp_path)])
     assert (done.exit_code, "name log.dir" in " ".join(done.output.split())) == (2, True)
     inspected = CliRunner().invoke(storage, ["inspect", str(tmp_path)])
