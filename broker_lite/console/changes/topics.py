@@ -30,15 +30,15 @@ def _number(form: Form, name: str, default: int) -> int:
     return int(text)
 
 
-def _pairs(text: str, what: str) -> dict[str, str]:
-    """Parse lines of NAME=VALUE into a mapping. Raises InvalidRequestError, which calls a bad line
+def _pairs(text: str, what: str) -> list[tuple[str, str]]:
+    """Parse lines of NAME=VALUE into pairs. Raises InvalidRequestError, which calls a bad line
     ``what``, such as "header"."""
-    pairs = {}
+    pairs = []
     for line in filter(None, map(str.strip, text.splitlines())):
         name, equals, value = line.partition("=")
         if not equals or not name.strip():
             raise InvalidRequestError(f"{what} {line[:60]!r}: write NAME=VALUE in each line")
-        pairs[name.strip()] = value.strip()
+        pairs.append((name.strip(), value.strip()))
     return pairs
 
 
@@ -65,7 +65,7 @@ def create_fields(request: PageRequest) -> tuple[Field, ...]:
 def create(request: PageRequest, form: Form) -> ChangePlan:
     name = form.get("name", "").strip()
     partitions, replicas = _number(form, "partitions", -1), _number(form, "replicas", -1)
-    settings = _pairs(form.get("settings", ""), "setting")
+    settings = dict(_pairs(form.get("settings", ""), "setting"))
 
     def apply() -> str:
         request.bus.admin.create_topic(name, partitions, replicas, settings)
@@ -104,9 +104,7 @@ def produce_fields(request: PageRequest) -> tuple[Field, ...]:
 def produce(request: PageRequest, form: Form) -> ChangePlan:
     name = request.topic().name
     partition = _number(form, "partition", -1)
-    headers = [
-        (key, value.encode()) for key, value in _pairs(form.get("headers", ""), "header").items()
-    ]
+    headers = [(key, value.encode()) for key, value in _pairs(form.get("headers", ""), "header")]
     # Browsers send line ends of a form as CR LF. Store LF.
     value = form.get("value", "").replace("\r\n", "\n").encode()
     key = form.get("key", "").encode() or None
