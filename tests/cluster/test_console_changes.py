@@ -108,6 +108,41 @@ def test_console_creates_writes_alters_and_deletes_a_topic(
     assert name not in bus.topics()
 
 
+def test_console_sends_every_header_of_a_repeated_name(
+    console: RunningConsole, shown_topic: str
+) -> None:
+    """Regression: the console sent only the last header of a name."""
+    change(console, f"/topics/{shown_topic}/produce", value="v", headers="a=1\r\na=2")
+    (row,) = console.json(f"/topics/{shown_topic}/messages")["records"]
+    assert [(each["name"], each["text"]) for each in row["headers"]] == [("a", "1"), ("a", "2")]
+
+
+def test_links_of_the_console_lead_to_a_topic_named_new(console: RunningConsole, bus: Bus) -> None:
+    """Regression: /topics/new is the form for a new topic, so the links led there."""
+    bus.create_topic("new", partitions=1)
+    try:
+        until(lambda: 'href="/topics/new/messages"' in console.get("/topics?q=new").text)
+        form = console.get("/topics/new/produce").text
+        assert form.count('href="/topics/new/messages"') == 2  # the path above, and Cancel
+    finally:
+        bus.delete_topic("new")
+
+
+def test_console_pages_of_a_group_with_an_odd_name_link_to_it_and_quote_it(
+    console: RunningConsole, bus: Bus, topic: str
+) -> None:
+    """Regression: Cancel led to a missing page for a name with a slash, and the command to copy was
+    not quoted."""
+    name = "a/b; echo <i>"
+    bus.admin.commit_offsets(name, {TopicPartition(topic, 0): 0})
+    address = f"/groups/{quote(name, safe='')}"
+    until(lambda: console.get(address).status == 200, what="the group")
+    shown = html.unescape(console.get(address).text)
+    assert f"logbus groups reset-offsets '{name}' --to earliest" in shown
+    assert console.get(f"{address}/move").text.count(f'href="{address}"') == 2
+    bus.admin.delete_group(name)
+
+
 def test_console_deletes_old_records_after_a_typed_confirmation(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
