@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import functools
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -203,7 +204,7 @@ def found_topic(
     if near:
         hint = f"; did you mean {', '.join(near)}?"
     elif offer:
-        hint = f"; create it with: logbus topic create {name}"
+        hint = f"; create it with: logbus topic create {shlex.quote(name)}"
     if user:
         hint += f"; {cure(user, operation, ResourceKind.TOPIC, name)}"
     raise UnknownTopicOrPartitionError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from typing import Any
 
 import click
@@ -118,7 +119,8 @@ def create(
             output.report_change(row, form, f"{name}: exists")
             return
         raise InvalidConfigError(
-            f"there is a context {name!r}; delete it first: logbus context delete {name}"
+            f"there is a context {name!r}; delete it first: logbus context delete "
+            f"{shlex.quote(name)}"
         )
     new = Context(
         name,
@@ -132,7 +134,8 @@ def create(
     by_name = {**stored.by_name, name: new}
     contexts.save(contexts.path(), dataclasses.replace(stored, by_name=by_name))
     row = {**_row(new, stored.selected), "created": True}
-    output.report_change(row, form, f"{name}: created; select it with: logbus context use {name}")
+    said = f"{name}: created; select it with: logbus context use {shlex.quote(name)}"
+    output.report_change(row, form, said)
 
 
 @context.command()

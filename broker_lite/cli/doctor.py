@@ -12,6 +12,7 @@ import importlib.util
 import os
 import re
 import resource
+import shlex
 import shutil
 import socket
 import subprocess
@@ -399,7 +400,7 @@ def _cluster_cure() -> str:
         if os.environ.get(name):
             return f"start those brokers, or correct or unset {name}"
     facts = discovery.read_cluster(discovery.last_cluster_path()) or {}
-    directory = facts.get("directory")
+    directory = shlex.quote(str(facts.get("directory")))
     if running.is_held(facts):
         return f"logbus down --dir {directory}, then logbus up --dir {directory}"
     return f"logbus up --dir {directory}"
@@ -462,7 +463,8 @@ def holder_finding(held: Sequence[Holder], now_ms: float) -> Finding:
         cure = (
             f"stop or restart its producer or Spark query, or wait: a transaction is aborted "
             f"{owner.timeout_ms / 1000:g} s after its begin, a sink's batch after that time with "
-            f"no running task; see: logbus transactions describe {owner.transactional_id}"
+            f"no running task; see: logbus transactions describe "
+            f"{shlex.quote(owner.transactional_id)}"
         )
     text = (
         f"{len(held)} partitions have an open transaction; the oldest, of {name}, hides records of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -327,7 +328,7 @@ def _deleted(
         if name not in {tp.topic for tp in lost}:
             raise UnknownTopicOrPartitionError(
                 f"group {group!r} has no committed offsets in topic {name!r}; see: "
-                f"logbus groups describe {group}"
+                f"logbus groups describe {shlex.quote(group)}"
             )
     return lost
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import threading
 from pathlib import Path
@@ -224,7 +225,8 @@ def _show(running: Mirror, form: str | None, *, brief: bool) -> None:
 def _print_addresses(running: Mirror, servers: str) -> None:
     names = sorted({row.group for row in running.group_rows if row.state == "same"})
     for name in names:
-        output.say(f"offsets of group {name}: logbus groups describe {name} -b {servers}")
+        command = f"logbus groups describe {shlex.quote(name)} -b {servers}"
+        output.say(f"offsets of group {name}: {command}")
     if running.name:
         output.say(
             f"positions: logbus groups describe {running.name} -b {servers}; map of offsets: topic "

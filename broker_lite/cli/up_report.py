@@ -7,6 +7,7 @@ the part of the cluster's record that only ``down`` and ``status`` need to recog
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,7 +99,7 @@ def _where(facts: Facts) -> list[str]:
     if facts.get("client_config"):
         parts["logins"] = (
             "user admin over TLS. Commands, Python and Spark on this machine need no option; "
-            f"elsewhere: logbus topic list -F {facts['client_config']}"
+            f"elsewhere: logbus topic list -F {shlex.quote(facts['client_config'])}"
         )
     if facts.get("console"):
         parts["console"] = facts["console"]

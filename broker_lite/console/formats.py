@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 from urllib.parse import quote
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -95,4 +96,5 @@ FILTERS = {
     "clock": clock,
     "plural": plural,
     "segment": segment,
+    "quoted": shlex.quote,
 }

@@ -13,6 +13,7 @@ time at which the last confirmed heartbeat was sent, plus the session timeout, l
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from functools import partial
 
@@ -272,7 +273,7 @@ class NativeMachine:
             raise InconsistentGroupProtocolError(
                 f"group {self._group!r} is a Kafka group, which is coordinated by brokers; give "
                 "another group, leave coordination='zookeeper' out, or delete this group when it "
-                f"is empty: logbus groups delete {self._group}"
+                f"is empty: logbus groups delete {shlex.quote(self._group)}"
             )
         pending = znodes.pending_path(self._group)
         self._requests.list(pending, partial(self._convert, znode, coordinator))

@@ -6,6 +6,7 @@ store only keys derived from it that verify a login."""
 from __future__ import annotations
 
 import secrets
+import shlex
 from collections.abc import Callable, Sequence
 from hashlib import pbkdf2_hmac
 from typing import NamedTuple
@@ -72,7 +73,7 @@ def check_password_of(own: str, name: str) -> None:
     if name == own:
         raise InvalidRequestError(
             f"you are logged in as {name!r}, and the old password would end at once. Keep it valid "
-            f"for a time with: logbus user rotate {name}"
+            f"for a time with: logbus user rotate {shlex.quote(name)}"
         )
 
 

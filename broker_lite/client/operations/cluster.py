@@ -8,6 +8,7 @@ stays."""
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -217,7 +218,7 @@ def unknown_topic(name: str, known: Iterable[str] = ()) -> UnknownTopicOrPartiti
     if near:
         hint = f"did you mean {' or '.join(map(repr, near))}?"
     else:
-        hint = f"create it with: logbus topic create {name}"
+        hint = f"create it with: logbus topic create {shlex.quote(name)}"
     return UnknownTopicOrPartitionError(f"topic {name!r} does not exist; {hint}")
 
 

@@ -258,3 +258,11 @@ def test_contexts_file_that_other_users_may_write_is_refused(
     contexts.path().chmod(0o660)
     assert run(["context", "list"]) == 1
     assert f"chmod 600 {contexts.path()}" in capsys.readouterr().err
+
+
+def test_commands_in_messages_quote_the_name_of_a_context(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Regression: a name with a space, typed as shown, was two arguments."""
+    assert run(["context", "create", "my prod", "-b", "h1"]) == 0
+    assert "logbus context use 'my prod'" in capsys.readouterr().err
