@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 
 from broker_lite.errors import (
     BrokerIdTakenError,
@@ -143,7 +143,6 @@ class Registrar:
         self._patience_ms = patience_ms
         self._wait_connected = wait_connected
         self._path = znodes.broker_path(registration.broker_id)
-        self._partitions: Mapping[str, Sequence[int]] = {}
         self._tried = False
 
     async def register(self) -> int:
@@ -184,18 +183,6 @@ class Registrar:
             f"broker {self._registration.broker_id} could not register: its registration keeps "
             "changing. Check that no other process uses the same data directory"
         )
-
-    async def set_partitions(self, partitions: Mapping[str, Sequence[int]]) -> None:
-        """Publish in the registration which partitions this broker stores, by topic, if they have
-        changed."""
-        if partitions == self._partitions:
-            return
-        self._partitions = partitions
-        self._registration = dataclasses.replace(self._registration, partitions=partitions)
-        znode = await self._store.get(self._path)
-        if znode is not None and znode.session_id == self._store.session_id:
-            data = znodes.encode_registration(self._registration)
-            await self._store.write([Set(self._path, data, znode.version)])
 
     async def drain(self) -> None:
         """Publish that this broker is draining, that is, about to stop. The controller then moves

@@ -195,8 +195,7 @@ def owner_path(group: str, topic: str, partition: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The value of /brokers/ids/<id>: a live broker. ``partitions`` lists the partitions that the
-    broker stores, by topic."""
+    """The value of /brokers/ids/<id>: a live broker."""
 
     broker_id: int
     endpoint: Endpoint
@@ -204,7 +203,6 @@ class Registration:
     start_counter: int
     rack: str | None = None
     features: Mapping[str, int] = field(default_factory=dict)
-    partitions: Mapping[str, Sequence[int]] = field(default_factory=dict)
     draining: bool = False
     is_full: bool = False
     listeners: Mapping[str, Endpoint] = field(default_factory=dict)
@@ -356,7 +354,8 @@ def encode_registration(value: Registration) -> bytes:
             "start_counter": value.start_counter,
             "rack": value.rack,
             "features": dict(sorted(value.features.items())),
-            "partitions": {t: list(p) for t, p in sorted(value.partitions.items())},
+            # Brokers of earlier releases need this field, but do not use its content.
+            "partitions": {},
             **later,
         },
         2 if later else 1,
@@ -373,7 +372,6 @@ def decode_registration(path: str, data: bytes) -> Registration:
         value["start_counter"],
         value["rack"],
         value["features"],
-        {topic: tuple(numbers) for topic, numbers in value["partitions"].items()},
         bool(value.get("draining")),
         bool(value.get("full")),
         _listeners(value["listeners"]),

@@ -66,11 +66,6 @@ change."""
 
 RETRY_S = 0.2
 """Seconds before a step that failed although ZooKeeper was connected is repeated."""
-PARTITIONS_DELAY_S = 0.2
-"""Seconds from a new metadata snapshot to the write of this broker's partition list to ZooKeeper.
-
-One write so serves several snapshots."""
-
 ELECTION_S = 1.0
 """Maximum seconds for which a Metadata answer waits for elections after a broker joined or left.
 
@@ -174,8 +169,7 @@ class Registry:
         self._published = asyncio.Event()
         self._register_due = self._reload_due = True
         self._brokers_due = self._changes_due = self._controller_due = False
-        self._depose_due = self._partitions_due = False
-        self._partitions_timer: asyncio.TimerHandle | None = None
+        self._depose_due = False
         self._sequence = -1
 
     # Methods by which the broker joins the cluster, drains and leaves.
@@ -234,8 +228,6 @@ class Registry:
             self._keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeper
-        if self._partitions_timer is not None:
-            self._partitions_timer.cancel()
         self._controller.resign()
         await self._store.close()
 
@@ -563,10 +555,6 @@ class Registry:
         self._publish()
         if self._store.connected:
             self._unsure_since_s = 0.0
-        if self._partitions_due:
-            self._partitions_due = False
-            assert self._registrar is not None
-            await self._registrar.set_partitions(_partitions(self.snapshot, self._config.broker_id))
 
     async def _register(self) -> None:
         assert self._registrar is not None
@@ -716,9 +704,6 @@ class Registry:
         if version and self._fresh == dataclasses.replace(self.snapshot, version=0):
             return
         self.snapshot = dataclasses.replace(self._fresh, version=version + 1)
-        if self._partitions_timer is None:
-            loop = asyncio.get_running_loop()
-            self._partitions_timer = loop.call_later(PARTITIONS_DELAY_S, self._partitions_changed)
         for callback in self._callbacks:
             callback(self.snapshot)
         self._wake_waiting()
@@ -726,20 +711,6 @@ class Registry:
     def _wake_waiting(self) -> None:
         published, self._published = self._published, asyncio.Event()
         published.set()
-
-    def _partitions_changed(self) -> None:
-        self._partitions_timer = None
-        self._partitions_due = True
-        self._due.set()
-
-
-def _partitions(snapshot: MetadataSnapshot, broker_id: int) -> dict[str, list[int]]:
-    partitions_by_topic = {}
-    for name, topic in snapshot.topics.items():
-        partitions = [v.partition for v in topic.partitions if broker_id in v.replicas]
-        if partitions:
-            partitions_by_topic[name] = partitions
-    return partitions_by_topic
 
 
 def _changed_states(
