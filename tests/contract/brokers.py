@@ -42,6 +42,7 @@ class Cluster:
         self.world = world
         self.running: list[Broker] = []
         self.counters: dict[str, int] = {}
+        self.wall_ms = 1234
         self._bytes = itertools.count(1)
 
     async def start(
@@ -65,7 +66,7 @@ class Cluster:
                 zookeeper_session_timeout_ms=self.world.session_timeout_ms,
                 leader_rebalance_ms=rebalance_ms,
             ),
-            now_ms=lambda: 1234,
+            now_ms=lambda: self.wall_ms,
             store=store,
             random_bytes=lambda n: next(self._bytes).to_bytes(n, "big"),
         )

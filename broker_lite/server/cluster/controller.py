@@ -97,22 +97,21 @@ class _Deposed(Exception):
 class ControllerShell:
     """Runs the controller on one broker: stands for election, reads and writes ZooKeeper.
 
-    ``now_ms`` returns wall time. ``wait_connected`` returns when ZooKeeper is connected.
-    ``snapshot`` returns the topics that the broker read last."""
+    ``wait_connected`` returns when ZooKeeper is connected. ``snapshot`` returns the topics that the
+    broker read last.
+    """
 
     def __init__(
         self,
         store: MetadataStore,
         config: BrokerConfig,
         *,
-        now_ms: Callable[[], int],
         wait_connected: Callable[[], Awaitable[None]],
         snapshot: Callable[[], loader.TopicsSnapshot],
     ) -> None:
         self._store = store
         self._config = config
         self._broker_id = config.broker_id
-        self._now_ms = now_ms
         self._wait_connected = wait_connected
         self._topics_snapshot = snapshot
         self._machine = Controller(config.leader_rebalance_ms)
@@ -331,6 +330,13 @@ class ControllerShell:
             self.resign()
             await asyncio.sleep(GIVE_UP_AFTER_S)
             await self._give_up()
+
+    @staticmethod
+    def _now_ms() -> int:
+        """Return monotonic time. By wall time, partitions would not return to their preferred
+        leaders for as long as the machine's clock was set back.
+        """
+        return int(asyncio.get_running_loop().time() * 1000)
 
     async def _sleep(self) -> None:
         due_ms = self._machine.due_ms

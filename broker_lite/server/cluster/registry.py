@@ -66,6 +66,7 @@ change."""
 
 RETRY_S = 0.2
 """Seconds before a step that failed although ZooKeeper was connected is repeated."""
+
 ELECTION_S = 1.0
 """Maximum seconds for which a Metadata answer waits for elections after a broker joined or left.
 
@@ -127,7 +128,6 @@ class Registry:
         self._controller = ControllerShell(
             store,
             config,
-            now_ms=now_ms,
             wait_connected=self.wait_connected,
             snapshot=self._topics_snapshot,
         )
