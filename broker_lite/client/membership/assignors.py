@@ -116,8 +116,7 @@ def by_range(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Shares:
 
     If they do not divide evenly, the first subscribers get one more."""
     shares: Shares = {each.member_id: [] for each in ordered}
-    for topic in sorted(counts):
-        subscribers = [each.member_id for each in ordered if topic in each.topics]
+    for topic, subscribers in _subscribers(ordered, counts).items():
         if not subscribers:
             continue
         size, rest = divmod(counts[topic], len(subscribers))
@@ -131,10 +130,7 @@ def by_range(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Shares:
 
 def by_stickiness(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Shares:
     """Assign all partitions as evenly as subscriptions allow, and move as few as possible."""
-    eligible = {
-        topic: tuple(each.member_id for each in ordered if topic in each.topics)
-        for topic in sorted(counts)
-    }
+    eligible = _subscribers(ordered, counts)
     loads = _Loads([each.member_id for each in ordered], eligible.values())
     owner = _retained_owners(ordered, counts)
     for member in owner.values():
@@ -157,6 +153,17 @@ def by_stickiness(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Sh
     return shares
 
 
+def _subscribers(
+    ordered: Sequence[Candidate], counts: Mapping[str, int]
+) -> dict[str, tuple[str, ...]]:
+    """Return for each existing topic the members that subscribe to it, in their order."""
+    subscribers: dict[str, list[str]] = {topic: [] for topic in sorted(counts)}
+    for each in ordered:
+        for topic in subscribers.keys() & set(each.topics):
+            subscribers[topic].append(each.member_id)
+    return {topic: tuple(members) for topic, members in subscribers.items()}
+
+
 def _retained_owners(
     ordered: Sequence[Candidate], counts: Mapping[str, int]
 ) -> dict[TopicPartition, str]:
@@ -166,8 +173,9 @@ def _retained_owners(
     that report a partition, the one with the later generation owns it; with equal ones, neither."""
     owner: dict[TopicPartition, tuple[int, str]] = {}
     for each in ordered:
+        topics = frozenset(each.topics)
         for tp in each.owned:
-            if tp.topic not in each.topics or tp.partition >= counts.get(tp.topic, 0):
+            if tp.topic not in topics or tp.partition >= counts.get(tp.topic, 0):
                 continue
             known = owner.get(tp)
             if known is None or known[0] < each.generation:

@@ -197,3 +197,27 @@ def test_group_leader_decodes_the_metadata_of_other_clients() -> None:
     assert candidate(COOPERATIVE_STICKY, JoinedMember("m", None, unsaid)).generation == -1
     with pytest.raises(ProtocolError):
         candidate(RANGE, JoinedMember("m", None, b"\0\1\0\0\0\5"))
+
+
+class CountedName(str):
+    """A topic's name that counts its comparisons."""
+
+    comparisons = 0
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.comparisons += 1
+        return str.__eq__(self, other)
+
+
+@pytest.mark.parametrize("name", ASSIGNORS)
+def test_assignment_does_not_compare_each_topic_with_all_topics_of_each_member(name: str) -> None:
+    """Regression: with 10,000 topics, the assignment took the leader longer than its session
+    timeout, so that the group never became stable."""
+    topics = tuple(CountedName(f"topic-{number}") for number in range(200))
+    owned = [tuple(TopicPartition(topic, 0) for topic in topics[first::20]) for first in range(20)]
+    members = [Candidate(str(at), None, topics, rows, 1) for at, rows in enumerate(owned)]
+    CountedName.comparisons = 0
+    assert len(owners(assign(name, members, dict.fromkeys(topics, 1)))) == len(topics)
+    assert CountedName.comparisons < 2 * len(members) * len(topics)
