@@ -21,14 +21,18 @@ def assign(
 
     ``subscriptions`` has the subscription of each consumer of the group, by its name, and
     ``partition_counts`` the number of partitions of each topic."""
+    readers: dict[NativeSubscription, list[OwnerZnode]] = {}
+    for consumer, row in subscriptions.items():
+        streams = readers.setdefault(selection(row), [])
+        streams += [OwnerZnode(consumer, stream) for stream in range(row.streams)]
     owners = {}
     for topic in sorted(partition_counts):
-        streams = [
-            OwnerZnode(consumer, stream)
-            for consumer in sorted(subscriptions)
-            if covers(subscriptions[consumer], topic)
-            for stream in range(subscriptions[consumer].streams)
-        ]
+        streams = sorted(
+            owner
+            for selected, rows in readers.items()
+            if covers(selected, topic)
+            for owner in rows
+        )
         if not streams:
             continue
         each, rest = divmod(partition_counts[topic], len(streams))
@@ -38,6 +42,15 @@ def assign(
                 owners[TopicPartition(topic, partition)] = owner
                 partition += 1
     return owners
+
+
+def selection(subscription: NativeSubscription) -> NativeSubscription:
+    """Return only the topics and the pattern of a subscription.
+
+    These are equal for most consumers of a group. A caller that matches many topics matches each
+    with each different selection once, because a selection may name thousands of topics.
+    """
+    return NativeSubscription(subscription.topics, subscription.pattern, 0)
 
 
 def covers(subscription: NativeSubscription, topic: str) -> bool:

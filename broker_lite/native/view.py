@@ -18,7 +18,7 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Refused, Set, Znode
 from broker_lite.metadata.znodes import Assignment, FirstReadZnode, NativeSubscription, OwnerZnode
 from broker_lite.model import TopicPartition
-from broker_lite.native.assignment import assign, covers
+from broker_lite.native.assignment import assign, covers, selection
 from broker_lite.native.pending_requests import PendingRequests
 
 
@@ -59,6 +59,9 @@ class View:
         """The id (zxid) of the ZooKeeper transaction that created each member's registration. Lower
         ids are earlier."""
         self._members_left = 0
+        self._began: dict[NativeSubscription, int] = {}
+        """For each different selection of topics (``assignment.selection``), the lowest zxid of the
+        members that have it."""
         self._unrecorded: list[tuple[str, Assignment, int]] = []
         """Topics that cannot be recorded before the list of members has been read: name, replicas,
         and the id (zxid) of the transaction that created the topic."""
@@ -170,6 +173,10 @@ class View:
         self._members_left -= 1
         if self._members_left == 0:
             self._registered_zxids = {name: self._registered_zxids[name] for name in self.members}
+            self._began = {}
+            for name, member in self.members.items():
+                selected, zxid = selection(member), self._registered_zxids[name]
+                self._began[selected] = min(zxid, self._began.get(selected, zxid))
             unrecorded, self._unrecorded = self._unrecorded, []
             for row in unrecorded:
                 self._record(*row)
@@ -214,9 +221,7 @@ class View:
         If the topic is older than the registrations of all members that subscribe to it, the group
         began with the topic: its present partitions start where the option ``start`` says.
         Otherwise all its records are new to the group."""
-        began = (
-            self._registered_zxids[name] for name, row in self.members.items() if covers(row, topic)
-        )
+        began = (zxid for selected, zxid in self._began.items() if covers(selected, topic))
         if not self._has_read and created_zxid < min(began, default=created_zxid + 1):
             self._initial_topics.add(assignment.topic_id)
         first = self._first(assignment, is_another=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.counted_names import CountedName
 
 from broker_lite.client.options import check_pattern
 from broker_lite.config import ConsumerConfig
@@ -73,6 +74,16 @@ def test_every_partition_has_one_owner_and_shares_differ_by_at_most_one(
         shares[tuple(owner)] += 1
     assert max(shares.values()) - min(shares.values()) <= 1
     assert assign(dict(reversed(members.items())), {"t": partitions}) == owners
+
+
+def test_assignment_searches_the_topics_of_equal_subscriptions_once() -> None:
+    """Regression: with 70 consumers of 5,000 topics, each change of the group blocked every
+    consumer for 15 s, longer than its session timeout."""
+    topics = tuple(CountedName(f"topic-{number}") for number in range(200))
+    members = {str(number): names(*topics) for number in range(20)}
+    CountedName.comparisons = 0
+    assert len(assign(members, dict.fromkeys(topics, 1))) == len(topics)
+    assert CountedName.comparisons < 2 * len(topics) ** 2
 
 
 def test_pattern_subscriptions_match_topics() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.counted_names import CountedName
 
 from broker_lite.client.membership.assignors import (
     ASSIGNORS,
@@ -197,18 +198,6 @@ def test_group_leader_decodes_the_metadata_of_other_clients() -> None:
     assert candidate(COOPERATIVE_STICKY, JoinedMember("m", None, unsaid)).generation == -1
     with pytest.raises(ProtocolError):
         candidate(RANGE, JoinedMember("m", None, b"\0\1\0\0\0\5"))
-
-
-class CountedName(str):
-    """A topic's name that counts its comparisons."""
-
-    comparisons = 0
-    __slots__ = ()
-    __hash__ = str.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        CountedName.comparisons += 1
-        return str.__eq__(self, other)
 
 
 @pytest.mark.parametrize("name", ASSIGNORS)
