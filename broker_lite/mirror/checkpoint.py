@@ -12,8 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from broker_lite.client.administration.admin import Admin
-from broker_lite.client.fetch.range_reader import read_range
 from broker_lite.client.received import records
 from broker_lite.errors import LogbusError
 from broker_lite.mirror import planning, positions
@@ -62,7 +60,7 @@ class MirrorCheckpoint:
         topic_id = admin.create_topic(
             self._name, 1, self._replication_factor, _SETTINGS, if_not_exists=True
         )
-        return _read_log(admin, self._target.servers, self._name, topic_id)
+        return _read_log(self._target, self._name, topic_id)
 
     def _begin_producer(self) -> None:
         """Make the target use the previous mirror's producer id with the next epoch, which fences
@@ -145,9 +143,7 @@ def translated(
     name = positions.name_for(source.describe().cluster_id)
     admin = target.admin
     view, there = source.view(), admin.cluster()
-    entries: Entries = (
-        _read_log(admin, target.servers, name, there.topic_id(name)) if name in there.topics else {}
-    )
+    entries: Entries = _read_log(target, name, there.topic_id(name)) if name in there.topics else {}
     tps = [w for topic in offsets for w in view.partitions_of(topic)]
     commits = admin.committed(name, tps) if tps else {}
     maps = {}
@@ -162,13 +158,13 @@ def translated(
     return planning.translate_offsets(offsets, maps)
 
 
-def _read_log(admin: Admin, servers: str, name: str, topic_id: str) -> Entries:
+def _read_log(target: MirrorTarget, name: str, topic_id: str) -> Entries:
     """Return the entries of each partition in the topic in which a mirror stores its runs, in the
     order in which they were written."""
     tp = TopicPartition(name, 0)
-    end = admin.list_offsets({tp: LATEST_TIMESTAMP})[tp].offset
+    end = target.admin.list_offsets({tp: LATEST_TIMESTAMP})[tp].offset
     entries: Entries = {}
-    for rows in read_range(tp, topic_id, -1, 0, end, bootstrap=servers):
+    for rows in target.read(tp, topic_id, 0, end):
         for record in records(tp, rows):
             entry = positions.read_entry(record.value)
             if entry is not None:

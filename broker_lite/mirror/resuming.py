@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from broker_lite.client.fetch.position import KAFKA_LOG, FetchPosition
-from broker_lite.client.fetch.range_reader import read_range
 from broker_lite.client.received import LogTruncatedError
 from broker_lite.errors import OffsetOutOfRangeError
 from broker_lite.mirror import positions
@@ -44,14 +43,7 @@ class Resumer:
         if end > begin:
             at_target = (
                 row
-                for rows in read_range(
-                    tp,
-                    copy.target_id,
-                    NO_EPOCH,
-                    begin,
-                    end,
-                    bootstrap=self._target.servers,
-                )
+                for rows in self._target.read(tp, copy.target_id, begin, end)
                 for row in contents(rows)
             )
             at_source = self._source_rows(copy, max(known.source_next, first))

@@ -1,5 +1,6 @@
 """Write encoded batches to the target cluster of a mirror, in order and exactly once, and report
-their offsets.
+their offsets. Read records of the target.
+
 
 ``MirrorTarget`` is an idempotent producer for batches that are already encoded: it assigns each
 partition's sequences itself, and has up to ``IN_FLIGHT`` requests in flight to each leader. Without
@@ -10,13 +11,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.discovery import parse_endpoints, security_for
+from broker_lite.client.fetch.range_reader import read_range
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster, backoff_ms
+from broker_lite.client.received import Slice
 from broker_lite.client.transport.blocking import Pool, PooledConnection, monotonic_ms
 from broker_lite.client.transport.steps import ProduceExchange
 from broker_lite.config.client_security import ClientSecurity
@@ -28,7 +31,7 @@ from broker_lite.errors import (
     error_for,
 )
 from broker_lite.mirror.rewrite import RewrittenBatch, signed
-from broker_lite.model import Endpoint, TopicPartition
+from broker_lite.model import NO_EPOCH, Endpoint, TopicPartition
 from broker_lite.wire.produce import (
     PartitionRecords,
     ProducedPartition,
@@ -84,6 +87,13 @@ class MirrorTarget:
 
     def close(self) -> None:
         self._pool.close()
+
+    def read(self, tp: TopicPartition, topic_id: str, start: int, end: int) -> Iterator[Slice]:
+        """Yield the rows with ``start <= offset < end`` of one partition, as ``read_range`` does,
+        with the target's security settings."""
+        return read_range(
+            tp, topic_id, NO_EPOCH, start, end, bootstrap=self.servers, pool=self._pool
+        )
 
     def new_producer_id(self) -> int:
         """Return a new producer id from the target."""

@@ -28,10 +28,7 @@ def assign(
     owners = {}
     for topic in sorted(partition_counts):
         streams = sorted(
-            owner
-            for selected, rows in readers.items()
-            if covers(selected, topic)
-            for owner in rows
+            owner for selected, rows in readers.items() if covers(selected, topic) for owner in rows
         )
         if not streams:
             continue
