@@ -571,13 +571,21 @@ class GroupOffsets:
         rows = await gather([self._store.get(path) for path in names])
         return {path: znode for path, znode in zip(names, rows) if znode is not None}
 
-    async def delete(self, group: str) -> None:
+    async def delete(
+        self, group: str, check_empty: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """Delete a group with its offsets.
+
+        ``check_empty`` is called before each attempt. It raises NonEmptyGroupError if this broker
+        knows members, which may have joined since the attempt before. Each attempt takes the group
+        from its coordinator, so that a member could never join while the attempts continue.
 
         Raises GroupIdNotFoundError, WriteConflictError, and NonEmptyGroupError if the group has
         members or offsets of open transactions."""
-        await self._check_exists(group)
         for _ in range(ATTEMPTS_MAX):
+            if check_empty is not None:
+                await check_empty()
+            await self._check_exists(group)
             await self._check_without_natives(group)
             if await self.has_pending(group):
                 raise NonEmptyGroupError(

@@ -41,6 +41,8 @@ async def delete(parts: BrokerContext, access: Access, group: str) -> int:
 
 
 async def _delete(parts: BrokerContext, group: str) -> None:
-    await parts.groups.check_empty(group)
-    parts.groups.forget(group)
-    await parts.registry.groups.delete(group)
+    async def check_empty() -> None:
+        await parts.groups.check_empty(group)
+        parts.groups.forget(group)
+
+    await parts.registry.groups.delete(group, check_empty)

@@ -423,6 +423,33 @@ def test_group_can_be_deleted_right_after_its_static_member_expired() -> None:
     run(body)
 
 
+@pytest.mark.parametrize("after_s", [0.5, 1.0])
+def test_deletions_of_a_group_give_way_to_a_member_that_joins(after_s: float) -> None:
+    """Regression: on a slow ZooKeeper, three deletions took the group from its coordinator again
+    and again, so that no member could join for 30 s."""
+
+    async def body(world: World) -> None:
+        await world.start(group_initial_rebalance_delay_ms=3000)
+        await world.make_topic("t")
+        assert await Member(world).commit(3) == 0
+        world.service.delay_s = 0.1
+        deletions = [
+            asyncio.ensure_future(world.ask("DeleteGroups", 2, groups_names=["g"])) for _ in "abc"
+        ]
+        await asyncio.sleep(after_s)
+        one, refused = Member(world), []
+        while code := await one.join():
+            refused.append(code)
+            one.id = ""
+            await asyncio.sleep(0.1)
+        assert set(refused) <= {NotCoordinatorError.code}
+        assert len(refused) <= 5
+        for deletion in deletions:
+            assert (await deletion).results[0].error_code == NonEmptyGroupError.code
+
+    run(body)
+
+
 def test_group_keeps_members_and_generation_when_its_coordinator_dies() -> None:
     async def body(world: World) -> None:
         await world.start(3)
