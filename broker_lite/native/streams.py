@@ -54,6 +54,7 @@ class MessageStreams:
         self._session = session
         self._streams = tuple(streams)
         self._memberships = tuple(memberships)
+        self._is_closing = False
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -83,6 +84,9 @@ class MessageStreams:
         self._close(is_done=sys.exc_info()[0] is None)
 
     def _close(self, *, is_done: bool) -> None:
+        if self._is_closing:
+            return  # A callback of the first close calls close again.
+        self._is_closing = True
         problems: list[LogbusError] = []
         for membership in self._memberships:
             membership.halt()

@@ -450,6 +450,37 @@ def test_asyncio_member_reads_and_commits(bus: Bus, topic: str) -> None:
     assert sum(row.offset for row in bus.admin.committed(topic).values()) == 60
 
 
+def test_member_whose_callback_closes_it_leaves_the_group(bus: Bus, topic: str) -> None:
+    """Regression: the inner close stopped the client before the outer one had left the group, so
+    that the partitions had no reader until the session timeout."""
+    fill(bus, topic, 0, 6)
+    consumer = member(bus, topic, group=topic, on_revoke=lambda consumer, _: consumer.close())
+    found = 0
+    while found < 6:
+        found += len(consumer.poll(1.0))
+    consumer.close()
+    assert bus.admin.group_members(topic) == {}
+    assert sum(row.offset for row in bus.admin.committed(topic).values()) == 6
+
+
+def test_asyncio_member_that_is_closed_twice_at_once_commits_and_leaves_the_group(
+    bus: Bus, topic: str
+) -> None:
+    fill(bus, topic, 0, 6)
+
+    async def main() -> None:
+        async with await aconnect(bus.bootstrap_servers) as abus:
+            consumer = abus.consumer(topic, group=topic, **BRISK)
+            found = 0
+            while found < 6:
+                found += len(await consumer.poll(1.0))
+            await asyncio.gather(consumer.close(), consumer.close())
+
+    asyncio.run(main())
+    assert bus.admin.group_members(topic) == {}
+    assert sum(row.offset for row in bus.admin.committed(topic).values()) == 6
+
+
 def test_members_continue_after_the_death_of_their_coordinator(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:

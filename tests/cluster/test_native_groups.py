@@ -316,6 +316,22 @@ def test_record_that_is_being_processed_when_its_stream_closes_is_redelivered(
             assert again == [b"%d" % seen[-1]], "finished records came again"
 
 
+def test_streams_whose_callback_closes_them_leave_the_group(bus: Bus, topic: str) -> None:
+    """Regression: each close called the callback, which closed the streams again."""
+    revoked: list[int] = []
+
+    def close(_: Consumer, partitions: list[TopicPartition]) -> None:
+        revoked.append(len(partitions))
+        streams.close()
+
+    fill(bus, topic, 0, 3)
+    streams = bus.create_message_streams(topic, group=topic, on_revoke=close, start="earliest")
+    drain(streams, [b"0", b"1", b"2"])
+    streams.close()
+    assert revoked == [3]
+    assert bus.admin.group_members(topic) == {}
+
+
 def test_records_before_the_last_poll_count_as_processed_when_their_stream_is_closed(
     bus: Bus, topic: str
 ) -> None:

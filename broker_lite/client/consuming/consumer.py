@@ -236,6 +236,8 @@ class Consumer(ConsumerFace):
         self._close(is_done=sys.exc_info()[0] is None)
 
     def _close(self, *, is_done: bool) -> None:
+        if self.core.is_closing:
+            return  # A callback of the first close, or another task, calls close again.
         try:
             self.run(self.core.close(is_done=is_done))
         finally:

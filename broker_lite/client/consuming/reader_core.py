@@ -104,7 +104,8 @@ class ReaderCore:
         self.assignment = AssignmentQueue(self.collector)
         self._callbacks = callbacks
         self._is_committing = False
-        self._is_closed = False
+        self.is_closing = False
+        """Whether ``close`` has begun."""
         self._commit_timer: Timer | None = None
         self._outside: deque[tuple[TopicPartition, int, LogbusError]] = deque()
         """Partitions whose position is not in the log, with position and error, until
@@ -485,10 +486,8 @@ class ReaderCore:
             yield from self._call_back(self._callbacks.lost, self.collector.assignment())
 
     def close(self, *, is_done: bool) -> Task[None]:
-        """Make the last automatic commit (``finish``) and leave the group, once."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        """Make the last automatic commit (``finish``) and leave the group. Call this only once."""
+        self.is_closing = True
         try:
             yield from self.finish(is_done=is_done)
         finally:
