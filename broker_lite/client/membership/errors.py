@@ -8,6 +8,7 @@ from broker_lite.errors import (
     GroupAuthorizationError,
     GroupMaxSizeReachedError,
     InconsistentGroupProtocolError,
+    InvalidRequestError,
     InvalidSessionTimeoutError,
     LogbusError,
 )
@@ -34,7 +35,15 @@ def explained(error: LogbusError, group: str, config: MemberConfig) -> LogbusErr
             f"session.timeout.ms={config.session_timeout_ms} is not between the brokers' "
             "group.min.session.timeout.ms and group.max.session.timeout.ms"
         ),
-        GroupMaxSizeReachedError: f"group {group!r} has as many members as group.max.size allows",
+        InvalidRequestError: (
+            f"the coordinator of group {group!r} refused the subscription, which has more than "
+            "256 KiB of topic names, counted once for each of partition.assignment.strategy="
+            f"{config.assignors!r}; subscribe to fewer topics, or give one strategy"
+        ),
+        GroupMaxSizeReachedError: (
+            f"group {group!r} has as many members as group.max.size allows, or its members "
+            "subscribe to too many topics; stop a member, or subscribe to fewer topics"
+        ),
         FencedInstanceIdError: (
             f"another consumer joined group {group!r} as group.instance.id="
             f"{config.group_instance_id!r} and has its partitions; give each consumer its own"

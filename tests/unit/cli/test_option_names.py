@@ -20,6 +20,7 @@ from broker_lite.errors import (
     FencedInstanceIdError,
     InconsistentGroupProtocolError,
     InvalidConfigError,
+    InvalidRequestError,
     InvalidSessionTimeoutError,
     LogbusError,
     NoClusterError,
@@ -59,6 +60,13 @@ def refusal(error: type[LogbusError]) -> str:
             "group 'g' has members that support none of -X partition.assignment.strategy="
             "range,cooperative-sticky, or it is a native group; give a strategy that they "
             "support, or another group",
+        ),
+        (
+            consume,
+            refusal(InvalidRequestError),
+            "the coordinator of group 'g' refused the subscription, which has more than 256 KiB of "
+            "topic names, counted once for each of -X partition.assignment.strategy="
+            "range,cooperative-sticky; subscribe to fewer topics, or give one strategy",
         ),
         (
             consume,
