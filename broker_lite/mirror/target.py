@@ -1,7 +1,6 @@
 """Write encoded batches to the target cluster of a mirror, in order and exactly once, and report
 their offsets. Read records of the target.
 
-
 ``MirrorTarget`` is an idempotent producer for batches that are already encoded: it assigns each
 partition's sequences itself, and has up to ``IN_FLIGHT`` requests in flight to each leader. Without
 a response, it sends the batch again with the same sequence; a broker that already has the batch
