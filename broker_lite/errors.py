@@ -289,6 +289,10 @@ class StorageError(RetriableError):
     code, name, definite = 56, "KAFKA_STORAGE_ERROR", False
 
 
+class UnreadableRecordsError(StorageError):
+    """The disk failed a read of stored records. Other replicas may have them."""
+
+
 class SaslAuthenticationError(LogbusError):
     """A login failed. A broker sends the same error for every reason, such as an unknown user or a
     wrong password, so that an attacker learns nothing. The broker's audit log has the reason."""

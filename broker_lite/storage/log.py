@@ -12,6 +12,7 @@ docs/pages/explanation/log-and-flush.md, "What a follower does to its log", give
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -520,7 +521,13 @@ class Log:
         """Return the first offset and position of the batch or damaged range with ``offset``."""
         try:
             with self._data.guard(f"truncating {self.key}"):
-                batch = self.reader.locate(offset)[1]
+                try:
+                    batch = self.reader.locate(offset)[1]
+                except OSError as error:
+                    if error.errno != errno.EIO:
+                        raise
+                    # The disk cannot read this batch. Cut at a boundary that needs no read.
+                    return self.reader.entry_before(offset)
         except CorruptMessageError:
             damage = self.reader.damage_over(offset)
             if damage is None:

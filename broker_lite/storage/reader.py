@@ -11,15 +11,17 @@ the range."""
 
 from __future__ import annotations
 
+import errno
 import functools
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from broker_lite.errors import (
     CorruptMessageError,
     OffsetOutOfRangeError,
     StorageError,
+    UnreadableRecordsError,
 )
 from broker_lite.model import (
     NO_OFFSET,
@@ -51,18 +53,27 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _translated(function: Callable[P, R]) -> Callable[P, R]:
-    """Convert a lookup's OSErrors: of a deleted file to OffsetOutOfRangeError, else
-    StorageError."""
+def read_failure(what: str, error: OSError) -> StorageError:
+    """Return the error to raise for a failed read of a log file. UnreadableRecordsError, for EIO,
+    means that the disk has lost the records; other errors, such as EMFILE, may pass."""
+    kind = UnreadableRecordsError if error.errno == errno.EIO else StorageError
+    return kind(f"{what} cannot be read: {error}")
+
+
+def _translated(
+    function: Callable[Concatenate[LogReader, P], R],
+) -> Callable[Concatenate[LogReader, P], R]:
+    """Convert a lookup's OSErrors: of a deleted file to OffsetOutOfRangeError, else to that of
+    ``read_failure``."""
 
     @functools.wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+    def run(reader: LogReader, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return function(*args, **kwargs)
+            return function(reader, *args, **kwargs)
         except FileNotFoundError as error:
             raise OffsetOutOfRangeError(f"{error.filename} was deleted while it was read") from None
         except OSError as error:
-            raise StorageError(f"{error.filename} cannot be read: {error}") from error
+            raise read_failure(str(reader.key), error) from error
 
     return run
 
@@ -247,6 +258,11 @@ class LogReader:
         segment = segments[i]
         self._raise_in_damage(offset)
         return segment, self._find(segment, offset)
+
+    def entry_before(self, offset: int) -> IndexEntry:
+        """Return the last index entry at or before ``offset``, or the start of its segment."""
+        bases, segments = self.chain
+        return segments[bisect_right(bases, offset) - 1].index.floor(offset)
 
     def _find(self, segment: Segment, offset: int) -> LogBatch:
         try:

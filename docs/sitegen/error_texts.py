@@ -270,7 +270,8 @@ ERROR_TEXTS: Mapping[str, Text] = {
         "Correct the other part, and repeat the request.",
     ),
     "KAFKA_STORAGE_ERROR": Text(
-        "A data directory is offline: its disk is full, missing, or failed a flush.",
+        "A data directory is offline: its disk is full, missing, or failed a flush. Or the disk "
+        "failed a read.",
         "Read `broker.log`. Free space, or replace the disk and start the broker with an empty "
         "folder: it copies its replicas from the others.",
     ),

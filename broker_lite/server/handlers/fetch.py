@@ -27,6 +27,7 @@ from broker_lite.errors import (
     LogbusError,
     NotLeaderError,
     OffsetOutOfRangeError,
+    UnreadableRecordsError,
     wire_code,
 )
 from broker_lite.machine import machine_id
@@ -303,9 +304,7 @@ class _ConsumerFetch:
             limit = min(limit, ranges.TRANSCODED_BYTES_MAX)
         prepared = ranges.read_resident(to_read, limit) if is_quick else None
         if prepared is not None:
-            if sum(one.length for one in prepared) < min_bytes and not any(
-                one.error is not None for one in prepared
-            ):
+            if sum(one.length for one in prepared) < min_bytes:
                 self._wait(rows)
                 return
             self._answer(rows, {at: one for (at, _), one in zip(indexed, prepared)})
@@ -398,7 +397,7 @@ class _ConsumerFetch:
                 self._parts.metrics.count(
                     "transcoded_batches", "columns", "rows", amount=prepared.transcoded
                 )
-            if isinstance(prepared.error, CorruptMessageError):
+            if isinstance(prepared.error, CorruptMessageError | UnreadableRecordsError):
                 self._parts.metrics.count("corrupt_batches", "fetch")
                 replica.report_corruption(prepared.error_offset, prepared.error)
 

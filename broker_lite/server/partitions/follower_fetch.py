@@ -26,6 +26,7 @@ from broker_lite.errors import (
     LogbusError,
     NotLeaderError,
     StaleBrokerEpochError,
+    UnreadableRecordsError,
     wire_code,
 )
 from broker_lite.metadata.cache import MetadataSnapshot
@@ -359,7 +360,8 @@ class _FollowerFetch:
             # during the read, so the error shows no damage.
             if one.error is not None and row.error is None:
                 row.error = one.error
-                if isinstance(one.error, CorruptMessageError) and row.replica is not None:
+                is_damage = isinstance(one.error, CorruptMessageError | UnreadableRecordsError)
+                if is_damage and row.replica is not None:
                     row.replica.report_corruption(one.error_offset, one.error)
         self._owner.sent_bytes.n += size
         if answer is None or not self._is_open():

@@ -16,11 +16,11 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from broker_lite.errors import CorruptMessageError, LogbusError, StorageError, UndecodableBatchError
+from broker_lite.errors import CorruptMessageError, LogbusError, UndecodableBatchError
 from broker_lite.model import NO_EPOCH
 from broker_lite.record.batch import BatchHeader, check_crc, decompressed_bytes
 from broker_lite.record.walker import BadBatch, BatchWalker, WalkPolicy
-from broker_lite.storage.reader import LogReader, LogSlice
+from broker_lite.storage.reader import LogReader, LogSlice, read_failure
 from broker_lite.storage.scan import walk_range
 from broker_lite.wire.fetch import AbortedTransaction, FileRange, HasFileno, Part, StoredRange
 
@@ -146,9 +146,7 @@ def _prepare_all(
             one = Prepared(error=error, error_offset=row.offset)
         except OSError as error:
             # Fail this partition only; the other partitions of the fetch are still answered.
-            failed = StorageError(
-                f"{row.reader.key} from offset {row.offset} cannot be read: {error}"
-            )
+            failed = read_failure(f"{row.reader.key} from offset {row.offset}", error)
             one = Prepared(error=failed, error_offset=row.offset)
         prepared.append(one)
         left -= one.length
@@ -160,7 +158,8 @@ def _prepare_all(
 def read_resident(requested: list[WantedRange], max_bytes: int) -> list[Prepared] | None:
     """Return the ranges of one fetch from the page cache, without disk reads and CRC checks.
 
-    Return None if a range is not in the page cache: call ``prepare`` on a read thread instead."""
+    Return None if a range is not in the page cache or cannot be read: call ``prepare`` on a read
+    thread instead."""
     prepared: list[Prepared] = []
     left, may_copy = max_bytes, COPIED_TOTAL_MAX
     for row in requested:
@@ -171,9 +170,8 @@ def read_resident(requested: list[WantedRange], max_bytes: int) -> list[Prepared
             one = row.reader.read(
                 row.offset, min(row.max_bytes, left), row.end_offset, left == max_bytes
             )
-        except LogbusError as error:
-            prepared.append(Prepared(error=error, error_offset=row.offset))
-            continue
+        except LogbusError:
+            return None
         left -= one.length
         if row.by_file and one.length >= STORED_BYTES_MIN:
             prepared.append(_with_aborted(row, _by_file(one)))

@@ -18,6 +18,7 @@ from broker_lite.errors import (
     NotLeaderError,
     StorageError,
     UndecodableBatchError,
+    UnreadableRecordsError,
 )
 from broker_lite.model import LeaderAndIsr, ReplicaId
 from broker_lite.replication.effects import (
@@ -518,12 +519,15 @@ class Replica:
         A batch that its producer encoded wrongly (UndecodableBatchError) is only logged, because
         all replicas have the same bytes."""
         is_damage = not isinstance(error, UndecodableBatchError)
+        what = "corrupt batch on disk" if is_damage else "undecodable batch"
+        if isinstance(error, UnreadableRecordsError):
+            what = "unreadable batch on disk"
         logger.error(
             "topic %s partition %d offset %d: %s in %s: %s",
             self.topic,
             self.partition,
             offset,
-            "corrupt batch on disk" if is_damage else "undecodable batch",
+            what,
             self.key,
             error.message,
             extra=log_event("corrupt_batch", tp=self),

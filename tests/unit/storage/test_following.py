@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
-from support.memory_files import MemFiles, PowerCut
+from support.memory_files import MemFile, MemFiles, PowerCut
 from support.stored import (
     EIO,
     ENOSPC,
@@ -23,7 +23,12 @@ from support.stored import (
     stored,
 )
 
-from broker_lite.errors import CorruptMessageError, OutOfOrderSequenceError, StorageError
+from broker_lite.errors import (
+    CorruptMessageError,
+    OutOfOrderSequenceError,
+    StorageError,
+    UnreadableRecordsError,
+)
 from broker_lite.model import OffsetAndEpoch
 from broker_lite.record.batch import read_header
 from broker_lite.record.walker import LogBatch
@@ -330,6 +335,28 @@ def test_truncation_on_a_full_disk_does_not_stop_the_data_directory() -> None:
     for log in lives(disk):
         assert (log.log_end_offset, log.reader.corruption) == (31, ())
         assert offsets(log)[-1] == 29
+
+
+def test_truncation_at_a_batch_that_the_disk_cannot_read_removes_the_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = Disk()
+    disk.write(30)
+    bad, pread = 20 * 120, MemFile.pread
+
+    def failing(file: MemFile, position: int, length: int) -> bytes:
+        if file.path.endswith(".log") and position <= bad < position + length:
+            raise OSError(EIO, "a bad sector")
+        return pread(file, position, length)
+
+    monkeypatch.setattr(MemFile, "pread", failing)
+    with pytest.raises(UnreadableRecordsError):
+        disk.log.reader.read(20, 100, 30)
+    disk.log.truncate_to(20)
+    monkeypatch.undo()
+    assert 15 < disk.log.log_end_offset <= 20
+    assert offsets(disk.log) == list(range(disk.log.log_end_offset))
+    append(disk.log)
 
 
 def test_truncation_also_flushes_the_older_segments() -> None:

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 
 import pytest
-from support.memory_files import MemFiles
+from support.memory_files import MemFile, MemFiles
 from support.replica_world import Node, World, run
 
 from broker_lite.errors import (
@@ -343,6 +343,33 @@ def test_leader_checks_its_disk_after_a_follower_fetched_a_corrupt_batch() -> No
             assert node.replica().log.reader.verify(0, 3) == []
 
     # With short waits, each follower soon sends the fetch with which it joins the ISR.
+    run(test, replica_fetch_wait_ms=100)
+
+
+def test_leader_that_cannot_read_a_batch_gives_up_leadership_and_copies_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(world: World) -> None:
+        leader = await world.serves(1)
+        for value in (b"a", b"b", b"c"):
+            await leader.append([value])
+        before = await world.agree()
+        files, pread = world.nodes[1].files, MemFile.pread
+
+        def failing(file: MemFile, position: int, length: int) -> bytes:
+            if file._files is files and file.path.endswith(".log") and file.size:
+                raise OSError(errno.EIO, "a bad sector")
+            return pread(file, position, length)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(MemFile, "pread", failing)
+            world.take_out(3)
+            world.restart(3, MemFiles())
+            await world.until(lambda: world.states[0].leader == -1)
+            world.elect(2)
+            await world.until(lambda: world.isr() == {1, 2, 3})
+        assert await world.agree() == before
+
     run(test, replica_fetch_wait_ms=100)
 
 

@@ -17,6 +17,7 @@ from broker_lite.errors import (
     CorruptMessageError,
     StorageError,
     UndecodableBatchError,
+    UnreadableRecordsError,
     wire_code,
 )
 from broker_lite.model import PartitionKey
@@ -24,7 +25,7 @@ from broker_lite.record.batch import read_header
 from broker_lite.record.walker import BatchWalker, LogBatch
 from broker_lite.server.partitions import ranges
 from broker_lite.server.partitions.ranges import Prepared, WantedRange, prepare, read_resident
-from broker_lite.storage.files import File, OsFiles
+from broker_lite.storage.files import File, OsFile, OsFiles
 from broker_lite.storage.log import Log
 from broker_lite.storage.manager import LogManager
 from broker_lite.wire.fetch import FileRange
@@ -315,8 +316,25 @@ def test_read_error_fails_only_its_own_partition_of_a_fetch(
 
     monkeypatch.setattr(ranges, "walk_range", failing)
     bad, good = prepare([first, wanted(log, 1, check=True)], 1 << 20)
-    assert (type(bad.error), bad.error_offset) == (StorageError, 0)
+    assert (type(bad.error), bad.error_offset) == (UnreadableRecordsError, 0)
     assert values(content(good)) == [b"1"]
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EIO, UnreadableRecordsError), (errno.EMFILE, StorageError)]
+)
+def test_only_a_read_that_the_disk_fails_means_that_records_are_unreadable(
+    log: Log, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[StorageError]
+) -> None:
+    append(log, rows_batch([b"0"]))
+
+    def failing(self: OsFile, position: int, length: int) -> bytes:
+        raise OSError(number, "the read fails")
+
+    monkeypatch.setattr(OsFile, "pread", failing)
+    assert read_resident([wanted(log)], 1 << 20) is None
+    (bad,) = prepare([wanted(log)], 1 << 20)
+    assert (type(bad.error), bad.error_offset) == (kind, 0)
 
 
 def test_result_of_reading_a_range_contains_the_number_of_transcoded_batches(log: Log) -> None:
