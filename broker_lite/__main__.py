@@ -1,5 +1,4 @@
-"""``python -m broker_lite`` runs the ``logbus`` command, for hosts where the command is not on
-PATH."""
+"""``python -m broker_lite`` runs the ``logbus`` command, for hosts where it is not on PATH."""
 
 from broker_lite.cli.main import main
 

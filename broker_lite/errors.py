@@ -255,8 +255,8 @@ class InvalidTransactionTimeoutError(LogbusError):
 
 
 class ConcurrentTransactionsError(RetriableError):
-    """The previous transaction of the transactional id is still ending: some of its partitions
-    have no commit or abort marker yet."""
+    """The previous transaction of the transactional id is still ending: some of its partitions have
+    no commit or abort marker yet."""
 
     code, name = 51, "CONCURRENT_TRANSACTIONS"
 
@@ -278,7 +278,7 @@ class SecurityDisabledError(LogbusError):
 
 class OperationNotAttemptedError(LogbusError):
     """The broker did not carry out this part of a request, such as one of several users, because
-    another part of the same request failed."""
+    another part failed."""
 
     code, name = 55, "OPERATION_NOT_ATTEMPTED"
 
@@ -313,8 +313,8 @@ class GroupIdNotFoundError(LogbusError):
 
 
 class MemberIdRequiredError(LogbusError):
-    """The coordinator answers a member's first JoinGroup with this error and a member id. The
-    member joins again with that id (KIP-394)."""
+    """The coordinator's answer to a member's first JoinGroup, with a member id. The member joins
+    again with that id (KIP-394)."""
 
     code, name = 79, "MEMBER_ID_REQUIRED"
 
@@ -374,8 +374,8 @@ class InvalidRecordError(LogbusError):
 
 
 class UnstableOffsetCommitError(RetriableError):
-    """The committed offset of the partition is not final: an open transaction has written an
-    offset of the same group and partition."""
+    """The committed offset of the partition is not final: an open transaction has written an offset
+    of the same group and partition."""
 
     code, name = 88, "UNSTABLE_OFFSET_COMMIT"
 
@@ -439,15 +439,15 @@ class InvalidRegularExpressionError(LogbusError):
 
 
 class ProtocolError(LogbusError):
-    """A request or an answer violates the protocol: the frame is too long or too short, or a
-    length or count in it is wrong."""
+    """A request or an answer violates the protocol: the frame is too long or too short, or a length
+    or count in it is wrong."""
 
     code, name = 10001, "PROTOCOL_ERROR"
 
 
 class DataLossError(LogbusError):
-    """Retention or a user deleted records before the reader read them. The message names the
-    offset ranges."""
+    """Retention or a user deleted records before the reader read them. The message names the offset
+    ranges."""
 
     code, name = 10002, "DATA_LOSS"
 
@@ -471,14 +471,14 @@ class NoBrokersError(RetriableError):
 
 
 class SourceUnreachableError(NoBrokersError):
-    """The source cluster of a mirror (``logbus mirror``) does not answer. This is a class of its
-    own, because the command line's advice for NoBrokersError applies only to a local cluster."""
+    """The source cluster of a mirror (``logbus mirror``) does not answer. The command line's advice
+    for NoBrokersError, which applies only to a local cluster, is not shown for it."""
 
     name = "SOURCE_UNREACHABLE"
 
 
 class CoordinationUnavailableError(RetriableError):
-    """ZooKeeper does not answer. Only requests that write metadata or offsets fail. Produce and
+    """ZooKeeper does not answer. Only requests that write metadata or offsets fail; produce and
     fetch requests continue."""
 
     code, name = 10006, "COORDINATION_UNAVAILABLE"
@@ -498,8 +498,8 @@ class DirectoryLockedError(LogbusError):
 
 
 class StaleDirectoryError(LogbusError):
-    """The data directory is a copy, or was restored from a backup. The broker sees this because the
-    directory's start counter is lower than the counter in ZooKeeper."""
+    """The data directory is a copy, or was restored from a backup: its start counter is lower than
+    the counter in ZooKeeper."""
 
     code, name = 10009, "STALE_DIRECTORY"
 
@@ -534,8 +534,8 @@ class NoClusterError(LogbusError):
 
 
 class InvalidSchemaError(LogbusError):
-    """A DataFrame or a schema from the user has a column with a name or a type that logbus does
-    not accept."""
+    """A DataFrame or a schema from the user has a column with a name or a type that logbus does not
+    accept."""
 
     code, name = 10014, "INVALID_SCHEMA"
 
@@ -558,14 +558,14 @@ class ClosedError(LogbusError):
 
 class NotOwnerError(LogbusError):
     """The consumer committed an offset of a partition that it does not own. The commit has no
-    effect. The partition's owner continues from the previously committed offset."""
+    effect: the partition's owner continues from the previously committed offset."""
 
     code, name = 10018, "NOT_OWNER"
 
 
 class SinkAheadOfCheckpointError(LogbusError):
-    """A Spark query writes a batch, but its exactly-once sink has already committed a later batch.
-    The query's checkpoint is older than the sink."""
+    """A Spark query writes a batch, but its exactly-once sink has already committed a later batch:
+    the query's checkpoint is older than the sink."""
 
     code, name = 10019, "SINK_AHEAD_OF_CHECKPOINT"
 
@@ -670,8 +670,8 @@ _BY_CODE[40] = InvalidConfigError
 
 
 def error_for(code: int, message: str = "") -> LogbusError:
-    """Return an error of the class that belongs to a code of Kafka's protocol. For an unknown code
-    return UnknownServerError, with the code in its message."""
+    """Return an error of the class for a code of Kafka's protocol; for an unknown code
+    UnknownServerError, with the code in its message."""
     row = _BY_CODE.get(code)
     if row is None:
         return UnknownServerError(f"error code {code}: {message or 'unknown to logbus'}")
@@ -688,8 +688,7 @@ def wire_code(error: LogbusError) -> int:
     """Return the code with which a broker reports an error to a client in Kafka's protocol.
 
     Kafka's clients do not know logbus's own codes, 10000 and above. Of these, the errors about
-    ZooKeeper become COORDINATOR_NOT_AVAILABLE, which clients retry. The others become -1.
-    """
+    ZooKeeper become COORDINATOR_NOT_AVAILABLE, which clients retry. The others become -1."""
     if error.code < 10000:
         return error.code
     return _ON_THE_WIRE.get(error.code, UnknownServerError.code)

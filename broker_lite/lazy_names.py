@@ -20,8 +20,7 @@ def lazy_names(
     """Return the functions ``__getattr__`` and ``__dir__`` for a package (PEP 562).
 
     ``homes`` maps each name to the module that defines it, relative to the package. ``__getattr__``
-    raises AttributeError for a name that ``homes`` does not have.
-    """
+    raises AttributeError for other names."""
     known = vars(sys.modules[package])
 
     def import_name(name: str) -> Any:

@@ -22,7 +22,7 @@ FIRST_EPOCH = 0
 NO_TIMESTAMP = -1
 NO_PRODUCER = -1
 NO_TRANSACTION = -1
-"""The value of a message's transaction number if the sender does not know that number."""
+"""The transaction number in a message whose sender does not know it."""
 
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
@@ -36,10 +36,10 @@ NULL_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 MIRROR_PREFIX = "logbus-mirror-"
 """Prefix of the names of a group and of a topic on the target cluster of ``logbus mirror``, in
-which the mirror stores its progress. The cluster id of the source follows the prefix."""
+which the mirror stores its progress. The cluster id of the source follows it."""
 
 INTERNAL_PREFIX = "__"
-"""Prefix of the names of internal topics. No topic pattern of a group matches them."""
+"""Prefix of the names of internal topics, which no topic pattern of a group matches."""
 
 TRANSACTION_STATE = "__transaction_state"
 """The internal topic in which transaction coordinators store their state. Only brokers write it."""
@@ -110,9 +110,8 @@ class LogBounds(NamedTuple):
     """The start offset and the end offset (exclusive) of a log's readable records.
 
     Spark's planner also asks how far a given number of stored bytes reaches from ``start``.
-    ``reach_end`` is the offset after these bytes, a batch boundary. ``reach_bytes`` is the exact
-    size in the log of the batches from ``start`` to ``reach_end``.
-    """
+    ``reach_end`` is the offset after these bytes, a batch boundary, and ``reach_bytes`` the exact
+    size in the log of the batches from ``start`` to ``reach_end``."""
 
     start: int
     end: int
@@ -122,8 +121,7 @@ class LogBounds(NamedTuple):
 
 class ListedOffset(NamedTuple):
     """The offset of one partition in an answer to ListOffsets. ``timestamp_ms`` is the timestamp of
-    the record at that offset; it is -1 unless the request asked for a timestamp and a record
-    matched."""
+    the record at that offset; -1 unless the request asked for a timestamp and a record matched."""
 
     offset: int
     timestamp_ms: int = NO_TIMESTAMP
@@ -152,9 +150,8 @@ class Endpoint(NamedTuple):
 class BrokerView:
     """A live broker, as its registration in ZooKeeper describes it.
 
-    A ``draining`` broker is about to stop. A broker with ``is_full`` has a full disk. In both
-    states the broker hands over the leadership of its partitions and joins no ISR.
-    """
+    A ``draining`` broker is about to stop. A broker with ``is_full`` has a full disk. Both hand
+    over the leadership of their partitions and join no ISR."""
 
     broker_id: int
     endpoint: Endpoint
@@ -169,8 +166,8 @@ class BrokerView:
     PLAINTEXT at ``endpoint``."""
 
     def at(self, listener: str) -> Endpoint | None:
-        """Return the address at which clients reach a listener of the broker. Return None if the
-        broker does not have the listener."""
+        """Return the address at which clients reach a listener of the broker; None if the broker
+        does not have the listener."""
         if not self.listeners:
             return self.endpoint if listener == "PLAINTEXT" else None
         return self.listeners.get(listener)
@@ -189,8 +186,7 @@ class LeaderAndIsr:
     ``leader`` is -1 while no in-sync replica is alive; ``isr`` then holds the last members.
     ``leader_broker_epoch`` is the broker epoch of the process that was elected. A restarted broker
     has a new broker epoch and does not lead until it is elected again, so that a leader epoch
-    belongs to one process.
-    """
+    belongs to one process."""
 
     leader: int
     leader_epoch: int
@@ -201,8 +197,8 @@ class LeaderAndIsr:
 
 
 class UnreadableZnode(NamedTuple):
-    """A znode, with a user, an access control list or quotas, whose content a broker cannot read.
-    ``reason`` says why. ``cure`` says what this means for clients, and what to do."""
+    """A znode, with a user, an access control list or quotas, whose content a broker cannot read
+    for ``reason``. ``cure`` says what this means for clients, and what to do."""
 
     path: str
     reason: str
@@ -210,13 +206,12 @@ class UnreadableZnode(NamedTuple):
 
 
 class StateChange(NamedTuple):
-    """A new partition state to write to its znode. The write succeeds only if the znode still has
-    the version ``state.version``.
+    """A new partition state to write to its znode, if the znode still has the version
+    ``state.version``.
 
     ``topic_id`` is the topic's id when the change was decided. If the topic was deleted and
     recreated since, the change is not written. The versions of the new znodes start at 0 again, so
-    the version alone could match.
-    """
+    the version alone could match."""
 
     topic: str
     partition: int

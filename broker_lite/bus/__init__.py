@@ -2,8 +2,7 @@
 
 A bus is the client of one cluster. It makes producers, an admin, and consumers: alone, in a Kafka
 group, or in a native group, whose members coordinate through ZooKeeper and not through a broker.
-Importing this package imports neither pyarrow, numpy, asyncio nor kazoo.
-"""
+Importing this package imports neither pyarrow, numpy, asyncio nor kazoo."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class AsyncBus:
     def transaction(
         self, transactional_id: str, *, timeout_ms: int = 60_000, **options: Any
     ) -> AsyncBusTransaction:
-        """Return a transaction. Example: ``async with bus.transaction("copier-1") as txn``. See
+        """Return a transaction: ``async with bus.transaction("copier-1") as txn``. See
         ``Bus.transaction``."""
         from broker_lite.client.transactions.aio_producer import (
             AsyncBusTransaction,
@@ -224,8 +224,8 @@ class AsyncBus:
         await self._shell.run(admin_requests.delete_topic(self._cluster, name, deadline_ms))
 
     async def cluster(self, topics: Iterable[str] | None = None) -> ClusterView:
-        """Return the cluster's brokers, its controller and the named topics, or all topics if
-        ``topics`` is None."""
+        """Return the cluster's brokers, its controller and the named topics; all topics for
+        None."""
         names = None if topics is None else tuple(topics)
         deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
         return await self._shell.run(requests.refresh(self._cluster, names, deadline_ms))

@@ -1,6 +1,5 @@
 """Validate the arguments of ``Bus.consumer`` and ``AsyncBus.consumer``: topics, partitions, pattern
-and group coordination.
-"""
+and group coordination."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ class Reading(NamedTuple):
 
     The consumer reads all partitions of ``topics``, only the chosen ``partitions``, or all topics
     whose whole name matches the regular expression ``pattern``. A bare number in ``partitions`` is
-    a partition of the only topic in ``topics``.
-    """
+    a partition of the only topic in ``topics``."""
 
     topics: list[str]
     partitions: list[TopicPartition | int] | None

@@ -61,8 +61,8 @@ def acl() -> None:
 
 
 def resource_options(command: Command) -> Command:
-    """Add --topic, --group, --transactional-id and --cluster to a command. Exactly one of them must
-    be given. The command receives the kind and the name of the resource as ``resource``."""
+    """Add --topic, --group, --transactional-id and --cluster to a command, exactly one of which
+    must be given. The command receives the kind and the name of the resource as ``resource``."""
 
     @functools.wraps(command)
     def named(
@@ -292,9 +292,8 @@ def check(
 def _strangers(admin: Admin, found: Iterable[Acl]) -> list[str]:
     """Return the principals in the ACLs ``found`` for which the cluster has no user.
 
-    The result is empty if the command may not list the users. It is also empty if the cluster has
-    no users at all: its clients then authenticate with certificates or tokens.
-    """
+    The result is empty if the command may not list the users, and if the cluster has no users at
+    all: its clients then authenticate with certificates or tokens."""
     try:
         known = admin.run(lambda cluster, ms: users.describe_users(cluster, None, ms))
     except LogbusError:
@@ -310,10 +309,8 @@ def _known(admin: Admin) -> set[Acl]:
 
 
 def _index(admin: Admin) -> tuple[AclIndex, frozenset[str]]:
-    """Return an index that decides as a broker's authorizer does, and the broker's super users.
-
-    The index holds the cluster's ACLs and the authorizer's settings of one broker.
-    """
+    """Return an index that decides as a broker's authorizer does, and the broker's super users. It
+    holds the cluster's ACLs and the authorizer's settings of one broker."""
     found = admin.run(lambda cluster, ms: acls.describe_acls(cluster, AclFilter(), ms))
     broker_id = min(admin.cluster(()).brokers)
     (settings,) = admin.describe_configs(brokers=[broker_id]).values()

@@ -104,10 +104,8 @@ PAGE = "operations/alerts.html"
 
 
 def rules(runbooks: str = "") -> str:
-    """Return the alerts as a rule file of Prometheus (YAML).
-
-    With ``runbooks``, the address of the documentation site, each alert links to its section there.
-    """
+    """Return the alerts as a rule file of Prometheus (YAML). With ``runbooks``, the address of the
+    documentation site, each alert links to its section there."""
     return "\n".join(_lines(runbooks)) + "\n"
 
 

@@ -1,5 +1,5 @@
-"""``logbus broker``: run one broker in the foreground, for a service manager or
-``LocalCluster``; ``logbus broker retire`` removes one for good."""
+"""``logbus broker``: run one broker in the foreground, for a service manager or ``LocalCluster``,
+or remove one for good (``retire``)."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@ completes the names of contexts.
 
 Names of topics and groups come from the cluster that the typed command would use, and are cached
 for ``CACHE_SECONDS``. If the brokers take longer than ``ANSWER_SECONDS`` to answer, completion
-offers the expired names of the cache, or none. It never prints an error and never blocks the shell.
-"""
+offers the expired names of the cache, or none. It never prints an error and never blocks the
+shell."""
 
 from __future__ import annotations
 
@@ -86,8 +86,7 @@ def names(kind: str, params: Mapping[str, Any]) -> list[str]:
     command, which name the cluster.
 
     The names come from a fresh cache, else from the brokers, else from an expired cache; without
-    any of them, the list is empty.
-    """
+    any of them, the list is empty."""
     place = _cache_file(kind, params)
     cached: list[str] = []
     with contextlib.suppress(OSError, ValueError):

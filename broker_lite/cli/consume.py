@@ -161,8 +161,8 @@ def consume(
 def _check_member_options(
     group: str | None, instance: str | None, settings: dict[str, str]
 ) -> None:
-    """If ``group`` is None, raise click.UsageError for an option or setting that only a member of a
-    group can use."""
+    """Raise click.UsageError for an option or setting that only a member of a group can use, if
+    ``group`` is None."""
     from broker_lite.client.options import only_of_members
 
     if group is not None:
@@ -179,8 +179,8 @@ def _print_start(
     spec: offset_spec.PositionSpec | None,
     starts: dict[TopicPartition, int],
 ) -> None:
-    """Tell the user on stderr that -s replaces the group's committed offsets. Warn of a start
-    offset beyond the log end offset."""
+    """Tell the user on stderr that -s replaces the group's committed offsets, and of a start offset
+    beyond the log end offset."""
     if spec is None:
         return
     if group is not None:
@@ -195,8 +195,7 @@ class TopicReader:
 
     ``starts`` has the start offset of each partition; the consumer seeks to it at its first
     assignment of the partition. ``options`` are the command's settings of the consumer;
-    ``settings`` (from -X) override them.
-    """
+    ``settings`` (from -X) override them."""
 
     servers: str
     topics: tuple[str, ...]
@@ -206,7 +205,7 @@ class TopicReader:
     settings: dict[str, str]
 
     def open(self, partitions: list[TopicPartition] | None) -> Consumer:
-        """Open the consumer. It is a member of ``group`` if there is a group and ``partitions`` is
+        """Open the consumer: as a member of ``group`` if there is a group and ``partitions`` is
         None; otherwise it reads the given partitions, or all, and joins no group."""
         from broker_lite.client.consuming.consumer import Consumer
         from broker_lite.client.options import build

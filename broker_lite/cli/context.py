@@ -53,8 +53,8 @@ READING = frozenset(
         ("user", "list"),
     }
 )
-"""Commands that a read-only context allows. Such a context refuses every command that is not listed
-here, so that a new command is refused until someone adds it."""
+"""Commands that a read-only context allows. It refuses all others, so that a new command is refused
+until someone adds it here."""
 
 
 def cluster_options(command: F) -> F:
@@ -62,8 +62,7 @@ def cluster_options(command: F) -> F:
 
     The command receives the cluster as ``cluster``. Without these options the environment, the
     selected context or the last ``logbus up`` names it. If the command raises a LogbusError, its
-    message calls each setting by the option of this command (``option_names``).
-    """
+    message calls each setting by the option of this command (``option_names``)."""
 
     @functools.wraps(command)
     def on_cluster(
@@ -117,7 +116,7 @@ def cluster_options(command: F) -> F:
 
 @contextlib.contextmanager
 def using_security(client_config: str | None, chosen: Context | None) -> Iterator[None]:
-    """Run a block, whose clients use the security settings of the file ``client_config`` (-F), else
+    """Run a block whose clients use the security settings of the file ``client_config`` (-F), else
     of the context ``chosen``, else of the environment."""
     if client_config is None and chosen is None:
         yield
@@ -190,8 +189,7 @@ def found_topic(
 
     Raises UnknownTopicOrPartitionError if ``view`` lacks the topic. The message suggests topics
     with similar names, else (unless ``offer`` is False) the command that creates the topic. With
-    ``user``, the name of the logged-in user, it also has the command that allows ``operation``.
-    """
+    ``user``, the name of the logged-in user, it also has the command that allows ``operation``."""
     topic = view.topics.get(name)
     if topic is not None and topic.error is None:
         return topic
@@ -230,8 +228,8 @@ def named_values(pairs: tuple[str, ...], option: str) -> list[tuple[str, str]]:
 
 
 def name_pattern(regex: str | None, option: str = "--regex") -> re.Pattern[str]:
-    """Return the compiled pattern ``regex``, which callers match against whole names. None becomes
-    a pattern that matches every name. Raises click.BadParameter for an invalid pattern."""
+    """Return the compiled pattern ``regex``, which callers match against whole names; every name
+    matches for None. Raises click.BadParameter for an invalid pattern."""
     try:
         return re.compile(regex or ".*")
     except re.error as error:

@@ -35,8 +35,7 @@ from broker_lite.errors import ContextNotFoundError, InvalidConfigError
 VARIABLE = "LOGBUS_CONTEXT"
 FILE = "contexts.toml"
 COMMAND_SECONDS = 60.0
-"""Maximum seconds that a ``password_command`` may run. It is long, because the command may ask the
-user."""
+"""Maximum seconds that a ``password_command``, which may ask the user, may run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +160,7 @@ def choose(name: str | None, is_named: bool) -> Context | None:
     ``name`` is the value of --context. ``is_named`` says that -b or --zookeeper names the cluster.
     The first of these that is given decides: -b or --zookeeper, --context, LOGBUS_CONTEXT,
     LOGBUS_BOOTSTRAP_SERVERS or LOGBUS_ZOOKEEPER, the selected context. Raises ContextNotFoundError,
-    and InvalidConfigError for an invalid file.
-    """
+    and InvalidConfigError for an invalid file."""
     if name is None and is_named:
         return None
     wanted = name or os.environ.get(VARIABLE)
@@ -177,8 +175,8 @@ def choose(name: str | None, is_named: bool) -> Context | None:
 
 
 def load(file: Path) -> Contexts:
-    """Read ``contexts.toml``; without the file, return no contexts. Raises InvalidConfigError with
-    the line of a syntax error or the key of a wrong value."""
+    """Return the content of ``contexts.toml``; no contexts without the file. Raises
+    InvalidConfigError with the line of a syntax error or the key of a wrong value."""
     try:
         text = file.read_text("utf-8")
         mode = file.stat().st_mode
@@ -207,7 +205,7 @@ def load(file: Path) -> Contexts:
 
 
 def save(file: Path, contexts: Contexts) -> None:
-    """Replace ``contexts.toml``, with mode 0600. Raises InvalidConfigError if the file cannot be
+    """Replace ``contexts.toml``, with mode 0600. Raises InvalidConfigError if it cannot be
     written."""
     lines = ["# Clusters of the logbus command; see: logbus context --help"]
     lines += [f"{key} = {_text(getattr(contexts, key))}" for key in ("selected", "previous")]
@@ -273,8 +271,8 @@ _KINDS: Mapping[type, str] = {str: "text", bool: "true or false", dict: "a table
 
 
 def _contexts(found: Mapping[str, Any]) -> Contexts:
-    """Check the parsed ``contexts.toml``, and return its contexts. If a key is wrong, raises
-    InvalidConfigError, whose message names the key."""
+    """Check the parsed ``contexts.toml``, and return its contexts. Raises InvalidConfigError, which
+    names the wrong key."""
     for key, value in found.items():
         if key not in ("selected", "previous", "contexts"):
             raise InvalidConfigError(f"unknown key {key!r}; correct or remove it")

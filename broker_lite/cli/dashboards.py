@@ -107,8 +107,8 @@ DASHBOARDS: Mapping[str, tuple[Panel, ...]] = {
               "{{query}}"),
     ),
 }  # fmt: skip
-"""The charts (panels) of each dashboard. A test checks the metrics and labels of their expressions.
-"""
+"""The charts (panels) of each dashboard. A test checks the metrics and labels of their
+expressions."""
 
 
 def dashboard(name: str) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The parts of generated compose and Kubernetes files that differ between secured brokers (the
-default) and open brokers (``--insecure``). They replace the placeholders @NAME@ of a template.
-"""
+default) and open brokers (``--insecure``). They replace the placeholders @NAME@ of a template."""
 
 from __future__ import annotations
 
@@ -134,8 +133,8 @@ def _own(host: str, number: str, credential: str) -> tuple[str, ...]:
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:
-    """Return a template with each @NAME@ replaced by its value. Each line of a value is indented
-    like the template line with the placeholder."""
+    """Return a template with each @NAME@ replaced by its value, whose lines are indented like the
+    template line with the placeholder."""
     for name, value in values.items():
         lines = []
         for line in template.splitlines():

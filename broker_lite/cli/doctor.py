@@ -1,8 +1,7 @@
 """``logbus doctor``: find problems of this machine and name the remedies.
 
 Each check is a function that returns one finding, imports only the packages that it checks, and
-never raises. Exit codes: 0 fine, 4 warnings, 5 critical. Findings of state "info" do not count.
-"""
+never raises. Exit codes: 0 fine, 4 warnings, 5 critical. Findings of state "info" do not count."""
 
 from __future__ import annotations
 
@@ -43,17 +42,17 @@ if TYPE_CHECKING:
 JAVA_MIN = 17
 """Lowest major version of Java that is accepted; Spark 4 needs it."""
 FILES_MIN = 4096
-"""A lower limit of open files (``ulimit -n``) than this number is a warning."""
+"""Minimum limit of open files (``ulimit -n``) without a warning."""
 DISK_FREE_MIN_BYTES = 2 << 30
-"""Fewer free bytes than this, on the disk of the data folder, are a warning."""
+"""Minimum free bytes on the disk of the data folder without a warning."""
 CLUSTER_TIMEOUT_MS = 3000
-"""Maximum time in ms that a check waits for the cluster."""
+"""Maximum milliseconds that a check waits for the cluster."""
 OPEN_LONG_S = 60
 """Age in seconds from which an open transaction, which hides later records, is a warning."""
 UID_MIN, UID_END = 1000, 65_534
 """The range of user ids that belong to accounts of people, ``UID_END`` exclusive."""
 CERTIFICATE_WARNING_S = 30 * 86_400
-"""A certificate that expires within this many seconds is a warning."""
+"""Seconds before a certificate's expiry from which on there is a warning."""
 _SPARK_SETTINGS = (
     "spark.python.unix.domain.socket.enabled",
     "spark.sql.streaming.checkpointFileManagerClass",
@@ -71,14 +70,14 @@ _HOME = (
     "spec = importlib.util.find_spec('pyspark_logbus')\n"
     "print(os.path.dirname(os.path.dirname(spec.origin)) if spec and spec.origin else '')\n"
 )
-"""A program for Spark's Python interpreter. It prints the folder into which that interpreter's
-packages are installed, and thus where its logbus is."""
+"""A program for Spark's Python interpreter, which prints the folder of that interpreter's
+logbus."""
 _PACKAGES = ("pyspark_logbus", "broker_lite")
 
 
 class Finding(NamedTuple):
-    """The result of a check: what it checked, the state, what it found, and how to mend that.
-    ``cure`` is empty if all is well."""
+    """The result of a check: what it checked, the state, what it found, and how to mend that (empty
+    if all is well)."""
 
     check: str
     state: Literal["ok", "info", "warning", "critical"]
@@ -196,8 +195,8 @@ def checksums() -> Finding:
 
 
 def spark_python() -> Finding:
-    """Check that PYSPARK_PYTHON (default: python3) is this interpreter, because Spark runs its
-    executors and its lookup of data sources with it."""
+    """Check that PYSPARK_PYTHON (default: python3), which runs Spark's executors and its lookup of
+    data sources, is this interpreter."""
     if importlib.util.find_spec("pyspark") is None:
         return Finding("PYSPARK_PYTHON", "ok", "PySpark is not installed here")
     named = os.environ.get("PYSPARK_PYTHON") or "python3"
@@ -217,8 +216,7 @@ def spark_python() -> Finding:
 
 def _start_hint(python: Path) -> str:
     """Return a hint to use the program ``logbus-python``, which starts Spark's Python processes
-    faster. Return an empty text if the program is not installed beside the interpreter ``python``.
-    """
+    faster; empty if it is not installed beside the interpreter ``python``."""
     launcher = python.with_name("logbus-python")
     return f"; with {launcher.name} its processes start 0.5 s sooner" if launcher.exists() else ""
 
@@ -250,8 +248,7 @@ def source_tree() -> Finding:
     """Check for logbus's source tree in the current folder.
 
     Python prefers packages in the script's folder to installed packages. Spark's workers prefer
-    packages in the current folder. The driver and its workers may thus load different copies.
-    """
+    packages in the current folder. The driver and its workers may thus load different copies."""
     name = "source tree"
     try:
         here = Path.cwd()
@@ -287,8 +284,8 @@ def _modules(root: Path, package: str) -> dict[str, bytes]:
 
 
 def spark_settings() -> Finding:
-    """Check that spark-defaults.conf has the two settings that halve a micro-batch's latency. The
-    check cannot see settings that a program makes."""
+    """Check that spark-defaults.conf has the two settings that halve a micro-batch's latency.
+    Settings that a program makes are not seen."""
     homes = [os.environ.get("SPARK_CONF_DIR"), os.environ.get("SPARK_HOME")]
     spec = importlib.util.find_spec("pyspark")
     if spec is not None and spec.submodule_search_locations:
@@ -391,8 +388,8 @@ def _unchecked(check: str, error: LogbusError, operation: str) -> Finding:
 
 
 def _cluster_cure() -> str:
-    """Return the remedy for an unreachable cluster. It depends on whether an environment variable
-    or the last ``logbus up`` gave the cluster's address."""
+    """Return the remedy for an unreachable cluster, by whether an environment variable or the last
+    ``logbus up`` gave its address."""
     from broker_lite.cli import running
     from broker_lite.client import discovery
 
@@ -592,7 +589,7 @@ def zookeeper_servers(cluster: ChosenCluster) -> Finding:
 def _zookeeper_version(
     address: str, settings: Mapping[str, str], *, has_tls: bool
 ) -> tuple[int, ...]:
-    """Ask a ZooKeeper server for its version. Raises OSError and ValueError."""
+    """Return the version of a ZooKeeper server. Raises OSError and ValueError."""
     from broker_lite.metadata.zookeeper_tls import ZooKeeperTls
 
     host, _, port = address.strip().rpartition(":")

@@ -82,8 +82,8 @@ def _listed(admin: Admin, item: GroupListing) -> dict[str, Any]:
     """Return the row of a listed group.
 
     The listing has the state and the kind of a group with members. A Spark query publishes its
-    progress to a group without members; only the metadata of the group's commits shows the query.
-    """
+    progress to a group without members; only the metadata of the group's commits shows the
+    query."""
     state, kind = item.state, group_kind(item)
     if kind != NATIVE and state == "Empty":
         commits = admin.committed(item.group).values()
@@ -390,8 +390,7 @@ def _refuse_readers(admin: Admin, group: str, topics: tuple[str, ...] = ()) -> N
     because their next commit would overwrite the change.
 
     With ``topics``, members of a Kafka group prevent the change only if they read one of these
-    topics. Raises NonEmptyGroupError, GroupSubscribedToTopicError and GroupLeaseHeldError.
-    """
+    topics. Raises NonEmptyGroupError, GroupSubscribedToTopicError and GroupLeaseHeldError."""
     kinds = {row.group: group_kind(row) for row in admin.list_groups()} if topics else {}
     readers = admin.group_members(group)
     read = {tp.topic for owned in readers.values() for tp in owned}

@@ -24,7 +24,7 @@ from broker_lite.observing.sample import take_sample
 from broker_lite.observing.verdict import Cause, broker_causes, causes, state_of
 
 ANSWER_MS = 5000
-"""Maximum time in ms that the command waits for an answer of the brokers."""
+"""Maximum milliseconds that the command waits for an answer of the brokers."""
 CHECK_S = 0.5
 """Seconds after which --wait checks the cluster again."""
 _UNANSWERED = (NoBrokersError, NetworkError, BrokerNotAvailableError, RequestTimedOutError)
@@ -83,8 +83,8 @@ def health(
 
 
 def _causes(admin: Admin, broker_id: int | None) -> list[Cause]:
-    """Return why the cluster, or the broker ``broker_id``, is not healthy. The list is empty if all
-    is well. If the cluster does not answer, that is the only cause."""
+    """Return why the cluster, or the broker ``broker_id``, is not healthy; empty if all is well. If
+    the cluster does not answer, that is the only cause."""
     try:
         sample = take_sample(admin, with_sizes=False)
     except _UNANSWERED as error:

@@ -1,9 +1,8 @@
 """Handle Ctrl-C during a transfer of records. The first Ctrl-C ends a wait for input at once, but
 lets a send finish, so that the command can report the number of acknowledged records.
 
-A second Ctrl-C raises KeyboardInterrupt anywhere. Only the main thread may use this module, because
-Python delivers signals to the main thread.
-"""
+A second Ctrl-C raises KeyboardInterrupt anywhere. Only the main thread, which receives Python's
+signals, may use this module."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ T = TypeVar("T")
 
 
 class Interruption:
-    """A context manager; ``is_set`` is True after Ctrl-C in its block."""
+    """A context manager whose ``is_set`` is True after Ctrl-C in its block."""
 
     def __init__(self) -> None:
         self.is_set = False

@@ -2,8 +2,7 @@
 send.
 
 An unknown field of an object is an error, because a record has no place for it and it would be
-lost. The error names the line, the field and the correct form.
-"""
+lost. The error names the line, the field and the correct form."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ class Parsed(NamedTuple):
 
 
 def parsed(lines: list[bytes], first_number: int, source: str) -> Parsed:
-    """Return the records in these lines. Empty lines are skipped. The error about a bad line names
+    """Return the records in these lines, without empty lines. The error about a bad line names
     ``source`` and the line's number; the first line has number ``first_number``."""
     rows = []
     for count, line in enumerate(lines):
@@ -127,8 +126,8 @@ def _from_base64(text: Any, field: str) -> bytes:
 
 
 def _timestamp_ms(fields: Mapping[str, Any]) -> int | None:
-    """Return the timestamp in ms, or None. ``timestamp_ms`` takes precedence over ``timestamp``;
-    ``consume`` prints the same time in both fields."""
+    """Return the timestamp in ms, or None. ``timestamp_ms`` takes precedence over ``timestamp``, in
+    which ``consume`` prints the same time."""
     timestamp = fields.get("timestamp")
     if isinstance(timestamp, str):
         try:

@@ -116,8 +116,7 @@ Limits = Mapping[str, tuple[float | None, float | None]]
 
 def verdict(totals: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limits) -> int:
     """Return the exit code of the check against ``limits``: 0, EXIT_WARNING or EXIT_CRITICAL. An
-    unknown lag counts as over every given limit, so that a partition without a leader cannot pass
-    the check."""
+    unknown lag, as of a partition without a leader, counts as over every given limit."""
     missing = set(wanted) - {row["group"] for row in totals}
     for level, code in ((1, EXIT_CRITICAL), (0, EXIT_WARNING)):
         for column, pair in limits.items():
@@ -131,8 +130,7 @@ def verdict(totals: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limit
 
 
 def over(totals: list[dict[str, Any]], limits: Limits) -> Iterator[str]:
-    """Yield a sentence for each exceeded limit. If a value exceeds the warning and the critical
-    limit, the sentence names the critical limit."""
+    """Yield a sentence for each exceeded limit: only the critical one if a value exceeds both."""
     for row in totals:
         for column, pair in limits.items():
             for limit, name in ((pair[1], "--crit"), (pair[0], "--warn")):

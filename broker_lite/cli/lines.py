@@ -1,8 +1,7 @@
 """Read the input of ``logbus produce`` (lines, JSON records or tables) as Arrow tables.
 
 Lines are bytes of any encoding. A read of a pipe does not wait until a whole chunk has arrived, so
-the lines of a slow ``tail -f`` are sent at once. A last line without a newline is a record, too.
-"""
+the lines of a slow ``tail -f`` are sent at once. A last line without a newline is a record, too."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ JSON_GROWTH = 6
 r"""Maximum bytes of JSON for one byte of a value, as in \u0000."""
 
 OnShare = Callable[[float], None]
-"""A function that is called with the share of a file that has been read, from 0 to 1."""
+"""Receives the share of a file that has been read, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +61,7 @@ class LineRule:
 
     ``key_delimiter`` ends the key within the line; ``key`` is a key for every record. With
     ``null_empty`` an empty value becomes a tombstone. With ``takes_binary`` a line may contain NUL
-    bytes. ``bytes_max`` is the maximum length of a line.
-    """
+    bytes. ``bytes_max`` is the maximum length of a line."""
 
     key_delimiter: bytes | None = None
     key: bytes | None = None
@@ -92,8 +90,7 @@ def tables(
 
     ``form`` is the format. Before each table of a regular file, call ``on_share``. Keep
     ``position`` up to date. A bad line raises InvalidSchemaError, after the records before it were
-    yielded.
-    """
+    yielded."""
     if form == "parquet" and path is None:
         raise click.UsageError("parquet cannot be read from a pipe; name the file")
     try:
@@ -179,8 +176,8 @@ def _tables_of_lines(
 
 def _source(path: Path | None, on_share: OnShare) -> tuple[Any, Callable[[], None]]:
     """Return a binary file that pyarrow can read, and a function that calls ``on_share`` with the
-    share of the file that has been read. If ``path`` is None, the file is standard input, and the
-    function does nothing."""
+    share of the file that has been read. ``path`` None means standard input, for which it does
+    nothing."""
     if path is None:
         return sys.stdin.buffer, lambda: None
     file = pa.OSFile(str(path))
@@ -190,14 +187,14 @@ def _source(path: Path | None, on_share: OnShare) -> tuple[Any, Callable[[], Non
 
 def _reporter(file: IO[bytes], path: Path, on_share: OnShare) -> Callable[[], None]:
     """Return a function that calls ``on_share`` with the share of an open file that has been read.
-    For a pipe, whose size is unknown, the function does nothing."""
+    For a pipe, whose size is unknown, it does nothing."""
     size = path.stat().st_size
     return lambda: on_share(file.tell() / size) if size else None
 
 
 def form_of(path: Path | None, form: str) -> str:
-    """Return the format of a file: ``form`` unless that is "auto". For "auto", the file's first
-    bytes decide, else its suffix. If neither is known, the format is "lines"."""
+    """Return the format of a file: ``form`` unless that is "auto", else by the file's first bytes,
+    else by its suffix, else "lines"."""
     if form != "auto" or path is None:
         return "lines" if form == "auto" else form
     for magic, kind in MAGICS.items():

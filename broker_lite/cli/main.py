@@ -95,8 +95,8 @@ COMMANDS = {
     ),
     "broker": ("broker_lite.cli.broker:broker", "Run one broker in the foreground; retire one."),
 }
-"""The module and the line of help of each command. The line is here, so that ``logbus --help``
-loads no module of a command."""
+"""The module and the line of help of each command. Thus ``logbus --help`` loads no module of a
+command."""
 
 ALIASES = {"group": "groups"}
 """Other names under which the command line accepts a command."""
@@ -133,8 +133,7 @@ class ReaderGone(Exception):
 
 
 class LazyGroup(click.Group):
-    """A group of click commands. It imports the module of a command when the user calls the
-    command."""
+    """A group of click commands, which imports the module of a command when the user calls it."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -211,8 +210,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(arguments: list[str], command: click.Command = cli, name: str = "logbus") -> int:
-    """Run ``command`` with ``arguments``, print its error if it raises one, and return the exit
-    code. ``command`` is the whole command line by default."""
+    """Run ``command``, by default the whole command line, with ``arguments``, print its error if it
+    raises one, and return the exit code."""
     try:
         code = command.main(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
@@ -263,7 +262,7 @@ def _described(error: OSError) -> tuple[str, str]:
 
 
 def _discard_output() -> None:
-    """Discard the buffered output. Python would flush stdout at exit, and fail again."""
+    """Discard the buffered output, because Python would flush stdout at exit, and fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -282,9 +281,8 @@ def _show_click_error(error: click.ClickException, arguments: list[str]) -> int:
 def _explained(error: click.NoSuchOption, arguments: list[str]) -> click.UsageError:
     """Return the error to show for an option that does not exist.
 
-    click takes a negative number such as -12 for the option -1. In that case the error is about the
-    number.
-    """
+    click takes a negative number such as -12 for the option -1; the error is then about the
+    number."""
     if not error.option_name[1:].isdigit():
         return _with_near_names(error)
     number = next(word for word in arguments if word.startswith(error.option_name))

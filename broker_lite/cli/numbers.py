@@ -1,5 +1,5 @@
-"""Types for options whose value is a number. Their error messages are clearer than those of click's
-own types ("is not a valid integer range")."""
+"""Types for options whose value is a number, with clearer error messages than those of click's own
+types ("is not a valid integer range")."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 Errors of the client name a setting by its key (``linger.ms='x'``) or as a Python option
 (``linger_ms``). A user of the command line has typed ``--linger-ms x``, so the message is
 translated. A parameter of a command has the name of its setting. A setting without a parameter is
-set with ``-X KEY=VALUE``, if the command has that option.
-"""
+set with ``-X KEY=VALUE``, if the command has that option."""
 
 from __future__ import annotations
 
@@ -29,16 +28,15 @@ class Spelling(NamedTuple):
     """The text with which the user sets a setting: an option, such as ``--linger-ms``.
 
     ``flag`` is the value that the option sets without an argument. ``joint`` is the text between
-    the option and its argument.
-    """
+    the option and its argument."""
 
     option: str
     flag: str | None = None
     joint: str = " "
 
     def of(self, value: str | None) -> str:
-        """Return the option and its value as the user would type them. ``value`` is the value that
-        the error message gives; None if it gives none."""
+        """Return the option and its value as the user would type them. ``value`` is the value in
+        the error message; None if it has none."""
         if value is None or value == self.flag:
             return self.option
         bare = value.strip("'")
@@ -47,7 +45,7 @@ class Spelling(NamedTuple):
 
 @contextmanager
 def called(spellings: Mapping[str, Spelling]) -> Iterator[None]:
-    """If the block raises a LogbusError, replace in its message the names of the settings in
+    """Replace in the message of a LogbusError that the block raises the names of the settings in
     ``spellings`` by their options."""
     try:
         yield
@@ -60,8 +58,7 @@ def spelt(message: str, spellings: Mapping[str, Spelling]) -> str:
     """Return the message with each setting and its value as the user types them.
 
     A name without dots and underscores (``acks``) may be a plain word of the sentence. It is
-    replaced only if a value follows (``acks=2``).
-    """
+    replaced only if a value follows (``acks=2``)."""
 
     def typed(match: re.Match[str]) -> str:
         name, value = match[1], match[2]

@@ -79,9 +79,8 @@ def show_one(value: Row, form: str | None) -> None:
 
 
 class ChangeReport:
-    """Reports the changes that a command makes. Each change is a sentence on stderr at once. If
-    ``-o`` was given, all changes are rows on stdout at the end instead, also after an error: the
-    changes before the error must be visible."""
+    """Reports the changes that a command makes: each as a sentence on stderr at once or, with
+    ``-o``, all as rows on stdout at the end, even after an error."""
 
     def __init__(self, form: str | None) -> None:
         self._form = form
@@ -108,9 +107,9 @@ def report_change(row: Row, form: str | None, text: str) -> None:
 
 
 def raise_if_unread() -> None:
-    """Raise BrokenPipeError if the program that reads stdout has closed the pipe. Without this
-    check, a command that prints nothing for a while would not end, for example
-    ``logbus consume t | head -1``."""
+    """Raise BrokenPipeError if the program that reads stdout has closed the pipe. Otherwise a
+    command that prints nothing for a while would not end, for example ``logbus consume t | head
+    -1``."""
     try:
         number = sys.stdout.fileno()
     except (AttributeError, OSError):
@@ -122,12 +121,11 @@ def raise_if_unread() -> None:
 
 
 class ProgressBar:
-    """A progress bar on stderr for long work. It is shown until ``close``.
+    """A progress bar on stderr for long work, shown until ``close``.
 
     The bar is shown only if stderr is a terminal and stdout is a file. Otherwise the command's
     records, or the output of the program that reads them from a pipe, would appear in the middle of
-    the bar.
-    """
+    the bar."""
 
     def __init__(self, label: str, *, is_alone: bool = False) -> None:
         """With ``is_alone``, the command prints no records, so the bar is shown whenever stderr is
@@ -190,7 +188,7 @@ def size(count: int | None) -> str:
 
 
 def coloured(state: str) -> str:
-    """Return a state of ``COLOURS`` with its colour. Return any other text unchanged."""
+    """Return a state of ``COLOURS`` with its colour, and any other text unchanged."""
     return click.style(state, fg=COLOURS[state]) if state in COLOURS else state
 
 

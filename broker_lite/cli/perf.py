@@ -1,8 +1,7 @@
 """``logbus perf``: measure the throughput and latency of a cluster from this machine.
 
 A run creates a topic and deletes it at the end, unless the user names a topic. A produced record
-counts once it is acknowledged.
-"""
+counts once it is acknowledged."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from broker_lite.client.producing.producer import Producer
 
 _WATCHED_MAX = 1000
-"""Maximum number of sent tables that are not yet acknowledged. Before the command sends another
-table, it waits for the oldest."""
+"""Maximum number of sent tables that are not yet acknowledged. Before sending another, the command
+waits for the oldest."""
 
 
 @click.command()
@@ -149,8 +149,8 @@ def produce(
 
 
 def _summarise(topic: str, records: int, seconds: float, form: str | None, acks: str) -> None:
-    """Print a summary of the transfer: as data in the format ``form``, or as a note for the user if
-    there is no format."""
+    """Print a summary of the transfer: as data in the format ``form``, or without one as a note for
+    the user."""
     if form:
         facts = {"topic": topic, "records": records, "seconds": round(seconds, 3)}
         output.show_one(facts, form)
@@ -185,8 +185,8 @@ def _records(count: int, some: int | None = None) -> str:
 def _check_options(
     form: str, key_delimiter: str | None, key: str | None, header: tuple[str, ...], null_empty: bool
 ) -> None:
-    """Raise click.UsageError for -K, -k, -H or -Z if the format is not "lines". In the other
-    formats, each record has its own key and headers."""
+    """Raise click.UsageError for -K, -k, -H or -Z if the format is not "lines": in the others, each
+    record has its own key and headers."""
     options = {"-K": key_delimiter, "-k": key, "-H": header, "-Z": null_empty}
     names = [name for name, value in options.items() if value not in (None, (), False)]
     if form != "lines" and names:
@@ -205,8 +205,8 @@ def _name(header: str) -> str:
 
 
 class _Reading:
-    """The progress bar for the bytes that are read from files. Stdin and pipes have no bar, because
-    their size is unknown."""
+    """The progress bar for the bytes that are read from files. Stdin and pipes, whose size is
+    unknown, have no bar."""
 
     def __init__(self, files: tuple[Path, ...]) -> None:
         self._is_known = bool(files) and all(path.is_file() for path in files)
@@ -216,12 +216,10 @@ class _Reading:
             self.bar.reach(self._left)
 
     def on_share(self, path: Path | None) -> OnShare | None:
-        """Return a function that moves the progress bar. Its argument is the share of the current
-        file that has been read, from 0 to 1. Return None for stdin and pipes, whose size is
-        unknown.
+        """Return a function that moves the progress bar to the share of the current file that has
+        been read, from 0 to 1. Return None for stdin and pipes, whose size is unknown.
 
-        Call this method once for each file, in the order in which the files are read.
-        """
+        Call this method once for each file, in the order in which the files are read."""
         if path is None or not self._is_known:
             return None
         size = path.stat().st_size
@@ -235,8 +233,7 @@ class _Sending:
 
     ``records`` counts the records sent so far, and ``keyless`` those of them that have no key
     because their line lacks the delimiter of -K. After an error of the input, ``unread`` names the
-    part of the input that was not sent.
-    """
+    part of the input that was not sent."""
 
     def __init__(
         self, producer: Producer, topic: str, partition: int | None, rate: int | None
@@ -273,8 +270,8 @@ class _Sending:
         position: LinePosition,
         later: tuple[Path, ...],
     ) -> Iterator[Table]:
-        """Yield the tables that ``source`` reads from the file ``path``. If the reader raises an
-        error, note in ``unread`` which part of the input was not sent, including ``later``, the
+        """Yield the tables that ``source`` reads from the file ``path``. After an error of the
+        reader, ``unread`` names the part of the input that was not sent, including ``later``, the
         files after this one."""
         before = self.records
         try:

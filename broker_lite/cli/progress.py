@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 def group_progress(admin: Admin, group: str) -> list[dict[str, Any]]:
     """Return a row for each partition with a committed offset of the group or a reading member.
 
-    ``committed`` and ``committed_at`` are None if the group has not committed an offset of the
-    partition. ``lag`` is the number of unread records, and ``lag_s`` the age in seconds of the
-    oldest of them (``PartitionLag``).
-    """
+    ``committed`` and ``committed_at`` are None without a committed offset. ``lag`` is the number of
+    unread records, and ``lag_s`` the age in seconds of the oldest of them (``PartitionLag``)."""
     return [
         {
             "group": group,

@@ -21,7 +21,7 @@ from broker_lite.security.quotas import CLIENT_ID, DEFAULT, IP, KEYS, USER, Enti
 QUOTA_KEYS = list(dict.fromkeys(key for keys in KEYS.values() for key in keys))
 DEFAULT_WORD = "*"
 """The name that means, on the command line, all users, client ids or addresses without a quota of
-their own. Kafka calls them the default entity."""
+their own (Kafka's default entity)."""
 
 
 @click.group(cls=Noun)
@@ -36,8 +36,8 @@ def quota() -> None:
 
 
 def entity_options(command: Command) -> Command:
-    """Add --user, --client-id and --ip to a command. The command receives the clients that they
-    name as ``entity``."""
+    """Add --user, --client-id and --ip to a command, which receives the clients that they name as
+    ``entity``."""
 
     @functools.wraps(command)
     def named(user: str | None, client_id: str | None, ip: str | None, **rest: Any) -> Any:

@@ -277,8 +277,7 @@ def _planner(
     """Return a function that plans the moves, for the first argument that is not None: brokers to
     use, a replication factor, a broker to empty, or the path of a plan file.
 
-    Raises click.BadParameter if ``replicas`` or the plan file is malformed.
-    """
+    Raises click.BadParameter if ``replicas`` or the plan file is malformed."""
     if replicas is not None:
         return partial(replica_plans.to_brokers, brokers=_ids(replicas))
     if factor is not None:

@@ -4,8 +4,7 @@ A record is the content of a cluster's ``cluster.json``: addresses, folder and p
 folder ``clusters/`` in the user's data folder has a copy for each cluster. A further copy is that
 of the last started cluster, which clients without an address use (``client.discovery``). A cluster
 runs while its ``logbus up`` process lives. If that process is killed, its record stays, so readers
-check the process. Any process of the user may call these functions.
-"""
+check the process. Any process of the user may call these functions."""
 
 from __future__ import annotations
 
@@ -44,12 +43,11 @@ def is_held(facts: Facts) -> bool:
 
 
 def find(directory: Path | None) -> Facts:
-    """Return the record of the cluster in ``directory``. If that is None, return the record of the
-    last started cluster that still runs, else of the last started cluster.
+    """Return the record of the cluster in ``directory``. For None, return that of the last started
+    cluster that still runs, else of the last started cluster.
 
     Raises NoClusterError that names the running clusters, and PermissionError for a folder of
-    another user.
-    """
+    another user."""
     if directory is not None:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             (directory / "cluster.json").stat()
@@ -91,8 +89,8 @@ def _why_none(directory: Path) -> str:
 
 
 def is_recorded(facts: Facts) -> bool:
-    """Return whether other commands find the cluster by its record. They do not if the user's data
-    folder is not writable."""
+    """Return whether other commands find the cluster by its record; False if the user's data folder
+    is not writable."""
     return any(is_same(facts, other) for other in alive())
 
 
@@ -149,7 +147,7 @@ def remember(facts: Facts) -> None:
 
 def update(facts: Facts) -> None:
     """Replace the records of a cluster whose processes changed. The files keep their modification
-    times, because the clusters are ordered by them."""
+    times, by which the clusters are ordered."""
     with contextlib.suppress(OSError):
         for path in (_record(facts), discovery.last_cluster_path()):
             recorded = discovery.read_cluster(path)

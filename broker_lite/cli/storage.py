@@ -174,7 +174,7 @@ def _segments(paths: tuple[Path, ...]) -> Iterator[Path]:
 
 
 def _sizes(paths: tuple[Path, ...]) -> dict[str, int]:
-    """Return the size in bytes of each segment file. Omit files that a running broker deletes
+    """Return the size in bytes of each segment file, without files that a running broker deletes
     meanwhile."""
     sizes = {}
     for path in _segments(paths):

@@ -3,8 +3,7 @@ restart.
 
 ``LocalCluster`` itself restarts no process, because a test may end a process on purpose. One thread
 calls ``ProcessSupervisor.check`` repeatedly. That call never waits for a process to start, so that
-``logbus up`` can stop at any time.
-"""
+``logbus up`` can stop at any time."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ PAUSES_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds before the first, second, … restart of a process. The last value repeats while the
 process keeps ending."""
 STEADY_SECONDS = 60.0
-"""If a process has run for more than this many seconds, the pauses before its restarts begin with
-the first pause again."""
+"""Seconds of running after which the pauses before a process's restarts begin with the first
+again."""
 
 RENEWAL_SECONDS = 3600.0
 """Seconds between two checks for certificates of a secured cluster that must be renewed."""

@@ -127,11 +127,10 @@ def _watch(sampler: Sampler) -> None:
 
 
 def _pressed() -> str:
-    """Return the keys that the user pressed. Wait for a key at most ``REDRAW_S`` seconds.
+    """Return the keys that the user pressed, after a wait of at most ``REDRAW_S`` seconds.
 
     Reads the file descriptor directly, because ``sys.stdin`` would buffer keys that ``select`` then
-    no longer sees.
-    """
+    no longer sees."""
     descriptor = sys.stdin.fileno()
     if not select.select([descriptor], [], [], REDRAW_S)[0]:
         return ""

@@ -2,8 +2,7 @@
 
 ``up`` starts the cluster as its child processes; ``--detach`` moves ``up`` into the background.
 ``up`` stores a record of the cluster, with which other commands find it (``cli.running``). Clients
-without an address use the cluster that was started last (``client.discovery``).
-"""
+without an address use the cluster that was started last (``client.discovery``)."""
 
 from __future__ import annotations
 
@@ -39,9 +38,9 @@ if TYPE_CHECKING:
     from broker_lite.client.operations.cluster import ClusterView
 
 STATUS_MS = 3000
-"""Maximum time in ms that ``status`` waits for an answer of the brokers."""
+"""Maximum milliseconds that ``status`` waits for an answer of the brokers."""
 STOP_SECONDS = 45.0
-"""Seconds that ``down`` lets a process stop before it kills the process."""
+"""Seconds that ``down`` lets a process stop before it kills it."""
 START_SECONDS = 90.0
 """Maximum seconds until a detached cluster runs."""
 NAMED_MAX = 5
@@ -340,8 +339,8 @@ def _state(facts: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 def _replicas(view: ClusterView) -> dict[str, Any]:
-    """Print each unhealthy partition with the reason. Return the controller and the numbers
-    of topics and partitions, which ``logbus status`` shows."""
+    """Print each unhealthy partition with the reason. Return the controller and the numbers of
+    topics and partitions, which ``logbus status`` shows."""
     from broker_lite.client.administration.health import cluster_health
 
     health = cluster_health(view)
@@ -398,8 +397,8 @@ def _running_in(directory: Path | None) -> dict[str, Any] | None:
 
 
 def _require_same(context: click.Context, facts: dict[str, Any]) -> None:
-    """Raise DirectoryLockedError if the running cluster differs from the options that the user
-    gave to ``up``: a running cluster cannot change."""
+    """Raise DirectoryLockedError if the running cluster, which cannot change, differs from the
+    options that the user gave to ``up``."""
     first = facts["bootstrap_servers"].partition(",")[0]
     has = {
         "brokers": len(facts["brokers"]),
@@ -441,8 +440,8 @@ def _require_no_contradiction(where: Path | None, secure: bool, insecure: bool) 
 
 
 def _require_free(host: str, port: int) -> None:
-    """Raise PortInUseError if the port of --port is in use. ``up`` must not silently take another
-    port."""
+    """Raise PortInUseError if the port of --port is in use: ``up`` must not silently take
+    another."""
     from broker_lite.local.cluster import require_free_port
 
     try:
@@ -572,8 +571,8 @@ def _ending(facts: dict[str, Any]) -> str:
 
 
 def _read_line(pipe: int, deadline: float) -> bytes:
-    """Return the line that the background process writes to ``pipe``. Return nothing if the process
-    ends or has not written a line at ``deadline``."""
+    """Return the line that the background process writes to ``pipe``; nothing if it ends or has not
+    written a line at ``deadline``."""
     line = b""
     with os.fdopen(pipe, "rb", buffering=0) as reader:
         while not line.endswith(b"\n"):

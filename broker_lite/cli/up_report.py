@@ -1,8 +1,7 @@
 """The report of ``logbus up``: the cluster's addresses, the next steps, and warnings.
 
 On a terminal the report is lines of text; for a script it is one JSON object on stdout. Both omit
-the part of the cluster's record that only ``down`` and ``status`` need to recognise the processes.
-"""
+the part of the cluster's record by which only ``down`` and ``status`` recognise the processes."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ LOG = "up.log"
 EXAMPLE = "events"
 """Topic name in the next steps, if the cluster has no topics."""
 _ANSWER_MS = 5000
-"""Maximum time in ms that the report waits for an answer of the brokers."""
+"""Maximum milliseconds that the report waits for an answer of the brokers."""
 _INTERNAL = ("processes", "zookeeper_pid", "metrics_tls")
 """Keys of a cluster's record that the report omits."""
 
@@ -74,9 +73,8 @@ def announce(facts: Facts, form: str | None, ending: str, *, is_new: bool) -> No
     """Print the report.
 
     If ``form`` is None, print lines on a terminal; into a pipe print the JSON object, and the lines
-    to stderr. ``ending`` is the last line: how to stop the cluster. ``is_new`` says that the
-    cluster has no topics yet.
-    """
+    to stderr. ``ending`` is the last line: how to stop the cluster. With ``is_new``, the cluster
+    has no topics yet."""
     if form is not None:
         output.show_one({key: facts[key] for key in facts if key not in _INTERNAL}, form)
     else:
@@ -111,8 +109,8 @@ def _where(facts: Facts) -> list[str]:
 
 
 def _next(facts: Facts, topic: str | None) -> list[str]:
-    """Return the user's next steps as lines. They use ``topic``, a topic that exists; if it is
-    None, they create one."""
+    """Return the user's next steps as lines, with the existing topic ``topic``; with None they
+    create one."""
     name = topic or EXAMPLE
     steps = [f"ls -l | logbus produce {name}", f"logbus consume {name}"]
     if topic is None:
@@ -170,8 +168,8 @@ def _warn_of_slow_loop() -> None:
 
 
 def _warn_of_few_replicas(facts: Facts) -> None:
-    """If the cluster has more brokers than before, say which topics have fewer replicas than a new
-    topic would get."""
+    """Say which topics have fewer replicas than a new topic would get, if the cluster has more
+    brokers than before."""
     from broker_lite.cli import under_replication
     from broker_lite.client.administration.admin import Admin
 

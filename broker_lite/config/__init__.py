@@ -1,13 +1,12 @@
 """All settings of brokers, topics, producers and consumers.
 
-Each setting is a field of a frozen dataclass, with key, type, default, unit, bounds and effect.
-A setting that Kafka has as well has Kafka's key. ``tests/test_conf.py`` checks that the files
+Each setting is a field of a frozen dataclass, with key, type, default, unit, bounds and effect. A
+setting that Kafka has as well has Kafka's key. ``tests/test_conf.py`` checks that the files
 ``conf/*.conf`` describe exactly these settings.
 
 ``setting`` defines fields and checks values; ``parsing`` reads configurations from text. The
 package imports the module of a name on its first use, because Python needs 50 ms to create the
-classes.
-"""
+classes."""
 
 from __future__ import annotations
 

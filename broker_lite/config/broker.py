@@ -467,9 +467,8 @@ class BrokerConfig(Config):
 
     @property
     def keeps_files_private(self) -> bool:
-        """Whether only the operating-system user of the broker may read the broker's files. This is
-        the case with an authorizer: other accounts of the same Unix group could otherwise read
-        records without an ACL."""
+        """Whether only the operating-system user of the broker may read the broker's files, which
+        is so with an authorizer: other accounts could otherwise read records without an ACL."""
         return self.authorizer != "off" and not self.allows_local_reads
 
     @property

@@ -113,8 +113,7 @@ class ProducerConfig(Config):
     address must be right.
 
     If so, the producer's first request may use its whole timeout to wait for brokers that do not
-    answer. If not, it fails after five seconds (``FIRST_CONTACT_MS``).
-    """
+    answer. If not, it fails after five seconds (``FIRST_CONTACT_MS``)."""
 
     def validate(self) -> None:
         if self.transactional_id and (self.acks != "all" or not self.idempotence):
@@ -208,5 +207,4 @@ class ConsumerConfig(Config):
     address must be right.
 
     If so, the consumer's first request may use its whole timeout to wait for brokers that do not
-    answer. If not, it fails after five seconds (``FIRST_CONTACT_MS``).
-    """
+    answer. If not, it fails after five seconds (``FIRST_CONTACT_MS``)."""

@@ -19,10 +19,9 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 class ClientSecurity:
     """The security settings of a client.
 
-    The settings name PEM files; each process that connects loads the files itself. Spark pickles
-    the settings for its executors. A password cannot be pickled (``Secret``), so Spark's driver
-    first replaces it by a derived key.
-    """
+    The settings name PEM files, which each process that connects loads itself. Spark pickles the
+    settings for its executors. A password cannot be pickled (``Secret``), so Spark's driver first
+    replaces it by a derived key."""
 
     protocol: str = "PLAINTEXT"
     ca_location: str = ""
@@ -41,8 +40,8 @@ class ClientSecurity:
     mechanism: str = ""
     username: str = ""
     secret: Secret | tuple[Any, ...] = ()
-    """The password or the OAuth client secret. In Spark's executors, it is the value with which the
-    driver replaced the secret: ``ScramKeys``, ``PlainPassword`` or ``AccessToken``."""
+    """The password or the OAuth client secret; in Spark's executors ``ScramKeys``,
+    ``PlainPassword`` or ``AccessToken``, by which the driver replaced it."""
     token_url: str = ""
     """The https URL that issues access tokens, for OAUTHBEARER. ``username`` is then the OAuth
     client id."""
@@ -145,8 +144,7 @@ PASSED_OVER = frozenset((
 """Security options of Kafka's clients and of librdkafka that logbus does not use. A file that
 another client also reads may have them."""
 _ASSERTION = "sasl.oauthbearer.assertion."
-"""Prefix of Kafka's options for access tokens that a client signs itself. logbus ignores these
-options."""
+"""Prefix of Kafka's options for access tokens that a client signs itself, which logbus ignores."""
 _NEAR = 0.75
 """Minimum similarity (0 to 1) of a misspelt option to a known one, for a "did you mean"."""
 
@@ -168,8 +166,7 @@ def client_security(options: Mapping[str, str]) -> ClientSecurity:
     """Return the security settings in ``options``. Other options are ignored.
 
     Raises InvalidConfigError for a wrong value, and for key stores and trust stores that are not
-    PEM files.
-    """
+    PEM files."""
     values: dict[str, Any] = {}
     for key, name in _FIELDS.items():
         if options.get(key):
@@ -204,8 +201,8 @@ def client_security(options: Mapping[str, str]) -> ClientSecurity:
 
 
 def check_https(url: str, setting: str) -> None:
-    """Raise InvalidConfigError unless ``url`` is an https URL without a user or a fragment. The
-    error names ``setting``."""
+    """Raise InvalidConfigError, which names ``setting``, unless ``url`` is an https URL without a
+    user or a fragment."""
     try:
         parts = urlsplit(url)
         is_sound = parts.scheme == "https" and bool(parts.hostname) and "@" not in parts.netloc
@@ -261,7 +258,7 @@ def _conversion(location: str, path: str) -> str:
 
 
 def _login(protocol: str, options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of ``ClientSecurity`` for the login. Without SASL, return no fields. Raises
+    """Return the fields of ``ClientSecurity`` for the login; none without SASL. Raises
     InvalidConfigError, whose message never contains the password."""
     given = [key for key in _LOGIN_KEYS if options.get(key)]
     if not protocol.startswith("SASL_"):

@@ -30,8 +30,7 @@ class TlsSettings:
     """The ``ssl.*`` settings of one listener.
 
     ``prefix`` is the text before the keys in error messages: ``listener.name.<name>.``, or empty if
-    the settings apply to all listeners.
-    """
+    the settings apply to all listeners."""
 
     prefix: str
     keystore: str
@@ -57,8 +56,8 @@ class ListenerConfig:
     protocol: str
     bind: Endpoint
     advertised: Endpoint | None
-    """The address of the listener in metadata answers. None means the address on which the listener
-    accepts connections."""
+    """The address of the listener in metadata answers; None for the address on which it accepts
+    connections."""
     setting: str
     """The setting with the listener's address as ``key=value``, for error messages."""
     is_inter_broker: bool
@@ -77,9 +76,8 @@ class ListenerConfig:
     def is_of_brokers_alone(self) -> bool:
         """Whether only brokers can connect to this listener.
 
-        This holds for the inter-broker listener of a broker with several listeners, if the listener
-        requires client certificates: only brokers have certificates of the CA that it trusts.
-        """
+        This holds for the inter-broker listener of a broker with several listeners, if it requires
+        client certificates: only brokers have certificates of the CA that it trusts."""
         return self.is_inter_broker and self.is_one_of_several and self.requires_certificate
 
     @property
@@ -98,10 +96,8 @@ class ListenerConfig:
 
 
 def listener_configs(config: BrokerConfig) -> tuple[ListenerConfig, ...]:
-    """Return the listeners that a broker's settings describe.
-
-    Raises InvalidConfigError, which names the setting to change.
-    """
+    """Return the listeners that a broker's settings describe. Raises InvalidConfigError, which
+    names the setting to change."""
     if not config.listeners:
         if config.advertised_listeners:
             raise InvalidConfigError(
@@ -148,12 +144,10 @@ def listener_configs(config: BrokerConfig) -> tuple[ListenerConfig, ...]:
 
 
 def metrics_listener(config: BrokerConfig) -> ListenerConfig | None:
-    """Return the listener whose TLS settings the broker's HTTP port (metrics and health) uses.
-    Return None if the port has no TLS.
+    """Return the listener whose TLS settings the broker's HTTP port (metrics and health) uses; None
+    if the port has no TLS. Raises InvalidConfigError.
 
-    In the result, client certificates are never required, because health probes have none. Raises
-    InvalidConfigError.
-    """
+    It never requires client certificates, because health probes have none."""
     name = config.metrics_listener_name.upper()
     if not name:
         return None
@@ -252,9 +246,7 @@ def _check_encryption(config: BrokerConfig, where: str, protocol: str) -> None:
 
 def _own_settings(config: BrokerConfig, protocols: dict[str, str]) -> dict[str, dict[str, str]]:
     """Return the ``listener.name.*`` settings by listener name, then by key without the prefix.
-
-    ``protocols`` has the protocol of each listener.
-    """
+    ``protocols`` has the protocol of each listener."""
     own: dict[str, dict[str, str]] = {}
     for line in config.listener_settings.splitlines():
         key, _, value = line.partition("=")
@@ -329,8 +321,7 @@ def _check_inter_broker(listeners: tuple[ListenerConfig, ...], client_config: st
     """Raise InvalidConfigError if clients could pose as brokers on the inter-broker listener.
 
     If the inter-broker listener has TLS and is not the only listener, it must require client
-    certificates, and no other listener may trust the CA that signs them.
-    """
+    certificates, and no other listener may trust the CA that signs them."""
     brokers = next(each for each in listeners if each.is_inter_broker)
     _check_broker_logins(brokers, client_config)
     if brokers.tls is None or len(listeners) == 1:

@@ -1,8 +1,7 @@
 """Convert configurations from text and to text.
 
 The text is a file of ``key=value`` lines, command-line options, or an answer to DescribeConfigs.
-This module reads no environment variables and searches no directories.
-"""
+This module reads no environment variables and searches no directories."""
 
 from __future__ import annotations
 
@@ -31,12 +30,11 @@ def keys(kind: type[C]) -> Mapping[str, Key]:
 
 
 def parse(kind: type[C], settings: Mapping[str, str], *, base: C | None = None) -> C:
-    """Build a configuration from settings, which are texts by key. Settings that are absent have
-    their value in ``base``, or their default without ``base``.
+    """Build a configuration from settings, which are texts by key. Absent settings have their value
+    in ``base``, or their default without ``base``.
 
     Raises InvalidConfigError for an unknown key (and suggests the closest), for a value of the
-    wrong type or out of bounds, and for settings that contradict each other.
-    """
+    wrong type or out of bounds, and for settings that contradict each other."""
     names = {row.key: name for name, row in keys(kind).items()}
     types = {item.name: item.type for item in dataclasses.fields(kind)}
     values: dict[str, Any] = {}
@@ -52,8 +50,7 @@ def parse(kind: type[C], settings: Mapping[str, str], *, base: C | None = None) 
 
 def _gather_listeners(settings: Mapping[str, str]) -> Mapping[str, str]:
     """Join all ``listener.name.*`` settings into one setting whose value has a line ``key=value``
-    for each. A configuration class cannot have a field for each such key, because the keys contain
-    names of listeners."""
+    for each, because a configuration class cannot have a field for each listener's name."""
     whole = LISTENER_PREFIX.rstrip(".")
     rows = {key: value for key, value in settings.items() if key.startswith(LISTENER_PREFIX)}
     if not rows:
@@ -69,8 +66,8 @@ def text(config: Any) -> dict[str, str]:
 
 
 def nearest(word: str, known: Mapping[str, Any] | list[str]) -> str:
-    """Return ``"; did you mean 'X'?"`` with the known word that is most similar to ``word``. Return
-    ``""`` if no known word is similar."""
+    """Return ``"; did you mean 'X'?"`` with the known word that is most similar to ``word``, or
+    ``""`` without a similar one."""
     matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
@@ -79,8 +76,7 @@ def load(kind: type[C], path: str | Path) -> C:
     """Read a configuration from a file of ``key=value`` lines. A line that begins with ``#`` is a
     comment.
 
-    Raises InvalidConfigError with the file's name, in the same cases as ``parse``.
-    """
+    Raises InvalidConfigError with the file's name, in the same cases as ``parse``."""
     settings: dict[str, str] = {}
     try:
         lines = Path(path).read_text("utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""``Secret``: a password in memory that no log, error message or pickle shows."""
+"""A password in memory that no log, error message or pickle shows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Define settings and check their values.
-
-A configuration is a frozen dataclass whose fields are made by ``setting``.
-"""
+"""Define settings and check their values. A configuration is a frozen dataclass whose fields are
+made by ``setting``."""
 
 from __future__ import annotations
 
@@ -39,18 +37,15 @@ def setting(
     at_most: float | None = None,
     choices: tuple[Any, ...] = (),
 ) -> Any:
-    """Return a dataclass field for a setting. ``doc`` says what the setting does. The annotation of
-    the field is the setting's type."""
+    """Return a dataclass field for a setting, whose annotation is the setting's type. ``doc`` says
+    what the setting does."""
     row = Key(key, doc, unit, at_least, at_most, choices)
     return field(default=default, metadata={"key": row})
 
 
 def fixed(key: str, value: Any, why: str) -> Any:
     """Return a field for one of Kafka's settings that can have only its default ``value`` in
-    logbus.
-
-    ``why`` is the reason, for the error about another value.
-    """
+    logbus. ``why`` is the reason, for the error about another value."""
     return setting(key, value, why, choices=(value,))
 
 
@@ -68,8 +63,8 @@ class Config:
         self.validate()
 
     def validate(self) -> None:
-        """Raise InvalidConfigError if two settings contradict each other. The message names both
-        keys."""
+        """Raise InvalidConfigError, which names both keys, if two settings contradict each
+        other."""
 
 
 def value_text(value: object) -> str:

@@ -15,8 +15,7 @@ def parse_time_ms(text: str, now_ms: int) -> int | None:
     """Return a time as milliseconds since 1970, or None if the text is not a time.
 
     Accepts ``-1d`` (before ``now_ms``; units s, m, h, d), ``2026-11-20``, ``2026-11-20T10:00:00Z``
-    and ``1763632800000``. A time without a zone is UTC.
-    """
+    and ``1763632800000``. A time without a zone is UTC."""
     if ago := _AGO.fullmatch(text):
         return now_ms - int(ago[1]) * _UNITS_MS[ago[2]]
     if text.isdigit() and len(text) >= _MILLISECONDS_DIGITS_MIN:
@@ -35,8 +34,8 @@ def datetime_ms(time: datetime.datetime) -> int:
 
 
 def iso(timestamp_ms: int) -> str | None:
-    """Return a time as ISO 8601 in UTC with milliseconds. Return None for -1 and for times beyond
-    the calendar."""
+    """Return a time as ISO 8601 in UTC with milliseconds; None for -1 and for times beyond the
+    calendar."""
     if timestamp_ms < 0:
         return None
     try:

@@ -190,8 +190,7 @@ def min_insync_of(text: str | None, replication_factor: int) -> int:
     or None if the topic does not set it.
 
     A text that is not a number counts as not set, because a user or a later version of logbus may
-    have written it.
-    """
+    have written it."""
     try:
         own = int(text or 0)
     except ValueError:
@@ -201,7 +200,7 @@ def min_insync_of(text: str | None, replication_factor: int) -> int:
 
 def loss_of(key: str, before: str | None, after: str | None) -> str:
     """Return a warning if changing the topic setting ``key`` from ``before`` to ``after`` can lose
-    records, else "". A value of None means the default."""
+    records, else "". None means the default."""
     limits = {"retention.ms": _DEFAULTS.retention_ms, "retention.bytes": _DEFAULTS.retention_bytes}
     if key in limits:
         is_lower = _limit(after, limits[key]) < _limit(before, limits[key])

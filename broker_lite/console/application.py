@@ -1,7 +1,6 @@
 """The console's application: routes, pages as HTML and as JSON, logins and errors.
 
-Handlers are plain functions, which Starlette runs in threads, because the client's calls block.
-"""
+Handlers are plain functions, which Starlette runs in threads, because the client's calls block."""
 
 from __future__ import annotations
 
@@ -58,8 +57,8 @@ from broker_lite.server.exposition import render
 
 
 class ForbiddenChangeError(PolicyViolationError):
-    """The console itself refuses a change, for example because the console is read-only. The
-    console sends no request to the brokers."""
+    """The console itself refuses a change, for example because it is read-only, and sends no
+    request to the brokers."""
 
 
 STATUS: tuple[tuple[type[LogbusError], int], ...] = (
@@ -146,8 +145,7 @@ class Console:
         """Return an endpoint that answers with the response of ``make``.
 
         The endpoint finds the viewer (the user's session) by the request's cookie, or asks for a
-        login. It turns a LogbusError into an error page, and gives a new browser a cookie.
-        """
+        login. It turns a LogbusError into an error page, and gives a new browser a cookie."""
 
         def answer(request: Request) -> Response:
             session_id = request.cookies.get(self.sessions.cookie, "")
@@ -174,8 +172,7 @@ class Console:
         return self._guarded(make, is_json=is_json)
 
     def _change(self, change: Change) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint of a change. GET shows the form of the change, and POST submits the
-        form."""
+        """Return the endpoint of a change: GET shows the change's form, and POST submits it."""
 
         async def answer(request: Request) -> Response:
             body = None if request.method != "POST" else await request.body()
@@ -342,8 +339,7 @@ class Console:
 
         If other machines can reach the console, it demands the HTTP Basic login of a user who may
         describe the cluster, because the metrics name all topics. A broker demands the same login
-        for its metrics.
-        """
+        for its metrics."""
         if not self.settings.is_loopback and (refused := self._scrape_refusal(request)) is not None:
             return refused
         rows = samples(self.sampler, by_partition=self.settings.by_partition)

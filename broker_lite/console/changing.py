@@ -44,8 +44,7 @@ def submit(
     """Apply the change that a filled form describes, and redirect to the next page.
 
     If the plan needs a confirmation that the user has not typed yet, return the page with the plan
-    instead. After an error, return the form with the error.
-    """
+    instead. After an error, return the form with the error."""
     values = {name: value for name, value in form.items() if name not in ("typed", "token")}
     try:
         plan = change.plan(request, form)

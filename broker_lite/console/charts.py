@@ -1,6 +1,4 @@
-"""Draw charts as SVG paths on the server, so that a page needs no script for them. The module does
-no I/O.
-"""
+"""Draw charts as SVG paths on the server, so that a page needs no script for them. No I/O."""
 
 from __future__ import annotations
 
@@ -9,8 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 POINTS_MAX = 120
-"""Maximum points of a chart. A longer series is cut into this many parts, and each point is the
-mean of a part."""
+"""Maximum points of a chart. Each point of a longer series is the mean of a part of it."""
 WIDTH, HEIGHT = 400.0, 100.0
 """Size of a chart in units of its SVG view box."""
 
@@ -20,8 +17,7 @@ class Chart(NamedTuple):
 
     ``line`` and ``area`` are SVG paths in a box of ``WIDTH`` by ``HEIGHT``; both are empty if the
     series has fewer than two points. ``low``, ``high`` and ``last`` are the least, the greatest and
-    the last value.
-    """
+    the last value."""
 
     line: str
     area: str

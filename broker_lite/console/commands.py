@@ -1,6 +1,5 @@
 """The texts of a page's "Copy as command": shell commands and programs that return what the page
-shows. The module does no I/O.
-"""
+shows. No I/O."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ Snippets = list[tuple[str, str]]
 Fields = Mapping[str, str]
 """The query fields of a page's address."""
 Snippet = Callable[[Mapping[str, str], str, Fields], Snippets]
-"""A function that returns the texts to copy (snippets) of a page. It takes the names in the page's
-path, the brokers' addresses and the query fields."""
+"""Returns a page's texts to copy (snippets) for the names in the page's path, the brokers'
+addresses and the query fields."""
 
 
 def shell(*words: str) -> str:
@@ -65,8 +64,8 @@ def _start_offset(query: Fields) -> int | None:
 
 
 def _start_ms(query: Fields) -> str:
-    """Return a Python expression for the page's start time in milliseconds since 1970. Return an
-    empty text if the page does not start at a time."""
+    """Return a Python expression for the page's start time in milliseconds since 1970; empty if the
+    page does not start at a time."""
     if query.get("from") != "time":
         return ""
     # Parsed with now = 0, a relative time such as -1h is negative. The program subtracts it from

@@ -11,16 +11,15 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_S = 30.0
-"""Seconds within which a whole request must arrive. The time of the first request begins with the
-connection, and that of a later request with its first byte."""
+"""Seconds within which a whole request must arrive: the first one from the opening of the
+connection, a later one from its first byte."""
 
 
 class ConsoleConnection(H11Protocol):
     """A connection that closes if a request takes longer than ``REQUEST_S`` to arrive.
 
-    The time limit does not run while the console answers a request. It does not run between two
-    requests either; uvicorn's ``timeout_keep_alive`` limits that time.
-    """
+    The time limit does not run while the console answers a request, or between two requests, for
+    which uvicorn's ``timeout_keep_alive`` is the limit."""
 
     _limit: asyncio.TimerHandle | None = None
 

@@ -1,4 +1,4 @@
-"""Template filters that format numbers, sizes and times for people. The module does no I/O."""
+"""Template filters that format numbers, sizes and times for people. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NONE = "–"
 
 
 def size(count: float | None) -> str:
-    """Return a number of bytes in powers of 1000, such as 1.2 GB. Return a dash for None."""
+    """Return a number of bytes in powers of 1000, such as 1.2 GB; a dash for None."""
     if count is None or count < 0:
         return NONE
     value = float(count)
@@ -23,12 +23,12 @@ def size(count: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a number with separators, such as 1,234. Return a dash for None."""
+    """Return a number with separators, such as 1,234; a dash for None."""
     return NONE if value is None else f"{value:,.0f}"
 
 
 def short(value: float | None) -> str:
-    """Return a number in at most five characters, such as 12.3k. Return a dash for None."""
+    """Return a number in at most five characters, such as 12.3k; a dash for None."""
     if value is None:
         return NONE
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -39,8 +39,7 @@ def short(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration in one or two units: 30 ms, 4 s, 2 min, 3 h 20 min. Return a dash
-    for None."""
+    """Return a duration in one or two units: 30 ms, 4 s, 2 min, 3 h 20 min; a dash for None."""
     if seconds is None:
         return NONE
     if 0 < seconds < 0.1:
@@ -59,13 +58,12 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(part: float | None) -> str:
-    """Return a fraction of 1 as a percentage. Return a dash for None."""
+    """Return a fraction of 1 as a percentage; a dash for None."""
     return NONE if part is None else f"{part:.0%}"
 
 
 def clock(timestamp_ms: float | None) -> str:
-    """Return a time in UTC with milliseconds. Return a dash for -1 and for times beyond the
-    calendar."""
+    """Return a time in UTC with milliseconds; a dash for -1 and for times beyond the calendar."""
     if timestamp_ms is None or timestamp_ms < 0:
         return NONE
     try:

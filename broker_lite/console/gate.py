@@ -23,8 +23,8 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-"""The Content-Security-Policy forbids content of other origins, inline scripts and styles, and
-frames."""
+"""The Content-Security-Policy, which forbids content of other origins, inline scripts and styles,
+and frames."""
 
 HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -67,8 +67,7 @@ class Gate:
             await PlainTextResponse(text + "\n", status)(scope, receive, with_headers)
 
     def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
-        """Return the HTTP status and the reason for refusing a request. Return None if the request
-        is allowed."""
+        """Return the HTTP status and the reason for refusing a request; None if it is allowed."""
         address = headers.get("host", "").lower()
         name = address.rpartition(":")[0] if _has_port(address) else address
         if name not in self._settings.hosts:

@@ -1,6 +1,5 @@
 """The tables in the console's pages: filter rows by a text, sort them by a column, and split them
-into pages of 100 rows. The module does no I/O.
-"""
+into pages of 100 rows. No I/O."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ class Column(NamedTuple):
     """A column of a table: its key in the rows, its heading, and the kind of its values.
 
     The kind decides about the alignment and about the order of the first sort: ascending for texts,
-    states and ids, and descending for other kinds.
-    """
+    states and ids, and descending for other kinds."""
 
     key: str
     heading: str
@@ -34,8 +32,7 @@ class Listing(NamedTuple):
     """One page of a table: its rows, and what the links to other pages and sort orders need.
 
     ``total`` counts the rows that match the filter on all pages, and ``known`` all rows of the
-    table. ``query`` has the present query fields of the address.
-    """
+    table. ``query`` has the present query fields of the address."""
 
     rows: list[Row]
     columns: tuple[Column, ...]
@@ -49,14 +46,14 @@ class Listing(NamedTuple):
     query: Mapping[str, str]
 
     def link(self, **changes: str) -> str:
-        """Return the query part of a link (``?q=…&sort=…``) that changes the fields ``changes`` and
-        keeps all others."""
+        """Return the query part of a link (``?q=…&sort=…``) with ``changes`` to the present
+        fields."""
         fields = {**self.query, **changes}
         return "?" + urlencode({key: value for key, value in fields.items() if value})
 
     def order(self, column: Column) -> str:
-        """Return the query part of a link that sorts the table by ``column``. If it is sorted by
-        this column already, the link reverses the order."""
+        """Return the query part of a link that sorts the table by ``column``, in reverse order if
+        it is sorted by this column already."""
         descending = not self.descending if self.sort == column.key else column.begins_large
         return self.link(sort=column.key, order="desc" if descending else "asc", page="")
 
@@ -72,8 +69,7 @@ def listing(
     """Return the page of a table that the fields q, sort, order and page of ``query`` select.
 
     ``sort`` is the column to sort by default, and ``name`` the column in which q is searched. If a
-    field names an unknown column or page, the default applies.
-    """
+    field names an unknown column or page, the default applies."""
     everything = list(rows)
     text = query.get("q", "").strip()
     matching = [row for row in everything if text.lower() in str(row[name]).lower()]
@@ -111,7 +107,7 @@ def listing(
 
 
 def _natural(value: Any) -> Any:
-    """Return the sort key of a value: numbers in a text sort as numbers, so orders-2 comes before
+    """Return the sort key of a value. Numbers in a text sort as numbers, so orders-2 comes before
     orders-10."""
     if not isinstance(value, str):
         return value

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 
 def spare_startup() -> None:
-    """Exclude the objects of the imported modules from garbage collection. They live until the
-    process ends. A collection then takes a few milliseconds."""
+    """Exclude the objects of the imported modules, which live until the process ends, from garbage
+    collection. A collection then takes a few milliseconds."""
     gc.collect()
     gc.freeze()
 

@@ -1,6 +1,5 @@
 """The input from which a page makes its data: the newest reading of the cluster, without the parts
-that the viewer may not describe, and the fields of the request.
-"""
+that the viewer may not describe, and the fields of the request."""
 
 from __future__ import annotations
 
@@ -42,8 +41,8 @@ PAGE_MS = 3000
 WAIT_S = 2.0
 """Maximum seconds that a search waits until fewer than ``SEARCHES`` run."""
 SEARCHES, TAILS, DOWNLOADS = 3, 5, 8
-"""Maximum concurrent searches (with exports), live tails, and downloads. Downloads are limited
-because their files take space in the temporary folder."""
+"""Maximum concurrent searches (with exports), live tails, and downloads, whose files take space in
+the temporary folder."""
 
 
 class Desk:
@@ -73,8 +72,7 @@ class PageRequest(NamedTuple):
 
     ``reading`` is the cluster's newest state that the console has read, without the parts that the
     user (``viewer``) may not describe. ``path`` has the names in the address (such as the topic),
-    and ``query`` has its query fields.
-    """
+    and ``query`` has its query fields."""
 
     reading: ClusterReading
     sampler: Sampler
@@ -100,7 +98,7 @@ class PageRequest(NamedTuple):
         return visible is None or visible.describes_cluster
 
     def may_describe(self, topic: str) -> bool:
-        """Whether the viewer may know the name of the topic."""
+        """Return whether the viewer may know the name of the topic."""
         visible = self.viewer.visible
         return visible is None or topic in visible.topics
 
@@ -138,7 +136,7 @@ class PageRequest(NamedTuple):
 
 def seen_by(reading: ClusterReading, visible: VisibleNames | None) -> ClusterReading:
     """Return a reading of the cluster without the topics, groups and data directories that the
-    viewer may not describe. ``visible`` None means that the viewer may describe all."""
+    viewer may not describe. With ``visible`` None the viewer may describe all."""
     if visible is None:
         return reading
     sample = reading.sample
@@ -175,7 +173,7 @@ def seen_by(reading: ClusterReading, visible: VisibleNames | None) -> ClusterRea
 def _groups_seen_by(
     reading: ClusterReading, visible: VisibleNames
 ) -> tuple[dict[str, GroupReading], dict[str, GroupLag]]:
-    """Return the groups that the viewer may describe, and their lags, both by name. They omit the
+    """Return the groups that the viewer may describe, and their lags, both by name, without the
     partitions of topics that the viewer may not describe."""
     groups, lags = {}, {}
     for name, row in reading.groups.items():

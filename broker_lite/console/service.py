@@ -51,8 +51,7 @@ def serve(bus: Bus, settings: ConsoleSettings, ready: Callable[[str], None]) -> 
     once it listens.
 
     Raises PortInUseError, and InvalidConfigError for an address that other machines reach without
-    TLS and logins.
-    """
+    TLS and logins."""
     settings.check(demands_login=bus.security.demands_login)
     listener = _listen(settings.host, settings.port)
     bus.admin.timeout_ms = ANSWER_MS

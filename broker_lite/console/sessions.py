@@ -3,8 +3,7 @@
 If the brokers demand a login, users sign in with their SCRAM user. The console then opens
 connections of that user for their requests, so that the cluster's ACLs apply. Such a session holds
 the user's password in memory until it ends. If the brokers demand no login, the console serves
-every browser of this machine.
-"""
+every browser of this machine."""
 
 from __future__ import annotations
 
@@ -41,8 +40,8 @@ LIFE_S = 12 * 3600.0
 SESSIONS_MAX = 100
 """Maximum sessions. A new session beyond the limit ends the session with the longest idle time."""
 LOGINS_AT_ONCE = 4
-"""Maximum concurrent logins. The number is small, because in each login the broker and the console
-compute thousands of hashes."""
+"""Maximum concurrent logins, because in each the broker and the console compute thousands of
+hashes."""
 VISIBLE_S = 10.0
 """Seconds for which the names that a user may describe are cached."""
 VISIBLE_WAIT_S = 2.0
@@ -71,10 +70,9 @@ class Viewer:
     """The user of a request, with the rights and the connections of that user.
 
     ``bus`` is the client that acts as the user. ``token`` protects the user's forms (CSRF).
-    ``visible`` has the names that the user may describe. With ``is_old``, these are the last known
-    names, because the brokers did not answer. Without logins, ``user`` is empty and ``visible`` is
-    None.
-    """
+    ``visible`` has the names that the user may describe; with ``is_old``, the last known ones,
+    because the brokers did not answer. Without logins, ``user`` is empty and ``visible`` is
+    None."""
 
     bus: Bus
     token: str
@@ -152,8 +150,8 @@ class Sessions:
         return Viewer(session.bus, token, may_change, session.user, visible, session.is_old)
 
     def has(self, session_id: str) -> bool:
-        """Return whether the session is valid. The call does not count as use of the session.
-        Return True if the console has no logins."""
+        """Return whether the session is valid, which does not count as its use; True if the console
+        has no logins."""
         with self._lock:
             self._end_idle()
             return not self.demands_login or session_id in self._sessions
@@ -191,8 +189,7 @@ class Sessions:
         """Return the viewer for the user and password in an HTTP Basic header (``authorization``).
 
         The first call with a user and password logs in, and later calls reuse that session. Raises
-        SaslAuthenticationError, TooManyLoginsError, and errors of the brokers.
-        """
+        SaslAuthenticationError, TooManyLoginsError, and errors of the brokers."""
         claim = parse_basic(authorization)
         key = hmac.new(self._key, "\0".join(claim).encode(), hashlib.sha256).hexdigest()
         viewer = self.viewer(self._scrapers.get(key, ""))
@@ -260,7 +257,7 @@ class Sessions:
 
 
 def _begin(function: Callable[[Bus], VisibleNames], bus: Bus) -> Future[VisibleNames]:
-    """Call a function in a daemon thread. Such a thread does not delay the end of the process."""
+    """Call a function in a daemon thread, which does not delay the end of the process."""
     future: Future[VisibleNames] = Future()
 
     def call() -> None:
@@ -281,8 +278,8 @@ def _bus_of(service: Bus, user: str, password: str) -> Bus:
 
 
 def _describable(bus: Bus) -> VisibleNames:
-    """Return the names that the user of ``bus`` may describe. Brokers list no other topics and
-    groups to that user."""
+    """Return the names that the user of ``bus`` may describe: the topics and groups that brokers
+    list to that user."""
     view = bus.admin.cluster()
     topics = frozenset(name for name, topic in view.topics.items() if topic.error is None)
     groups = frozenset(row.group for row in bus.admin.list_groups())

@@ -1,4 +1,4 @@
-"""Read the names, dates and hosts of certificates, and revocation lists, with ``cryptography``. The
+"""Read the names, dates and hosts of certificates, and revocation lists, with ``cryptography``: the
 module ``ssl`` does not expose them."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broker_lite.errors import InvalidConfigError
 
 def subject_of(der: bytes) -> tuple[str, int]:
     """Return the name of a certificate's subject (RFC 2253), and the time until which the
-    certificate is valid (wall-clock ms). ``der`` is the certificate."""
+    certificate, given in DER, is valid (wall-clock ms)."""
     certificate = x509.load_der_x509_certificate(der)
     return certificate.subject.rfc4514_string(), _ms(certificate.not_valid_after_utc)
 
@@ -26,8 +26,7 @@ def check_certificate(path: str, setting: str, host: str, now_ms: int) -> int:
     the time until which it is valid (wall-clock ms).
 
     With an empty ``host``, only the dates are checked. Raises InvalidConfigError, which names the
-    file and the wrong date or host.
-    """
+    file and the wrong date or host."""
     try:
         certificate = x509.load_pem_x509_certificate(Path(path).read_bytes())
     except (OSError, ValueError) as error:
@@ -58,8 +57,7 @@ class ClientTrust:
 
     OpenSSL checks a client's certificate in the handshake only. When the files of the CAs or of the
     revocation lists have changed, the broker checks the certificates of open connections with this
-    class. ``cas`` are certificates in DER.
-    """
+    class. ``cas`` are certificates in DER."""
 
     def __init__(
         self, cas: Iterable[bytes], revocations: Sequence[x509.CertificateRevocationList]
@@ -68,12 +66,11 @@ class ClientTrust:
         self._revocations = revocations
 
     def refusal(self, der: bytes, *, checks_ca: bool) -> str:
-        """Return the reason why a client's certificate (DER) is no longer accepted, or an empty
-        text if it still is.
+        """Return the reason why a client's certificate (DER) is no longer accepted, or "" if it
+        still is.
 
         A revoked certificate is not accepted. With ``checks_ca``, neither is a certificate that
-        none of the CAs has signed directly.
-        """
+        none of the CAs has signed directly."""
         certificate = x509.load_der_x509_certificate(der)
         number = certificate.serial_number
         for revoked in self._revocations:
@@ -101,11 +98,10 @@ _END_OF_LIST = b"-----END X509 CRL-----"
 def read_revocations(
     path: str, setting: str, now_ms: int
 ) -> tuple[x509.CertificateRevocationList, ...]:
-    """Return the certificate revocation lists in a PEM file. With an empty path, return none.
+    """Return the certificate revocation lists in a PEM file; none for an empty path.
 
-    Raises InvalidConfigError, which names the file, if it has no list or an expired list. With an
-    expired list, OpenSSL would refuse every client.
-    """
+    Raises InvalidConfigError, which names the file, if it has no list or an expired list, with
+    which OpenSSL would refuse every client."""
     if not path:
         return ()
     try:

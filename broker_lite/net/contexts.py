@@ -1,8 +1,7 @@
 """Build TLS contexts from settings, and explain failed handshakes.
 
 Importing this module loads ``ssl``, so processes without TLS do not import it. Each process builds
-its own contexts from PEM files. A context is never pickled.
-"""
+its own contexts from PEM files. A context is never pickled."""
 
 from __future__ import annotations
 
@@ -24,18 +23,15 @@ _PLAIN_REASONS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"
 
 
 def client_context(security: ClientSecurity) -> ssl.SSLContext:
-    """Return the TLS context for a client's security settings. The context is cached until one of
-    its PEM files changes.
-
-    Raises InvalidConfigError, which names the setting and the file.
-    """
+    """Return the TLS context for a client's security settings, cached until one of its PEM files
+    changes. Raises InvalidConfigError, which names the setting and the file."""
     paths = (security.ca_location, security.certificate_location, security.key_location)
     return _client_context(security, tuple(_version(path) for path in paths))
 
 
 def _version(path: str) -> tuple[int, int]:
-    """Return the modification time (ns) and the inode of a file. Both together change when the file
-    is changed or replaced. For a missing file, return zeros."""
+    """Return the modification time (ns) and the inode of a file, which show that it was changed or
+    replaced; zeros for a missing file."""
     try:
         status = os.stat(path)
     except OSError:
@@ -80,8 +76,7 @@ def certificate_end(endpoint: Endpoint, security: ClientSecurity, timeout_s: flo
     since 1970.
 
     The function blocks. Raises OSError for a failed connection or handshake, and InvalidConfigError
-    for unusable files of the client.
-    """
+    for unusable files of the client."""
     context = client_context(security)
     with (
         socket.create_connection(endpoint, timeout_s) as sock,
@@ -157,8 +152,8 @@ def load_certificate(
 def tls_failure(
     endpoint: Endpoint, security: ClientSecurity, error: OSError, is_opening: bool
 ) -> LogbusError | None:
-    """Return a client's error for a connection that failed because of TLS. The message names the
-    cause and the setting. Return None if TLS did not cause ``error``."""
+    """Return a client's error for a connection that failed because of TLS, with the cause and the
+    setting; None if TLS did not cause ``error``."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsError(f"{endpoint}: {_refused(endpoint, security, error)}")
     reason = getattr(error, "reason", None) or ""
@@ -243,8 +238,8 @@ def server_context(tls: TlsSettings, *, asks_clients: bool = True) -> ssl.SSLCon
 
 
 def _load_revocations(context: ssl.SSLContext, path: str, setting: str) -> None:
-    """Load a file of revocation lists into a context. The context then refuses the revoked
-    certificates. Raises InvalidConfigError."""
+    """Load a file of revocation lists into a context, which then refuses the revoked certificates.
+    Raises InvalidConfigError."""
     cas = context.cert_store_stats()["x509"]
     trust(context, path, setting)
     if context.cert_store_stats()["x509"] != cas:
@@ -260,8 +255,7 @@ def try_handshake(tls: TlsSettings, *, is_mutual: bool = False) -> None:
     the server. Raises InvalidConfigError if the handshake fails.
 
     With ``is_mutual``, the client of the handshake presents the same certificate, and both ends
-    check it with the listener's CAs, as brokers do with each other.
-    """
+    check it with the listener's CAs, as brokers do with each other."""
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client_context.check_hostname = False
     if is_mutual:

@@ -1,4 +1,4 @@
-"""Send an https request, and limit the time and the size of the answer. Redirects are not
+"""Send an https request, with limits of the time and the size of the answer. Redirects are not
 followed."""
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ def fetch_https(
 
     The body has at most ``bytes_max`` bytes. The function blocks and trusts the operating system's
     CAs, or those of the variable SSL_CERT_FILE. Raises NetworkError for any other status than 200
-    and for every failure. The error's message names the URL, never the form or the body.
-    """
+    and for every failure. The error's message names the URL, never the form or the body."""
     parts = urlsplit(url)
     deadline = time.monotonic() + TIMEOUT_S
     connection = http.client.HTTPSConnection(

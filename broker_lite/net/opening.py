@@ -13,10 +13,8 @@ from broker_lite.net.transport import PlainTransport, Transport
 
 def client_transport(sock: socket.socket, host: str, security: ClientSecurity) -> Transport:
     """Return the transport for a connected socket, with TLS if ``security`` demands it. Call its
-    ``handshake`` until ``is_handshaking`` is False.
-
-    Raises InvalidConfigError for unusable TLS files.
-    """
+    ``handshake`` until ``is_handshaking`` is False. Raises InvalidConfigError for unusable TLS
+    files."""
     if not security.is_tls:
         return PlainTransport(sock)
     from broker_lite.net.contexts import client_context
@@ -29,8 +27,7 @@ def early_end(endpoint: Endpoint, security: ClientSecurity) -> NetworkError:
     """Return the error for a connection that the broker closed before its first answer.
 
     A listener with TLS or logins closes the connection of a client that uses none, so the message
-    names the setting to change.
-    """
+    names the setting to change."""
     cure = ""
     if not security.is_tls:
         cure = "; if the listener has TLS, set security.protocol to SSL, with logins to SASL_SSL"
@@ -51,9 +48,8 @@ def connection_failure(
 ) -> LogbusError:
     """Return a client's error for ``error``, with which the socket to a broker failed.
 
-    Two facts help to find the cause: ``is_opening`` says whether the connection was still being
-    opened, and ``is_answered`` whether the broker had sent an answer on it.
-    """
+    ``is_opening`` says whether the connection was still being opened, and ``is_answered`` whether
+    the broker had sent an answer on it."""
     if security.is_tls:
         from broker_lite.net.contexts import tls_failure
 

@@ -38,8 +38,8 @@ FILE_BYTES = 256 << 10
 
 _file_buffer = bytearray(0)
 _received = threading.local()
-"""The receive buffer of each thread, in the attribute ``buffer``. All connections of a thread can
-share it, because a BIO copies the bytes from it."""
+"""The receive buffer of each thread, in the attribute ``buffer``. All connections of a thread share
+it, because a BIO copies the bytes from it."""
 
 
 class TlsTransport:
@@ -76,11 +76,10 @@ class TlsTransport:
         """Encrypted bytes that the socket did not accept yet. The bytes in ``_outgoing`` follow
         them."""
         self._sending_bytes = 0
-        """Bytes of a blocked ``write`` or ``send_file``. The next call reports these bytes
-        as sent."""
+        """Bytes of a blocked ``write`` or ``send_file``, which the next call reports as sent."""
         self._failed: OSError | None = None
-        """An error that followed the bytes of the last ``read_into``. The next call raises this
-        error."""
+        """An error that followed the bytes of the last ``read_into``, which the next call
+        raises."""
         self._blocks = False
         self._until_s: float | None = None
         """Monotonic time at which blocking receives time out; None without a timeout."""
@@ -151,8 +150,8 @@ class TlsTransport:
         return filled
 
     def _receive(self) -> bool:
-        """Receive encrypted bytes from the socket once. Return whether the socket may have more of
-        them, so that the caller should receive again at once."""
+        """Receive encrypted bytes from the socket once. Return whether the caller should receive
+        again at once, because the socket may have more."""
         if self._outgoing.pending:
             self._send_alert()
             if self._outgoing.pending > SEND_BYTES:
@@ -180,8 +179,8 @@ class TlsTransport:
         return self._send()
 
     def _send(self) -> int:
-        """Send all encrypted bytes that wait to be sent. Return how many bytes of plain text they
-        contain of the last ``write`` or ``send_file``."""
+        """Send all encrypted bytes that wait to be sent. Return how many bytes of plain text of the
+        last ``write`` or ``send_file`` they contain."""
         try:
             self._send_encrypted()
         except (BlockingIOError, TimeoutError):
@@ -234,8 +233,8 @@ class TlsTransport:
             self._send()
 
     def _cause(self, error: OSError) -> OSError:
-        """Return the error with the TLS alert that the peer sent before it closed the connection;
-        an alert names the cause. Without an alert, return ``error``."""
+        """Return the error with the TLS alert that the peer sent before it closed the connection,
+        which names the cause; ``error`` without an alert."""
         self.settimeout(0)
         with contextlib.suppress(OSError):
             self._receive()
@@ -272,12 +271,11 @@ class TlsTransport:
         self._socket.close()
 
     def refuse(self) -> None:
-        """Close the connection after a failed handshake, in such a way that the peer receives the
-        alert which names the cause.
+        """Close the connection after a failed handshake, so that the peer receives the alert which
+        names the cause.
 
         Unread bytes would make the kernel reset the connection, which would discard the alert. So
-        this method reads them first.
-        """
+        this method reads them first."""
         with contextlib.suppress(OSError):
             self._socket.recv(SEND_BYTES)
         self.close()
@@ -292,8 +290,8 @@ class TlsTransport:
 
 
 def _first_bytes(parts: Sequence[Buffer]) -> Buffer:
-    """Return the first bytes of ``parts``, at most ``SEND_BYTES``. If the first part alone has as
-    many, return them without a copy."""
+    """Return the first bytes of ``parts``, at most ``SEND_BYTES``, without a copy if the first part
+    alone has as many."""
     first = memoryview(parts[0])
     if len(parts) == 1 or len(first) >= SEND_BYTES:
         return first[:SEND_BYTES]

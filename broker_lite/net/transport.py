@@ -1,9 +1,8 @@
-"""``Transport``: the interface through which connections use a socket, with or without TLS.
+"""The interface through which connections use a socket, with or without TLS.
 
 ``PlainTransport`` implements the interface without encryption. Only one thread uses a transport. On
 a non-blocking socket, a call that would block raises BlockingIOError. The caller must then repeat a
-``write`` or ``send_file`` with the same bytes.
-"""
+``write`` or ``send_file`` with the same bytes."""
 
 from __future__ import annotations
 
@@ -22,13 +21,12 @@ class Transport(Protocol):
 
     @property
     def read_into(self) -> Callable[[memoryview], int]:
-        """Receive into a buffer and return the number of bytes. Return 0 at the end of the
-        stream."""
+        """Receive into a buffer and return the number of bytes; 0 at the end of the stream."""
 
     @property
     def pending(self) -> int:
-        """The number of bytes that the transport has received but not yet returned. A selector does
-        not report them, so read them before you wait for the socket."""
+        """Number of bytes that the transport has received but not yet returned. A selector does not
+        report them, so read them before you wait for the socket."""
 
     @property
     def is_handshaking(self) -> bool:
@@ -37,24 +35,21 @@ class Transport(Protocol):
     @property
     def wants_write(self) -> bool:
         """Whether the last call that raised BlockingIOError can continue when the socket is
-        writable. Otherwise it can continue when the socket is readable."""
+        writable; otherwise when it is readable."""
 
     @property
     def subject(self) -> bytes:
-        """The peer's verified certificate (DER). It is empty if the peer sent no certificate."""
+        """The peer's verified certificate (DER); empty if the peer sent none."""
 
     def handshake(self) -> None:
-        """Continue the handshake. Raises BlockingIOError as long as the handshake is not
-        complete."""
+        """Continue the handshake. Raises BlockingIOError as long as it is not complete."""
 
     def write(self, parts: Sequence[Buffer], more: bool = False) -> int:
-        """Send some of the first bytes of ``parts``, and return how many. ``more`` says that the
-        caller will send further bytes at once, so that the system may wait for them.
-        """
+        """Send some of the first bytes of ``parts``, and return how many. With ``more``, the system
+        may wait for further bytes, which the caller sends at once."""
 
     def send_file(self, file: int, position: int, count: int) -> int:
-        """Send a range of a file and return the number of bytes sent. Return 0 at the end of the
-        file."""
+        """Send a range of a file and return the number of bytes sent; 0 at the end of the file."""
 
     def send_all(self, part: Buffer) -> None:
         """Send all bytes on a blocking socket."""
@@ -137,8 +132,7 @@ class PlainTransport:
 
 def has_one_address(sock: socket.socket) -> bool:
     """Return whether both ends of a connection have the same address, so that they are on the same
-    machine.
-    """
+    machine."""
     try:
         return bool(sock.getsockname()[0] == sock.getpeername()[0])
     except OSError:

@@ -1,6 +1,5 @@
 """Judge by the settings of the brokers whether others can use a cluster without a login, and
-whether its ZooKeeper servers have a known vulnerability. The module does no I/O.
-"""
+whether its ZooKeeper servers have a known vulnerability. No I/O."""
 
 from __future__ import annotations
 
@@ -20,18 +19,17 @@ _OPEN: Mapping[str, Callable[[str], bool]] = {
     "listeners.insecure.allow": lambda value: value == "true",
     "zookeeper.auth.file": lambda value: not value,
 }
-"""The settings that protect a cluster: for each, a function that returns whether a value leaves the
+"""The settings that protect a cluster, each with a function that returns whether a value leaves the
 cluster open."""
 
 
 def exposure_cause(settings: BrokerSettings, hosts: Collection[str], accounts: int) -> Cause | None:
-    """Return a cause that names the settings which let others use the cluster without a login.
-    Return None if others cannot use it.
+    """Return a cause that names the settings which let others use the cluster without a login; None
+    if others cannot use it.
 
     ``hosts`` are the advertised hosts of the brokers. ``accounts`` is the number of other people's
     accounts on this machine. If all hosts are loopback and there are no such accounts, no other
-    user can reach the cluster.
-    """
+    user can reach the cluster."""
     if not all(map(is_loopback, hosts)):
         users, cure = "other machines", "follow 'Secure several machines' in the documentation"
     elif accounts:
@@ -55,10 +53,10 @@ def exposure_cause(settings: BrokerSettings, hosts: Collection[str], accounts: i
 
 
 def zookeeper_cause(host: str, version: tuple[int, ...], *, has_tls: bool) -> Cause | None:
-    """Return a cause if a ZooKeeper server has a version before ``ZOOKEEPER_MIN``. Return None for
-    such a server too if only this machine can reach it and it uses no TLS, because the
-    vulnerability is in the check of certificates.
-    """
+    """Return a cause if a ZooKeeper server has a version before ``ZOOKEEPER_MIN``.
+
+    Return None for such a server too if only this machine can reach it and it uses no TLS, because
+    the vulnerability is in the check of certificates."""
     if version >= ZOOKEEPER_MIN or (is_loopback(host) and not has_tls):
         return None
     lowest = ".".join(map(str, ZOOKEEPER_MIN))

@@ -18,9 +18,8 @@ def group_kind(listing: GroupListing) -> str:
     - "Consumer": a broker coordinates consumers.
     - Another protocol type, such as "Connect": another kind of program uses Kafka's group protocol.
 
-    A listing does not show whether a Spark query commits its progress to the group. The metadata of
-    the group's commits show it, so the callers read them.
-    """
+    Whether a Spark query commits its progress to the group is not shown by a listing, but by the
+    metadata of the group's commits, which the callers read."""
     if listing.kind.lower() == "native":
         return NATIVE
     return listing.protocol_type.capitalize() or OFFSETS

@@ -1,6 +1,5 @@
 """Record time series of one hour, as ring buffers of 32-bit floats, and compute the rate of a
-counter. The module does no I/O.
-"""
+counter. No I/O."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ class Series:
 
 
 class Recorder:
-    """Time series by name, for example one for each topic, at most ``SERIES_MAX``. If the values
-    that ``add`` receives lack a series' name, the series is deleted."""
+    """Time series by name, for example one for each topic, at most ``SERIES_MAX``. A series whose
+    name ``add`` does not receive is deleted."""
 
     def __init__(self) -> None:
         self._series: dict[str, Series] = {}
@@ -53,12 +52,11 @@ class Recorder:
             self._series[name].add(value)
 
     def values(self, name: str) -> list[float]:
-        """Return the values of a series, oldest first. Return an empty list for a name that is not
-        recorded."""
+        """Return the values of a series, oldest first; empty for a name that is not recorded."""
         series = self._series.get(name)
         return [] if series is None else series.values()
 
 
 def rate(before: float, now: float, seconds: float) -> float:
-    """Return a counter's growth per second. Return 0 if the counter fell or no time has passed."""
+    """Return a counter's growth per second; 0 if the counter fell or no time has passed."""
     return max(0.0, now - before) / seconds if seconds > 0 else 0.0

@@ -1,8 +1,7 @@
 """The metrics of a cluster under the names of kafka_exporter, for existing dashboards and alerts.
 
-``logbus console --compat kafka_exporter`` serves these metrics in addition to logbus's own. The
-module does no I/O.
-"""
+``logbus console --compat kafka_exporter`` serves these metrics in addition to logbus's own. No
+I/O."""
 
 from __future__ import annotations
 

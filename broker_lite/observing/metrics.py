@@ -2,8 +2,7 @@
 so the console serves these metrics.
 
 The values are those of the sampler's last reading. ``sample_age_seconds`` is the age of that
-reading. ``server.exposition`` writes the text of a scrape. The module does no I/O.
-"""
+reading. ``server.exposition`` writes the text of a scrape. No I/O."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from broker_lite.observing.sampler import ClusterReading, Sampler
 from broker_lite.server.metrics import COUNTER, GAUGE, HISTOGRAM, Metric, Sample
 
 SERIES_MAX = 20_000
-"""Maximum time series in the answer to one scrape, under logbus's names. Above the limit, the
-series of partitions are dropped first, then those of groups, then those of topics."""
+"""Maximum time series in the answer to one scrape, under logbus's names. Above it, the series of
+partitions are dropped first, then those of groups, then those of topics."""
 
 CLUSTER_METRICS: Mapping[str, Metric] = {
     metric.name: metric
@@ -58,8 +57,8 @@ Values = dict[tuple[str, ...], float]
 
 
 def samples(sampler: Sampler, *, by_partition: bool) -> list[Sample]:
-    """Return all metrics of the sampler's last reading, at most ``SERIES_MAX`` time series. With
-    ``by_partition``, also return the metrics of each partition."""
+    """Return all metrics of the sampler's last reading, with ``by_partition`` those of each
+    partition too, at most ``SERIES_MAX`` time series."""
     reading = sampler.reading
     metrics: dict[str, Values] = {"sample_failures": {}}
     for reason, count in sampler.failures_by_reason.items():

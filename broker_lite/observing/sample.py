@@ -20,8 +20,7 @@ class ClusterSample(NamedTuple):
     """The state of a cluster at one time.
 
     ``insync_settings`` has min.insync.replicas, as text, of each topic with an unhealthy partition.
-    ``moves`` are the reassignments in progress.
-    """
+    ``moves`` are the reassignments in progress."""
 
     view: ClusterView
     moves: Mapping[TopicPartition, Reassignment]
@@ -34,15 +33,15 @@ class ClusterSample(NamedTuple):
         return tuple(row for report in self.reports for row in report.log_dirs)
 
     def min_insync(self, topic: str, replicas: int) -> int:
-        """Return how many of a partition's ``replicas`` must be in sync for acks=all. Return 1 for
-        a topic whose setting is not in the sample."""
+        """Return how many of a partition's ``replicas`` must be in sync for acks=all; 1 for a topic
+        whose setting is not in the sample."""
         value = self.insync_settings.get(topic)
         return 1 if value is None else min_insync_of(value, replicas)
 
     def has_same_replicas(self, view: ClusterView) -> bool:
-        """Return whether a later view has the same brokers, topics and partitions as this sample,
-        and this sample has the reports of all data directories. The partitions' sizes in this
-        sample are then complete for the view."""
+        """Return whether this sample's sizes of partitions are complete for a later ``view``: both
+        have the same brokers, topics and partitions, and the sample has the reports of all data
+        directories."""
         is_whole = all(row.error is None for row in self.log_dirs)
         return is_whole and _extent(self.view) == _extent(view)
 
@@ -61,11 +60,9 @@ def take_sample(
 ) -> ClusterSample:
     """Take a sample of the cluster, with at most four requests and one more for each broker.
 
-    ``view`` is the cluster's metadata if the caller has just read it; otherwise this function reads
-    it. To save time, the sizes of partitions are taken from the sample ``before``, unless a broker,
-    topic or partition is new. Without ``with_sizes``, the sample has no sizes. Raises
-    NoBrokersError if no broker answers.
-    """
+    ``view`` is the cluster's metadata if the caller has just read it. To save time, the sizes of
+    partitions are taken from the sample ``before``, unless a broker, topic or partition is new.
+    Without ``with_sizes``, the sample has no sizes. Raises NoBrokersError if no broker answers."""
     view = view or admin.cluster()
     short = sorted({row.tp.topic for row in cluster_health(view) if row.state != "ok"})
     settings = admin.describe_configs(topics=short) if short else {}

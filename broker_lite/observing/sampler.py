@@ -2,8 +2,7 @@
 
 The result of one round is a reading. All parts of a process that show the cluster, such as the
 console's pages and its ``/metrics``, share one sampler, so further viewers cost the brokers
-nothing. If a round fails, the sampler keeps the last successful reading, whose age grows.
-"""
+nothing. If a round fails, the sampler keeps the last successful reading, whose age grows."""
 
 from __future__ import annotations
 
@@ -28,17 +27,17 @@ from broker_lite.server.metrics import Histogram
 INTERVAL_S = 5.0
 """Seconds between two readings of the cluster."""
 WHOLE_S = 30.0
-"""Seconds from one whole reading to the next. Only a whole reading requests the sizes, the start
-offsets and the first unread records from the brokers; other readings take these values from the
-reading before. The values change slowly, and requesting them would make each reading cost up to
-half as much again.
-"""
+"""Seconds from one whole reading to the next.
+
+Only a whole reading requests the sizes, the start offsets and the first unread records from the
+brokers; other readings take these slowly changing values from the reading before. Requesting them
+makes a reading cost up to half as much again."""
 GROUPS_MS = 5_000
-"""Maximum milliseconds to read the groups. The limit is low, because a reading must end before the
-previous one counts as old, even if ZooKeeper or a broker is down."""
+"""Maximum milliseconds to read the groups. A reading must end before the previous one counts as
+old, even if ZooKeeper or a broker is down."""
 VIEW_S = 0.5
-"""If the groups took longer than this many seconds to read, a reading requests the metadata
-again, because a broker may have died."""
+"""Seconds of reading the groups after which a reading requests the metadata again, because a broker
+may have died."""
 RECORDS, SIZE, LAG = "records_per_s", "size_bytes", "lag"
 """Names of the series in ``Sampler.totals``."""
 
@@ -49,8 +48,7 @@ class TopicReading(NamedTuple):
     ``records`` is the number of offsets between the start and the end of the partitions' logs.
     ``size_bytes`` is the sum over all replicas. ``unhealthy`` is the number of unhealthy
     partitions. ``lag`` is the lag in records of the group that is furthest behind, or None if no
-    group reads the topic.
-    """
+    group reads the topic."""
 
     name: str
     partitions: int
@@ -67,8 +65,7 @@ class GroupReading(NamedTuple):
 
     ``lag`` is the number of unread records in all its partitions. ``lag_s`` is the lag in seconds
     of the partition that is furthest behind. Each is None if it is unknown for a partition.
-    ``error`` is the reason if the group could not be read, else "".
-    """
+    ``error`` is the reason if the group could not be read, else ""."""
 
     name: str
     kind: str
@@ -89,8 +86,7 @@ class ClusterReading(NamedTuple):
       ``groups`` and ``lags`` are those of the reading before.
     - ``whole_ms``: the time of the last whole reading (``WHOLE_S``), from which the sizes and start
       offsets come
-    - ``starts``, ``ends``: the log start offset and the log end offset of each partition
-    """
+    - ``starts``, ``ends``: the log start offset and the log end offset of each partition"""
 
     at_ms: float
     whole_ms: float
@@ -123,12 +119,12 @@ def take_reading(
     admin: Admin, before: ClusterReading | None = None, *, is_whole: bool = False
 ) -> ClusterReading:
     """Read the state of the cluster once. Rates are averages since the reading ``before``; without
-    ``before`` they are 0. Raises NoBrokersError.
+    it they are 0. Raises NoBrokersError.
 
     The reading is a whole one if ``before`` is None, if ``is_whole`` is set, or if the last whole
     reading is ``WHOLE_S`` seconds old. Otherwise it takes from ``before`` the sizes and start
-    offsets of known partitions, and the first unread records of groups whose offsets did not move.
-    """
+    offsets of known partitions, and the first unread records of groups whose offsets did not
+    move."""
     began, began_ms = time.monotonic(), time.time() * 1000
     is_due = before is None or abs(began_ms - before.whole_ms) >= 1000 * WHOLE_S
     base = None if is_whole or is_due else before
@@ -162,12 +158,11 @@ def take_reading(
 def _groups(
     admin: Admin, before: ClusterReading | None, base: ClusterReading | None
 ) -> tuple[Mapping[str, GroupReading], Mapping[str, GroupLag], str]:
-    """Return the groups, their lags, and an empty text.
+    """Return the groups, their lags, and an empty text. If the brokers do not answer, return the
+    groups and lags of ``before``, and the error's message.
 
-    If the brokers do not answer, return the groups and lags of ``before``, and the error's message.
-    ``base`` is the earlier reading whose first unread records may be used again. It is None in a
-    whole reading, which requests all of them.
-    """
+    ``base`` is the earlier reading whose first unread records may be used again, or None in a whole
+    reading, which requests all of them."""
     try:
         listed = admin.list_groups()
         lags = admin.lag_many(
@@ -234,8 +229,8 @@ def _topics(now: ClusterReading, before: ClusterReading | None) -> dict[str, Top
 
 
 def topic_lags(groups: Mapping[str, GroupLag]) -> dict[str, int]:
-    """Return for each topic the lag in records of the group that is furthest behind in it. Topics
-    that no group reads are absent."""
+    """Return the lag of each topic in records: that of the group that is furthest behind in it.
+    Topics that no group reads are absent."""
     lags: dict[str, int] = {}
     for group in groups.values():
         of_group: dict[str, int] = {}
@@ -261,8 +256,7 @@ def group_reading(listing: GroupListing, lag: GroupLag) -> GroupReading:
     """Return the figures of a listed group.
 
     A Spark query that commits its progress to a group is not a member of the group. Only its lease,
-    in the metadata of the group's commits, shows that the query exists and whether it runs.
-    """
+    in the metadata of the group's commits, shows that the query exists and whether it runs."""
     kind = group_kind(listing)
     state = lag.state or listing.state
     rows = lag.partitions.values()
@@ -287,13 +281,12 @@ class Sampler:
     public attributes.
 
     ``reading`` is the last successful reading. ``totals``, ``topics`` and ``groups`` have time
-    series of the last hour.
-    """
+    series of the last hour."""
 
     def __init__(self, admin: Admin, *, interval_s: float = INTERVAL_S) -> None:
         self.reading: ClusterReading | None = None
         self.failure = ""
-        """The error of the last reading. It is empty after a success."""
+        """The error of the last reading; empty after a success."""
         self.failures = 0
         self.failures_by_reason: dict[str, int] = {}
         """Number of failed readings by error name."""

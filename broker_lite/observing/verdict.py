@@ -1,6 +1,5 @@
 """Judge from a sample whether the cluster is healthy. The verdict is a state (ok, warning or
-critical) with the causes why the cluster is not healthy. The module does no I/O.
-"""
+critical) with the causes why the cluster is not healthy. No I/O."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ from broker_lite.observing.sample import ClusterSample
 State = Literal["ok", "warning", "critical"]
 
 DISK_WARNING, DISK_CRITICAL = 0.15, 0.05
-"""Free disk space as a fraction (0 to 1). Less than the first is a warning, and less than the
-second is critical."""
+"""Free disk space as a fraction (0 to 1) below which the state is a warning, and below which it is
+critical."""
 METADATA_AGE_S = 10.0
-"""A broker that has lost its connection to ZooKeeper counts as unhealthy once its metadata are this
-many seconds old. Usually a broker reconnects earlier."""
+"""Age in seconds of its metadata from which a broker without a connection to ZooKeeper counts as
+unhealthy. Usually a broker reconnects earlier."""
 
 
 class Cause(NamedTuple):
@@ -51,8 +50,8 @@ _MORE_SPACE = "shorten retention.ms or retention.bytes (logbus topic alter), or 
 
 
 def causes(sample: ClusterSample, groups_failure: str = "") -> list[Cause]:
-    """Return the causes why a cluster is not healthy, the worst first. The list is empty for a
-    healthy cluster. ``groups_failure`` is the reason why the groups could not be read, or ""."""
+    """Return the causes why a cluster is not healthy, the worst first; none for a healthy cluster.
+    ``groups_failure`` is the reason why the groups could not be read, or ""."""
     lost = list(zookeeper_causes(sample.reports))
     all_causes = [
         *_controller(sample),
@@ -82,8 +81,8 @@ def partitions(sample: ClusterSample) -> list[PartitionHealth]:
 
 
 def partition_causes(rows: list[PartitionHealth]) -> Iterator[Cause]:
-    """Yield a cause for each state in which partitions are unhealthy. The cause counts these
-    partitions, and names the first partition as an example."""
+    """Yield a cause for each state in which partitions are unhealthy. It counts these partitions,
+    and names the first as an example."""
     for state, weight, cure in _CURES:
         such = [row for row in rows if row.state == state]
         if such:
@@ -126,8 +125,8 @@ def _controller(sample: ClusterSample) -> Iterator[Cause]:
 
 
 def zookeeper_causes(reports: Sequence[BrokerReport]) -> Iterator[Cause]:
-    """Yield a cause if brokers have lost their connection to ZooKeeper. The cause is critical if
-    all brokers have lost it."""
+    """Yield a cause if brokers have lost their connection to ZooKeeper: critical if all have lost
+    it."""
     ages = {row.broker_id: row.metadata_age_s or 0.0 for row in reports}
     lost = [broker_id for broker_id, age_s in ages.items() if age_s >= METADATA_AGE_S]
     if lost:

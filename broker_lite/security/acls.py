@@ -2,8 +2,7 @@
 
 The enumerations have the numbers of Kafka's protocol (``AclOperation``, ``ResourceType``,
 ``PatternType``, ``AclPermissionType``). An entry grants or denies one operation, on the resources
-of one pattern, to one principal from one host. ``authorizer`` decides requests with the entries.
-"""
+of one pattern, to one principal from one host. ``authorizer`` decides requests with the entries."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from typing import Any, NamedTuple
 from broker_lite.errors import InvalidRequestError
 
 WILDCARD = "*"
-"""The wildcard ``*``. As the name of a literal pattern it stands for every resource of the kind. As
-a host it stands for every address."""
+"""The wildcard ``*``: as the name of a literal pattern every resource of the kind, as a host every
+address."""
 ANYONE = "User:*"
 """The principal of an entry that applies to every user."""
 CLUSTER_NAME = "kafka-cluster"
@@ -119,8 +118,7 @@ class Pattern(NamedTuple):
     """The resources of ``kind`` that a pattern selects.
 
     A LITERAL pattern selects the resource with this ``name``, or all resources for the name ``*``.
-    A PREFIXED pattern selects resources whose name begins with ``name``.
-    """
+    A PREFIXED pattern selects resources whose name begins with ``name``."""
 
     kind: ResourceKind
     type: PatternType
@@ -165,8 +163,8 @@ class Acl(NamedTuple):
 
 
 def check_acl(acl: Acl) -> None:
-    """Raise InvalidRequestError for an ACL that may not be stored. The message names the field and
-    its value."""
+    """Raise InvalidRequestError for an ACL that may not be stored, with the wrong field and its
+    value."""
     (kind, pattern_type, name), (principal, host, operation, permission) = acl
     texts = {"name": name, "principal": principal, "host": host}
     for field, text in texts.items():
@@ -234,8 +232,8 @@ def new_acl(*fields: Any) -> Acl:
 
 
 def acl_filter(*fields: Any) -> AclFilter:
-    """Return a filter of ACLs from the arguments of ``acl_of``. A text may also be None, which
-    matches every value. Raises InvalidRequestError for an unknown number."""
+    """Return a filter of ACLs from the arguments of ``acl_of``, in which a text may be None to
+    match every value. Raises InvalidRequestError for an unknown number."""
     kind, pattern_type, name, principal, host, operation, permission = fields
     try:
         return AclFilter(
@@ -255,8 +253,7 @@ def canonical_host(address: str) -> str:
     """Return an IP address in the form in which logbus stores and compares hosts.
 
     An IPv6 address is shortened and loses its scope. An IPv4 address that is mapped into IPv6
-    becomes IPv4. A text that is no address is returned unchanged.
-    """
+    becomes IPv4. A text that is no address is returned unchanged."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0].strip("[]"))
     except ValueError:

@@ -3,8 +3,7 @@
 A client can cause an event with every request. So an event of the same kind as an earlier one is
 written at most once in ``REPEAT_MS``, and at most ``LINES_PER_S`` lines a second are written. The
 next line says how many events were omitted. Text that a client chose is shortened, and JSON escapes
-it.
-"""
+it."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ REPEAT_MS = 10_000
 """Milliseconds for which further events of one kind are omitted after a line."""
 LINES_PER_S = 1000
 KINDS_MAX = 10_000
-"""Maximum kinds of events for which the limit remembers the time of the last line. If there are
-more kinds, it forgets all of them."""
+"""Maximum kinds of events for which the limit remembers the time of the last line. Beyond it, all
+of them are forgotten."""
 TEXT_MAX = 200
 """Maximum characters of a text that a client chose."""
 
@@ -32,15 +31,15 @@ class AuditLimit:
         self._lines = 0
         self._left_out = 0
         self._kinds: dict[Hashable, tuple[int, int]] = {}
-        """By kind of event, the time of its last line and the number of events omitted since."""
+        """The time of the last line of each kind of event, and the number of events omitted
+        since."""
 
     def counts(self, kind: Hashable | None, now_ms: int) -> tuple[int, int] | None:
         """Return whether to write an event's line: None if not, else two counts for the line.
 
         The counts are the number of events of the same kind that were omitted since their last
         line, and the number of other lines that were omitted since the last line. An event with
-        ``kind`` None never counts as a repetition.
-        """
+        ``kind`` None never counts as a repetition."""
         repeated = 0
         if kind is not None:
             at_ms, repeated = self._kinds.get(kind, (now_ms - REPEAT_MS, 0))

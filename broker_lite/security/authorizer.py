@@ -31,10 +31,10 @@ from broker_lite.security.acls import (
 
 CACHED_DECISIONS_MAX = 100_000
 CACHED_NAME_LENGTH_MAX = 255
-"""Maximum characters of a resource name whose decision is cached. No topic has a longer name. The
-limit protects the broker's memory: denials are cached too, and a client without any permission can
-send names of 32 KiB.
-"""
+"""Maximum characters of a resource name whose decision is cached. No topic has a longer name.
+
+The limit protects the broker's memory: denials are cached too, and a client without any permission
+can send names of 32 KiB."""
 
 
 class Decision(NamedTuple):
@@ -73,9 +73,8 @@ class AclIndex:
     ) -> None:
         self._entries = {pattern: rows for pattern, rows in entries.items() if rows}
         self.mark = object()
-        """An object that no other index has. A cache of decisions outside this class compares marks
-        to notice a new index. Such a cache refers to the mark only, so that the old index can be
-        freed."""
+        """An object that no other index has. A cache of decisions outside this class notices a new
+        index by it, without keeping the old index in memory."""
         self._super_users = super_users
         self._allow_if_none = allow_if_none
         lengths: dict[ResourceKind, set[int]] = {kind: set() for kind in ResourceKind}

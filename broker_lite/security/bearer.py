@@ -28,8 +28,7 @@ class AccessToken(NamedTuple):
 class BearerClaim(NamedTuple):
     """The content of a client's OAUTHBEARER message: an access token and the requested user.
 
-    If ``authorization`` is empty, the client logs in as the user of the token.
-    """
+    If ``authorization`` is empty, the client logs in as the user of the token."""
 
     authorization: str
     token: str
@@ -56,8 +55,8 @@ def bearer_message(token: str) -> bytes:
 
 
 def parse_bearer(message: bytes) -> BearerClaim:
-    """Parse a client's message. Its extensions (RFC 7628) are ignored. Raises
-    SaslAuthenticationError for a malformed message."""
+    """Parse a client's message, without its extensions (RFC 7628). Raises SaslAuthenticationError
+    for a malformed message."""
     if len(message) > MESSAGE_BYTES_MAX:
         raise SaslAuthenticationError(
             f"OAUTHBEARER: the message has {len(message)} bytes; at most {MESSAGE_BYTES_MAX} are "
@@ -77,9 +76,9 @@ def parse_bearer(message: bytes) -> BearerClaim:
 
 
 def end_of_token(token: str) -> int:
-    """Return the expiry time of a JWT from its claim ``exp`` (wall-clock ms). Return 0 without this
-    claim. The signature is not checked, because a client uses the time only to fetch the next
-    token."""
+    """Return the expiry time of a JWT from its claim ``exp`` (wall-clock ms); 0 without this claim.
+
+    The signature is not checked: a client uses the time only to fetch the next token."""
     try:
         body = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))

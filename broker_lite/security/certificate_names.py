@@ -22,16 +22,15 @@ class MappingRule(NamedTuple):
     """One rule of ``ssl.principal.mapping.rules``.
 
     If ``pattern`` is None, the rule is ``DEFAULT``. ``case`` is ``L`` for a user name in lower
-    case, ``U`` for upper case, or empty.
-    """
+    case, ``U`` for upper case, or empty."""
 
     pattern: re.Pattern[str] | None
     replacement: str = ""
     case: str = ""
 
     def apply(self, name: str) -> str | None:
-        """Return the user name that the rule makes of a certificate's name. Return None if the rule
-        does not match the name."""
+        """Return the user name that the rule makes of a certificate's name; None if it does not
+        match."""
         if self.pattern is None:
             return name
         match = self.pattern.fullmatch(name)

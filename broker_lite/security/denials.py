@@ -3,8 +3,7 @@
 The message of a broker names a resource only as the client named it in the request, so a denial
 does not reveal whether the resource exists. Some answers in Kafka's protocol have an error code but
 no message. The client then makes the message, because it knows which resource it asked for
-(``named``).
-"""
+(``named``)."""
 
 from __future__ import annotations
 
@@ -36,8 +35,8 @@ _USER = "User:"
 def denial(
     principal: str, operation: Operation, kind: ResourceKind, name: str, shown: str = ""
 ) -> LogbusError:
-    """Return the authorization error for a resource of this kind. If ``shown`` is not empty, the
-    message has it in place of the resource's name."""
+    """Return the authorization error for a resource of this kind. ``shown``, if not empty, replaces
+    the resource's name in the message."""
     verb, noun = operation.name.lower(), kind.name.lower()
     named_as = "NAME" if shown else shlex.quote(name)
     return ERRORS[kind](
@@ -63,11 +62,10 @@ def named(
     error: LogbusError, user: str, operation: Operation, kind: ResourceKind, name: str
 ) -> LogbusError:
     """Return a broker's authorization error with a new message, which names the resource that the
-    client asked for. Return any other error unchanged.
+    client asked for; any other error unchanged.
 
     ``user`` is the client's user name. If it is empty, the new message names the principal that the
-    broker's message names, if any.
-    """
+    broker's message names, if any."""
     if not isinstance(error, tuple(ERRORS.values())):
         return error
     principal = f"{_USER}{user}" if user else error.message.partition(_MAY_NOT)[0]

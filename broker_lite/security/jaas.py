@@ -64,7 +64,7 @@ def parse_jaas(text: str) -> JaasLogin:
 
 
 class _Text(str):
-    """A quoted token. It is a value even if it looks like ``=`` or ``;``."""
+    """A quoted token, which is a value even if it looks like ``=`` or ``;``."""
 
     __slots__ = ()
 

@@ -3,8 +3,7 @@ guessed quickly.
 
 In each minute, the broker answers ``FAILURES_PER_MIN`` failed logins from an address after
 ``DELAY_S``, and further failed logins after ``SLOW_DELAY_S``. It never delays a login with the
-right password, so that an attacker cannot lock out a user who shares the address.
-"""
+right password, so that an attacker cannot lock out a user who shares the address."""
 
 from __future__ import annotations
 
@@ -20,17 +19,16 @@ DELAY_S = 0.1
 SLOW_DELAY_S = 5.0
 FAILURES_PER_MIN = 20
 ADDRESSES_MAX = 10_000
-"""Maximum addresses whose failures are counted. A new address replaces the address whose last
-failure is oldest."""
+"""Maximum addresses whose failures are counted. A new address replaces the one whose last failure
+is oldest."""
 
 
 def network_of(host: str) -> str:
-    """Return the network of a host. A broker counts connections and failed logins by network.
+    """Return the network of a host, by which a broker counts connections and failed logins.
 
     The network is the IPv4 address itself, or the /64 of an IPv6 address, which usually belongs to
     one host. A listener on ``::`` reports IPv4 addresses as IPv6 addresses (``::ffff:…``). Such
-    addresses count as IPv4, because a single /64 contains all of them.
-    """
+    addresses count as IPv4, because a single /64 contains all of them."""
     address = ipaddress.ip_address(canonical_host(host))
     if address.version == 6:
         return str(ipaddress.ip_network((address, 64), strict=False))
@@ -42,7 +40,7 @@ class FailedLogins:
 
     def __init__(self) -> None:
         self._left: OrderedDict[str, TokenBucket] = OrderedDict()
-        """For each network, how many failed logins the broker will still answer after ``DELAY_S``.
+        """How many failed logins of each network the broker will still answer after ``DELAY_S``.
         The network whose last failure is oldest comes first."""
 
     def delay_s(self, host: str, now_ms: float) -> float:

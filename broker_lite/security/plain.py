@@ -85,8 +85,8 @@ def parse_basic(authorization: str) -> PlainClaim:
 def proven_pair(
     claim: PlainClaim, mechanism: ScramMechanism, credential: ScramCredential
 ) -> KeyPair | None:
-    """Return the stored keys of the user that match the password in ``claim``. Return None if the
-    password is wrong. The function takes about 2 ms."""
+    """Return the stored keys of the user that match the password in ``claim``; None if the password
+    is wrong. This takes about 2 ms."""
     derived = derive_keys(mechanism, claim.password, credential.salt, credential.iterations).pair()
     for pair in credential.pairs:
         if hmac.compare_digest(derived.stored_key, pair.stored_key):

@@ -1,13 +1,10 @@
 """Client quotas: their entities and keys, the quota that applies to a client, and token buckets.
 
 An entity is the set of clients that a quota limits: a user, a client id, both together, or an IP
-address.
-
-Entities, keys and precedence are Kafka's (KIP-13, KIP-55, KIP-124, KIP-546, KIP-599, KIP-612). A
-quota of user and client id overrides a quota of the user, which overrides a quota of the client id.
-A quota of a named user or client overrides the default quota. Each broker counts only its own
-requests.
-"""
+address. Entities, keys and precedence are Kafka's (KIP-13, KIP-55, KIP-124, KIP-546, KIP-599,
+KIP-612). A quota of user and client id overrides a quota of the user, which overrides a quota of
+the client id. A quota of a named user or client overrides the default quota. Each broker counts
+only its own requests."""
 
 from __future__ import annotations
 
@@ -35,8 +32,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """The quota keys of each entity type."""
 BURST_S: Mapping[str, float] = {CONTROLLER_MUTATION_RATE: 11.0}
-"""For some quota keys, for how many seconds of its rate an idle client may send at once. For other
-keys it is 1 second. 11 seconds is Kafka's default for mutations: eleven windows of one second."""
+"""For how many seconds of its rate an idle client may send at once, by quota key; 1 second for
+other keys. 11 seconds is Kafka's default for mutations: eleven windows of one second."""
 NAME_LENGTH_MAX = 255
 WAIT_MS_MAX = 3_600_000
 """Maximum milliseconds for which a client waits after one answer (``throttle_time_ms``). The next
@@ -134,8 +131,8 @@ the client id is named, and the types of the entity."""
 
 
 class Limit(NamedTuple):
-    """A rate per second that limits a client, and the key of the token bucket that enforces the
-    rate. Clients with the same key share a bucket."""
+    """A rate per second that limits a client, and the key of the token bucket that enforces it.
+    Clients with the same key share a bucket."""
 
     rate: float
     bucket: tuple[str, ...]
@@ -145,8 +142,7 @@ class QuotaTable:
     """All quotas of a cluster, for decisions.
 
     Quotas come from ZooKeeper, where other tools may write too. The table ignores a rate that
-    ``check_value`` refuses: a rate of 0 gives an endless wait.
-    """
+    ``check_value`` refuses: a rate of 0 gives an endless wait."""
 
     def __init__(self, quotas: Mapping[Entity, Values]) -> None:
         self._quotas = quotas
@@ -170,11 +166,10 @@ class QuotaTable:
         return limits
 
     def connection_limit(self, address: str, network: str) -> Limit | None:
-        """Return the limit of new connections per second for an IP address. Return None if no quota
-        applies to it.
+        """Return the limit of new connections per second for an IP address; None if no quota
+        applies.
 
-        If the default quota applies, all addresses of the address's network share a bucket.
-        """
+        If the default quota applies, all addresses of the address's network share a bucket."""
         for name, sharer in ((address, address), (DEFAULT, network)):
             rate = self._quotas.get(Entity(((IP, name),)), {}).get(CONNECTION_CREATION_RATE)
             if rate is not None and _is_rate(rate):
@@ -187,8 +182,7 @@ class TokenBucket:
     the rate.
 
     A request takes all its tokens at once, so the number of tokens (``left``) may fall below zero.
-    All times are in ms of a monotonic clock.
-    """
+    All times are in ms of a monotonic clock."""
 
     __slots__ = ("_at_ms", "_burst_s", "left", "rate")
 
@@ -203,8 +197,8 @@ class TokenBucket:
         return max(self.rate * self._burst_s, 1.0)
 
     def spend(self, amount: float, now_ms: float) -> int:
-        """Take ``amount`` tokens. Return the milliseconds until the bucket has 0 tokens or more
-        again, at most ``WAIT_MS_MAX``. A negative amount gives tokens back."""
+        """Take ``amount`` tokens; a negative amount gives tokens back. Return the milliseconds
+        until the bucket has 0 tokens or more again, at most ``WAIT_MS_MAX``."""
         refilled = self.left + self.rate * max(now_ms - self._at_ms, 0) / 1000
         self._at_ms = now_ms
         self.left = min(refilled, self.capacity) - amount
@@ -223,8 +217,7 @@ class Component(NamedTuple):
     """One condition of a DescribeClientQuotas filter: the entity must have this type.
 
     With ``is_any``, any name of the type matches, otherwise only ``name``. ``DEFAULT`` is the name
-    of the type's default entity.
-    """
+    of the type's default entity."""
 
     entity_type: str
     name: str | None
@@ -232,8 +225,8 @@ class Component(NamedTuple):
 
 
 def selects(components: Iterable[Component], entity: Entity, *, strict: bool) -> bool:
-    """Return whether the entity meets all conditions. With ``strict`` it must also have no other
-    entity types."""
+    """Return whether the entity meets all conditions and, with ``strict``, has no other entity
+    types."""
     names = dict(entity.parts)
     conditions = list(components)
     if strict and entity.types != {each.entity_type for each in conditions}:

@@ -3,8 +3,7 @@
 A client needs the password only once, to derive ``ScramKeys`` from it. With these keys it can log
 in again, but only to a cluster that stores the same salt for the user. Spark's driver therefore
 sends its executors the keys instead of the password. As in Kafka, user names and passwords are
-UTF-8 without SASLprep. The module draws no random numbers: callers pass salts and nonces.
-"""
+UTF-8 without SASLprep. The module draws no random numbers: callers pass salts and nonces."""
 
 from __future__ import annotations
 
@@ -42,8 +41,8 @@ class KeyPair(NamedTuple):
 
 
 class ScramKeys(NamedTuple):
-    """The keys with which a client logs in without the password. They are valid for one mechanism,
-    salt and iteration count."""
+    """The keys with which a client logs in without the password, for one mechanism, salt and
+    iteration count."""
 
     mechanism: ScramMechanism
     salt: bytes
@@ -64,9 +63,8 @@ class ScramCredential(NamedTuple):
     """A user's stored keys for one mechanism.
 
     ``pairs`` has one pair of keys for each valid password, newest first, at most two while a
-    password is rotated. Both have the same salt. ``old_until_ms`` is the wall time in ms at which
-    the older password expires.
-    """
+    password is rotated. Both have the same salt. The older password expires at ``old_until_ms``
+    (wall time in ms)."""
 
     salt: bytes
     iterations: int
@@ -96,8 +94,8 @@ def derive_keys(
 def keys_of_salted(
     mechanism: ScramMechanism, salted_password: bytes, salt: bytes, iterations: int
 ) -> ScramKeys:
-    """Return the keys of a password that is salted already (hashed with salt and iterations).
-    Kafka's tools send passwords to brokers in this form."""
+    """Return the keys of a password that is salted already (hashed with salt and iterations), as
+    Kafka's tools send it to brokers."""
     client_key = _hmac(mechanism, salted_password, b"Client Key")
     server_key = _hmac(mechanism, salted_password, b"Server Key")
     return ScramKeys(mechanism, salt, iterations, client_key, server_key)
@@ -109,8 +107,7 @@ class ScramClient:
     The client sends the message of ``first``, answers the server's challenge with that of
     ``final``, and checks the server's last message with ``verify``. ``secret`` is the password, or
     the keys of an earlier login. ``nonce`` is fresh random text without commas. Errors are
-    SaslAuthenticationError and never contain the secret.
-    """
+    SaslAuthenticationError and never contain the secret."""
 
     def __init__(
         self, mechanism: ScramMechanism, user: str, secret: str | ScramKeys, nonce: str
@@ -131,8 +128,8 @@ class ScramClient:
         return (_NO_BINDING + self._first_bare).encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """Return the client's last message, which proves that it knows the password. The server's
-        first message, the challenge, has the nonce, the salt and the iteration count."""
+        """Return the client's last message, which proves that it knows the password.
+        ``server_first``, the challenge, has the nonce, the salt and the iteration count."""
         text = _text(server_first)
         fields = _fields(text)
         nonce = fields.get("r", "")

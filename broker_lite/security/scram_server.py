@@ -50,8 +50,7 @@ _NO_CREDENTIAL = ScramCredential(b"", ITERATIONS, (_NO_PAIR,))
 _Keys = tuple[bytes, bytes, bytes, int]
 """Salt, stored key, server key and iterations, in ``scramp``'s order."""
 CredentialOf = Callable[[str], ScramCredential | None]
-"""A function that returns a user's credential for the login's mechanism, or None for an unknown
-user."""
+"""Returns a user's credential for the login's mechanism, or None for an unknown user."""
 
 
 def fake_credential(mechanism: ScramMechanism, user: str, fake_key: bytes) -> ScramCredential:
@@ -68,8 +67,7 @@ class ScramLogin:
 
     ``nonce`` is fresh random text. ``fake_key`` is a secret of the cluster, from which the salts of
     unknown users are derived. After ``finish``, ``user`` is the name of the user, and ``pair`` the
-    stored keys that the proof matched.
-    """
+    stored keys that the proof matched."""
 
     def __init__(
         self, mechanism: ScramMechanism, credential_of: CredentialOf, nonce: str, fake_key: bytes

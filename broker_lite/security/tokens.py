@@ -3,8 +3,7 @@
 The library PyJWT checks signatures. This module adds the rules of RFC 8725. The issuer's key, and
 not the token, determines which algorithms are allowed; ``none`` and shared secrets never are. A
 token is refused if its header says where its key is (``jku``, ``x5u``, ``jwk``, ``x5c``). The
-caller fetches the issuer's keys and passes the time.
-"""
+caller fetches the issuer's keys and passes the time."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ class TokenRules(NamedTuple):
 
     The token's issuer must be ``issuer``, and its audience one of ``audiences``. ``name_claim`` is
     the claim with the user's name. ``skew_ms`` is the maximum time in ms by which the issuer's
-    clock may be ahead of the broker's clock. No skew extends the validity of an expired token.
-    """
+    clock may be ahead of the broker's clock. No skew extends the validity of an expired token."""
 
     issuer: str
     audiences: tuple[str, ...]
@@ -53,8 +51,9 @@ class TokenRules(NamedTuple):
 
 def parse_keys(text: bytes) -> TokenKeys:
     """Return the keys in a JWKS document (RFC 7517) that may check signatures of tokens. Keys of
-    unknown types are ignored. Raises InvalidConfigError if the document is not a JWKS or has no
-    usable key."""
+    unknown types are ignored.
+
+    Raises InvalidConfigError if the document is not a JWKS or has no usable key."""
     try:
         rows = json.loads(text)["keys"]
         given = [row for row in rows if isinstance(row, dict)][: KEYS_MAX + 1]
@@ -78,8 +77,7 @@ def parse_keys(text: bytes) -> TokenKeys:
 
 
 def _key(row: Mapping[str, Any]) -> TokenKey | None:
-    """Return a key of a JWKS document. Return None if the key may not check signatures of
-    tokens."""
+    """Return a key of a JWKS document; None if it may not check signatures of tokens."""
     algorithms = {
         "RSA": _RSA,
         "EC": (_CURVES.get(str(row.get("crv")), ""),),
@@ -101,12 +99,10 @@ def _key(row: Mapping[str, Any]) -> TokenKey | None:
 
 
 def key_id_of(token: str) -> str:
-    """Return the id (``kid``) of the key that signed the token. Return an empty text if the token
-    names no key.
+    """Return the id (``kid``) of the key that signed the token; empty if the token names no key.
 
     Raises SaslAuthenticationError for a broken header, and for a header that contains or names its
-    own key.
-    """
+    own key."""
     try:
         header = jwt.get_unverified_header(token)
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
@@ -171,8 +167,8 @@ def check_token(token: str, keys: TokenKeys, rules: TokenRules, now_ms: int) -> 
 
 
 def _time_ms(claims: Mapping[str, Any], name: str) -> int:
-    """Return the time in a claim of a token, in ms since 1970. Return 0 if the token lacks the
-    claim. Raises SaslAuthenticationError if the claim is not a time."""
+    """Return the time in a claim of a token, in ms since 1970; 0 if the token lacks the claim.
+    Raises SaslAuthenticationError if the claim is not a time."""
     value = claims.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise SaslAuthenticationError(f"OAUTHBEARER: the token's claim {name!r} is not a time")

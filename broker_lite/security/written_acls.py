@@ -40,8 +40,7 @@ def acl_of_words(words: Mapping[str, str]) -> Acl:
     ``*`` by default.
 
     Raises InvalidRequestError for an unknown word, such as a misspelt operation, and for an ACL
-    that may not be stored (``check_acl``).
-    """
+    that may not be stored (``check_acl``)."""
     try:
         kind = ResourceKind[words.get("resource", "").upper()]
         pattern_type = PatternType[words.get("pattern", "").upper()]
@@ -61,8 +60,7 @@ def new_acl_of_words(words: Mapping[str, str]) -> Acl:
     """Return an ACL that a user wants to add, from its words (``acl_of_words``).
 
     Also raises InvalidRequestError for a ``*`` inside a name. Such an ACL would be valid, but would
-    not apply as the user expects: a denial of the topic 'secret-*' would protect no topic.
-    """
+    not apply as the user expects: a denial of the topic 'secret-*' would protect no topic."""
     acl = acl_of_words(words)
     name, is_prefix = acl.pattern.name, acl.pattern.type is PatternType.PREFIXED
     if WILDCARD in name and (is_prefix or name != WILDCARD):

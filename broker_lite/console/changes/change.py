@@ -28,19 +28,17 @@ class ChangePlan(NamedTuple):
 
     ``steps`` are sentences that say what will happen. ``confirm`` is the text that the user must
     type to confirm, or "" if no confirmation is needed. ``apply`` makes the change and returns the
-    address of the page to open next.
-    """
+    address of the page to open next."""
 
     steps: tuple[str, ...]
     apply: Callable[[], str]
     confirm: str = ""
     command: tuple[str, ...] = ()
-    """The command line, as words, for the same change. It omits the address of the cluster."""
+    """The command line, as words, for the same change, without the address of the cluster."""
 
 
 Planner = Callable[[PageRequest, Form], ChangePlan]
-"""A function that returns the plan for a filled form. It raises LogbusError for a form that cannot
-be applied."""
+"""Returns the plan for a filled form. Raises LogbusError for a form that cannot be applied."""
 
 
 def no_fields(_: PageRequest) -> tuple[Field, ...]:
@@ -52,10 +50,9 @@ class Change(NamedTuple):
     """A kind of change, such as "Create a topic", with the address ``path`` of its form. ``done``
     is the sentence that reports success.
 
-    ``fields`` returns the fields of the form. ``plan`` returns the plan for a filled form. Both may
-    raise LogbusError. If ``is_dangerous`` is set, every plan demands a typed confirmation;
-    otherwise only a plan that would lose data does.
-    """
+    ``fields`` returns the fields of the form, and ``plan`` the plan for a filled form; both may
+    raise LogbusError. With ``is_dangerous``, every plan demands a typed confirmation; otherwise
+    only a plan that would lose data does."""
 
     path: str
     title: str

@@ -1,6 +1,5 @@
 """Changes of groups: move offsets, and delete a group. The console refuses both while the group has
-members or a running Spark query.
-"""
+members or a running Spark query."""
 
 from __future__ import annotations
 

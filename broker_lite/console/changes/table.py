@@ -141,7 +141,5 @@ CHANGES = (
 DONE = {change.key: change.done for change in CHANGES}
 """The sentence that reports success, by the key of the change.
 
-After a change, the address of the next page contains this key, and the page shows the sentence. The
-address does not contain the sentence itself: anyone can send a user an address, so a page must not
-show text from it.
-"""
+After a change, the address of the next page contains this key, and the page shows the sentence.
+Anyone can send a user an address, so it must not contain the sentence itself."""

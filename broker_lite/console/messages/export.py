@@ -1,8 +1,7 @@
 """Write the records that a search finds to a file: CSV, JSON Lines or Parquet.
 
 The console completes the file before it sends the first byte to the browser. A full disk therefore
-causes an error response instead of a truncated file.
-"""
+causes an error response instead of a truncated file."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ from broker_lite.errors import InvalidRequestError, LogbusError, StorageError
 
 
 class Export(NamedTuple):
-    """A file with the records of a search. ``is_part`` says that a limit stopped the search, so
-    that records may be missing."""
+    """A file with the records of a search. With ``is_part``, a limit stopped the search, so that
+    records may be missing."""
 
     file: IO[bytes]
     records: int

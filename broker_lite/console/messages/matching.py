@@ -1,7 +1,7 @@
-"""The filters of a search, evaluated on Arrow columns. The module does no I/O.
+"""The filters of a search, evaluated on Arrow columns. No I/O.
 
-The filters are fixed fields. For security, the console evaluates no expression that a user enters.
-"""
+The filters are fixed fields. For security, the console evaluates no expression that a user
+enters."""
 
 from __future__ import annotations
 

@@ -27,8 +27,7 @@ class MessageQuery(NamedTuple):
 
     ``begin`` says where the search begins: at the newest records, at the oldest, or at the offset
     or time ``at``. If the search continues an earlier one, ``left`` has the ranges of offsets that
-    the earlier search has not read, as a text (``as_text``).
-    """
+    the earlier search has not read, as a text (``as_text``)."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -39,7 +38,7 @@ class MessageQuery(NamedTuple):
 
 
 def parse_query(request: PageRequest) -> MessageQuery:
-    """Parse the search in the query fields of a request. Raises InvalidRequestError and
+    """Return the search in the query fields of a request. Raises InvalidRequestError and
     UnknownTopicOrPartitionError."""
     topic = request.topic()
     begin = request.query.get("from", "newest")

@@ -1,6 +1,5 @@
-"""Convert records to the rows that a page shows, with readable keys, values and headers. With the
-option --no-payloads, the rows do not contain keys, values and headers.
-"""
+"""Convert records to the rows that a page shows, with readable keys, values and headers, or with
+the option --no-payloads without them."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def shown_rows(rows: list[Row], *, hides_payloads: bool) -> list[dict[str, Any]]
 
 
 def _headers(pairs: list[dict[str, Any]], cut: int) -> list[dict[str, Any]]:
-    """Return the first headers of a record for display. Long names and values are shortened."""
+    """Return the first headers of a record for display, with long names and values shortened."""
     first = pairs[: values.HEADERS_MAX]
     each = max(values.HEADER_BYTES, cut // max(len(first), 1))
     return [

@@ -1,8 +1,7 @@
 """Search for records of a topic that pass filters.
 
 A search sets its range of offsets when it starts. It stops after 100 hits, 250,000 records, 256 MiB
-or 10 seconds. It then returns the unread ranges, from which the next search continues.
-"""
+or 10 seconds. It then returns the unread ranges, from which the next search continues."""
 
 from __future__ import annotations
 
@@ -36,9 +35,8 @@ WINDOW_RECORDS = 50_000
 """Maximum records of a window (the offsets that a backward search reads in one step), counted over
 all partitions."""
 SHRINKS_MAX = 2
-"""Maximum number of retries of the first window (the offsets that a backward search reads in one
-step), if a limit of the search stops it within that window. Each retry uses a window 16 times
-smaller."""
+"""Maximum number of retries, each with a window 16 times smaller, if a limit of a backward search
+stops it within its first window (the offsets that it reads in one step)."""
 POLL_S = 0.5
 """Maximum seconds of one poll of the consumer."""
 ROWS_MAX = 500
@@ -54,7 +52,7 @@ READ_OPTIONS: Mapping[str, Any] = {
 }
 
 Ranges = dict[TopicPartition, tuple[int, int]]
-"""By partition, the first offset to read and the end offset (exclusive)."""
+"""The first offset to read and the end offset (exclusive), by partition."""
 Stop = Literal["end", "hits", "records", "bytes", "seconds"]
 
 
@@ -63,8 +61,7 @@ class Found(NamedTuple):
 
     ``rows`` are the hits: the records that pass the filters. ``records`` and ``size_bytes`` count
     all records that the search read, and ``left`` has the ranges that it has not read. ``stop`` is
-    the limit that stopped the search, or "end" if it read its whole range.
-    """
+    the limit that stopped the search, or "end" if it read its whole range."""
 
     rows: list[Row]
     records: int
@@ -92,7 +89,7 @@ class SearchBudget:
 
     @property
     def spent(self) -> Stop | None:
-        """Return the limit that the search has reached. Return None if the search may continue."""
+        """The limit that the search has reached; None if it may continue."""
         if self.records >= RECORDS_MAX:
             return "records"
         if self.size_bytes >= BYTES_MAX:
@@ -110,9 +107,8 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of the ranges until all ranges are read or the budget is spent.
 
-    Before this generator yields a batch, it advances the first offsets in ``ranges`` past the
-    batch, and removes the ranges that are read to their end.
-    """
+    Before it yields a batch, this generator advances the first offsets in ``ranges`` past the
+    batch, and removes the ranges that are read to their end."""
     for tp, (first, _) in ranges.items():
         consumer.seek(tp, first)
         consumer.resume(tp)
@@ -167,8 +163,7 @@ def newest(bus: Bus, ranges: Ranges, filters: RecordFilters, record_bytes: float
     """Search backward from the end of the ranges, one window of offsets after the other. The newest
     hits come first.
 
-    ``record_bytes`` is the mean size of a record in bytes, from which the window's size follows.
-    """
+    ``record_bytes`` is the mean size of a record in bytes, from which the window's size follows."""
     left, budget = dict(ranges), SearchBudget()
     rows: list[Row] = []
     shrinks = 0
@@ -212,8 +207,7 @@ def _newest_of(rows: list[Row]) -> tuple[list[Row], dict[TopicPartition, int]]:
 
     Hits are sorted by timestamp, but hits of one partition always by offset. So the dropped hits of
     a partition have lower offsets than the returned ones, and the next search, which continues
-    backward, finds them.
-    """
+    backward, finds them."""
     times: dict[int, int] = {}
     timed = []
     for row in sorted(rows, key=lambda row: row["offset"]):

@@ -2,8 +2,8 @@
 
 The console sends at most ten events a second. An event has at most the 50 newest records, and says
 how many older records were skipped. The event's id contains the next offset of each partition. A
-browser that reconnects sends the last id, and the tail continues there, without gaps or duplicates.
-"""
+browser that reconnects sends the last id, and the tail continues there, without gaps or
+duplicates."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ ROWS_MAX = 50
 PAUSE_S = 0.1
 """Seconds between two events."""
 WAIT_S = 0.5
-"""Maximum seconds that a poll waits for records. This is also the time within which the console
-notices that the browser has closed the connection."""
+"""Maximum seconds that a poll waits for records, and so the time within which the console notices
+that the browser has closed the connection."""
 
 
 class Update:
@@ -85,8 +85,8 @@ class LiveTail:
 
 
 def positions_of(event_id: str, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the next offset of each partition from an event's id. The result omits partitions that
-    the id does not have."""
+    """Return the next offset of each partition from an event's id, without partitions that the id
+    does not have."""
     positions = {}
     known = {tp.partition: tp for tp in tps}
     for part in event_id.split("-"):

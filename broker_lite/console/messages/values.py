@@ -1,6 +1,5 @@
 """Convert keys and values of records for display: to indented JSON, text or hexadecimal bytes,
-shortened to a limit. The module does no I/O.
-"""
+shortened to a limit. No I/O."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ allowed."""
 HEX_BYTES = 1024
 """Maximum bytes of a value that a page shows in hexadecimal."""
 HEADERS_MAX = 100
-"""Maximum headers of a record that a page shows. All headers together get as many bytes as
-a value."""
+"""Maximum headers of a record that a page shows. All headers together get as many bytes as a
+value."""
 HEADER_BYTES = 32
 """Minimum bytes that a page shows of each header."""
 PREVIEW = 180
@@ -36,9 +35,8 @@ for _allowed in (9, 10, 13):
 class DisplayedValue(NamedTuple):
     """A key, value or header for display.
 
-    ``text`` is the text to show, and ``size_bytes`` the size of the whole value. ``is_cut`` says
-    whether ``text`` is only its beginning.
-    """
+    ``text`` is the text to show, only its beginning with ``is_cut``, and ``size_bytes`` the size of
+    the whole value."""
 
     form: Literal["null", "text", "json", "binary", "hidden"]
     text: str
@@ -81,8 +79,7 @@ def _indented(text: str) -> str:
     """Return JSON text in indented lines.
 
     Raises ValueError if the text is not JSON, if the result would be too long, or if a string has
-    an unpaired surrogate (RFC 8259, 8.2), which UTF-8 cannot encode.
-    """
+    an unpaired surrogate (RFC 8259, 8.2), which UTF-8 cannot encode."""
     left = max(LEAST_BYTES, PRETTY_TIMES * len(text))
     parts = []
     for part in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(json.loads(text)):

@@ -1,6 +1,5 @@
 """The data of the pages about users and access control lists, for clusters whose brokers demand
-logins.
-"""
+logins."""
 
 from __future__ import annotations
 

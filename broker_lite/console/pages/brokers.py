@@ -1,6 +1,5 @@
-"""The data of the pages about brokers: leaders, replicas, disks, racks and versions. The page of
-one broker also has its partitions and settings.
-"""
+"""The data of the pages about brokers: leaders, replicas, disks, racks and versions, and for one
+broker its partitions and settings."""
 
 from __future__ import annotations
 
@@ -102,8 +101,8 @@ def _partitions(ask: PageRequest, broker_id: int) -> list[dict[str, Any]]:
 
 
 def _settings(ask: PageRequest, broker_id: int) -> tuple[list[dict[str, Any]], str]:
-    """Return the broker's settings and an empty text. If they cannot be read, return no settings
-    and the error's message."""
+    """Return the broker's settings and an empty text; no settings and the error's message if they
+    cannot be read."""
     try:
         (entries,) = ask.admin.describe_configs(brokers=[broker_id]).values()
     except LogbusError as error:

@@ -1,6 +1,5 @@
 """The data of the pages about groups and Spark queries: kind, state, members, and lag in records
-and seconds with its trend.
-"""
+and seconds with its trend."""
 
 from __future__ import annotations
 

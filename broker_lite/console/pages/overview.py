@@ -1,6 +1,5 @@
 """The data of the overview page: the cluster's health, traffic, lag and disks, the busiest topics,
-and the groups with the largest lag.
-"""
+and the groups with the largest lag."""
 
 from __future__ import annotations
 
@@ -63,8 +62,8 @@ def _facts(reading: ClusterReading) -> dict[str, Any]:
 
 
 def _zookeeper(reading: ClusterReading) -> dict[str, Any] | None:
-    """Return how many brokers are connected to ZooKeeper, and the age of the oldest metadata.
-    Return None if no broker reports these."""
+    """Return how many brokers are connected to ZooKeeper, and the age of the oldest metadata; None
+    if no broker reports these."""
     ages = [row.metadata_age_s for row in reading.sample.reports if row.metadata_age_s is not None]
     if not ages:
         return None
@@ -72,7 +71,7 @@ def _zookeeper(reading: ClusterReading) -> dict[str, Any] | None:
 
 
 def _disk(reading: ClusterReading) -> dict[str, float] | None:
-    """Return the fullest disk of the cluster. Return None if no broker reports its disk."""
+    """Return the fullest disk of the cluster; None if no broker reports its disk."""
     known = [row for row in reading.sample.log_dirs if row.total_bytes > 0]
     if not known:
         return None

@@ -1,6 +1,4 @@
-"""The data of the pages about topics. The page of one topic has its partitions, settings and
-groups.
-"""
+"""The data of the pages about topics, and for one topic its partitions, settings and groups."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """The data of the page about transactions: transactional ids, and open transactions that hold back
-readers of committed records.
-"""
+readers of committed records."""
 
 from __future__ import annotations
 
@@ -42,8 +41,8 @@ def transactions(request: PageRequest) -> Data:
 
 
 def _open(request: PageRequest) -> tuple[list[dict[str, Any]], str]:
-    """Return the transactions that hold back a last stable offset. If the brokers refuse the
-    request, return an empty list and the error."""
+    """Return the transactions that hold back a last stable offset, and an empty text; an empty list
+    and the error if the brokers refuse the request."""
     view = request.reading.sample.view
     tps = [tp for name in view.topics for tp in view.partitions_of(name) if view.leader(tp)]
     try:
