@@ -237,7 +237,7 @@ class BrokerConfig(Config):
     local_reads: str = setting(
         "local.reads.enable",
         "auto",
-        "let consumers on this machine read segment files; auto: unless there is an authorizer",
+        "let consumers on this machine read segment files; auto: open ones, with an authorizer",
         choices=("auto", "true", "false"),
     )
     unread_cached_bytes: int = setting(
@@ -460,16 +460,23 @@ class BrokerConfig(Config):
         return tuple(name for name in names if name)
 
     @property
-    def allows_local_reads(self) -> bool:
-        """Whether consumers on this machine may read segment files directly."""
+    def tells_paths(self) -> bool:
+        """Whether the broker tells consumers on this machine the paths of segment files."""
         is_auto = self.local_reads == "auto"
         return self.authorizer == "off" if is_auto else self.local_reads == "true"
+
+    @property
+    def hands_out_descriptors(self) -> bool:
+        """Whether the broker hands out segment files to consumers on this machine as open
+        descriptors, which is so with an authorizer: each consumer reads only the files that its
+        ACLs allow."""
+        return self.authorizer != "off" and self.local_reads == "auto"
 
     @property
     def keeps_files_private(self) -> bool:
         """Whether only the operating-system user of the broker may read the broker's files, which
         is so with an authorizer: other accounts could otherwise read records without an ACL."""
-        return self.authorizer != "off" and not self.allows_local_reads
+        return self.authorizer != "off" and not self.tells_paths
 
     @property
     def super_user_set(self) -> frozenset[str]:

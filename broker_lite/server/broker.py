@@ -36,10 +36,12 @@ from broker_lite.errors import (
     NotLeaderError,
     PortInUseError,
 )
+from broker_lite.machine import machine_id
 from broker_lite.metadata.zookeeper import OPERATIONS, ZooKeeperStore
 from broker_lite.metadata.zookeeper_tls import tls_of
 from broker_lite.model import NO_BROKER, OAUTHBEARER, PartitionView
 from broker_lite.net.listening import why_not_listening
+from broker_lite.security.acls import Operation, ResourceKind
 from broker_lite.server.audit import AuditLog
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.clock import Clock
@@ -55,6 +57,7 @@ from broker_lite.server.coordinators.transaction_coordinator import (
 )
 from broker_lite.server.coordinators.transaction_markers import MarkerSender
 from broker_lite.server.coordinators.transaction_verifier import TransactionVerifier
+from broker_lite.server.descriptors import Descriptors
 from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.http_login import HttpLogin
 from broker_lite.server.json_log import JsonFormatter
@@ -63,6 +66,7 @@ from broker_lite.server.log_limits import OutputFile, RepeatLimit
 from broker_lite.server.loop_watch import LoopWatch
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.access import Authorizer, check_start
+from broker_lite.server.network.context import Session
 from broker_lite.server.network.listener import RELOAD_S, Listener
 from broker_lite.server.network.logins import CHECK_THREADS, SWEEP_MS, Issuer, Logins
 from broker_lite.server.network.quotas import Quotas
@@ -166,6 +170,8 @@ class Broker:
         parts = self._with_authorizer(parts, listener.inter_broker)
         if config.sasl_mechanisms:
             parts = await self._with_logins(parts, registry)
+        if config.hands_out_descriptors and machine_id():
+            parts = self._with_descriptors(parts)
         dispatcher = Dispatcher(self._loop, parts)
         listener.start(
             self._loop,
@@ -327,6 +333,31 @@ class Broker:
         issuer = TokenIssuer(self._config, self._clock, threads)
         await issuer.start()
         return issuer
+
+    def _with_descriptors(self, parts: BrokerContext) -> BrokerContext:
+        """Return the handlers' context with a socket that hands out segment files to readers on
+        this machine. Without the socket, these readers fetch all records."""
+
+        def may_read(session: Session, topic: str) -> bool:
+            decides, kind = parts.authorizer.decides, ResourceKind.TOPIC
+            is_allowed = decides(session, Operation.READ, kind, topic)
+            return is_allowed or parts.authorizer.only_reports
+
+        try:
+            descriptors = Descriptors(
+                self._loop, clock=self._clock, metrics=self._metrics, may_read=may_read
+            )
+        except OSError as error:
+            logger.warning(
+                "cannot open the Unix socket that hands out segment files: %s; consumers on this "
+                "machine fetch their records instead",
+                error,
+                extra=log_event("descriptors_unavailable"),
+            )
+            return parts
+        self._stack.callback(descriptors.close)
+        self._timers.start(_every(HOUSEKEEPING_MS, descriptors.expire))
+        return dataclasses.replace(parts, descriptors=descriptors)
 
     def watch_loop(self) -> None:
         """Start to measure the delays of the event loop. Call it after the start, which may be

@@ -19,6 +19,7 @@ from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.coordinators.group_transactions import GroupTransactions
 from broker_lite.server.coordinators.transaction_coordinator import TransactionCoordinator
 from broker_lite.server.coordinators.transaction_verifier import TransactionVerifier
+from broker_lite.server.descriptors import Descriptors
 from broker_lite.server.metrics import Histogram, Metrics
 from broker_lite.server.network.access import Authorizer
 from broker_lite.server.network.logins import Logins
@@ -55,6 +56,7 @@ class BrokerContext:
     authorizer: Authorizer = field(default_factory=Authorizer)
     audit: AuditLog = NO_AUDIT
     quotas: Quotas = field(default_factory=Quotas)
+    descriptors: Descriptors | None = None
 
     @property
     def broker_id(self) -> int:

@@ -26,6 +26,7 @@ EVENTS: Mapping[str, str] = {
     "corrupt_batch": "A batch has a wrong checksum.",
     "delete_records_failed": "Records could not be deleted.",
     "deregistration_failed": "The registration could not be removed before the stop.",
+    "descriptors_unavailable": "The socket that hands out segment files could not be opened.",
     "disk_failed": "The data directory failed; its partitions are offline.",
     "disk_free": "The data directory has space again.",
     "disk_full": "The data directory is full; the broker refuses records.",

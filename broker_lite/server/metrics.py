@@ -69,6 +69,9 @@ METRICS: Mapping[str, Metric] = {
         Metric("received_bytes", COUNTER, "Bytes of appended batches.", ("topic",)),
         Metric("received_records", COUNTER, "Records of appended batches.", ("topic",)),
         Metric("sent_bytes", COUNTER, "Bytes of batches sent to consumers.", ("topic",)),
+        Metric("local_reads", COUNTER,
+               "Segment files for readers on this machine: path sent, descriptor sent, or ticket "
+               "refused.", ("outcome",)),
         Metric("transcoded_batches", COUNTER, "Batches converted for clients that read only rows.",
                ("from", "to")),
         # Metrics of replication, quotas and logins.

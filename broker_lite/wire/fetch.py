@@ -62,7 +62,10 @@ the leader."""
 
 TAG_FILES = 10001
 """Number of a tagged field in a request, with which the sender offers to read records from the
-broker's files: its machine id (16 bytes), and the maximum bytes of one partition (int32)."""
+broker's files: its machine id (16 bytes), the maximum bytes of one partition (int32), and a byte of
+flags (``FLAG_TAKES_TICKETS``), which older clients leave out."""
+FLAG_TAKES_TICKETS = 1
+"""Flag of ``TAG_FILES``: the sender takes a ticket for a file in place of its path."""
 TAG_STORED = 10000
 """Number of a tagged field in a partition of a response, which says where in a segment file the
 records are stored. The partition then has no records in the response."""
@@ -70,8 +73,12 @@ TAG_TRANSACTIONS = 10001
 """Number of a tagged field in a partition of a response: an offset below which the log has no
 transaction. The broker sends it if the request has ``FLAG_ENDS_ONLY`` and the log has
 transactions."""
+TAG_TICKET = 10002
+"""Number of a tagged field like ``TAG_STORED``, with a ticket for the file in place of its path."""
 MACHINE_BYTES = 16
 """Bytes of a machine id."""
+TICKET_BYTES = 16
+"""Bytes of a ticket, and of the id of a broker's socket."""
 
 ANY_REPLICA = -2
 """Replica id of Kafka's debugging consumer (ReplicaVerificationTool), which may read from
@@ -91,6 +98,7 @@ _REPLICA_STATE = struct.Struct(">iq")
 _COLUMNS = struct.Struct(">BB")
 _FILES = struct.Struct(">16si")
 _STORED = struct.Struct(">QQqq")
+_TICKET = struct.Struct(f">{TICKET_BYTES}s{TICKET_BYTES}s")
 _OFFSET = struct.Struct(">q")
 _ANSWER_V4 = struct.Struct(">ihqq")
 _ANSWER_V5 = struct.Struct(">ihqqq")
@@ -123,15 +131,44 @@ class FileRange(NamedTuple):
 Part = bytes | bytearray | memoryview | FileRange
 
 
+class FileTicket(NamedTuple):
+    """A secret for which a broker hands out one of its segment files as an open descriptor, and the
+    id of the Unix socket at which it does so. ``repr`` hides the secret."""
+
+    secret: bytes
+    socket_id: bytes
+
+    def __repr__(self) -> str:
+        return f"FileTicket([hidden], {self.socket_id.hex()})"
+
+
 class StoredRange(NamedTuple):
     """The place of whole batches in a broker's file, for a client on the same machine. Device and
-    inode identify the file, because ``path`` may now belong to another file."""
+    inode identify the file, because ``path`` may now belong to another file.
+
+    With a ``ticket``, ``path`` is empty, and the broker hands out the file as an open
+    descriptor."""
 
     path: str
     device: int
     inode: int
     position: int
     length: int
+    ticket: FileTicket | None = None
+
+
+class FileOffer(NamedTuple):
+    """A reader's offer to read records from the files of a broker on its machine: the machine's id,
+    and the maximum bytes of each partition. ``takes_tickets`` says that the reader also accepts a
+    ticket for an open file in place of a path."""
+
+    machine: bytes = b""
+    file_bytes: int = 0
+    takes_tickets: bool = False
+
+
+NO_FILES = FileOffer()
+"""The offer of a reader that receives all records from the broker."""
 
 
 class FetchPartition(NamedTuple):
@@ -160,9 +197,8 @@ class FetchRequest(NamedTuple):
     """A fetch request. ``replica_id`` is the broker id of a follower, -1 for other senders.
 
     ``columns_body_version`` is the highest version of column batches that the sender reads, 0 if it
-    reads only row batches. ``flags`` are ``FLAG_*``. A sender on the broker's machine, whose id is
-    ``machine`` (or empty), can read up to ``file_bytes`` of each partition directly from the
-    broker's files."""
+    reads only row batches. ``flags`` are ``FLAG_*``. ``files`` is the sender's offer to read
+    records from the broker's files."""
 
     topics: Sequence[FetchTopic]
     max_wait_ms: int
@@ -176,8 +212,7 @@ class FetchRequest(NamedTuple):
     rack_id: str = ""
     columns_body_version: int = 0
     flags: int = 0
-    machine: bytes = b""
-    file_bytes: int = 0
+    files: FileOffer = NO_FILES
 
 
 class AbortedTransaction(NamedTuple):
@@ -269,7 +304,7 @@ def decode_request(frame: memoryview, version: int, at: int) -> FetchRequest:
     if version >= 7:
         _skip_forgotten(reader, version)
     rack_id, replica_epoch, body_version, flags = "", -1, 0, 0
-    machine, file_bytes = b"", 0
+    files = NO_FILES
     if flexible:
         rack_id = reader.string()
         tags = reader.tags()
@@ -278,7 +313,10 @@ def decode_request(frame: memoryview, version: int, at: int) -> FetchRequest:
         if TAG_COLUMNS in tags:
             body_version, flags = Reader(tags[TAG_COLUMNS]).unpack(_COLUMNS)
         if TAG_FILES in tags:
-            machine, file_bytes = Reader(tags[TAG_FILES]).unpack(_FILES)
+            field = Reader(tags[TAG_FILES])
+            files = FileOffer(*field.unpack(_FILES))
+            if field.position < len(tags[TAG_FILES]):
+                files = files._replace(takes_tickets=bool(field.i8() & FLAG_TAKES_TICKETS))
     elif version == 11:
         rack_id = reader.classic_string()
     return FetchRequest(
@@ -294,8 +332,7 @@ def decode_request(frame: memoryview, version: int, at: int) -> FetchRequest:
         rack_id,
         body_version,
         flags,
-        machine,
-        file_bytes,
+        files,
     )
 
 
@@ -413,12 +450,15 @@ def _put_answer_tags(out: bytearray, row: PartitionAnswer) -> None:
         out += _TAGGED_EPOCH_END.pack(0, 13, diverging.leader_epoch, diverging.offset, 0)
     if leader_epoch != NO_EPOCH:
         out += _TAGGED_LEADER.pack(1, 9, row.leader_id, leader_epoch, 0)
-    if stored is not None:
-        value = _STORED.pack(*stored[1:]) + stored.path.encode("utf-8", "surrogateescape")
+    if stored is not None and stored.ticket is None:
+        value = _STORED.pack(*stored[1:5]) + stored.path.encode("utf-8", "surrogateescape")
         out += uvarint_bytes(TAG_STORED) + uvarint_bytes(len(value)) + value
     if transactions_from != NO_OFFSET:
         out += uvarint_bytes(TAG_TRANSACTIONS) + uvarint_bytes(_OFFSET.size)
         out += _OFFSET.pack(transactions_from)
+    if stored is not None and stored.ticket is not None:
+        value = _STORED.pack(*stored[1:5]) + _TICKET.pack(*stored.ticket)
+        out += uvarint_bytes(TAG_TICKET) + uvarint_bytes(len(value)) + value
 
 
 def encode_request(
@@ -483,17 +523,18 @@ def _put_wanted(out: bytearray, row: FetchPartition, version: int) -> None:
 def _put_request_tags(writer: Writer, request: FetchRequest, version: int) -> None:
     is_replica = version >= 15 and request.replica_id != NO_BROKER
     knows_columns = bool(request.columns_body_version or request.flags)
-    writer.uvarint(is_replica + knows_columns + bool(request.machine))
+    writer.uvarint(is_replica + knows_columns + bool(request.files.machine))
     if is_replica:
         writer.pack(_TAGGED_REPLICA, 1, 13, request.replica_id, request.replica_epoch, 0)
     if knows_columns:
         writer.uvarint(TAG_COLUMNS)
         writer.uvarint(_COLUMNS.size)
         writer.pack(_COLUMNS, request.columns_body_version, request.flags)
-    if request.machine:
+    if request.files.machine:
         writer.uvarint(TAG_FILES)
-        writer.uvarint(_FILES.size)
-        writer.pack(_FILES, request.machine, request.file_bytes)
+        writer.uvarint(_FILES.size + 1)
+        writer.pack(_FILES, *request.files[:2])
+        writer.i8(FLAG_TAKES_TICKETS if request.files.takes_tickets else 0)
 
 
 def decode_response(frame: memoryview, version: int = CLIENT_VERSION) -> FetchResponse:
@@ -539,7 +580,9 @@ def _take_fetched(reader: Reader, version: int) -> FetchedPartition:
         if 1 in tags:
             leader_id, leader_epoch = Reader(tags[1]).unpack(_LEADER)
         if TAG_STORED in tags:
-            stored = _stored(tags[TAG_STORED])
+            stored = _stored_by_path(tags[TAG_STORED])
+        if TAG_TICKET in tags:
+            stored = _stored_by_ticket(tags[TAG_TICKET])
         if TAG_TRANSACTIONS in tags:
             (transactions_from,) = Reader(tags[TAG_TRANSACTIONS]).unpack(_OFFSET)
     return FetchedPartition(
@@ -558,13 +601,25 @@ def _take_fetched(reader: Reader, version: int) -> FetchedPartition:
     )
 
 
-def _stored(value: memoryview) -> StoredRange:
+def _stored_by_path(value: memoryview) -> StoredRange:
     tag = Reader(value)
-    device, inode, position, length = tag.unpack(_STORED)
+    place = tag.unpack(_STORED)
     path = bytes(value[tag.position :])
-    if position < 0 or length <= 0 or not path or b"\0" in path:
+    if not path or b"\0" in path:
+        raise ProtocolError(f"the response names file {path[:80]!r}, which is not a path")
+    return _checked(StoredRange(path.decode("utf-8", "surrogateescape"), *place))
+
+
+def _stored_by_ticket(value: memoryview) -> StoredRange:
+    tag = Reader(value)
+    place = tag.unpack(_STORED)
+    return _checked(StoredRange("", *place)._replace(ticket=FileTicket(*tag.unpack(_TICKET))))
+
+
+def _checked(stored: StoredRange) -> StoredRange:
+    if stored.position < 0 or stored.length <= 0:
         raise ProtocolError(
-            f"the response names {length} bytes at position {position} of file {path[:80]!r}, "
-            "which is not a valid file range"
+            f"the response names {stored.length} bytes at position {stored.position} of file "
+            f"{stored.path[:80]!r}, which is not a valid file range"
         )
-    return StoredRange(path.decode("utf-8", "surrogateescape"), device, inode, position, length)
+    return stored

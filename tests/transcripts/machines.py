@@ -16,6 +16,7 @@ from membership_machine import MembershipMachine
 from native_machine import NativeVerb
 from producer_machine import ProducerMachine
 from sink_machine import SinkMachine
+from ticket_machine import TicketMachine
 from transaction_machine import TransactionMachine
 
 from broker_lite.errors import CorruptMessageError, LogbusError, NotLeaderError, StorageError
@@ -202,6 +203,7 @@ MACHINES: dict[str, Any] = {
     "native": NativeVerb,
     "producer": ProducerMachine,
     "sinks": SinkMachine,
+    "tickets": TicketMachine,
     "transaction": TransactionMachine,
 }
 

@@ -48,7 +48,7 @@ from broker_lite.errors import (
 )
 from broker_lite.model import NO_EPOCH, NULL_TOPIC_ID, Endpoint, TopicPartition
 from broker_lite.record.walker import LogBatch
-from broker_lite.wire.fetch import FetchedPartition, FetchPartition, FetchResponse
+from broker_lite.wire.fetch import NO_FILES, FetchedPartition, FetchPartition, FetchResponse
 
 REFRESH_MS = 30_000
 """Milliseconds between two metadata refreshes that look for new partitions."""
@@ -339,7 +339,7 @@ class FetchEngine:
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.fetch_max_bytes,
             is_repair=is_repair,
-            files=self._in_place.range_request(leader, lane, tps) if may_read_files else (b"", 0),
+            files=self._in_place.offer(leader, lane, tps) if may_read_files else NO_FILES,
         )
         timeout_ms = config.request_timeout_ms + config.fetch_max_wait_ms
         self._shell.request(

@@ -14,11 +14,13 @@ from broker_lite.wire.fetch import (
     FLAG_CHECKS_CRC,
     FLAG_ENDS_ONLY,
     FLAG_REPAIR,
+    NO_FILES,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    FileOffer,
 )
 
 
@@ -31,18 +33,16 @@ def fetch_request(
     max_bytes: int = BYTES_UNLIMITED,
     is_repair: bool = False,
     ends_only: bool = False,
-    files: tuple[bytes, int] = (b"", 0),
+    files: FileOffer = NO_FILES,
 ) -> FetchRequest:
     """Return a fetch request. ``rows`` has each partition's topic id and part of the request.
 
     With ``is_repair``, after a corrupt batch, the leader checks CRCs before it answers. With
-    ``ends_only``, it answers with end offsets and no records. ``files`` has this machine's id and a
-    maximum of bytes: for so many bytes of each partition, a leader on this machine may answer with
-    the position of the records in its segment file."""
+    ``ends_only``, it answers with end offsets and no records. With ``files``, a leader on this
+    machine may answer with the position of the records in its segment file."""
     flags = FLAG_REPAIR if is_repair else FLAG_CHECKS_CRC
     if ends_only:
         flags |= FLAG_ENDS_ONLY
-    machine, file_bytes = files
     return FetchRequest(
         _topics_of(rows),
         wait_ms,
@@ -51,8 +51,7 @@ def fetch_request(
         isolation_level=isolation_level,
         columns_body_version=BODY_VERSION,
         flags=flags,
-        machine=machine,
-        file_bytes=file_bytes,
+        files=files,
     )
 
 

@@ -56,7 +56,7 @@ from broker_lite.model import (
     TopicPartition,
 )
 from broker_lite.record.walker import LogBatch
-from broker_lite.wire.fetch import FetchedPartition, FetchRequest
+from broker_lite.wire.fetch import NO_FILES, FetchedPartition, FetchRequest
 
 FETCH_BYTES = 8 << 20
 """The default of ``fetch_bytes``: the maximum bytes of a fetch response."""
@@ -367,7 +367,7 @@ class _RangeSession:
             options.isolation_level,
             max_bytes=options.fetch_bytes,
             is_repair=is_repair,
-            files=(b"", 0) if is_repair else self._in_place.range_request(leader, "", [self.tp]),
+            files=NO_FILES if is_repair else self._in_place.offer(leader, "", [self.tp]),
         )
 
     def _is_here(self, endpoint: Endpoint, lane: str) -> bool:

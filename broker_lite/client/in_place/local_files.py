@@ -1,18 +1,18 @@
 """``LocalRange``: reads records from a segment file of a broker on the same machine.
 
 A broker may answer a fetch from its own machine (``machine_id``) with a position in its segment
-file. A reader that may open the file reads it directly. The bytes are copied once (the file is not
-memory-mapped), then split and checked like bytes from the network. If the broker truncated or
-rewrote the file meanwhile, they look corrupt, and the caller fetches the records from the broker.
-All errors are OSError. Only one thread may use an object."""
+file. A reader that can open the file (``segment_file``) reads it directly. The bytes are copied
+once (the file is not memory-mapped), then split and checked like bytes from the network. If the
+broker truncated or rewrote the file meanwhile, they look corrupt, and the caller fetches the
+records from the broker. All errors are OSError. Only one thread may use an object."""
 
 from __future__ import annotations
 
 import errno
 import os
-import stat
 
 from broker_lite.client.in_place.disk_parts import DIRECT, NOWAIT, DiskParts, is_in_memory
+from broker_lite.client.in_place.segment_file import SegmentFile
 from broker_lite.client.received import WalkResult, walk
 from broker_lite.client.transport.received_buffers import received_buffers
 from broker_lite.model import TopicPartition
@@ -64,12 +64,12 @@ class LocalRange:
         self._brought: list[tuple[int, int]] = []
         """Ranges that this reader brought into the page cache, to be removed after they are
         read."""
-        self._stored = stored
         self._may_pass_cache = reads_once and DIRECT != 0
         self._parts: DiskParts | None = None
         self._rest = _NOTHING
         """The last part's undecoded bytes: the beginning of a batch."""
-        self._fd = _open(stored)
+        self._file = SegmentFile(stored, may_pass_cache=self._may_pass_cache)
+        self._fd = self._file.fd
         if self._may_pass_cache:
             # ``is_in_memory`` should bring no more pages into the page cache than the one it tests.
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
@@ -123,7 +123,7 @@ class LocalRange:
 
     def _pass_cache(self, looked_at: int, begins_in_memory: bool) -> None:
         try:
-            fd = _open(self._stored, DIRECT)
+            fd = self._file.open_direct()
         except OSError:
             # Read through the page cache: the file system does not support direct I/O, or the file
             # was removed.
@@ -218,22 +218,5 @@ class LocalRange:
         self._leave_parts()
         if self._fd >= 0:
             self._drop_cached(self._end)
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-
-def _open(stored: StoredRange, how: int = 0) -> int:
-    """Open the broker's segment file, and return the descriptor.
-
-    Raises OSError if the path names another file by now, by device and inode."""
-    flags = how | os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    fd = os.open(stored.path, flags)
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (
-        stored.device,
-        stored.inode,
-    ):
-        os.close(fd)
-        raise FileNotFoundError(errno.ENOENT, "the path now names another file", stored.path)
-    return fd
+            self._fd = -1
+        self._file.close()

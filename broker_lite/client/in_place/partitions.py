@@ -2,10 +2,13 @@
 
 ``FetchEngine`` and ``read_range`` ask it whether the broker may answer a fetch with a range of its
 segment file, and read the range batch by batch, on their own thread. If a file is unreadable or
-corrupt, the partition is fetched from the broker from then on."""
+corrupt, the partition is fetched from the broker from then on. If a broker hands out no descriptor
+for a ticket, the reader takes no tickets for a while."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 
 from broker_lite.client.in_place.local_files import FILE_BYTES, LocalRange
@@ -13,7 +16,7 @@ from broker_lite.client.received import WalkResult
 from broker_lite.machine import machine_id
 from broker_lite.model import Endpoint, TopicPartition
 from broker_lite.record.walker import BatchWalker
-from broker_lite.wire.fetch import StoredRange
+from broker_lite.wire.fetch import NO_FILES, FileOffer, StoredRange
 
 AHEAD_BYTES = 4 << 20
 """Bytes of a partition that the engine's thread reads from a file ahead of the reader's thread.
@@ -26,19 +29,30 @@ LOCAL_BYTES_MIN = 256 << 10
 """With a smaller fetch limit of a partition (bytes), the reader uses no local reads."""
 RANGE_BYTES_MIN = 4 << 20
 """Minimum bytes of the file range that a fetch requests for each of its partitions."""
+NO_TICKETS_S = 60.0
+"""Seconds for which a reader takes no tickets after a broker handed out no descriptor for one. The
+reader may run in a container that cannot reach the broker's socket."""
 
 
 class InPlace:
     """The file ranges that one reader has open, by partition.
 
     ``is_here(endpoint, lane)`` tells whether this connection leads to a broker on this machine.
-    With ``reads_once``, the bytes read do not stay in the page cache."""
+    With ``reads_once``, the bytes read do not stay in the page cache. ``now_s`` returns monotonic
+    time."""
 
     def __init__(
-        self, is_here: Callable[[Endpoint, str], bool], *, reads_once: bool = False
+        self,
+        is_here: Callable[[Endpoint, str], bool],
+        *,
+        reads_once: bool = False,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._is_here = is_here
         self._reads_once = reads_once
+        self._now_s = now_s
+        self._tickets_from_s = -math.inf
+        """Monotonic time from which the reader takes tickets (again)."""
         self._open: dict[TopicPartition, LocalRange] = {}
         self._refused: set[TopicPartition] = set()
         self._was_read: set[TopicPartition] = set()
@@ -46,21 +60,19 @@ class InPlace:
     def __contains__(self, tp: object) -> bool:
         return tp in self._open
 
-    def range_request(
-        self, endpoint: Endpoint, lane: str, tps: Sequence[TopicPartition]
-    ) -> tuple[bytes, int]:
-        """Return the fields of a fetch request that allow ranges of segment files in the answer.
+    def offer(self, endpoint: Endpoint, lane: str, tps: Sequence[TopicPartition]) -> FileOffer:
+        """Return the offer of a fetch request to read ranges of the broker's segment files.
 
-        They are this machine's id and the maximum bytes of each partition's range, or (b"", 0) if
-        local reads are not possible."""
+        It is ``NO_FILES`` if local reads are not possible."""
         count = len(tps)
         if (
             not self._refused.isdisjoint(tps)
             or len(self._open) + count > OPEN_MAX
             or not self._is_here(endpoint, lane)
         ):
-            return b"", 0
-        return machine_id(), max(RANGE_BYTES_MIN, FILE_BYTES // count)
+            return NO_FILES
+        file_bytes = max(RANGE_BYTES_MIN, FILE_BYTES // count)
+        return FileOffer(machine_id(), file_bytes, self._now_s() >= self._tickets_from_s)
 
     def lanes(
         self, endpoint: Endpoint, lane: str, tps: list[TopicPartition]
@@ -82,7 +94,10 @@ class InPlace:
         try:
             self._open[tp] = LocalRange(stored, walker, tp, reads_once=self._reads_once)
         except OSError:
-            self._refused.add(tp)
+            if stored.ticket is None:
+                self._refused.add(tp)
+            else:
+                self._tickets_from_s = self._now_s() + NO_TICKETS_S
 
     def read(self, tp: TopicPartition) -> WalkResult | None:
         """Return the next batches of a partition's open range; None at its end or if it is

@@ -464,11 +464,24 @@ class _ConsumerFetch:
             prepared.parts if prepared is not None else (),
             (prepared.aborted if prepared is not None else ()) if self._is_committed else None,
             row.diverging,
-            stored=prepared.stored if prepared is not None else None,
+            stored=self._place(replica, prepared) if prepared is not None else None,
             transactions_from=replica.log.reader.transactions_from
             if self._ends_only
             else NO_OFFSET,
         )
+
+    def _place(self, replica: Replica, prepared: ranges.Prepared) -> wire.StoredRange | None:
+        """Return the place of a range that the client reads itself: the path of its file or, with
+        an authorizer, a ticket for it."""
+        stored, file = prepared.stored, prepared.file
+        if stored is None or file is None:
+            return None
+        descriptors = self._parts.descriptors
+        if descriptors is None:
+            self._parts.metrics.count("local_reads", "path")
+            return stored
+        ticket = descriptors.issue(self._reply.connection, replica.topic, file)
+        return stored._replace(path="", ticket=ticket)
 
     def _refusal(self, fetched: _FetchRow, error: LogbusError) -> wire.PartitionAnswer:
         self._parts.metrics.count("request_errors", "fetch", error.name)
@@ -493,10 +506,13 @@ class _ConsumerFetch:
 def _file_bytes(parts: BrokerContext, message: wire.FetchRequest) -> int:
     """Return how many bytes the client may read itself from the log files.
 
-    It is 0 if the client runs on another machine or the broker does not allow local reads."""
-    if not message.machine or not parts.config.allows_local_reads:
+    It is 0 if the client runs on another machine or the broker does not allow local reads, and if
+    the broker hands out descriptors but the client takes no tickets."""
+    files = message.files
+    if not files.machine or files.machine != machine_id():
         return 0
-    return message.file_bytes if message.machine == machine_id() else 0
+    is_allowed = parts.config.tells_paths or (parts.descriptors is not None and files.takes_tickets)
+    return files.file_bytes if is_allowed else 0
 
 
 class _OutOfRange(OffsetOutOfRangeError):

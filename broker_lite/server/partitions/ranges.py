@@ -86,6 +86,8 @@ class Prepared(NamedTuple):
     stored: StoredRange | None = None
     """The range's place in a segment file, if the client reads it there; ``parts`` is then
     empty."""
+    file: HasFileno | None = None
+    """The open segment file of ``stored``."""
     next_offset: int = -1
     """The offset after the last batch of the range."""
     aborted: Sequence[AbortedTransaction] = ()
@@ -262,7 +264,12 @@ def _by_file(log_slice: LogSlice, checked_end: int = -1) -> Prepared:
     path = os.path.abspath(log_slice.file.path)
     stored = StoredRange(path, status.st_dev, status.st_ino, log_slice.position, log_slice.length)
     return Prepared(
-        (), log_slice.length, checked_end, stored=stored, next_offset=log_slice.next_offset
+        (),
+        log_slice.length,
+        checked_end,
+        stored=stored,
+        file=log_slice.file,
+        next_offset=log_slice.next_offset,
     )
 
 

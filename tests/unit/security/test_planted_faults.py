@@ -38,6 +38,7 @@ MATRIX = "unit/server/network/test_access_matrix.py"
 LOGINS = "unit/server/network/test_logins.py"
 TOKENS = "unit/security/test_tokens.py"
 AUTHORIZER = "unit/security/test_authorizer.py"
+DESCRIPTORS = "unit/server/test_descriptors.py"
 
 PLANTS = {
     "a fetch by topic id checks no permission": Plant(
@@ -126,6 +127,24 @@ PLANTS = {
         "            self._mark is not self._authorizer.index.mark\n",
         "            self._allowed is None\n",
         (ACCESS, "test_cached_permissions_are_not_used_for_other_acls_users_or_operations"),
+    ),
+    "a ticket for a file can be used again": Plant(
+        SECURITY + "tickets.py",
+        "        ticket = self._remove(secret)\n        if ticket is None or",
+        "        ticket = self._tickets.get(secret)\n        if ticket is None or",
+        (DESCRIPTORS, "test_ticket_is_exchanged_once_for_the_file_opened_read_only"),
+    ),
+    "a ticket for a file is exchanged without asking its principal's ACLs": Plant(
+        "server/descriptors.py",
+        "            and self._may_read(holder.session, grant.topic)\n",
+        "",
+        (DESCRIPTORS, "test_ticket_of_a_principal_that_may_not_read_any_more_is_refused"),
+    ),
+    "a segment file is handed out for writing": Plant(
+        "server/descriptors.py",
+        "flags = os.O_RDONLY |",
+        "flags = os.O_RDWR |",
+        (DESCRIPTORS, "test_ticket_is_exchanged_once_for_the_file_opened_read_only"),
     ),
     "PLAIN is accepted without TLS": Plant(
         NETWORK + "logins.py",

@@ -25,7 +25,10 @@ from broker_lite.wire.fetch import (
     FetchPartition,
     FetchRequest,
     FetchTopic,
+    FileOffer,
+    FileTicket,
     PartitionAnswer,
+    StoredRange,
     TopicAnswer,
 )
 
@@ -104,11 +107,28 @@ STAND = groups.OffsetFetchResponse(
     ),
 )
 
+OFFER = fetch.encode_request(
+    FetchRequest(
+        [FetchTopic("", TOPIC_ID, [FetchPartition(3, 42, 1 << 20, 5)])],
+        500,
+        files=FileOffer(bytes(range(16, 32)), 64 << 20, takes_tickets=True),
+    ),
+    correlation_id=13,
+    client_id="logbus",
+)
+PLACE = StoredRange(
+    "", 0x801, 0x1234, 4096, 1 << 20, FileTicket(bytes(range(32, 48)), bytes(range(48, 64)))
+)
+TICKET = fetch.encode_response(
+    [TopicAnswer("", TOPIC_ID, [PartitionAnswer(3, 0, 100, 100, 0, stored=PLACE)])], 17, 13
+)
+
 OURS = [FETCH, b"".join(map(bytes, FETCHED)), b"".join(PRODUCE), PRODUCED,
         encode_call(BYTES, 9, "logbus"), ANSWERED,
         encode_call(COMMIT, 10, "logbus"), encode_call(OFFSETS, 11, "logbus"),
         tables.encode(9, 8, 11, STAND),
-        encode_call(WHOLE, 12, "logbus"), tables.encode(10000, 0, 12, BOUNDS)]  # fmt: skip
+        encode_call(WHOLE, 12, "logbus"), tables.encode(10000, 0, 12, BOUNDS),
+        OFFER, b"".join(map(bytes, TICKET))]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -122,7 +142,7 @@ def test_encoded_frames_match_recorded_bytes(name: str, octets: bytes, ours: byt
 
 def test_recorded_bytes_of_requests_are_decoded_to_their_values() -> None:
     frames = [memoryview(frame)[4:] for frame in written().values()]
-    fetched, _, produced, _, bytes_asked, _, committed, offsets_asked, _, bounds_asked, _ = frames
+    fetched, _, produced, _, bytes_asked, _, committed, offsets_asked, _, bounds_asked, *_ = frames
     header = parse_header(fetched)
     request = fetch.decode_request(fetched, header.api_version, header.body_at)
     assert (request.columns_body_version, request.flags) == (1, FLAG_CHECKS_CRC | FLAG_ENDS_ONLY)
@@ -146,7 +166,9 @@ def test_recorded_bytes_of_requests_are_decoded_to_their_values() -> None:
 
 def test_recorded_bytes_of_responses_are_decoded_to_their_values() -> None:
     frames = [memoryview(frame)[4:] for frame in written().values()]
-    _, fetched, _, produced, _, bytes_answered, _, _, stand, _, bounds = frames
+    _, fetched, _, produced, _, bytes_answered, _, _, stand, _, bounds, offer, ticket = frames
+    assert fetch.decode_response(ticket).topics[0].partitions[0].stored == PLACE
+    assert fetch.decode_request(offer, 17, parse_header(offer).body_at).files.takes_tickets
     assert fetch.decode_response(fetched).topics[0].partitions[0].high_watermark == 100
     assert produce.decode_response(produced).topics[0].partitions[0] == REFUSED._replace(
         record_errors=[]

@@ -21,11 +21,14 @@ from broker_lite.wire.fetch import (
     READ_COMMITTED,
     TAG_COLUMNS,
     TAG_STORED,
+    TAG_TICKET,
     AbortedTransaction,
     FetchPartition,
     FetchRequest,
     FetchTopic,
+    FileOffer,
     FileRange,
+    FileTicket,
     Part,
     PartitionAnswer,
     StoredRange,
@@ -354,24 +357,52 @@ def test_tagged_field_for_columns_may_be_longer_but_not_shorter_than_two_bytes(t
     frame = memoryview(body)
     at = parse_header(frame).body_at
     if len(tag) >= 4:
-        assert decode_request(frame, 17, at)[-4:-2] == (1, 2)
+        request = decode_request(frame, 17, at)
+        assert (request.columns_body_version, request.flags) == (1, 2)
     else:
         with pytest.raises(ProtocolError):
             decode_request(frame, 17, at)
 
 
-def test_fetch_response_to_a_reader_on_the_same_machine_has_file_ranges() -> None:
-    request = FetchRequest([], 1, columns_body_version=1, machine=bytes(range(16)), file_bytes=77)
-    frame = view(bytes(encode_request(request, correlation_id=1, client_id=None)))
-    assert decode_request(frame, 17, parse_header(frame).body_at) == request._replace(topics=[])
-    stored = StoredRange("/d\udcff/0.log", 1 << 63, (1 << 64) - 1, 1 << 40, 5)
+@pytest.mark.parametrize("takes_tickets", [False, True])
+def test_fetch_request_has_the_offer_to_read_files(takes_tickets: bool) -> None:
+    files = FileOffer(bytes(range(16)), 77, takes_tickets)
+    request = FetchRequest([], 1, columns_body_version=1, files=files)
+    sent = bytes(encode_request(request, correlation_id=1, client_id=None))
+    frame = view(sent)
+    at = parse_header(frame).body_at
+    assert decode_request(frame, 17, at) == request._replace(topics=[])
+    # Older clients leave out the last byte.
+    assert sent[-22] == 21
+    older = memoryview(sent[4:-22] + bytes([20]) + sent[-21:-1])
+    got = decode_request(older, 17, at).files
+    assert got == files._replace(takes_tickets=False)
+
+
+@pytest.mark.parametrize(
+    ("path", "ticket", "tag"),
+    [
+        ("/d\udcff/0.log", None, TAG_STORED),
+        ("", FileTicket(bytes(range(16)), b"\xff" * 16), TAG_TICKET),
+    ],
+)
+def test_fetch_response_to_a_reader_on_the_same_machine_has_file_ranges(
+    path: str, ticket: FileTicket | None, tag: int
+) -> None:
+    stored = StoredRange(path, 1 << 63, (1 << 64) - 1, 1 << 40, 5, ticket)
     row = PartitionAnswer(3, 0, 9, 9, 1, leader_id=1, leader_epoch=2, stored=stored)
     octets = joined(encode_response([TopicAnswer("", TOPIC_ID, [row])], 17, 1))
     (got,) = decode_response(view(octets)).topics[0].partitions
     assert (got.stored, bytes(got.records), got.leader_epoch) == (stored, b"", 2)
     theirs = consumer.FetchResponse.decode(octets, version=17, header=True, framed=True)
     (theirs,) = theirs.responses[0].partitions
-    assert list(theirs.unknown_tags) == [f"_{TAG_STORED}"]
+    assert list(theirs.unknown_tags) == [f"_{tag}"]
+
+
+def test_ticket_does_not_appear_in_the_text_of_a_file_range() -> None:
+    stored = StoredRange("", 1, 2, 3, 4, FileTicket(b"a secret, 16 byt", bytes(16)))
+    for text in (repr(stored), str(stored), f"{stored.ticket}"):
+        assert "hidden" in text and "secret" not in text
 
 
 @pytest.mark.parametrize(

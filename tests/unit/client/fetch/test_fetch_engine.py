@@ -175,16 +175,18 @@ def test_only_a_partition_whose_local_read_failed_is_fetched_over_the_network() 
     bench = Bench()
     bench.in_place.refuse(T1)
     bench.begin({T1: 0})
-    assert not bench.fetch().message.machine, "a single partition needs no separate connection"
+    assert not bench.fetch().message.files.machine, (
+        "a single partition needs no separate connection"
+    )
     bench.give(bench.fetch(), batch(0, 2), p=1)
     assert bench.values() == [b"0", b"1"]
     bench.begin({T0: 0, T1: 0})
     asked = bench.fetch()
     assert asked_offsets(asked) == {0: 0}
-    assert asked.message.machine == machine_id()
+    assert asked.message.files.machine == machine_id()
     other = bench.fetch("sent")
     assert asked_offsets(other) == {1: 0}
-    assert not other.message.machine
+    assert not other.message.files.machine
     bench.give(other, batch(0, 2), p=1)
     bench.give(asked, batch(0, 1), p=0)
     assert sorted(bench.values()) == [b"0", b"0", b"1"]

@@ -28,7 +28,7 @@ from broker_lite.server.partitions.ranges import Prepared, WantedRange, prepare,
 from broker_lite.storage.files import File, OsFile, OsFiles
 from broker_lite.storage.log import Log
 from broker_lite.storage.manager import LogManager
-from broker_lite.wire.fetch import FileRange
+from broker_lite.wire.fetch import FileRange, StoredRange
 
 
 @pytest.fixture
@@ -289,7 +289,7 @@ def test_reader_on_the_same_machine_receives_the_file_location_of_a_large_range(
         assert found.stored is not None
         (path,) = Path(log.directory).glob("*.log")
         status = path.stat()
-        assert found.stored == (str(path), status.st_dev, status.st_ino, 0, 5 * size)
+        assert found.stored == StoredRange(str(path), status.st_dev, status.st_ino, 0, 5 * size)
     (resident,) = read_resident([wanted(log, by_file=True)], 1 << 20) or []
     assert resident.stored is not None
     (small,) = prepare([wanted(log, 240, by_file=True)], 1 << 20)

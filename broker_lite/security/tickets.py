@@ -1,0 +1,93 @@
+"""``TicketTable``: the tickets for which a broker hands out segment files as open descriptors.
+
+A ticket is a random secret that a client receives in a fetch response and returns at the broker's
+Unix socket. It is valid once, for ``LIFETIME_MS``, and only while its principal may read. The
+number of tickets is limited, for each principal and in all. The oldest ticket makes space for a
+new one, so that a client that never uses its tickets takes space only from itself.
+
+The caller passes the clock and draws the secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+LIFETIME_MS = 10_000
+"""Time in ms for which a ticket is valid. A client uses it at once."""
+TICKETS_MAX = 4096
+"""Maximum number of valid tickets of a broker. Each one keeps an open file referenced."""
+TICKETS_OF_PRINCIPAL_MAX = 1024
+"""Maximum number of valid tickets of one principal. A consumer has at most 64 at a time."""
+
+G = TypeVar("G")
+
+
+class _Ticket(NamedTuple, Generic[G]):
+    principal: str
+    ends_ms: int
+    grant: G
+
+
+class TicketTable(Generic[G]):
+    """The valid tickets, from the oldest to the newest. ``G`` is what a ticket is exchanged for."""
+
+    def __init__(
+        self,
+        *,
+        tickets_max: int = TICKETS_MAX,
+        of_principal_max: int = TICKETS_OF_PRINCIPAL_MAX,
+        lifetime_ms: int = LIFETIME_MS,
+    ) -> None:
+        self._tickets_max = tickets_max
+        self._of_principal_max = of_principal_max
+        self._lifetime_ms = lifetime_ms
+        self._tickets: dict[bytes, _Ticket[G]] = {}
+        self._of_principal: dict[str, dict[bytes, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def issue(self, now_ms: int, secret: bytes, principal: str, grant: G) -> None:
+        """Add a ticket of a principal for ``grant``. ``secret`` has 16 random bytes."""
+        self.expire(now_ms)
+        own = self._of_principal.get(principal, {})
+        if len(own) >= self._of_principal_max:
+            self._remove(next(iter(own)))
+        if len(self._tickets) >= self._tickets_max:
+            self._remove(next(iter(self._tickets)))
+        self._tickets[secret] = _Ticket(principal, now_ms + self._lifetime_ms, grant)
+        self._of_principal.setdefault(principal, {})[secret] = None
+
+    def redeem(self, now_ms: int, secret: bytes, may_read: Callable[[str, G], bool]) -> G | None:
+        """Return the grant of a ticket and remove the ticket. Return None for an unknown, used or
+        expired ticket, and if its principal may not read any more.
+
+        The lookup needs no comparison in constant time: it compares hashes first, so its time
+        reveals no prefix of a valid secret."""
+        self.expire(now_ms)
+        ticket = self._remove(secret)
+        if ticket is None or not may_read(ticket.principal, ticket.grant):
+            return None
+        return ticket.grant
+
+    def expire(self, now_ms: int) -> None:
+        """Remove the tickets whose time has passed."""
+        while self._tickets:
+            secret, ticket = next(iter(self._tickets.items()))
+            if now_ms < ticket.ends_ms:
+                return
+            self._remove(secret)
+
+    def clear(self) -> None:
+        """Remove all tickets."""
+        self._tickets.clear()
+        self._of_principal.clear()
+
+    def _remove(self, secret: bytes) -> _Ticket[G] | None:
+        ticket = self._tickets.pop(secret, None)
+        if ticket is not None:
+            own = self._of_principal[ticket.principal]
+            del own[secret]
+            if not own:
+                del self._of_principal[ticket.principal]
+        return ticket

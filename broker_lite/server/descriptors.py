@@ -1,0 +1,184 @@
+"""``Descriptors``: hands out segment files as open descriptors to readers on this machine.
+
+With an authorizer, a fetch response has a ticket in place of a file's path (``issue``). The reader
+sends the ticket as a datagram to the broker's Unix socket. The broker answers with the file, opened
+read-only (SCM_RIGHTS). The reader needs no permission of the file system, and may be a process of
+any user: the ticket is the permission.
+
+The socket is abstract: it has no file, whose permissions would exclude other users and which a
+killed broker would leave behind. Its name is random, and readers learn it with the ticket. The
+broker keeps nothing for a reader that connects or sends nothing, because datagrams have no
+connections.
+
+A thread receives and sends; the event loop decides. On Linux before 6.16 any process can attach
+descriptors to a datagram, and the kernel closes them on the receiving thread. To close a TCP socket
+with SO_LINGER can take minutes. This delays the tickets of other readers, but no request."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
+
+from broker_lite.security.tickets import TicketTable
+from broker_lite.server.clock import Clock
+from broker_lite.server.metrics import Metrics
+from broker_lite.server.network.context import Session
+from broker_lite.wire import tickets as wire
+from broker_lite.wire.fetch import TICKET_BYTES, FileTicket, HasFileno
+
+PAUSE_S = 0.001
+"""Seconds for which the thread waits after a refused ticket. With this pause, a flood of false
+tickets takes little processor time."""
+DECISION_S = 1.0
+"""Maximum seconds for which the thread waits for the event loop's decision about a ticket."""
+_DIRECT = getattr(os, "O_DIRECT", 0)
+_SO_PASSRIGHTS = 83
+"""A socket option of Linux 6.16 and later: without it, the kernel refuses datagrams that carry
+descriptors. The ``socket`` module lacks the constant."""
+
+
+class TicketHolder(Protocol):
+    """The connection on which a client received a ticket."""
+
+    closed: bool
+    session: Session
+
+
+class _Grant(NamedTuple):
+    """The file for which a ticket is exchanged, and the connection and topic that decide whether it
+    still may be."""
+
+    holder: TicketHolder
+    topic: str
+    file: HasFileno
+
+
+class Descriptors:
+    """Issues tickets for segment files, and exchanges them for descriptors at a Unix socket.
+
+    ``may_read`` returns whether a session may read a topic. Raises OSError if the operating system
+    refuses the socket. ``issue``, ``expire`` and ``close`` run on the event loop's thread."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        may_read: Callable[[Session, str], bool],
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._may_read = may_read
+        self._tickets: TicketTable[_Grant] = TicketTable()
+        self._sent = metrics.counter("local_reads", "descriptor")
+        self._refused = metrics.counter("local_reads", "refused")
+        self._is_closed = False
+        self.socket_id = secrets.token_bytes(TICKET_BYTES)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            with contextlib.suppress(OSError):  # Linux before 6.16 lacks the option.
+                self._socket.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
+            self._socket.bind(wire.socket_name(self.socket_id))
+        except OSError:
+            self._socket.close()
+            raise
+        threading.Thread(target=self._serve, name="descriptors", daemon=True).start()
+
+    def issue(self, holder: TicketHolder, topic: str, file: HasFileno) -> FileTicket:
+        """Return a new ticket for a segment file of ``topic``, which is valid while ``holder`` is
+        open."""
+        secret = secrets.token_bytes(TICKET_BYTES)
+        grant = _Grant(holder, topic, file)
+        self._tickets.issue(self._clock.monotonic_ms(), secret, holder.session.principal, grant)
+        return FileTicket(secret, self.socket_id)
+
+    async def expire(self) -> None:
+        """Remove expired tickets, so that the files of deleted segments are closed."""
+        self._tickets.expire(self._clock.monotonic_ms())
+
+    def close(self) -> None:
+        """Remove all tickets, and end the thread, which closes the socket."""
+        self._is_closed = True
+        self._tickets.clear()
+        self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _decide(self, secret: bytes, decision: Future[HasFileno | None]) -> None:
+        grant = self._tickets.redeem(self._clock.monotonic_ms(), secret, self._is_valid)
+        (self._refused if grant is None else self._sent).n += 1
+        decision.set_result(None if grant is None else grant.file)
+
+    def _is_valid(self, principal: str, grant: _Grant) -> bool:
+        holder = grant.holder
+        return (
+            not holder.closed
+            and holder.session.principal == principal
+            and self._may_read(holder.session, grant.topic)
+        )
+
+    # Methods of the thread.
+
+    def _serve(self) -> None:
+        with self._socket:
+            while not self._is_closed:
+                try:
+                    message, sender = self._socket.recvfrom(wire.MESSAGE_BYTES + 1)
+                    is_sent = self._answer(message, sender)
+                except (OSError, RuntimeError):
+                    # The reader has gone, the event loop is slow, or it has ended.
+                    is_sent = False
+                if not is_sent:
+                    time.sleep(PAUSE_S)
+
+    def _answer(self, message: bytes, sender: Any) -> bool:
+        """Answer a datagram. Return whether the answer has the file.
+
+        Answer only an abstract address, which Python returns as bytes: to send to a path, the
+        kernel would look the path up in file systems that the sender chooses."""
+        redemption = wire.decode(message)
+        if redemption is None or not isinstance(sender, bytes) or not sender:
+            return False
+        decision: Future[HasFileno | None] = Future()
+        self._loop.call_soon_threadsafe(self._decide, redemption.secret, decision)
+        file = decision.result(DECISION_S)
+        if file is not None and self._send(file, redemption.wants_direct, sender):
+            return True
+        self._socket.sendto(wire.REFUSED, socket.MSG_DONTWAIT, sender)
+        return False
+
+    def _send(self, file: HasFileno, wants_direct: bool, sender: bytes) -> bool:
+        """Send the file's descriptors. Return whether the operating system allows it: it limits how
+        many descriptors are open, and how many are sent and not received."""
+        descriptors: list[int] = []
+        try:
+            descriptors += _opened(file, wants_direct)
+            rights = array.array("i", descriptors)
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
+            self._socket.sendmsg([wire.SENT], ancillary, socket.MSG_DONTWAIT, sender)
+        except OSError:
+            return False
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return True
+
+
+def _opened(file: HasFileno, wants_direct: bool) -> list[int]:
+    """Open the broker's own open file again, read-only. This is always the same file, even if it
+    was renamed or deleted. Leave out the descriptor for direct I/O if the file system has none."""
+    path = f"/proc/self/fd/{file.fileno()}"
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptors = [os.open(path, flags)]
+    if wants_direct and _DIRECT:
+        with contextlib.suppress(OSError):
+            descriptors.append(os.open(path, flags | _DIRECT))
+    return descriptors

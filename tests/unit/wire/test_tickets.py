@@ -1,0 +1,30 @@
+"""Tests of the datagrams with which a reader exchanges a ticket for a segment file."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_lite.wire.tickets import MESSAGE_BYTES, Redemption, decode, encode, socket_name
+
+SECRET = bytes(range(16))
+
+
+@pytest.mark.parametrize(
+    ("wants_direct", "octets"),
+    [(False, "000102030405060708090a0b0c0d0e0f 00"), (True, "000102030405060708090a0b0c0d0e0f 01")],
+)
+def test_redemption_has_the_ticket_and_its_flags(wants_direct: bool, octets: str) -> None:
+    redemption = Redemption(SECRET, wants_direct)
+    assert encode(redemption) == bytes.fromhex(octets)
+    assert decode(bytes.fromhex(octets)) == redemption
+
+
+def test_datagram_of_another_length_is_no_redemption() -> None:
+    for size in (*range(MESSAGE_BYTES), MESSAGE_BYTES + 1, 100):
+        assert decode(bytes(size)) is None
+
+
+def test_socket_name_is_abstract_and_fits_into_an_address() -> None:
+    name = socket_name(b"\xfe" * 16)
+    assert name == b"\0logbus-" + b"fe" * 16
+    assert len(name) <= 107
