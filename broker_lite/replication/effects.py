@@ -76,7 +76,7 @@ class ProposeIsr(NamedTuple):
     """Write ``state`` to the partition's znode if its version is still ``state.version``.
 
     The result is IsrWritten or IsrRefused, even if the state has changed meanwhile. A leader
-    changes its ISR so. A follower with a damaged log removes itself from the ISR. A leader with a
+    proposes changes of its ISR, and a follower with a damaged log removes itself. A leader with a
     damaged log proposes ``leader`` -1 in the next epoch, and the controller elects another member
     of the ISR."""
 

@@ -25,7 +25,8 @@ class CommittedIsr:
 
 @dataclass(frozen=True, slots=True)
 class PendingExpandIsr:
-    """The ISR while the write that adds ``joining`` is in flight; it limits the high watermark."""
+    """The ISR while the write that adds ``joining`` is in flight. ``joining`` already limits the
+    high watermark."""
 
     replicas: tuple[ReplicaId, ...]
     joining: ReplicaId
@@ -37,8 +38,8 @@ class PendingExpandIsr:
 
 @dataclass(frozen=True, slots=True)
 class PendingShrinkIsr:
-    """The ISR while the write that removes ``leaving`` is in flight; they limit the high
-    watermark."""
+    """The ISR while the write that removes ``leaving`` is in flight. ``leaving`` still limit the
+    high watermark."""
 
     replicas: tuple[ReplicaId, ...]
     leaving: tuple[ReplicaId, ...]

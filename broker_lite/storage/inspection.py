@@ -73,7 +73,8 @@ def check_segment(files: Files, path: str, epochs: LeaderEpochs | None = None) -
 def check_partition(
     files: Files, directory: str, *, log_start: int = UNKNOWN, recovery_point: int = UNKNOWN
 ) -> Iterator[FileCheck]:
-    """Check the files in a partition's directory. Yield each segment's result, and damaged others.
+    """Check the files in a partition's directory. Yield the result of each segment, and of each
+    other file that is damaged.
 
     The segments must be contiguous from ``log_start`` to at least ``recovery_point``."""
     names = files.list_dir(directory)

@@ -109,8 +109,8 @@ class LeaderEpochs:
         return OffsetAndEpoch(entries[i][1], entries[i - 1][0])
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """Remove epochs that begin at or beyond ``end_offset``, in memory. Return whether any
-        did."""
+        """Remove epochs that begin at or beyond ``end_offset``, in memory. Return whether there
+        were any."""
         remaining = tuple(e for e in self._entries if e[1] < end_offset)
         changed = remaining != self._entries
         self._entries = remaining

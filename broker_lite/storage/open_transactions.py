@@ -19,9 +19,8 @@ class EndedTransaction(NamedTuple):
 
 
 class UnstableTransactions(NamedTuple):
-    """A snapshot of a log's open transactions, and of ended ones that may still count.
-
-    An ended transaction counts until the high watermark passes its marker."""
+    """A snapshot of a log's open transactions, and of ended ones whose marker the high watermark
+    has not passed. Both hold back the last stable offset."""
 
     open_start: int
     """First offset of the oldest open transaction."""
@@ -39,9 +38,8 @@ class UnstableTransactions(NamedTuple):
 
 
 class OpenTransactions:
-    """The open transactions of a log by producer id, and ended ones that may still count.
-
-    An ended transaction counts until the high watermark passes its marker."""
+    """The open transactions of a log by producer id, and the ended ones whose marker the high
+    watermark has not passed. Both hold back the last stable offset."""
 
     __slots__ = ("_ended", "_starts")
 

@@ -42,7 +42,8 @@ the open transaction, batch count."""
 _BATCH = struct.Struct(">iiqi")
 """Layout of one batch: first sequence, last sequence, base offset, last offset delta."""
 _ENDED = struct.Struct(">qq")
-"""Layout of an ended transaction that may still count: first offset and marker offset.
+"""Layout of an ended transaction whose marker the high watermark may not have passed: first offset
+and marker offset.
 
 Only version 2 has these rows, after the producers, with a count before them."""
 _COUNT = struct.Struct(">I")

@@ -63,8 +63,8 @@ def read_failure(what: str, error: OSError) -> StorageError:
 def _translated(
     function: Callable[Concatenate[LogReader, P], R],
 ) -> Callable[Concatenate[LogReader, P], R]:
-    """Convert a lookup's OSErrors: of a deleted file to OffsetOutOfRangeError, else to that of
-    ``read_failure``."""
+    """Convert the OSErrors of a lookup: to OffsetOutOfRangeError if the file was deleted, else to
+    the error of ``read_failure``."""
 
     @functools.wraps(function)
     def run(reader: LogReader, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -511,8 +511,8 @@ class Admin:
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return a group's committed offsets of ``partitions``, or of all; a missing one has
-        none."""
+        """Return a group's committed offsets for ``partitions``, or for all. Partitions without one
+        are left out."""
         return requests.raise_first(
             self._run(group_requests.committed(self._cluster, group, partitions, self._deadline()))
         )

@@ -218,8 +218,8 @@ def alter_configs(
     validate_only: bool,
     deadline_ms: float,
 ) -> Operation[None]:
-    """Change a topic's settings, and wait until the live brokers apply them; None is the
-    default."""
+    """Change a topic's settings, and wait until the live brokers apply them. None resets a setting
+    to its default."""
 
     def check(answer: configs.IncrementalAlterConfigsResponse, _: bool) -> LogbusError | None:
         row = answer.responses[0]

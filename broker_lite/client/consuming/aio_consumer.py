@@ -91,7 +91,8 @@ class AsyncConsumer(ConsumerFace):
             raise
 
     async def run(self, task: Task[T]) -> T:
-        """Run a task of the reader on the event loop, and return the task's result."""
+        """Run a generator of the reader, with the waits that it yields, on the event loop. Return
+        its result."""
         try:
             step = next(task)
             while True:

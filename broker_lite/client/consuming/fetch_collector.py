@@ -239,10 +239,8 @@ class FetchCollector:
         self.is_single = False
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the positions for an automatic commit.
-
-        Where returned records are still processed, it is the offset of the first of them, even
-        after a seek."""
+        """Return the positions for an automatic commit. In a partition whose returned records are
+        still being processed, it is the offset of the first of them, even after a seek."""
         self._note_single()
         rows = self.commitable()
         for tp, before in self._in_flight.items():

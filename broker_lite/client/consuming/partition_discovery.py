@@ -35,8 +35,8 @@ class Reset(NamedTuple):
     """A reset: the position ``from_offset`` was not in the log, so reading resumed at
     ``to_offset``.
 
-    In a truncated log, for example after an unclean election, that is the cut, else where the
-    option ``start`` says."""
+    ``to_offset`` is where the log was truncated, for example after an unclean election, else where
+    the option ``start`` says."""
 
     tp: TopicPartition
     from_offset: int

@@ -429,10 +429,8 @@ class FetchEngine:
         self._renew()
 
     def may_be_intact(self, tp: TopicPartition) -> bool:
-        """Return whether a second fetch of a corrupt batch may return an intact copy. On any
-        thread.
-
-        It may if the batch was read from a local file, or if other replicas exist."""
+        """Return whether a second fetch of a corrupt batch may return an intact copy: the batch was
+        read from a local file, or other replicas exist. Any thread may call it."""
         return self._in_place.was_read(tp) or self._cluster.view.has_copies(tp)
 
     def _damaged(self, tp: TopicPartition, error: CorruptMessageError) -> None:

@@ -188,7 +188,7 @@ def _batches(session: _RangeSession, end: int, depth: int) -> Generator[list[Ite
 
 
 def _below(items: list[Item], end: int) -> list[Item]:
-    """Return ``items`` without the batches from ``end`` on, of which a corrupt one would fail the
+    """Return ``items`` without the batches from ``end`` on, so that a corrupt one does not fail the
     read."""
     while items and isinstance(items[-1], LogBatch) and items[-1].header.base_offset >= end:
         items.pop()

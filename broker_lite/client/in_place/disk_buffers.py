@@ -22,7 +22,8 @@ _HUGE = getattr(mmap, "MADV_HUGEPAGE", -1)
 
 
 class DiskBuffer(NamedTuple):
-    """A buffer of the pool. The disk's data go to ``begin`` and after; the rest is the reader's."""
+    """A buffer of the pool. Data from the disk begin at ``begin``; the bytes before are for the
+    reader."""
 
     memory: mmap.mmap
     begin: int

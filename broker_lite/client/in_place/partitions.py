@@ -100,8 +100,8 @@ class InPlace:
                 self._tickets_from_s = self._now_s() + NO_TICKETS_S
 
     def read(self, tp: TopicPartition) -> WalkResult | None:
-        """Return the next batches of a partition's open range; None at its end or if it is
-        unreadable."""
+        """Return the next batches of a partition from its open file; None at the end of the file's
+        range, or if the file cannot be read."""
         file = self._open[tp]
         try:
             walked = file.read()

@@ -147,7 +147,8 @@ def beginnings(
 
 
 class CommittingMember(Protocol):
-    """The group member that commits. A rebalance may change its identity during a commit."""
+    """The group member that commits. A rebalance may change its member id or generation during a
+    commit."""
 
     @property
     def identity(self) -> MemberIdentity | None:

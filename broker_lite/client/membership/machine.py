@@ -239,10 +239,10 @@ class MemberMachine:
         self._is_found = True
 
     def _waits_to_join(self) -> bool:
-        """Return whether the member should not send a join now.
+        """Return whether the member must wait before it sends a join, or need not join at all.
 
-        It waits without need for a join, while the reader releases revoked partitions, and before
-        it knows which topics match its pattern."""
+        It waits while the reader releases revoked partitions, and until it knows which topics match
+        its pattern."""
         is_blind = self._topics.are_unknown and self._refreshing is not None
         return not self._must_join or bool(self._revocations) or is_blind
 

@@ -46,10 +46,8 @@ PartitionIndex = npt.NDArray[np.int32]
 
 
 class OpenRows(Outcome):
-    """Records of one topic that ``send`` received and that are not in batches yet.
-
-    ``send`` appends while ``is_open``. The records' futures report this object as their
-    ``Outcome``."""
+    """Records of one topic that ``send`` received and that are not in batches yet. ``send`` appends
+    while ``is_open``."""
 
     __slots__ = (
         "deadline_ms",

@@ -333,9 +333,8 @@ class ControllerShell:
 
     @staticmethod
     def _now_ms() -> int:
-        """Return monotonic time. By wall time, partitions would not return to their preferred
-        leaders for as long as the machine's clock was set back.
-        """
+        """Return monotonic time in ms. After the wall clock was set back, partitions would not
+        return to their preferred leaders for a long time."""
         return int(asyncio.get_running_loop().time() * 1000)
 
     async def _sleep(self) -> None:

@@ -571,8 +571,8 @@ class Registry:
         )
 
     async def _depose(self) -> None:
-        """Delete the znode /controller of a suspected controller, so that this broker then stands
-        itself."""
+        """Delete the znode /controller of a controller that is probably dead, so that this broker
+        can stand for election."""
         suspects = dict(self._suspects)
         await self._controller.depose(suspects)
         self._depose_due = False

@@ -51,9 +51,8 @@ RETRY_S = 0.01
 It can be short, because a coordinator never lets a broker's request wait."""
 
 Verified = Callable[[LogbusError | None], None]
-"""Called once, with None or an error.
-
-After None the caller may append the batch, but only in the same iteration of the event loop."""
+"""Receives None once if the batch may be appended, in this iteration of the event loop, else an
+error."""
 
 
 @dataclass(slots=True)

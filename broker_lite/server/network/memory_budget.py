@@ -172,9 +172,8 @@ class Budget:
             connection.resume_soon()
 
     def _wake_building(self) -> None:
-        """Wake the connections that wait to build an answer, in order.
-
-        Small answers may overtake a large one that does not fit."""
+        """Wake the connections that wait for memory to build an answer, in order. Small answers may
+        overtake a large one that does not fit."""
         answer_bytes = self._answer_bytes
         for connection, size in list(self._building.items()):
             if self._fits(answer_bytes, size):

@@ -75,7 +75,7 @@ class IsrWrites:
             self._task = self._loop.create_task(self._write())
 
     def close(self) -> None:
-        """Drop the queued ISR changes and cancel the write in flight. Their leaders get no
+        """Drop the queued ISR changes and cancel the write in flight. Their replicas learn no
         outcome."""
         self._closed = True
         self._waiting.clear()

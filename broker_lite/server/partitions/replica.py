@@ -568,8 +568,8 @@ class Replica:
             )
 
     def leadership_changed(self) -> None:
-        """Clear the state of the previous leader epoch, and let all waiting requests check the
-        leadership."""
+        """Clear the state of the previous leader epoch, and wake all waiting requests, which check
+        the leadership again."""
         self.follower_starts.clear()
         self.participant = Participant()
         self.waiters.wake()

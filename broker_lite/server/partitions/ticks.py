@@ -22,8 +22,8 @@ SLOW_TICK_MS = 1000
 
 
 class Ticks:
-    """The two timers that deliver Tick events to replicas, with at least four slow ticks in
-    ``replica_lag_ms``."""
+    """The two timers that deliver flush ticks and slow ticks to replicas. At least four slow ticks
+    occur in ``replica_lag_ms``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, replica_lag_ms: int) -> None:
         self._loop = loop
