@@ -69,6 +69,13 @@ def export(
             f"{file.name!r} does not end in .csv, .jsonl or .parquet; give --format",
             param_hint="FILE",
         )
+    if file.exists() and not file.is_file():
+        printed = "parquet" if kind == "parquet" else "jsonl"
+        raise click.BadParameter(
+            f"{str(file)!r} is a pipe or a device, which a file would replace; print the records: "
+            f"logbus consume {topic} -e -o {printed}",
+            param_hint="FILE",
+        )
     from broker_lite.client.administration.admin import Admin
 
     servers = bootstrap(cluster)
@@ -103,8 +110,9 @@ class _RecordFile:
         from broker_lite.client.record_files import WRITERS
 
         self.records = 0
-        self._path = path
-        self._part = path.with_name(f".{path.name}.part")
+        # Replace the file that a link names, not the link.
+        self._path = path.resolve() if path.is_symlink() else path
+        self._part = self._path.with_name(f".{self._path.name}.part")
         with self._explained():
             self._file = self._part.open("wb")
         self._write, self._finish = WRITERS[form](self._file)

@@ -279,6 +279,20 @@ def test_start_offset_past_the_log_end_is_reported(logbus: Logbus, new_topic: st
     assert logbus("consume", new_topic, "-e", "-s", "2", "-p", "1").stderr == b""
 
 
+def test_export_keeps_links_and_refuses_pipes(
+    logbus: Logbus, new_topic: str, tmp_path: Path
+) -> None:
+    """Regression: a file replaced the pipe, whose reader then waited for ever, and the link. With
+    /dev/stdout it would have replaced the link in /dev."""
+    os.mkfifo(tmp_path / "pipe.csv")
+    refused = logbus("export", new_topic, "pipe.csv", "--yes", code=2).stderr.decode()
+    assert f"logbus consume {new_topic} -e -o jsonl" in " ".join(refused.split())
+    assert (tmp_path / "pipe.csv").is_fifo()
+    (tmp_path / "link.csv").symlink_to("target.csv")
+    logbus("export", new_topic, "link.csv")
+    assert (tmp_path / "link.csv").is_symlink() and (tmp_path / "target.csv").is_file()
+
+
 def test_records_exported_to_arrow_or_parquet_can_be_produced_again(
     logbus: Logbus, new_topic: str, tmp_path: Path
 ) -> None:
