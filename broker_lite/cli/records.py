@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from broker_lite.cli.escapes import unescaped
 from broker_lite.cli.output import iso
+from broker_lite.client.consuming.fetch_collector import ROW_SCHEMA_WITH_HEADERS
 from broker_lite.record.arrow import TIMESTAMP_TYPE
 from broker_lite.record.envelope import envelope
 
@@ -95,8 +96,8 @@ class ArrowPrinter:
         sys.stdout.buffer.flush()
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        writer = self._writer or pa.ipc.new_stream(sys.stdout.buffer, ROW_SCHEMA_WITH_HEADERS)
+        writer.close()
         sys.stdout.buffer.flush()
 
 
@@ -112,8 +113,8 @@ class ParquetPrinter:
         self._writer.write_batch(batch)
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        writer = self._writer or pq.ParquetWriter(sys.stdout.buffer, ROW_SCHEMA_WITH_HEADERS)
+        writer.close()
         sys.stdout.buffer.flush()
 
 

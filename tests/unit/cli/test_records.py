@@ -137,3 +137,12 @@ def test_filters_find_bytes_that_are_not_utf8() -> None:
     rows = batch(value=[b"k\xe4se", b"x"], key=[b"\xe4", None], headers=[[("h", b"\xe4")], None])
     chooser = RecordChooser("k\udce4", "\udce4", "h=\udce4")
     assert chooser.choose(rows).column("value").to_pylist() == [b"k\xe4se"]
+
+
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+def test_output_without_records_is_a_readable_file(form: str, out: Out) -> None:
+    """Regression: the file was empty, which neither Parquet nor Arrow can read."""
+    printer(form, None, "auto").close()
+    data = pa.BufferReader(out.readouterr().out)
+    found = pq.read_table(data) if form == "parquet" else pa.ipc.open_stream(data).read_all()
+    assert found.num_rows == 0 and "value" in found.column_names
