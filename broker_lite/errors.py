@@ -635,6 +635,8 @@ _DEFAULT_MESSAGES: dict[str, str] = {
     "OFFSET_OUT_OF_RANGE": "the offset is outside the log",
     "CORRUPT_MESSAGE": "the batch has a wrong checksum or structure",
     "REQUEST_TIMED_OUT": "the request timed out; it may have taken effect",
+    "COORDINATOR_NOT_AVAILABLE": "no broker coordinates it now, or ZooKeeper does not answer; find "
+    "the cause with: logbus health",
     "NOT_CONTROLLER": "this broker is not the controller; send the request to the controller",
     "INVALID_PRODUCER_ID_MAPPING": "the transactional id expired or has another producer id; "
     "create a new producer",

@@ -626,15 +626,16 @@ def _broker_settings(cluster: ChosenCluster) -> tuple[set[str], dict[int, dict[s
 
 
 def znodes(cluster: ChosenCluster) -> Finding:
-    """Check that the brokers can read all users, access control lists and quotas."""
-    from broker_lite.observing.verdict import unreadable_causes
+    """Check that the brokers reach ZooKeeper, and can read all users, access control lists and
+    quotas."""
+    from broker_lite.observing.verdict import unreadable_causes, zookeeper_causes
 
     try:
         with _admin(cluster) as admin:
             reports = admin.broker_reports()
     except LogbusError as error:
         return _unchecked("znodes", error, "describe")
-    found = list(unreadable_causes(reports))
+    found = [*zookeeper_causes(reports), *unreadable_causes(reports)]
     if found:
         more = f" ({len(found) - 1} more: logbus health)" if len(found) > 1 else ""
         return Finding("znodes", found[0].state, found[0].found + more, found[0].cure)

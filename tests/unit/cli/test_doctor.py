@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import ANY
@@ -19,6 +20,7 @@ from broker_lite.cli import doctor
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.main import run
 from broker_lite.client import discovery
+from broker_lite.client.administration.admin import BrokerReport
 from broker_lite.client.administration.transactions import (
     Holder,
     OpenInLog,
@@ -343,3 +345,13 @@ def test_doctor_runs_in_a_deleted_folder(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.chdir(folder)
     folder.rmdir()
     assert doctor.source_tree().state == "ok"
+
+
+def test_doctor_reports_that_the_brokers_do_not_reach_zookeeper(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: while ZooKeeper was hung, every check of the cluster said that all was well."""
+    admin = SimpleNamespace(broker_reports=lambda: [BrokerReport(0, (), metadata_age_s=30.0)])
+    monkeypatch.setattr(doctor, "_admin", lambda _: nullcontext(admin))
+    finding = doctor.znodes(ChosenCluster())
+    assert finding.state == "critical" and "not reached by broker 0 for 30 s" in finding.found
