@@ -7,8 +7,8 @@ import re
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"-(\d{1,12})([smhd])")
-_MILLISECONDS_DIGITS_MIN = 9
-"""Minimum digits of a time in milliseconds. A shorter number is probably a year or an offset."""
+_MILLISECONDS = re.compile("[0-9]{9,18}")
+"""The digits of a time in milliseconds. A shorter number is probably a year or an offset."""
 
 
 def parse_time_ms(text: str, now_ms: int) -> int | None:
@@ -18,7 +18,7 @@ def parse_time_ms(text: str, now_ms: int) -> int | None:
     and ``1763632800000``. A time without a zone is UTC."""
     if ago := _AGO.fullmatch(text):
         return now_ms - int(ago[1]) * _UNITS_MS[ago[2]]
-    if text.isdigit() and len(text) >= _MILLISECONDS_DIGITS_MIN:
+    if _MILLISECONDS.fullmatch(text):
         return int(text)
     try:
         return datetime_ms(datetime.datetime.fromisoformat(text))

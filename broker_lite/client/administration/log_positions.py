@@ -7,8 +7,9 @@ The forms are ``earliest``, ``latest``, ``N`` (offset N), ``+N`` (N offsets afte
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from broker_lite.config.time_text import parse_time_ms
@@ -19,10 +20,15 @@ if TYPE_CHECKING:
     from broker_lite.client.administration.admin import Admin
 
 
+Kind = Literal["offset", "after_earliest", "before_latest", "time"]
+_NUMBER = re.compile("([+-]?)([0-9]{1,18})")
+_KINDS: Mapping[str, Kind] = {"": "offset", "+": "after_earliest", "-": "before_latest"}
+
+
 class PositionSpec(NamedTuple):
     """A parsed position: an offset, a distance, or a time in ms since 1970, as ``kind`` says."""
 
-    kind: Literal["offset", "after_earliest", "before_latest", "time"]
+    kind: Kind
     value: int
 
 
@@ -34,14 +40,13 @@ def parse(text: str, now_ms: int | None = None) -> PositionSpec:
         return PositionSpec("after_earliest", 0)
     if text in ("latest", "end"):
         return PositionSpec("before_latest", 0)
-    if text.isdigit():
-        return PositionSpec("offset", int(text))
-    if text[:1] in ("+", "-") and text[1:].isdigit():
-        return PositionSpec("after_earliest" if text[0] == "+" else "before_latest", int(text[1:]))
+    if number := _NUMBER.fullmatch(text):
+        return PositionSpec(_KINDS[number[1]], int(number[2]))
     if text.startswith("@"):
         time_ms = parse_time_ms(text[1:], int(time.time() * 1000) if now_ms is None else now_ms)
         if time_ms is not None:
-            return PositionSpec("time", time_ms)
+            # ListOffsets gives negative times other meanings, such as -1 for the end of the log.
+            return PositionSpec("time", max(time_ms, 0))
     raise InvalidRequestError(
         f"{text!r} is not a position; give earliest, latest, an offset, +N, -N, @2026-11-20, "
         "@2026-11-20T10:00:00Z, @MILLISECONDS or @-1h"

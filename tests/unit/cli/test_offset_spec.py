@@ -25,6 +25,8 @@ NOW = 1_763_700_000_000
         ("@-2h", PositionSpec("time", NOW - 7_200_000)),
         ("@-7d", PositionSpec("time", NOW - 604_800_000)),
         ("@1763632800000", PositionSpec("time", 1_763_632_800_000)),
+        ("@-900000d", PositionSpec("time", 0)),
+        ("@1969-12-31T23:59:59.998Z", PositionSpec("time", 0)),
         ("@2025-11-20", PositionSpec("time", 1_763_596_800_000)),
         ("@2025-11-20T10:00:00Z", PositionSpec("time", 1_763_632_800_000)),
         ("@2025-11-20T12:00:00+02:00", PositionSpec("time", 1_763_632_800_000)),
@@ -34,7 +36,9 @@ def test_every_offset_form_of_the_command_line_is_parsed(text: str, spec: Positi
     assert parse(text, NOW) == spec
 
 
-@pytest.mark.parametrize("text", ["", "newest", "@", "@yesterday", "1.5", "+-3", "@-1w", "--5"])
+@pytest.mark.parametrize(
+    "text", ["", "newest", "@", "@yesterday", "1.5", "+-3", "@-1w", "--5", "²", "9" * 19]
+)
 def test_invalid_offset_error_lists_valid_forms(text: str) -> None:
     with pytest.raises(click.BadParameter, match="give earliest, latest"):
         parse(text, NOW)
