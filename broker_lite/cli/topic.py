@@ -317,14 +317,14 @@ def delete(
     with open_admin(cluster) as admin, output.ChangeReport(form) as report:
         view = admin.cluster()
         there = []
-        for name in names:
+        for name in dict.fromkeys(names):
             try:
                 there.append(found_topic(view, name, offer=False).name)
             except UnknownTopicOrPartitionError:
                 if not if_exists:
                     raise
         is_wanted = not there or change.is_wanted(f"Delete {', '.join(there)} with all records?")
-        for name in names:
+        for name in dict.fromkeys(names):
             is_deleted = is_wanted and name in there
             if is_deleted:
                 admin.delete_topic(name, if_exists=if_exists)

@@ -133,7 +133,7 @@ def _checked(option: str, name: str, value: Any, default: Any) -> Any:
             return value.lower() == "true"
         raise InvalidConfigError(f"{option}={value!r}: give True or False")
     if isinstance(default, int):
-        if isinstance(value, str) and value.strip().lstrip("-").isdigit():
+        if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
             return int(value)
         if isinstance(value, float) and value.is_integer():
             return int(value)

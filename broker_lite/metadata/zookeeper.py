@@ -109,7 +109,7 @@ def split_address(address: str) -> tuple[str, str]:
     InvalidConfigError."""
     hosts, _, chroot = address.partition("/")
     names = [part.strip() for part in hosts.split(",") if part.strip()]
-    if not names or any(not name.rpartition(":")[2].isdigit() for name in names):
+    if not names or any(not name.rpartition(":")[2].isdecimal() for name in names):
         raise InvalidConfigError(
             f"zookeeper.connect={address!r}: give host:port[,host:port…][/chroot]"
         )
