@@ -75,7 +75,7 @@ def show_one(value: Row, form: str | None) -> None:
     else:
         width = max((len(name) for name in value), default=0)
         for name, item in value.items():
-            click.echo(f"{name:<{width}}  {_cell(item)}")
+            click.echo(f"{name:<{width}}  {printable(_cell(item))}")
 
 
 class ChangeReport:
@@ -187,6 +187,14 @@ def size(count: int | None) -> str:
     return f"{value:.1f} TB"
 
 
+def printable(text: str) -> str:
+    """Return a text of another program, such as a group's name, with its control characters
+    escaped. They could move the cursor of a terminal, or begin a new line of a table."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
 def coloured(state: str) -> str:
     """Return a state of ``COLOURS`` with its colour, and any other text unchanged."""
     return click.style(state, fg=COLOURS[state]) if state in COLOURS else state
@@ -209,7 +217,7 @@ def _table(rows: Sequence[Row], columns: Sequence[str] | None) -> None:
         return
     names = list(columns or rows[0])
     lines = [[name.upper().replace("_", " ") for name in names]]
-    lines += [[_cell(row.get(name)) for name in names] for row in rows]
+    lines += [[printable(_cell(row.get(name))) for name in names] for row in rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
     numeric = [all(isinstance(row.get(n), int | float | None) for row in rows) for n in names]
     for line in lines:

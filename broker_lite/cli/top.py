@@ -43,6 +43,8 @@ SORTS = {
 }
 """The column by which the topics are sorted, by the key that the user presses. Groups are sorted by
 name after n, else by lag."""
+PIPE_COLUMNS = 1000
+"""Maximum columns of a line that is not printed to a terminal."""
 _COLOURS = {"ok": "green", "warning": "yellow", "critical": "red"}
 
 
@@ -100,7 +102,8 @@ def top(once: bool, cluster: ChosenCluster, form: str | None) -> int:
             time.sleep(ONCE_S)
             reading = take_reading(admin, before)
             if is_text:
-                Console().print(_tables(reading, _View(rows_max=None), 0.0, ""))
+                width = None if sys.stdout.isatty() else PIPE_COLUMNS
+                Console(width=width).print(_tables(reading, _View(rows_max=None), 0.0, ""))
             elif form == "csv":
                 output.show(_topic_rows(reading), form)
             else:
@@ -166,7 +169,9 @@ def _tables(reading: ClusterReading, view: _View, age_s: float, failure: str) ->
         Text(f"{cause.about}: {cause.found} – {cause.cure}", style=_COLOURS[cause.state])
         for cause in reading.causes[:5]
     ]
-    rows += [_brokers(reading), _topics(reading, view), _groups(reading, view)]
+    for table in (_brokers(reading), _topics(reading, view), _groups(reading, view)):
+        table.expand = view.rows_max is not None
+        rows.append(table)
     if view.rows_max is not None:
         label = f"filter: {view.text}{'_' if view.is_typing else ''}   " if view.text else ""
         rows.append(Text(f"{label}sort n r s l · filter / · end q", style="dim"))
@@ -212,7 +217,7 @@ def _broker_rows(reading: ClusterReading) -> list[dict[str, Any]]:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, expand=True)
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for number, name in enumerate(columns):
         table.add_column(name, justify="right" if number else "left", no_wrap=True)
     return table
@@ -242,7 +247,7 @@ def _topics(reading: ClusterReading, view: _View) -> Table:
         rows.sort(key=lambda row: getattr(row, view.sort) or 0, reverse=True)
     for row in rows[: view.rows_max]:
         table.add_row(
-            row.name,
+            Text(output.printable(row.name)),  # rich would interpret brackets in a str.
             str(row.partitions),
             f"{row.records:,}",
             f"{row.records_per_s:,.0f}",
@@ -262,7 +267,7 @@ def _groups(reading: ClusterReading, view: _View) -> Table:
         rows.sort(key=lambda row: row.lag or 0, reverse=True)
     for row in rows[: view.rows_max]:
         table.add_row(
-            row.name,
+            Text(output.printable(row.name)),  # rich would interpret brackets in a str.
             row.kind,
             row.state,
             str(row.members),

@@ -105,6 +105,19 @@ def test_command_top_with_a_pipe_as_output_prints_one_view_and_exits(
     assert topic in done.stdout and "3 brokers" in done.stdout and "Groups" in done.stdout
 
 
+def test_command_top_prints_a_groups_whole_name_whatever_its_characters(
+    bus: Bus, cluster: LocalCluster, topic: str
+) -> None:
+    """Regression: brackets ended top with a traceback. Into a pipe, it cut names as for a terminal
+    of 80 columns."""
+    name = f"[/b] \x1b[2J{'x' * 80}"
+    bus.admin.commit_offsets(name, {TopicPartition(topic, 0): 0})
+    command = [sys.executable, "-m", "broker_lite", "top", "-b", cluster.bootstrap_servers]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert name.replace("\x1b", r"\x1b") in done.stdout
+    bus.admin.delete_group(name)
+
+
 def test_command_top_prints_brokers_topics_and_groups_as_json(
     cluster: LocalCluster, topic: str
 ) -> None:

@@ -382,3 +382,14 @@ def test_password_of_user_add_is_the_first_line_of_a_utf8_file(tmp_path: Path) -
     file.write_bytes(b"k\xe4se")
     with pytest.raises(InvalidConfigError, match="is not UTF-8 text"):
         user._password("alice", file)
+
+
+def test_table_escapes_control_characters_of_names(capsys: pytest.CaptureFixture[str]) -> None:
+    """Regression: the name of a group could clear the terminal, or begin a line of its own."""
+    output.show([{"group": "a\x1b[2J\nb", "lag": 1}], "table")
+    output.show_one({"group": "a\x1b[2J\nb"}, "table")
+    assert capsys.readouterr().out.splitlines() == [
+        "GROUP        LAG",
+        r"a\x1b[2J\nb    1",
+        r"group  a\x1b[2J\nb",
+    ]
