@@ -246,9 +246,16 @@ def _has_acls(admin: Admin, name: str) -> bool:
 
 def _password(name: str, file: Path | None) -> str:
     if file is None:
-        asked: str = click.prompt(
-            f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True
-        )
+        try:
+            asked: str = click.prompt(
+                f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True
+            )
+        except click.Abort as abort:
+            if not isinstance(abort.__context__, EOFError):
+                raise
+            raise InvalidConfigError(
+                f"no password for {name!r}: the input has ended. Give --password-file FILE"
+            ) from None
         return asked
     try:
         password = file.read_text("utf-8").partition("\n")[0]

@@ -70,7 +70,7 @@ def check_password_of(own: str, name: str) -> None:
 
     The brokers would close its connections, which logged in with the old password, so it could not
     confirm that all brokers know the new one."""
-    if name == own:
+    if own and name == own:
         raise InvalidRequestError(
             f"you are logged in as {name!r}, and the old password would end at once. Keep it valid "
             f"for a time with: logbus user rotate {shlex.quote(name)}"
@@ -79,7 +79,7 @@ def check_password_of(own: str, name: str) -> None:
 
 def check_deletion(own: str, name: str) -> None:
     """Raise InvalidRequestError if the client would delete its own user, perhaps the last admin."""
-    if name == own:
+    if own and name == own:
         raise InvalidRequestError(
             f"you are logged in as {name!r}, who may be the last administrator of this cluster. "
             "Make another user an administrator (super.users, or logbus acl add USER all "

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from broker_lite.cli import main as root
 from broker_lite.cli import output, user
@@ -382,6 +383,15 @@ def test_password_of_user_add_is_the_first_line_of_a_utf8_file(tmp_path: Path) -
     file.write_bytes(b"k\xe4se")
     with pytest.raises(InvalidConfigError, match="is not UTF-8 text"):
         user._password("alice", file)
+
+
+def test_user_add_without_input_names_the_option_for_a_password_file() -> None:
+    """Regression: the command ended with code 130, as after Ctrl-C, and without an error."""
+    with (
+        CliRunner().isolation(input=""),
+        pytest.raises(InvalidConfigError, match="--password-file"),
+    ):
+        user._password("alice", None)
 
 
 def test_table_escapes_control_characters_of_names(capsys: pytest.CaptureFixture[str]) -> None:
