@@ -31,6 +31,7 @@ from broker_lite.security.acls import (
     Pattern,
     ResourceKind,
     canonical_host,
+    check_host,
 )
 from broker_lite.security.authorizer import AclIndex
 from broker_lite.security.written_acls import (
@@ -274,6 +275,7 @@ def check(
       logbus acl check alice read --group readers --host 10.0.0.7
     """
     kind, name = resource
+    check_host(host)
     user, verb = principal_of(principal), Operation[operation.upper()]
     with open_admin(cluster) as admin:
         index, supers = _index(admin)

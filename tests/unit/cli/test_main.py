@@ -394,6 +394,13 @@ def test_user_add_without_input_names_the_option_for_a_password_file() -> None:
         user._password("alice", None)
 
 
+def test_acl_check_refuses_a_host_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """Regression: no ACL of an address applied to the name, so a denied client seemed allowed."""
+    words = ("acl", "check", "alice", "read", "--topic", "t", "--host", "k1.example")
+    assert run([*words, "-b", "127.0.0.1:1"]) == 1
+    assert "host 'k1.example' is not an IP address" in capsys.readouterr().err
+
+
 def test_table_escapes_control_characters_of_names(capsys: pytest.CaptureFixture[str]) -> None:
     """Regression: the name of a group could clear the terminal, or begin a line of its own."""
     output.show([{"group": "a\x1b[2J\nb", "lag": 1}], "table")
