@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import pytest
 from support.patience import until
+from support.stored_ranges import opened as opened_range
+from support.stored_ranges import write
 
 from broker_lite.client.in_place.disk_parts import DIRECT
 from broker_lite.client.in_place.segment_file import SegmentFile
@@ -249,6 +251,23 @@ def test_forked_child_and_parent_read_an_open_file_independently(bench: Bench) -
     assert os.waitpid(child, 0)[1] == 0
     assert os.pread(file.fd, 20_000, 0) == CONTENT
     file.close()
+
+
+@pytest.mark.parametrize("reads_once", [False, True])
+def test_file_that_is_truncated_while_it_is_open_ends_early(
+    bench: Bench, tmp_path: Path, reads_once: bool
+) -> None:
+    """As the file of a path does: the reader then fetches the records."""
+    stored = write(tmp_path / "1.log", [bytes([65 + n]) * 3000 for n in range(5)])
+    bench.file = OsFiles().open(stored.path)
+    ticket = bench.stored().ticket
+    found = opened_range(stored._replace(path="", ticket=ticket), reads_once=reads_once)
+    os.truncate(stored.path, stored.length // 2)
+    walked = found.read()
+    assert 0 < len(walked.batches) < 5 and walked.damage is None
+    assert not found.read().batches
+    assert not found.is_read
+    found.close()
 
 
 def test_reader_fails_at_once_if_the_broker_has_stopped(bench: Bench) -> None:
