@@ -10,6 +10,10 @@ killed broker would leave behind. Its name is random, and readers learn it with 
 broker keeps nothing for a reader that connects or sends nothing, because datagrams have no
 connections.
 
+A broker that is not root hands out nothing to root, although root on the same machine could open
+the file itself: root in a container that shares the broker's network could not. Linux would let it
+open the descriptor again for writing.
+
 A thread receives and sends; the event loop decides. On Linux before 6.16 any process can attach
 descriptors to a datagram, and the kernel closes them on the receiving thread. To close a TCP socket
 with SO_LINGER can take minutes. This delays the tickets of other readers, but no request."""
@@ -22,6 +26,7 @@ import contextlib
 import os
 import secrets
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -44,6 +49,13 @@ _DIRECT = getattr(os, "O_DIRECT", 0)
 _SO_PASSRIGHTS = 83
 """A socket option of Linux 6.16 and later: without it, the kernel refuses datagrams that carry
 descriptors. The ``socket`` module lacks the constant."""
+_CREDENTIALS = struct.Struct("3i")
+"""The process, user and group of a sender, which the kernel adds to a datagram (``ucred``)."""
+_CREDENTIALS_SPACE = socket.CMSG_SPACE(_CREDENTIALS.size)
+"""Space for the credentials, and for no descriptor that a sender attaches."""
+
+
+Ancillary = list[tuple[int, int, bytes]]
 
 
 class TicketHolder(Protocol):
@@ -86,6 +98,7 @@ class Descriptors:
         self.socket_id = secrets.token_bytes(TICKET_BYTES)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             with contextlib.suppress(OSError):  # Linux before 6.16 lacks the option.
                 self._socket.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
             self._socket.bind(wire.socket_name(self.socket_id))
@@ -112,8 +125,10 @@ class Descriptors:
         self._tickets.clear()
         self._socket.shutdown(socket.SHUT_RDWR)
 
-    def _decide(self, secret: bytes, decision: Future[HasFileno | None]) -> None:
-        grant = self._tickets.redeem(self._clock.monotonic_ms(), secret, self._is_valid)
+    def _decide(self, secret: bytes, is_trusted: bool, decision: Future[HasFileno | None]) -> None:
+        grant = None
+        if is_trusted:
+            grant = self._tickets.redeem(self._clock.monotonic_ms(), secret, self._is_valid)
         (self._refused if grant is None else self._sent).n += 1
         decision.set_result(None if grant is None else grant.file)
 
@@ -131,15 +146,16 @@ class Descriptors:
         with self._socket:
             while not self._is_closed:
                 try:
-                    message, sender = self._socket.recvfrom(wire.MESSAGE_BYTES + 1)
-                    is_sent = self._answer(message, sender)
+                    is_sent = self._answer(
+                        *self._socket.recvmsg(wire.MESSAGE_BYTES + 1, _CREDENTIALS_SPACE)
+                    )
                 except (OSError, RuntimeError):
                     # The reader has gone, the event loop is slow, or it has ended.
                     is_sent = False
                 if not is_sent:
                     time.sleep(PAUSE_S)
 
-    def _answer(self, message: bytes, sender: Any) -> bool:
+    def _answer(self, message: bytes, ancillary: Ancillary, _flags: int, sender: Any) -> bool:
         """Answer a datagram. Return whether the answer has the file.
 
         Answer only an abstract address, which Python returns as bytes: to send to a path, the
@@ -148,7 +164,8 @@ class Descriptors:
         if redemption is None or not isinstance(sender, bytes) or not sender:
             return False
         decision: Future[HasFileno | None] = Future()
-        self._loop.call_soon_threadsafe(self._decide, redemption.secret, decision)
+        is_trusted = os.geteuid() == 0 or not _is_root(ancillary)
+        self._loop.call_soon_threadsafe(self._decide, redemption.secret, is_trusted, decision)
         file = decision.result(DECISION_S)
         if file is not None and self._send(file, redemption.wants_direct, sender):
             return True
@@ -170,6 +187,16 @@ class Descriptors:
             for descriptor in descriptors:
                 os.close(descriptor)
         return True
+
+
+def _is_root(ancillary: Ancillary) -> bool:
+    """Return whether the sender of a datagram is root, or the kernel does not name it."""
+    users = [
+        _CREDENTIALS.unpack(content)[1]
+        for _, kind, content in ancillary
+        if kind == socket.SCM_CREDENTIALS
+    ]
+    return users in ([], [0])
 
 
 def _opened(file: HasFileno, wants_direct: bool) -> list[int]:

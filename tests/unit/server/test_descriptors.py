@@ -212,8 +212,24 @@ def _flags(fd: int) -> bytes:
     raise AssertionError(fd)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="this process is not root")
+def test_root_gets_no_file_from_a_broker_of_another_user(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root in a container could open the descriptor again for writing."""
+    stored = bench.stored()
+    with monkeypatch.context() as broker:
+        broker.setattr(os, "geteuid", lambda: 1000)
+        assert refused(stored)
+    assert content(stored) == CONTENT, "the ticket is not used up"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_process_of_another_user_reads_a_file_that_its_user_may_not_open(bench: Bench) -> None:
+@pytest.mark.parametrize("broker_user", [0, 1000])
+def test_process_of_another_user_reads_a_file_that_its_user_may_not_open(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, broker_user: int
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: broker_user)
     bench.path.parent.chmod(0o700)
     stored = bench.stored()
     child = os.fork()
@@ -366,7 +382,7 @@ def test_descriptors_that_a_sender_attaches_do_not_block_the_event_loop(bench: B
         with pytest.raises(BlockingIOError):
             while True:
                 lingering.send(bytes(1 << 16))
-        rights = array.array("i", [lingering.fileno()])
+        rights = array.array("i", [lingering.fileno()] * 3)
         with contextlib.suppress(PermissionError):  # Linux 6.16 refuses the datagram.
             hostile.send(bytes(17), (socket.SOL_SOCKET, socket.SCM_RIGHTS, rights))
         lingering.close()
