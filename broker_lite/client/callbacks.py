@@ -37,6 +37,8 @@ NO_CALLBACKS = Callbacks()
 
 
 def call_back(callback: Callback | None, consumer: Any, tps: Iterable[TopicPartition]) -> Any:
-    """Call ``callback`` with the sorted partitions, if there are both, and return its result."""
+    """Call ``callback`` with the sorted partitions and return its result.
+
+    Without a callback or partitions, do nothing."""
     listed = sorted(tps)
     return callback(consumer, listed) if callback is not None and listed else None

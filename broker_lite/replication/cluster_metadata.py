@@ -44,7 +44,7 @@ class ClusterMetadata:
         """Set the registered brokers, and divide them into live and suspected ones.
 
         ``suspects`` has the broker epoch of each process that is probably dead, by broker id. A
-        broker that has registered again since counts as live."""
+        broker that has registered again under a newer epoch counts as live."""
         self.brokers = brokers
         self.suspects = suspects
         self.known |= frozenset(brokers)

@@ -265,8 +265,7 @@ class Log:
         self._assign_epoch(epoch, offset)
 
     def _run(self, headers: list[BatchHeader]) -> tuple[int, int]:
-        """Return number and bytes of the first batches that fit one epoch and the active
-        segment."""
+        """Return number and bytes of the first batches of one epoch that fit the active segment."""
         space = self.config.segment_bytes - self.reader.tail[1].size_bytes
         count, length = 1, headers[0].size_bytes
         for header in headers[1:]:
@@ -579,9 +578,7 @@ class Log:
             segment.name_synced = True
 
     def _truncate_epochs(self, offset: int) -> None:
-        """Remove epochs that begin at or beyond ``offset``, and sync the epoch file.
-
-        Runs before the batches are cut, so that every batch in the log has a saved epoch."""
+        """Remove epochs that begin at or beyond ``offset``, and sync the epoch file."""
         if self.leader_epochs.has_epoch_from(offset):
             with self._data.guard(f"writing the leader epochs of {self.key}", spare_full=True):
                 self.leader_epochs.cut(offset)
@@ -617,13 +614,11 @@ class Log:
             self._begin_at(offset, offset, now_ms)
 
     def _begin_at(self, offset: int, log_start: int, now_ms: int) -> None:
-        """Empty the log: its first segment begins at ``offset``, its log start offset is
-        ``log_start``.
+        """Empty the log, with its first segment at ``offset`` and its log start at ``log_start``.
 
-        Batches are cut before their leader epochs, so that the epoch file always covers every
-        batch. Recovery deletes a segment below the log start, and reports a gap between log start
-        and first segment as damage. So a new segment below the old one is created before the log
-        start is saved, and one above it afterwards."""
+        Recovery deletes segments below the log start, and reports a gap after the log start as
+        damage. So a new segment below the old one is created before the log start is saved, one
+        above it afterwards."""
         base = self.reader.chain[0][0]
         self._data.raise_log_start(self.key, self.log_start_offset)
         if self.reader.tail[0] > base:

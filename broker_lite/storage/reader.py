@@ -695,7 +695,7 @@ class LogReader:
         return max(min(offset, end), start + 1), counted
 
     def _boundary(self, offset: int) -> tuple[Segment, IndexEntry]:
-        """Return segment, and offset and position, where the batch with ``offset`` begins.
+        """Return where the batch that holds ``offset`` begins: segment, base offset and position.
 
         Reads nothing if ``offset`` is a segment's base offset."""
         bases, segments = self.chain

@@ -32,7 +32,7 @@ class Strays:
         return self._since.keys()
 
     def register(self, name: str) -> bool:
-        """Record the stray whose directory has this name. Return False for any other name."""
+        """Record the stray with this directory name. Return False if the name is not a stray's."""
         stray = paths.parse_stray_dir(name)
         if stray is not None:
             self._since[stray[0]] = stray[1]

@@ -436,16 +436,15 @@ class Transaction:
         bump: bool = True,
         continues: bool = True,
     ) -> bool:
-        """Write the decision to commit or abort (``kind``). Return False if the decision must wait
-        for a new producer id.
+        """Write the decision to commit or abort (``kind``). Return False if it must wait for a
+        producer id.
 
         - ``cause`` is the request behind the decision, or None after a timeout.
-        - ``bump`` raises the producer epoch, and the record then has transaction version 2. Aborts
-          after a timeout or an InitProducerId raise it even for a client of version 1.
+        - ``bump`` raises the producer epoch, as in transaction version 2.
         - ``continues`` tells whether the current producer may go on with the raised epoch.
 
-        The decision answers the request, except an InitProducerId, which waits until the
-        transaction is complete."""
+        Once written, the decision answers the request; an InitProducerId waits for the
+        transaction's end."""
         record = self.record
         assert record is not None
         decided = replace(record, state=kind, version=2 if bump else 1)

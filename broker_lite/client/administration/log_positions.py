@@ -75,8 +75,7 @@ def resolve(
 def resolved_offsets(
     admin: Admin, partitions: Iterable[TopicPartition], spec: PositionSpec
 ) -> dict[TopicPartition, ResolvedOffset]:
-    """Convert a position to an offset for each partition, and to the nearest one in the log's
-    range."""
+    """Return for each partition the offset of a position, and the nearest offset in the log."""
     tps = list(partitions)
     earliest = admin.list_offsets(dict.fromkeys(tps, EARLIEST_TIMESTAMP))
     latest = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))

@@ -113,8 +113,7 @@ class FetchCollector:
         self._tp: TopicPartition | None = None
         self._slice: Slice | None = None
         self.at = 0
-        """Number of rows of the open slice that were returned; ``for record in consumer`` counts
-        itself."""
+        """Number of rows of the open slice that were returned."""
         self.is_single = False
         """Whether records are returned one by one, so that only the one before ``at`` is in flight.
 
@@ -276,8 +275,8 @@ class FetchCollector:
     # Methods that open and close fetched batches.
 
     def advance(self, on_out_of_range: Callable[[TopicPartition, LogbusError], None]) -> bool:
-        """Open the next batch's rows if all of the open slice are returned. False if there are
-        none.
+        """Open the next batch's rows if all of the open slice are returned. Return False if none
+        remain.
 
         Raises the error of a partition's fetch. For an offset outside the log, ``on_out_of_range``
         seeks or raises the error."""

@@ -150,10 +150,10 @@ class ReaderCore:
         return self.collector.advance(self._note_outside)
 
     def fill(self, timeout_s: float | None) -> Task[bool]:
-        """Do what is due, and wait for rows. False if none arrive within ``timeout_s``; None: no
-        limit.
+        """Do what is due, and wait for rows. Return False if none arrive within ``timeout_s``.
 
-        Due may be an automatic commit, assignment changes and resets of positions."""
+        Due may be an automatic commit, assignment changes and resets of positions. A ``timeout_s``
+        of None is no limit."""
         deadline_ms = FOREVER_MS if timeout_s is None else self.deadline_ms(timeout_s * 1000)
         self.is_waiting = True
         try:
@@ -175,7 +175,7 @@ class ReaderCore:
             self.is_waiting = False
 
     def _is_more(self) -> bool:
-        """Make the next fetched batch available to a call that has rows. False if there is none.
+        """Open the next fetched batch for a call that has rows. Return False if there is none.
 
         Errors, assignment changes and commits wait for the next call: this one must return its
         rows."""
@@ -378,8 +378,8 @@ class ReaderCore:
     def _commit(self, rows: Rows, timeout_ms: float) -> Task[None]:
         """Commit the offsets in ``rows``.
 
-        Of several errors, NotOwnerError is raised last: it is harmless, because the new owner
-        resumes from the committed offset."""
+        NotOwnerError is raised only if there is no other error: it is harmless, because the new
+        owner resumes from the committed offset."""
         grants = self.assignment.grants(rows)
         if self._is_committing:
             # Wait for the automatic commit in flight, which could otherwise overwrite this commit.

@@ -62,8 +62,7 @@ Topics = Iterable[str] | Callable[[ClusterView], Iterable[str]]
 class LogEnd(NamedTuple):
     """The end offset (exclusive) of a partition, and the partition's leader epoch.
 
-    The log has no transactional records below ``transactions_from``; -1 means none at all, 0 that
-    they begin at the log's start or that this is unknown."""
+    Transactional records begin at ``transactions_from``; -1: the log has none, 0: unknown."""
 
     offset: int
     leader_epoch: int = NO_EPOCH

@@ -207,7 +207,7 @@ class LocalRange:
         self._ahead_until = max(start, stop)
 
     def _drop_cached(self, until: int) -> None:
-        """Remove ranges before ``until`` that this reader cached from the page cache."""
+        """Evict the ranges before ``until`` that this reader brought into the page cache."""
         while self._brought and self._brought[0][1] <= until:
             start, stop = self._brought.pop(0)
             start -= start % _PAGE_BYTES

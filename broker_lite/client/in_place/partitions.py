@@ -77,9 +77,9 @@ class InPlace:
     def lanes(
         self, endpoint: Endpoint, lane: str, tps: list[TopicPartition]
     ) -> list[tuple[str, list[TopicPartition]]]:
-        """Split the partitions of a fetch by connection (lane), if not all can be read from files.
+        """Return a fetch's partitions by lane: refused ones (``refuse``) get their own lane.
 
-        The others so can still be read from files."""
+        A fetch that includes a refused partition reads nothing from files."""
         sent = [tp for tp in tps if tp in self._refused]
         is_mixed = lane == "fetch" and 0 < len(sent) < len(tps)
         if not is_mixed or not self._is_here(endpoint, lane):

@@ -274,7 +274,7 @@ def per_partition(
 def may_retry(result: Any) -> bool:
     """Return whether ``result`` is an error after which to send the same request again.
 
-    Not UnknownTopicIdError, although Kafka calls it retriable: the same request has the same
+    UnknownTopicIdError is none, although Kafka calls it retriable: the same request has the same
     unknown id."""
     return (
         isinstance(result, LogbusError)
@@ -289,7 +289,7 @@ def _may_refresh_resolve(result: Any) -> bool:
 
 
 def _is_another(before: ClusterView, now: ClusterView, topic: str) -> bool:
-    """Return whether the topic was recreated between two metadata: its id differs."""
+    """Return whether the topic was recreated between two metadata responses: its id differs."""
     return now.topic_id(topic) not in (before.topic_id(topic), NULL_TOPIC_ID)
 
 

@@ -70,8 +70,7 @@ class ProducerBatch:
         self.identity: ProducerIdentity | None = None
         self.sequence = -1
         self.number = -1
-        """Number of batches sent to this partition before this one's first attempt; -1 before
-        that."""
+        """Number of batches sent to this partition before this one's first attempt, or -1."""
         self.order = (0, 0)
         self.attempts = 0
         self.maybe_appended = False

@@ -75,7 +75,8 @@ class AsyncTransactionalProducer(AsyncProducer):
         await self._call(AbortCall())
 
     async def send_offsets(self, source: OffsetsOwner | Rows, group: str | None = None) -> None:
-        """Commit a group's offsets with it; see ``TransactionalProducer.send_offsets``."""
+        """Commit a group's offsets with the transaction, as
+        ``TransactionalProducer.send_offsets``."""
         offsets = checked_offsets(source, group)
         if offsets.rows:
             await self._call(OffsetsCall(offsets.group), offsets)
@@ -151,7 +152,8 @@ class AsyncBusTransaction:
         )
 
     async def send_offsets(self, source: OffsetsOwner | Rows, group: str | None = None) -> None:
-        """Commit a consumer's positions with it; see ``TransactionalProducer.send_offsets``."""
+        """Commit a consumer's positions with the transaction, as
+        ``TransactionalProducer.send_offsets``."""
         await self._live().send_offsets(source, group)
 
     async def commit(self) -> None:

@@ -101,8 +101,8 @@ class TransactionalProducer(Producer):
             raise InvalidConfigError("a producer of transactions needs transactional_id='…'")
         super().__init__(bootstrap_servers, config, shell=shell)
         self.on_shut: Callable[[LogbusError], None] | None = None
-        """Called at the end of the transaction, on the sending thread, with the later error of
-        ``send``."""
+        """Called at the transaction's end, on the sending thread, with the error that ``send`` then
+        raises."""
         self._shut = InvalidTxnStateError(
             f"no transaction of id {config.transactional_id!r} is open; call begin() before send()"
         )
@@ -244,7 +244,8 @@ class BusTransaction:
         )
 
     def send_offsets(self, source: OffsetsOwner | Rows, group: str | None = None) -> None:
-        """Commit a consumer's positions with it; see ``TransactionalProducer.send_offsets``."""
+        """Commit a consumer's positions with the transaction, as
+        ``TransactionalProducer.send_offsets``."""
         self._live().send_offsets(source, group)
 
     def commit(self) -> None:

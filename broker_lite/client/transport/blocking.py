@@ -335,7 +335,7 @@ class PooledConnection:
         self._next_id = 0
         self._is_answered = False
         self.task_secret: TaskSecret | None = None
-        """A secret of the login with which another process can log in without the password."""
+        """A secret from the login, with which another process can log in without the password."""
         self._renewed_ms = float("inf")
         """Monotonic time (ms) from which on the connection is not lent: its login ends soon
         (KIP-368)."""
@@ -393,8 +393,8 @@ class PooledConnection:
     def is_reusable(self) -> bool:
         """Return whether the pool may lend the connection again.
 
-        Not if a response is outstanding, if the broker has closed the connection or sent unexpected
-        bytes, or if the login session ends soon."""
+        It may not if a response is outstanding, if the broker has closed the connection or sent
+        unexpected bytes, or if the login session ends soon."""
         if self._sent or self._frames or monotonic_ms() >= self._renewed_ms:
             return False
         return self._transport.is_silent()

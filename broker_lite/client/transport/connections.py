@@ -26,7 +26,7 @@ class Connections:
         self._by_place: dict[tuple[Endpoint, str], BrokerConnection] = {}
 
     def __iter__(self) -> Iterator[BrokerConnection]:
-        """Iterate over a copy, because connections may be removed meanwhile."""
+        """Iterate over a copy of the connections, because some may be removed meanwhile."""
         return iter(list(self._by_place.values()))
 
     def request(

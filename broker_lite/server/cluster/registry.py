@@ -65,7 +65,7 @@ VISIBLE_WITHIN_S = 5.0
 change."""
 
 RETRY_S = 0.2
-"""Seconds before a step that failed although ZooKeeper was connected is repeated."""
+"""Seconds before ``Registry`` repeats a step that failed while ZooKeeper was connected."""
 
 ELECTION_S = 1.0
 """Maximum seconds for which a Metadata answer waits for elections after a broker joined or left.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from broker_lite.metadata.cache import MetadataSnapshot
 
 CLIENTS_MAX = 10_000
-"""Maximum number of cached clients, of their token buckets, and of the buckets of addresses."""
+"""Maximum number of cached clients, of clients' token buckets, and of addresses' token buckets."""
 CLIENT_ID_LENGTH_MAX = NAME_LENGTH_MAX + 1
 """Number of leading characters of a client id that count for quotas.
 
