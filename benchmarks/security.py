@@ -2,7 +2,7 @@
 
     python benchmarks/security.py [--seconds 2] [--rounds 5] [--only NAME,…] [--before CHECKOUT]
 
-``--only`` chooses parts: transfer, logins, authorizer, crowds, records and start.
+``--only`` chooses parts: transfer, logins, authorizer, crowds, records, start and in_place.
 
 The script prints one JSON object. Every broker has an open listener and a listener with SASL_SSL
 (SCRAM-SHA-256), and all cases of a round run in turns. ``load`` is the machine's load average
@@ -38,6 +38,12 @@ librdkafka sends them, and of 16 KB, as Java's and logbus's clients send them.
 ``start``: seconds of ``logbus up --detach`` with a new folder, with and without ``--secure``.
 ``further_s`` is the median difference.
 
+``in_place``: a consumer on the machine of a secured broker reads a topic of IN_PLACE_MB MB, once by
+fetches over TLS and once from the broker's segment file, which it receives as an open descriptor.
+``columns`` are batches of logbus's producer, read as tables; ``rows`` are batches of librdkafka,
+read as records. All bytes are in the page cache. ``ratio`` is the median of the rounds' rates in
+place divided by those over TLS; ``cpu_ratio`` compares the processor time of broker and consumer.
+
 ``before``: another checkout and this checkout in turns. ``cpu_us``: ``benchmarks/broker.py``,
 without any security. ``ratio`` is the former processor time of a small produce request divided by
 the present. ``records``: the part ``records``.
@@ -66,11 +72,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import confluent_kafka as ck
+import pyarrow as pa
 from broker import columns_batch, produce_request
 from confluent_kafka import admin as ck_admin
 from peers.fetch import Cannot
 from peers.servers import KafkaServers, LogbusServers, free_ports
 
+from broker_lite.bus import Bus, connect
 from broker_lite.client.administration import users
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.transport.blocking import PooledConnection, monotonic_ms
@@ -80,6 +88,7 @@ from broker_lite.config import BrokerConfig, parse
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.config.secret import Secret
 from broker_lite.errors import LogbusError
+from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.issuing import CertificateFolder
 from broker_lite.model import Endpoint, ScramMechanism
 from broker_lite.record.records import Row, encode_rows
@@ -106,11 +115,13 @@ ACLS = 10_000
 SHORT_RUN, SHORT_RUNS = 300, 400
 USER, PASSWORD = "bench", "of the bench"
 SMALL = "produce_100B_16_connections_8_deep"
+PARTS = "transfer,logins,authorizer,crowds,records,start,in_place"
 CROWD = 1000
 CROWD_NICE = 10
 PROBE_GAP_S = 0.002
 RECORD_BYTES = (3000, 16384)
 STORM_THREADS = 100
+IN_PLACE_MB = 200
 JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 
 
@@ -138,8 +149,13 @@ class Side(NamedTuple):
     def cpu_s(self) -> float:
         """Return the broker's processor seconds so far."""
         (pid,) = self.servers.processes()["broker"]
-        fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+        return cpu_seconds(pid)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
 
 @contextlib.contextmanager
@@ -549,6 +565,74 @@ def start(rounds: int) -> dict[str, Any]:
     }
 
 
+def fill_topics(bus: Bus, config: str) -> None:
+    """Write IN_PLACE_MB MB to each of the topics ``columns`` and ``rows``."""
+    count = IN_PLACE_MB * 1_000_000 // len(VALUE)
+    for topic in ("columns", "rows"):
+        bus.create_topic(topic, 1)
+    table = pa.table({"value": pa.array([VALUE] * 1000, pa.binary())})
+    with bus.producer() as columns:
+        for _ in range(count // 1000):
+            columns.send_arrow("columns", table, partition=0)
+    settings = dict(row.split("=", 1) for row in Path(config).read_text("utf-8").splitlines())
+    rows = ck.Producer({**settings, "acks": "all", "linger.ms": 5, "log_level": 0})
+    for _ in range(count):
+        while True:
+            try:
+                rows.produce("rows", VALUE, partition=0)
+                break
+            except BufferError:
+                rows.poll(0.01)
+    assert rows.flush(120) == 0
+
+
+def read_topic(bus: Bus, topic: str, *, in_place: bool) -> float:
+    """Read a whole topic; return the MB of values a second."""
+    left, is_first = IN_PLACE_MB * 1_000_000 // len(VALUE), True
+    with bus.consumer(topic, start="earliest", local_reads=in_place) as consumer:
+        while left > 0:
+            if topic == "columns":
+                count = consumer.poll_arrow(10.0).num_rows
+            else:
+                count = len(consumer.poll(10.0))
+            if is_first:  # Leave out the login and the first fetch.
+                began, skipped, is_first = time.perf_counter(), count, False
+            left -= count
+        took = time.perf_counter() - began
+    return IN_PLACE_MB * (1 - skipped * len(VALUE) / (IN_PLACE_MB * 1_000_000)) / took
+
+
+def in_place(rounds: int) -> dict[str, Any]:
+    """Measure reads of a secured broker's files beside fetches over TLS, in turns."""
+    cases = [(topic, local) for topic in ("columns", "rows") for local in (False, True)]
+    rates: dict[tuple[str, bool], list[float]] = {case: [] for case in cases}
+    costs: dict[tuple[str, bool], list[float]] = {case: [] for case in cases}
+    with tempfile.TemporaryDirectory() as folder:
+        cluster = LocalCluster(1, directory=folder, secure=True)
+        with (
+            cluster,
+            connect(cluster.bootstrap_servers, client_config=cluster.client_config) as bus,
+        ):
+            fill_topics(bus, str(cluster.client_config))
+            pid = cluster.brokers[0].pid
+            for number in range(rounds + 1):
+                for topic, local in cases if number % 2 else reversed(cases):
+                    cpu_s = time.process_time() + cpu_seconds(pid)
+                    rate = read_topic(bus, topic, in_place=local)
+                    if number:
+                        rates[topic, local].append(rate)
+                        costs[topic, local].append(time.process_time() + cpu_seconds(pid) - cpu_s)
+    return {
+        topic: {
+            "tls_mb_per_s": round(statistics.median(rates[topic, False])),
+            "in_place_mb_per_s": round(statistics.median(rates[topic, True])),
+            "ratio": _ratio(rates[topic, True], rates[topic, False]),
+            "cpu_ratio": _ratio(costs[topic, True], costs[topic, False]),
+        }
+        for topic in ("columns", "rows")
+    }
+
+
 class _Topic(NamedTuple):
     name: str
     topic_id: str = ""
@@ -649,7 +733,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="transfer,logins,authorizer,crowds,records,start")
+    parser.add_argument("--only", default=PARTS)
     parser.add_argument("--before", type=Path, metavar="CHECKOUT")
     options = parser.parse_args()
     wanted = set(options.only.split(","))
@@ -677,6 +761,8 @@ def main() -> None:
         measure("records", lambda: records(options.seconds))
     if "start" in wanted:
         measure("start", lambda: start(options.rounds))
+    if "in_place" in wanted:
+        measure("in_place", lambda: in_place(options.rounds))
     if options.before is not None:
         measure("before", lambda: before(options.before, options.rounds, options.seconds))
     print(json.dumps(result, indent=1))
