@@ -262,7 +262,7 @@ class Group:
     def _return_static(self, event: ev.Join) -> None:
         """Let a restarted static member take the place of its earlier process, which is fenced.
 
-        The member gets a new member id, but keeps its assignment and its place in the order."""
+        It gets a new member id and keeps its assignment."""
         assert event.instance_id is not None
         old = self._roster.static[event.instance_id]
         led = self._roster.leader == old
@@ -305,8 +305,8 @@ class Group:
         self._reply(event.token, result)
 
     def _wait_for_join(self, member: Member, token: int) -> None:
-        """Hold the answer to a join until the rebalance completes. An earlier join of the same
-        member that still waits is answered with an error."""
+        """Hold the answer to a join until the rebalance completes; fail an earlier join of the
+        member."""
         self._answer_waiting(
             member,
             RebalanceInProgressError(
@@ -398,8 +398,9 @@ class Group:
 
     def _written(self, generation: int) -> None:
         """Start the generation that is now in ZooKeeper, with the members that wait in JoinGroup.
-        If the last member left or the first joined during the write, write another generation
-        instead."""
+
+        If the last member left or the first one joined during the write, write another
+        generation."""
         was_empty, self._written_empty = self._written_empty, None
         assert was_empty is not None and generation == self.generation + 1
         self.generation = generation
@@ -583,9 +584,9 @@ class Group:
         self._answer_waiting(member, error)
 
     def _after_removals(self, count_before: int) -> None:
-        """Continue after a removal of members: rebalance, or check whether the rebalance in
-        progress has all remaining members. ``count_before`` is the number of members before the
-        removal."""
+        """Continue after a removal of members: start a rebalance, or complete the one in progress.
+
+        ``count_before`` is the number of members before the removal."""
         if self.state in (State.STABLE, State.COMPLETING):
             if len(self._roster.members) < count_before:
                 self._rebalance()

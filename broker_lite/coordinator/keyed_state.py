@@ -43,8 +43,7 @@ COPY_BATCHES = 8_000
 batches as there are keys, whichever is more. A new leader loads about 200,000 batches a second of
 any size, so this bounds its time to load. Copies of 17,000 keys cost the leader 2 µs a batch."""
 _MARK = struct.Struct(">BQI")
-"""Layout of the records that begin and end a copy of the state: kind, number of the copy, and count
-of copied keys (0 at the beginning)."""
+"""Layout of the records that begin and end a copy of the state: kind, number, count of keys."""
 _BEGIN, _END = 1, 2
 
 
@@ -83,8 +82,10 @@ class _Upsert(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    """A batch that is not committed yet. ``next_offset`` is -1 until the log has the batch.
-    ``kind`` is not 0 for the records that begin and end a full copy of the state."""
+    """A batch that is not committed yet.
+
+    ``next_offset`` is -1 until the log has the batch. ``kind`` is 0 except for records that begin
+    or end a copy of the state."""
 
     number: int
     upserts: list[_Upsert] = field(default_factory=list)
@@ -96,10 +97,9 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Copy:
-    """A full copy of all keys and values, while it is being appended to the log.
+    """A copy of all keys and values, while it is being appended to the log.
 
-    ``left`` holds the keys that are still to be copied; None until the ``begin`` record is
-    committed."""
+    ``left`` holds the keys still to be copied; None until the ``begin`` record is committed."""
 
     number: int
     begin_offset: int = -1
@@ -264,8 +264,8 @@ class KeyedState:
     # Methods that copy the state to the end of the log.
 
     def _continue_copy(self, now_ms: int) -> AppendState | None:
-        """Return the next batch of the copy of the state. Return None if no copy is due, or if each
-        key that is left to copy has a change in flight."""
+        """Return the next batch of the copy of the state; None if none is due or can be written
+        now."""
         if not self.is_copy_due:
             return None
         copy = self._copy
@@ -300,8 +300,9 @@ class KeyedState:
         return keys
 
     def _copied(self, batch: _Batch) -> list[Effect]:
-        """Handle a committed batch of the copy of the state. Return the deletion of the records
-        before the copy once the copy's end record is committed, else nothing."""
+        """Handle a committed batch of the copy of the state.
+
+        After the copy's last batch, return the deletion of the records before the copy."""
         copy = self._copy
         assert copy is not None
         copy.is_writing = False

@@ -447,8 +447,9 @@ def require_free_port(host: str, port: int) -> None:
 
 
 def _is_free(host: str, port: int) -> bool:
-    """Return whether a broker could listen on the port; False if another process listens there.
-    Raises InvalidConfigError if a broker could not listen for another reason."""
+    """Return whether no process listens on the port.
+
+    Raises InvalidConfigError if a broker could not listen there for another reason."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = addresses[0]

@@ -296,10 +296,10 @@ class EmbeddedZooKeeper:
         return serves
 
     def _check_serving(self) -> bool | None:
-        """Return True if this server answers, None if nothing answers yet, and False if the JVM has
-        ended or another server answers on the port.
+        """Return True if this server answers, None if nothing answers yet, else False.
 
-        After the timeout, kills the JVM and raises CoordinationUnavailableError."""
+        False means that the JVM has ended, or another server answers. After the timeout, kills the
+        JVM and raises CoordinationUnavailableError."""
         assert self._process is not None
         if self._process.poll() is not None:
             return False

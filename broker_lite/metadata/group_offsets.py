@@ -71,8 +71,10 @@ class GroupAge(NamedTuple):
 
 
 class _OffsetRow(NamedTuple):
-    """An offset znode. ``touched_ms`` is the time of its last commit or, in a native group, the
-    time at which a member last took ownership of the partition."""
+    """An offset znode.
+
+    ``touched_ms`` is the time of its last commit; in a native group also of the last change of
+    owner."""
 
     key: TopicPartition
     path: str
@@ -246,8 +248,9 @@ class GroupOffsets:
     def _accepted(
         self, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> tuple[dict[TopicPartition, CommittedOffset], dict[TopicPartition, LogbusError | None]]:
-        """Return the offsets of a commit whose partitions exist, with topic id and commit time
-        filled in, and an error or None for each partition of the commit."""
+        """Return the offsets of a commit to write, with topic id and commit time, and all errors.
+
+        A partition that does not exist has an error; None stands for no error."""
         results: dict[TopicPartition, LogbusError | None] = {}
         accepted = {}
         for key, offset in offsets.items():
@@ -458,8 +461,7 @@ class GroupOffsets:
         """Return the replica assignment of a topic from ZooKeeper; None if the topic does not
         exist.
 
-        Calls in the same iteration of the event loop share one read, because a request can name
-        many groups of the same few topics."""
+        Calls in one iteration of the event loop share one read."""
         reading = self._reading.get(topic)
         if reading is None:
             reading = asyncio.ensure_future(self._assignment_next_turn(topic))
@@ -690,8 +692,9 @@ class GroupOffsets:
             await self.begin_generation(claim, claim.value.generation, is_empty=is_empty)
 
     async def _delete_group(self, claim: GroupClaim) -> Refused | None:
-        """Delete all znodes of a group. Return None, or the refused operation if the group was used
-        meanwhile. The znodes that every write of a coordinator checks are deleted last."""
+        """Delete all znodes of a group; return None, or the operation that ZooKeeper refused.
+
+        The znodes that every write of a coordinator checks are deleted last."""
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
         # Release the claim. A join or commit must then make a new claim, and ZooKeeper refuses this
         # deletion. Under the old claim, a new generation could begin while this method lists the

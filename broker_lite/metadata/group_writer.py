@@ -249,8 +249,9 @@ class GroupWriter:
             share.writing.fail(type(error)(f"group {group!r}: {error.message}"))
 
     async def _write(self, shares: list[WriteShare]) -> None:
-        """Write the shares, each the operations of one group, in one ZooKeeper write. Fail the
-        share of a group that another broker has claimed, and write the others."""
+        """Write the shares of several groups in one ZooKeeper write.
+
+        Only the share of a group that another broker has claimed fails."""
         attempts = 0
         while attempts < ATTEMPTS_MAX:
             shares = [share for share in shares if self._is_wanted(share)]
@@ -300,9 +301,10 @@ class GroupWriter:
         return not writing.done.done()
 
     async def _learn(self, shares: list[WriteShare]) -> dict[str, Znode | None]:
-        """Cache for this write which offset znodes exist, and create missing parents. Return the
-        znodes of the pending offsets that the write ends, and the offset znodes that it sets from
-        them, by path."""
+        """Find out which offset znodes exist, and create missing parents, for one write.
+
+        Return the pending offsets that the write ends, and the offset znodes that it sets from
+        them."""
         pairs = sorted((p, share.writing.claim.group) for share in shares for p in share.parents)
         for path, _ in pairs:
             if path in self._known:
@@ -369,8 +371,8 @@ class GroupWriter:
             part.succeed()
 
     async def _lost(self, claim: GroupClaim, shares: list[WriteShare]) -> None:
-        """Record that another broker has become coordinator of this group. Check in ZooKeeper
-        whether that is so for the other groups of this write too."""
+        """Record that another broker coordinates this group now; check the write's other groups
+        too."""
         claim.held = False
         self.forget(claim.group)
         others = [share.writing.claim for share in shares if share.writing.claim.held]
@@ -384,7 +386,9 @@ class GroupWriter:
 
 def _packed(batch: list[GroupWrites]) -> Iterator[list[WriteShare]]:
     """Divide the queued writes of all groups into ZooKeeper writes of at most WRITE_BYTES_MAX
-    bytes. The generation of a group is in the last write that has offsets of the group."""
+    bytes.
+
+    The generation of a group is in the last write that has offsets of the group."""
     packed: list[WriteShare] = []
     size = 0
     for writing in batch:

@@ -35,7 +35,7 @@ Offsets = Mapping[TopicPartition, CommittedOffset]
 class _PartWrite:
     """A queued write that adds or ends one part, a znode with offsets of an open transaction.
 
-    ``done`` completes when ZooKeeper has confirmed the write. ``cost`` is its size in bytes."""
+    ``done`` completes when ZooKeeper has confirmed it. ``cost`` is its size in bytes."""
 
     done: asyncio.Future[None]
     cost: int
@@ -139,8 +139,9 @@ class PartOperations:
         self._znodes = znodes_by_path
         self._committed = committed
         self._set: dict[str, tuple[int, int]] = {}
-        """The version of the znode of each offset that this write commits, and the zxid (ZooKeeper
-        transaction id) at which the transaction stored the offset, by path."""
+        """Version and zxid for each offset that this write commits, by the path of its znode.
+
+        The zxid is that of the ZooKeeper transaction in which the offset was stored as pending."""
 
     def add(self, write: AddPart, count: int) -> None:
         """Add a part: store offsets of an open transaction. Fail the write if the group, which has

@@ -226,8 +226,7 @@ class Registrar:
     async def _check_disk(self) -> Operation:
         """Return the write that records this start of the data directory in ZooKeeper.
 
-        Raises StaleDirectoryError if ZooKeeper has a later start: this directory is then an old
-        copy."""
+        Raises StaleDirectoryError if ZooKeeper has a later start: this directory is an old copy."""
         ours = self._registration
         path = znodes.disk_path(ours.directory_id)
         data = znodes.encode_disk(DiskZnode(ours.broker_id, ours.start_counter))

@@ -309,8 +309,7 @@ class ZooKeeperStore:
     def _note_granted_timeout(self) -> None:
         """Record the session timeout that ZooKeeper grants, each time kazoo connects.
 
-        kazoo reports only its read timeout, two thirds of the granted one, and only inside its
-        connection handler, whose method this one wraps."""
+        kazoo reports only two thirds of it, its read timeout."""
         handler: Any = self._client._connection
         connect = handler._connect
 
@@ -509,10 +508,9 @@ class ZooKeeperStore:
     async def _request(
         self, operation: str, request: Callable[..., Any], *values: Any, **options: Any
     ) -> Any:
-        """Send a request through kazoo, after the reads that are queued, and return the answer.
+        """Send a request through kazoo, after the queued reads, and return the answer.
 
-        Errors of the connection and the session become CoordinationUnavailableError. Without a
-        connection the method raises at once, because kazoo would queue the request and send it
+        Raises CoordinationUnavailableError without a connection: kazoo would send the request
         later."""
         self._send_reads()  # Send the batched reads first, so that requests keep their order.
         return await self._answered(
@@ -520,8 +518,10 @@ class ZooKeeperStore:
         )
 
     async def _read(self, operation: str, read: Any) -> Any:
-        """Return the answer to a read without a watch. The reads of one iteration of the event loop
-        share a request, because a request costs ten times as much as one more read in it."""
+        """Return the answer to a read without a watch.
+
+        The reads of one iteration of the event loop share a request, which costs as much as ten
+        reads."""
 
         def start(future: asyncio.Future[Any]) -> None:
             assert self._loop is not None
@@ -568,8 +568,7 @@ class ZooKeeperStore:
     async def _answered(self, operation: str, start: Callable[[asyncio.Future[Any]], None]) -> Any:
         """Pass a new future to ``start``, which sends the request, and return the answer.
 
-        A refused operation raises kazoo's error; other errors become
-        CoordinationUnavailableError."""
+        Raises kazoo's error for a refused operation, CoordinationUnavailableError for others."""
         if not self._connected:
             raise _unavailable(self._address, "the connection is lost")
         assert self._loop is not None
@@ -717,8 +716,9 @@ def _tls_failure(client: KazooClient) -> str:
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
-    """A kazoo connection that repeats an unanswered handshake long before the session timeout. A
-    starting ZooKeeper accepts connections but sometimes never answers the first request."""
+    """A kazoo connection that repeats an unanswered handshake long before the session timeout.
+
+    A starting ZooKeeper sometimes never answers the first request."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

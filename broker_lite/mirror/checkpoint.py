@@ -63,8 +63,9 @@ class MirrorCheckpoint:
         return _read_log(self._target, self._name, topic_id)
 
     def _begin_producer(self) -> None:
-        """Make the target use the previous mirror's producer id with the next epoch, which fences
-        writes of that mirror, or a new id if there is none."""
+        """Take over the previous mirror's producer id in the next epoch, or get a new producer id.
+
+        The next epoch fences writes of the previous mirror."""
         commits = self._target.admin.committed(self._name)
         self.settings = positions.read_settings(commits)
         signatures = [
@@ -159,8 +160,7 @@ def translated(
 
 
 def _read_log(target: MirrorTarget, name: str, topic_id: str) -> Entries:
-    """Return the entries of each partition in the topic in which a mirror stores its runs, in the
-    order in which they were written."""
+    """Return the entries of each partition in a mirror's topic, in the order of their writes."""
     tp = TopicPartition(name, 0)
     end = target.admin.list_offsets({tp: LATEST_TIMESTAMP})[tp].offset
     entries: Entries = {}

@@ -198,8 +198,9 @@ class Mirror:
             self._log.write_once(f"there is no topic {name} at {self.source.servers}{waits}")
 
     def _exclude_loops(self, view: ClusterView, names: list[str]) -> None:
-        """Stop copying topics that another mirror copies in the opposite direction, from this
-        target to this source: the two mirrors would copy each record for ever."""
+        """Stop copying topics that another mirror copies from this target to this source.
+
+        The two mirrors would copy each record for ever."""
         for name in self.source.made_of(self._target_id, view).intersection(names):
             if name not in self.aside:
                 self.save()
@@ -289,8 +290,9 @@ class Mirror:
         return self._executor.submit(self.source.fetch, positions, wait_ms)
 
     def _advance(self, fetched: Fetched) -> dict[TopicPartition, WalkResult]:
-        """Advance each partition's position past its fetched batches, so that the next fetch can
-        start. Handle partitions whose fetch failed. Return the batches of the other partitions."""
+        """Advance each partition past its fetched batches, and return the batches.
+
+        Handles the partitions whose fetch failed."""
         good: dict[TopicPartition, WalkResult] = {}
         for tp, row in fetched.items():
             copy = self.copies.get(tp)
@@ -320,8 +322,9 @@ class Mirror:
             self._tolerate(copy, error)
 
     def _tolerate(self, copy: Copy, error: LogbusError) -> None:
-        """Ignore the retriable errors of a partition's fetches for REFUSED_MS. If they last longer,
-        log the error, or raise it in a mirror that runs ``once``."""
+        """Ignore a partition's retriable fetch errors for REFUSED_MS, then log the error.
+
+        A mirror that runs ``once`` raises it instead."""
         now_ms = monotonic_ms()
         copy.refused_since_ms = copy.refused_since_ms or now_ms
         if now_ms - copy.refused_since_ms < REFUSED_MS:

@@ -66,8 +66,7 @@ def rewrite(batch: LogBatch, tp: TopicPartition, start: int) -> RewrittenBatch |
 
 
 def _plain(header: BatchHeader) -> BatchHeader:
-    """Return a batch header for the same records, without the fields that the mirror or the target
-    sets: base offset, leader epoch, producer id, epoch, sequence and transaction."""
+    """Return a batch's header without the fields that the mirror or the target sets."""
     return header._replace(
         base_offset=0,
         leader_epoch=-1,

@@ -56,8 +56,8 @@ OnWritten = Callable[[TopicPartition, RewrittenBatch, int], None]
 class _UnwrittenBatches:
     """The batches that a call of ``write`` has not written yet, by partition, in order.
 
-    ``refused`` has the error of each partition whose leader refused a batch for good. ``failed``
-    has the partitions of which a batch failed in the present round of requests."""
+    ``refused`` has the error of each partition whose leader refused a batch for good, ``failed``
+    the partitions of which a batch failed in the present round of requests."""
 
     queues: dict[TopicPartition, Queue]
     on_written: OnWritten
@@ -256,9 +256,9 @@ class MirrorTarget:
     def _handle_answer(
         self, tp: TopicPartition, row: ProducedPartition | None, left: _UnwrittenBatches
     ) -> LogbusError | None:
-        """Handle the result of the batch of one partition, or None if the response lacks it. A
-        written batch leaves the partition's queue. The error of a batch that must be sent again is
-        returned."""
+        """Handle the result of a partition's batch, or None if the response lacks it.
+
+        Return the error of a batch that must be sent again, else None."""
         if tp in left.failed:
             return None  # An earlier batch of the partition failed. Send both again, in order.
         if row is None:

@@ -200,8 +200,10 @@ class NativeMachine:
             self._join()
 
     def _start_over(self) -> None:
-        """Handle a request that failed while the connection stayed open: act as if the connection
-        had been lost and is open again, and join again after a backoff."""
+        """Act as if the connection had been lost and restored, after a request failed on an open
+        one.
+
+        The consumer joins again after a backoff."""
         self._suspend()
         self.phase = JOINING
         self._join_ms = self._requests.now_ms + backoff_ms(self._join_tries)
@@ -215,8 +217,9 @@ class NativeMachine:
 
     def _restart(self) -> None:
         """Begin a new ZooKeeper session, because another client deleted this consumer's
-        registration. With the old session, the owner znodes of the consumer's partitions would
-        remain, and name a consumer that is not registered."""
+        registration.
+
+        The end of the old session removes the owner znodes of the consumer's partitions."""
         self._suspend()
         self._lose_all()
         self._requests.out.append(Restart())
@@ -279,8 +282,7 @@ class NativeMachine:
         self._requests.list(pending, partial(self._convert, znode, coordinator))
 
     def _convert(self, znode: Znode, coordinator: Znode | None, pending: list[str] | None) -> None:
-        """Record in ZooKeeper that the group is native (coordinated through ZooKeeper). If an open
-        transaction contains offsets of the group, try again later, when it has ended."""
+        """Record in ZooKeeper that the group is native, or try later if it has pending offsets."""
         if pending:
             self._join_later()
             return
@@ -289,8 +291,9 @@ class NativeMachine:
         self._requests.write(operations, lambda _: self._join_again())
 
     def _join_again(self) -> None:
-        """Read the group's znode again after a write to it, because another client may have written
-        first: at once the first time, later after a backoff."""
+        """Read the group's znode again after a write to it: another client may have written first.
+
+        The first time the read is immediate, later it follows a backoff."""
         if self._join_tries == 0:
             self._join_tries = 1
             self._join()
@@ -327,11 +330,11 @@ class NativeMachine:
             self._check_kind(self._enter)
 
     def _check_kind(self, then: Callable[[], None]) -> None:
-        """Check, after the registration, that the group is still native, and then call ``then``.
+        """Call ``then`` if the group is still native after the registration.
 
-        Just before the registration, the group may have been deleted and recreated as a Kafka
-        group. The znode's version does not show this, because that of a new group is 0 again. From
-        now on the group has a member, so no broker deletes it."""
+        It may have been deleted and recreated as a Kafka group just before; the znode's version, 0
+        for every new group, does not show this. From now on the group has a member, so no broker
+        deletes it."""
         path = znodes.group_path(self._group)
         self._requests.get(path, partial(self._kind_read, path, then))
 

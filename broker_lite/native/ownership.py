@@ -179,11 +179,11 @@ class Ownership:
     def _write(
         self, operations: Sequence[Operation], then: Callable[[Refused | None], None]
     ) -> None:
-        """Write owner and offset znodes, provided that this consumer is registered; otherwise
-        ``then`` is not called.
+        """Write owner and offset znodes, if this consumer is registered; else ``then`` is not
+        called.
 
-        The check of the registration is part of the transaction. It prevents a delayed write of an
-        old session from taking effect after the session has ended."""
+        The same transaction checks the registration, so no delayed write of an ended session takes
+        effect."""
         me = znodes.consumer_path(self._group, self._consumer)
         self._requests.write([Check(me, 0), *operations], partial(self._wrote, then))
 
@@ -360,9 +360,9 @@ class Ownership:
             self._advance(tp)
 
     def _lose(self, tp: TopicPartition, owned: OwnedPartition) -> None:
-        """Take a partition away from its reader and release it, because another client changed its
-        committed offset. If it is still assigned, it is claimed again and read from the new
-        offset."""
+        """Take a partition from its reader: another client changed its committed offset.
+
+        If it is still assigned, it is claimed again and read from the new offset."""
         self._requests.out.append(StreamLose(owned.stream, tp))
         owned.final = owned.writing = None
         owned.is_sure = True
@@ -404,8 +404,9 @@ class Ownership:
             self._requests.get(path, partial(self._check_owner, tp, owned))
 
     def _undo(self, tp: TopicPartition, path: str, znode: Znode | None) -> None:
-        """Delete the owner znode of a claim that succeeded, but whose answer was lost. The consumer
-        cannot use the claim, because it does not know the version of the offset znode."""
+        """Delete the owner znode of a claim that succeeded, but whose answer was lost.
+
+        The consumer does not know the version of the offset znode, which it needs to commit."""
         if znode is not None and znode.session_id == self._requests.session_id:
             self._write([Delete(path)], lambda _: self._uncertain.discard(tp))
         else:

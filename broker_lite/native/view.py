@@ -63,11 +63,11 @@ class View:
         """For each different selection of topics (``assignment.selection``), the lowest zxid of the
         members that have it."""
         self._unrecorded: list[tuple[str, Assignment, int]] = []
-        """Topics that cannot be recorded before the list of members has been read: name, replicas,
-        and the id (zxid) of the transaction that created the topic."""
+        """New topics that wait until the list of members has been read: name, assignment, created
+        zxid."""
         self._initial_topics: set[str] = set()
-        """The ids of topics that, at this view's first read, were older than the registrations of
-        all their readers: the group began with them."""
+        """Ids of topics with which the group began: at this view's first read, older than all
+        readers."""
         self._has_read = False
         self._names = set(subscription.topics)
         self._stale_topics: set[str] = set()
@@ -218,9 +218,9 @@ class View:
     def _record(self, topic: str, assignment: Assignment, created_zxid: int) -> None:
         """Record a new topic in the group's znodes, unless another member has recorded it already.
 
-        If the topic is older than the registrations of all members that subscribe to it, the group
-        began with the topic: its present partitions start where the option ``start`` says.
-        Otherwise all its records are new to the group."""
+        If the topic is older than all its readers' registrations, the group began with it, and its
+        present partitions start where the option ``start`` says. Otherwise all its records are new
+        to the group."""
         began = (zxid for selected, zxid in self._began.items() if covers(selected, topic))
         if not self._has_read and created_zxid < min(began, default=created_zxid + 1):
             self._initial_topics.add(assignment.topic_id)
@@ -250,9 +250,11 @@ class View:
         self._requests.write([write], partial(self._ready, topic, facts))
 
     def _first(self, assignment: Assignment, *, is_another: bool) -> FirstReadZnode:
-        """Return what to record for a topic: its id, and its number of partitions, or 0 if the
-        group did not begin with it. ``is_another`` says that the group has recorded a deleted topic
-        of this name."""
+        """Return what to record for a topic: id, and number of partitions if the group began with
+        it.
+
+        The number is 0 otherwise. ``is_another``: the group has recorded a deleted topic of this
+        name."""
         is_old = assignment.topic_id in self._initial_topics and not is_another
         return FirstReadZnode(assignment.topic_id, len(assignment.replicas) if is_old else 0)
 

@@ -65,9 +65,9 @@ _DAY_MS = 86_400_000
 class _Sink:
     """The state of one sink.
 
-    ``head`` is the committed record of the sink's last batch and of the decision in progress; None
-    for a new sink. ``writing`` is the number of the next such record while it is being written, or
-    None. ``parked`` has the requests that wait until another such record can be written."""
+    - ``head``: the committed record of the last batch and the decision in progress; None if new
+    - ``writing``: the number of the next such record while it is being written, or None
+    - ``parked``: the requests that wait until another such record can be written"""
 
     head: SinkHead | None = None
     writing: int | None = None
@@ -125,8 +125,10 @@ class SinkPartition:
         """Tokens of the JoinBatch requests that are answered when the record of the new task
         attempt is committed, by the attempt's producer id."""
         self._settled: dict[int, Callable[[LogbusError | None], None]] = {}
-        """The callback that waits for each record being appended, by number of the record. It
-        receives None once the record is committed, or the error if the log refused it."""
+        """The callback for each record being appended, by its number.
+
+        It receives None once the record is committed, or the error with which the log refused
+        it."""
         self._without_slot: list[ev.JoinBatch] = []
         self._ids_fetched = 0
         self._numbers = 0
@@ -261,8 +263,9 @@ class SinkPartition:
             self._join_batch(sink, head, event)
 
     def _join_batch(self, sink: _Sink, head: SinkHead, event: ev.JoinBatch) -> None:
-        """Give a task attempt of the current run a slot (producer id). A repeated request gets the
-        same slot. A request for the committed batch gets no slot."""
+        """Give a task attempt of the current run a slot (producer id).
+
+        A repeated request gets the same slot, a request for the committed batch none."""
         sink.active_ms = self._now.monotonic_ms
         sink.timeout_ms = event.timeout_ms
         if event.batch == head.batch:
@@ -284,8 +287,7 @@ class SinkPartition:
         self._open_slot(sink, event)
 
     def _open_slot(self, sink: _Sink, event: ev.JoinBatch) -> None:
-        """Give the task attempt a free slot (producer id). If none is free, ask for a new producer
-        id; the request waits for it."""
+        """Give the task attempt a free slot, or wait for a new producer id if none is free."""
         if not self._free:
             self._without_slot.append(event)
             if self._ids_fetched < len(self._without_slot):
@@ -375,8 +377,9 @@ class SinkPartition:
         self._write_head(event.sink, decided, event)
 
     def _abort(self, sink: _Sink, head: SinkHead, event: ev.EndBatch) -> None:
-        """Abort all task attempts up to the batch of the request, or only those that the request
-        names. A decided commit is never undone."""
+        """Abort all task attempts up to the request's batch, or only those that the request names.
+
+        A decided commit is never undone."""
         if event.winners:
             self._abort_attempts(sink, event)
             return
@@ -391,9 +394,8 @@ class SinkPartition:
     def _abort_attempts(self, sink: _Sink, event: ev.EndBatch) -> None:
         """Abort the failed attempts that the request names, before their batch ends.
 
-        The abort markers need no record before them: a failed attempt sends no commit message to
-        Spark's driver, so no decision can include it. If the coordinator changes meanwhile, the
-        next coordinator aborts the attempt together with its batch."""
+        No record has to precede the markers: no decision can include a failed attempt, and after a
+        change of coordinator the next one aborts it together with its batch."""
         if sink.is_busy:
             self._park(sink, event)
             return
@@ -421,7 +423,7 @@ class SinkPartition:
         )
 
     def _check_winner(self, event: ev.EndBatch, winner: ProducerPair) -> int:
-        """Return the number of the task whose attempt ``winner`` Spark's driver commits.
+        """Return the number of the task whose attempt ``winner`` is to be committed.
 
         Raises ProducerFencedError unless the attempt is open and belongs to the batch of
         ``event``."""
@@ -591,8 +593,7 @@ class SinkPartition:
             self._complete(slot.sink, sink)
 
     def _free_slot(self, name: str, producer_id: int) -> None:
-        """Free the producer id of a task attempt after its markers are written. The sink does not
-        wait for the record that frees it."""
+        """Free the producer id of a task attempt after its markers are written."""
         sink = self._sinks[name]
         self._slots[producer_id] = self._slots[producer_id].freed()
         self._added.pop(producer_id, None)
@@ -602,8 +603,9 @@ class SinkPartition:
         self._write_free_slot(name, sink, producer_id)
 
     def _write_free_slot(self, name: str, sink: _Sink, producer_id: int) -> None:
-        """Append the record that makes a producer id (slot) free for another task attempt. If the
-        id has used up its epochs, append a record that deletes it instead."""
+        """Append the record that frees a slot (producer id) for another task attempt.
+
+        Without epochs left, the record deletes the slot instead."""
         slot: SinkSlot | None = self._slots[producer_id]
         if slot is not None and slot.epoch > EPOCH_LAST:
             slot = None
@@ -634,8 +636,9 @@ class SinkPartition:
             self._write_open_head(name, sink)
 
     def _complete(self, name: str, sink: _Sink) -> None:
-        """Open the sink for the next batch once the last marker is written, without waiting for the
-        record that says so. Answer the requests that wait for the markers."""
+        """Open the sink for the next batch after the last marker, and answer the waiting requests.
+
+        The record that says so is written later."""
         head = sink.head
         assert head is not None
         sink.head = replace(head, state=SinkState.OPEN, ends_batch=NO_BATCH, winners=frozenset())
@@ -649,9 +652,8 @@ class SinkPartition:
     def _write_open_head(self, name: str, sink: _Sink) -> None:
         """Append the record that the sink is open again after a decision.
 
-        Do nothing while a record that frees a producer id is being written, because its completion
-        calls this method again. Do nothing either while the decision of the next batch is being
-        written, because that record replaces this one."""
+        Does nothing while a record that frees a slot is being written, whose completion calls this
+        method again, nor while the next decision is being written, which replaces this record."""
         if sink.freeing or sink.is_busy:
             return
 

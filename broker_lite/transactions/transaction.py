@@ -75,8 +75,8 @@ class Now(NamedTuple):
 class _RecordInFlight:
     """A record that is being written, and the request that is answered after it.
 
-    ``is_fence`` is True if a new producer's InitProducerId caused the record, which aborts the
-    former producer's transaction."""
+    ``is_fence``: the record aborts the former producer's transaction for a new producer's
+    InitProducerId."""
 
     number: int
     record: TransactionRecord | None
@@ -106,8 +106,8 @@ class Transaction:
         it."""
         self._retry_ms = 0
         self._end_number = 0
-        """Number of the Persist effect that records the end of the last transaction. 0 once that
-        record, or a later one, is committed in the log."""
+        """Number of the Persist effect that records the last transaction's end; 0 once
+        committed."""
         self._is_end_refused = False
         self._connection: int | None = None
         """Number of the client connection on which the transaction began. None if the transaction
@@ -203,9 +203,9 @@ class Transaction:
             self._fail(event, error)
 
     def _is_settled(self, event: Request) -> bool:
-        """Return whether an Add can be answered while a record is being written: the open
-        transaction already contains all its partitions and groups, and the record only adds
-        others."""
+        """Return whether an Add can be answered while a record is being written.
+
+        The open transaction must already contain all its partitions and groups."""
         record, pending = self.record, self._pending
         return (
             isinstance(event, ev.Add)
@@ -407,12 +407,10 @@ class Transaction:
             raise self._invalid("commit" if event.is_commit else "abort")
 
     def _end_keeping_epoch(self, event: ev.End) -> None:
-        """Commit or abort the transaction of a client whose epoch stays the same (transaction
-        version 1).
+        """Commit or abort the transaction of a client whose epoch stays the same (version 1).
 
-        Without a new epoch, a delayed EndTxn looks like the EndTxn of the next transaction. An
-        EndTxn from a connection older than the one on which the transaction began is therefore
-        refused."""
+        A delayed EndTxn looks like that of the next transaction, so an EndTxn from an older
+        connection than the one on which the transaction began is refused."""
         record = self.record
         assert record is not None
         kind = _kind(event.is_commit)
@@ -480,11 +478,11 @@ class Transaction:
     # Methods that park requests and retry them.
 
     def _park(self, event: Request) -> None:
-        """Let a client's request wait until the record that is being written, or the transaction,
-        is complete.
+        """Let a client's request wait until the present record is written or the transaction
+        complete.
 
-        A request from another broker is refused instead, because while it waited, it would delay
-        the later requests on its connection."""
+        A request from another broker is refused: it would delay the later requests on its
+        connection."""
         is_broker = isinstance(event, ev.Add) and event.connection is None
         if is_broker or len(self._parked) >= PARKED_MAX:
             raise ConcurrentTransactionsError(
@@ -609,8 +607,9 @@ class Transaction:
         self._persist_end()
 
     def _persist_end(self) -> None:
-        """Write the record that the transaction has ended. No request needs to wait for it: the
-        record of the next change follows it in the log or, if the log refused it, replaces it."""
+        """Write the record that the transaction has ended, for which no request waits.
+
+        If the log refuses it, the record of the next change takes its place."""
         self._numbers += 1
         self._end_number, self._is_end_refused = self._numbers, False
         self._effects.append(fx.Persist(self._numbers, self.record))
