@@ -294,8 +294,8 @@ def check(
 def _strangers(admin: Admin, found: Iterable[Acl]) -> list[str]:
     """Return the principals in the ACLs ``found`` for which the cluster has no user.
 
-    The result is empty if the command may not list the users, and if the cluster has no users at
-    all: its clients then authenticate with certificates or tokens."""
+    Return none if the command may not list the users, or if the cluster has no users at all: its
+    clients then use certificates or tokens."""
     try:
         known = admin.run(lambda cluster, ms: users.describe_users(cluster, None, ms))
     except LogbusError:

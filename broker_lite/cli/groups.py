@@ -81,9 +81,7 @@ coordinator."""
 def _listed(admin: Admin, item: GroupListing) -> dict[str, Any]:
     """Return the row of a listed group.
 
-    The listing has the state and the kind of a group with members. A Spark query publishes its
-    progress to a group without members; only the metadata of the group's commits shows the
-    query."""
+    Only the metadata of a memberless group's commits shows a Spark query that publishes to it."""
     state, kind = item.state, group_kind(item)
     if kind != NATIVE and state == "Empty":
         commits = admin.committed(item.group).values()
@@ -386,11 +384,11 @@ def _move(
 
 
 def _refuse_readers(admin: Admin, group: str, topics: tuple[str, ...] = ()) -> None:
-    """Refuse to change a group's offsets while the group has members or a running Spark query,
-    because their next commit would overwrite the change.
+    """Raise an error while a group has members or a running Spark query, before offsets change.
 
-    With ``topics``, members of a Kafka group prevent the change only if they read one of these
-    topics. Raises NonEmptyGroupError, GroupSubscribedToTopicError and GroupLeaseHeldError."""
+    Their next commit would overwrite the change. With ``topics``, members of a Kafka group that
+    read none of these topics do no harm. Raises NonEmptyGroupError, GroupSubscribedToTopicError and
+    GroupLeaseHeldError."""
     kinds = {row.group: group_kind(row) for row in admin.list_groups()} if topics else {}
     readers = admin.group_members(group)
     read = {tp.topic for owned in readers.values() for tp in owned}

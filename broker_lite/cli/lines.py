@@ -175,9 +175,10 @@ def _tables_of_lines(
 
 
 def _source(path: Path | None, on_share: OnShare) -> tuple[Any, Callable[[], None]]:
-    """Return a binary file that pyarrow can read, and a function that calls ``on_share`` with the
-    share of the file that has been read. ``path`` None means standard input, for which it does
-    nothing."""
+    """Return a binary file that pyarrow can read, and a function that calls ``on_share``.
+
+    ``on_share`` receives the share of the file read so far, never for standard input (``path``
+    None)."""
     if path is None:
         return sys.stdin.buffer, lambda: None
     file = pa.OSFile(str(path))

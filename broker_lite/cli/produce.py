@@ -216,10 +216,10 @@ class _Reading:
             self.bar.reach(self._left)
 
     def on_share(self, path: Path | None) -> OnShare | None:
-        """Return a function that moves the progress bar to the share of the current file that has
-        been read, from 0 to 1. Return None for stdin and pipes, whose size is unknown.
+        """Return a function that shows the share (0 to 1) of the next file that has been read.
 
-        Call this method once for each file, in the order in which the files are read."""
+        Return None for stdin and pipes, whose size is unknown. Call it once for each file, in
+        order."""
         if path is None or not self._is_known:
             return None
         size = path.stat().st_size
@@ -229,11 +229,11 @@ class _Reading:
 
 
 class _Sending:
-    """Sends files to a topic, and counts.
+    """Sends files to a topic, and counts the records.
 
-    ``records`` counts the records sent so far, and ``keyless`` those of them that have no key
-    because their line lacks the delimiter of -K. After an error of the input, ``unread`` names the
-    part of the input that was not sent."""
+    ``records`` is the number sent so far, ``keyless`` that of records without a key because their
+    line lacks the delimiter of -K. After an error of the input, ``unread`` names the part not
+    sent."""
 
     def __init__(
         self, producer: Producer, topic: str, partition: int | None, rate: int | None
@@ -270,9 +270,10 @@ class _Sending:
         position: LinePosition,
         later: tuple[Path, ...],
     ) -> Iterator[Table]:
-        """Yield the tables that ``source`` reads from the file ``path``. After an error of the
-        reader, ``unread`` names the part of the input that was not sent, including ``later``, the
-        files after this one."""
+        """Yield the tables that ``source`` reads from the file ``path``.
+
+        After an error of the reader, ``unread`` names the part not sent, including the files
+        ``later``."""
         before = self.records
         try:
             yield from source

@@ -274,9 +274,9 @@ def _tps(
 def _planner(
     replicas: str | None, factor: int | None, off: int | None, path: Path | None
 ) -> Planner:
-    """Return a function that plans the moves, for the first argument that is not None: brokers to
-    use, a replication factor, a broker to empty, or the path of a plan file.
+    """Return a function that plans the moves for the first argument that is not None.
 
+    They are brokers to use, a replication factor, a broker to empty, and the path of a plan file.
     Raises click.BadParameter if ``replicas`` or the plan file is malformed."""
     if replicas is not None:
         return partial(replica_plans.to_brokers, brokers=_ids(replicas))

@@ -144,8 +144,8 @@ class Console:
     def _guarded(self, make: Handler, *, is_json: bool = False) -> Callable[[Request], Response]:
         """Return an endpoint that answers with the response of ``make``.
 
-        The endpoint finds the viewer (the user's session) by the request's cookie, or asks for a
-        login. It turns a LogbusError into an error page, and gives a new browser a cookie."""
+        It finds the viewer (the user's session) by the request's cookie, or asks for a login. A
+        LogbusError becomes an error page."""
 
         def answer(request: Request) -> Response:
             session_id = request.cookies.get(self.sessions.cookie, "")
@@ -338,8 +338,7 @@ class Console:
         """Return the metrics of the cluster, for Prometheus.
 
         If other machines can reach the console, it demands the HTTP Basic login of a user who may
-        describe the cluster, because the metrics name all topics. A broker demands the same login
-        for its metrics."""
+        describe the cluster, as brokers do: the metrics name all topics."""
         if not self.settings.is_loopback and (refused := self._scrape_refusal(request)) is not None:
             return refused
         rows = samples(self.sampler, by_partition=self.settings.by_partition)

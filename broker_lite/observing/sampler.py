@@ -158,11 +158,10 @@ def take_reading(
 def _groups(
     admin: Admin, before: ClusterReading | None, base: ClusterReading | None
 ) -> tuple[Mapping[str, GroupReading], Mapping[str, GroupLag], str]:
-    """Return the groups, their lags, and an empty text. If the brokers do not answer, return the
-    groups and lags of ``before``, and the error's message.
+    """Return the groups, their lags, and an error's message, empty if the brokers answer.
 
-    ``base`` is the earlier reading whose first unread records may be used again, or None in a whole
-    reading, which requests all of them."""
+    Without an answer, the groups and lags are those of ``before``. ``base`` is the earlier reading
+    whose first unread records may be used again; None requests all of them."""
     try:
         listed = admin.list_groups()
         lags = admin.lag_many(

@@ -716,9 +716,8 @@ class Log:
 def _has_aged(active: Segment, config: TopicConfig, now_ms: int) -> bool:
     """Return whether the segment must be closed because of its age (segment.ms).
 
-    A first append in the future means that the clock was set back since. The segment is closed at
-    once, because its records could otherwise outlive retention.ms by years.
-    """
+    So must one whose first append is in the future: the clock was set back, and the records could
+    outlive retention.ms by years."""
     return not 0 <= now_ms - active.first_append_ms < config.segment_ms
 
 

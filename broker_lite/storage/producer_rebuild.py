@@ -62,8 +62,7 @@ def _transaction_indexes(
 ) -> tuple[Indexes, int]:
     """Return each segment's transaction index, and the offset up to which they are complete.
 
-    An index file that covers offsets beyond the log's end is deleted, with a sync: later batches
-    may get those offsets."""
+    Deletes an index file that reaches beyond the log's end: later batches may get those offsets."""
     indexes: Indexes = {}
     complete_end = end
     for segment in segments:

@@ -258,11 +258,9 @@ class _Opening:
         return rescan.torn
 
     def _epoch_of(self, header: BatchHeader) -> int:
-        """Return the epoch that the epoch file, synced before the epoch's first batch, has for a
-        batch.
+        """Return the leader epoch that the epoch file has for a batch.
 
-        If the file is missing, record the batch's own epoch and return -1, which disables the
-        check."""
+        Without a file, record the batch's own epoch and return -1, which disables the check."""
         if self._epochs_known:
             return self.epochs.epoch_at(header.base_offset)
         self.epochs.note(header.leader_epoch, header.base_offset)
@@ -346,10 +344,10 @@ class _Opening:
     # Methods that complete the opening of the log.
 
     def _end_at(self, segments: list[Segment], log_start: int) -> None:
-        """Make the last segment writable, or begin a new segment.
+        """Make the last segment writable, or begin a new one.
 
         A new one is needed if the log ends before its log start offset or before the recovery
-        point, or if its last segment is damaged."""
+        point, or if the last segment is damaged."""
         last = segments[-1] if segments else None
         minimum = max(log_start, self.recovery_point)
         if last is not None and last.next_offset >= minimum and not last.damaged:

@@ -19,10 +19,7 @@ WASTE_MAX = 4
 
 
 def _is_free(block: bytearray) -> bool:
-    """Return whether no view of a non-empty block exists.
-
-    The function tries to resize the block, which Python refuses while views exist. Reference counts
-    would not help, because they differ between interpreters."""
+    """Return whether no view of a non-empty block exists: Python then allows to resize it."""
     try:
         last = block.pop()
     except BufferError:

@@ -44,8 +44,7 @@ _KNOWN_FROM: Mapping[int, Mapping[int, int]] = {
 }
 """For each newer error code and API key, the first version whose clients handle the code.
 
-Produce and TxnOffsetCommit always replace PRODUCER_FENCED, because a producer that receives it must
-stop. After INVALID_PRODUCER_EPOCH the producer may abort its transaction and continue."""
+An API that a code lacks never gets this code."""
 
 
 def code_in_version(error: LogbusError, key: int, version: int) -> int:

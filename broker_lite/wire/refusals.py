@@ -67,10 +67,10 @@ error response then has one row, without a name."""
 
 
 class _Layout(NamedTuple):
-    """The tables (lists of fields) by which a request is decoded and its response encoded.
+    """The tables (lists of fields) to decode a request and to encode its response.
 
-    ``request`` is None if the response does not depend on the request. ``kind`` is the request's
-    class in ``kafka.protocol``, or None if that library does not have it."""
+    ``request`` is None if the response does not depend on it; ``kind`` is its class in
+    ``kafka.protocol``, if any."""
 
     request: Any
     response: Any

@@ -188,11 +188,11 @@ def _group_offsets(
     deadline_ms: float,
     is_stable: bool,
 ) -> Operation[dict[TopicPartition, CommittedOffset]]:
-    """Return the group's committed offsets, without partitions that have none. Partitions of topics
-    that were recreated since the commit are added to ``former``.
+    """Return the group's committed offsets, without partitions that have none.
 
-    With ``is_stable``, wait until open transactions that commit offsets of the group have ended.
-    Raises UnstableOffsetCommitError if one is still open at the deadline."""
+    Partitions of topics recreated since the commit are added to ``former``. With ``is_stable``,
+    wait for open transactions with offsets of the group. Raises UnstableOffsetCommitError after the
+    deadline."""
     if is_stable:
         rows, unstable = yield from group_requests.stable(
             cluster, group, tps, until_ms=deadline_ms, deadline_ms=deadline_ms, former=former

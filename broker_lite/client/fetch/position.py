@@ -184,8 +184,7 @@ class FetchPosition:
     def _walker(self, answer: FetchedPartition) -> BatchWalker:
         """Return a walker, which splits the bytes of an answer into batches and checks their order.
 
-        It rejects a batch with an earlier leader epoch than the one before. The epoch that was
-        committed with an offset is checked by the leader."""
+        It rejects a batch with an earlier leader epoch than the one before."""
         policy, aborted = self.policy, answer.aborted_transactions
         if aborted:
             policy = policy._replace(aborted=aborted)

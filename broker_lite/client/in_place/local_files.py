@@ -112,8 +112,7 @@ class LocalRange:
     def _passes_cache(self) -> bool:
         """Return whether to read the next batches with direct I/O: not all are in the page cache.
 
-        The last byte to read is tested too, because the broker has often just read the first ones,
-        to find the start of the range."""
+        Tests the last byte too: the broker has often just read the first ones to find the range."""
         if self._parts is None and self._may_pass_cache:
             last = min(self._position + READ_BYTES, self._end) - 1
             begins = is_in_memory(self._fd, self._position)

@@ -169,8 +169,8 @@ def _retained_owners(
 ) -> dict[TopicPartition, str]:
     """Return the member that owns each partition now.
 
-    Partitions that do not exist, or whose owner no longer subscribes, are left out. Of two members
-    that report a partition, the one with the later generation owns it; with equal ones, neither."""
+    Partitions that do not exist, or whose owner no longer subscribes, are left out. Of two owners
+    the one with the later generation counts; with equal ones, neither."""
     owner: dict[TopicPartition, tuple[int, str]] = {}
     for each in ordered:
         topics = frozenset(each.topics)

@@ -241,8 +241,8 @@ class MemberMachine:
     def _waits_to_join(self) -> bool:
         """Return whether the member must wait before it sends a join, or need not join at all.
 
-        It waits while the reader releases revoked partitions, and until it knows which topics match
-        its pattern."""
+        It waits for the release of revoked partitions, and for the topics that match its
+        pattern."""
         is_blind = self._topics.are_unknown and self._refreshing is not None
         return not self._must_join or bool(self._revocations) or is_blind
 
@@ -445,9 +445,8 @@ class MemberMachine:
     def _confirm(self, *, is_calm: bool = True) -> None:
         """Extend the lease from the time at which the answered request was sent.
 
-        During a rebalance (``is_calm`` is False) the coordinator waits for the member's join, and
-        again for its sync, only for the rebalance timeout, despite heartbeats. The lease must not
-        exceed that."""
+        During a rebalance (``is_calm`` is False) the coordinator waits for a join, and then for a
+        sync, only for the rebalance timeout despite heartbeats; the lease must not exceed that."""
         self._tries = 0
         self._calm_ms = self._sent_ms if is_calm else self._calm_ms
         session_ms, gathering_ms = self._config.session_timeout_ms, self._config.gathering_ms

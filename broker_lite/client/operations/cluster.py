@@ -190,7 +190,7 @@ class Cluster:
 def _without_older_rows(view: ClusterView, known: ClusterView) -> ClusterView:
     """Return ``view``, but keep partitions that ``known`` has in a later leader epoch or alone.
 
-    A broker that is cut off from the controller still reports deposed leaders, and no added
+    A broker that is cut off from the controller reports neither new leaders nor added
     partitions."""
     topics = dict(view.topics)
     for name, topic in view.topics.items():

@@ -444,8 +444,8 @@ class BrokerConnection:
 def _is_own_end(sock: socket.socket) -> bool:
     """Return whether the socket is connected to itself instead of a broker.
 
-    If no process listens on the broker's port on this machine, the kernel may choose this very port
-    as the socket's local port, and TCP connects the socket to itself."""
+    The kernel may choose the broker's port on this machine, if no process listens there, as the
+    socket's own port."""
     try:
         return bool(sock.getsockname() == sock.getpeername())
     except OSError:

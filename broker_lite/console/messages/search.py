@@ -202,12 +202,11 @@ def _first_window(partitions: int, filters: RecordFilters) -> int:
 
 
 def _newest_of(rows: list[Row]) -> tuple[list[Row], dict[TopicPartition, int]]:
-    """Return the newest ``HITS_MAX`` hits, newest first. For each partition of which a hit was
-    dropped, also return the end offset at which the next search must begin.
+    """Return the newest ``HITS_MAX`` hits, newest first, and where the next search begins.
 
-    Hits are sorted by timestamp, but hits of one partition always by offset. So the dropped hits of
-    a partition have lower offsets than the returned ones, and the next search, which continues
-    backward, finds them."""
+    The latter is an end offset for each partition of which a hit was dropped. Hits of one partition
+    are sorted by offset, so the dropped ones are below the returned ones, where the search
+    continues."""
     times: dict[int, int] = {}
     timed = []
     for row in sorted(rows, key=lambda row: row["offset"]):

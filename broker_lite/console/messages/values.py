@@ -78,8 +78,8 @@ def shown(value: bytes | None, cut: int = CUT_BYTES) -> DisplayedValue:
 def _indented(text: str) -> str:
     """Return JSON text in indented lines.
 
-    Raises ValueError if the text is not JSON, if the result would be too long, or if a string has
-    an unpaired surrogate (RFC 8259, 8.2), which UTF-8 cannot encode."""
+    Raises ValueError if the text is not JSON, the result too long, or a string not valid
+    Unicode."""
     left = max(LEAST_BYTES, PRETTY_TIMES * len(text))
     parts = []
     for part in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(json.loads(text)):

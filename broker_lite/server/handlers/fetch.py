@@ -506,8 +506,8 @@ class _ConsumerFetch:
 def _file_bytes(parts: BrokerContext, message: wire.FetchRequest) -> int:
     """Return how many bytes the client may read itself from the log files.
 
-    It is 0 if the client runs on another machine or the broker does not allow local reads, and if
-    the broker hands out descriptors but the client takes no tickets."""
+    That is 0 if it runs on another machine, the broker allows no local reads, or the broker hands
+    out descriptors but the client takes no tickets."""
     files = message.files
     if not files.machine or files.machine != machine_id():
         return 0
@@ -526,8 +526,7 @@ class _OutOfRange(OffsetOutOfRangeError):
 def _diverging(log: Log, request: wire.FetchPartition) -> OffsetAndEpoch | None:
     """Return from where on the log differs from the records that the client has read, or None.
 
-    After an unclean election, the log may lack records that the client has read. A client that
-    sends no last fetched epoch notices this only if its offset is out of range."""
+    After an unclean election, the log may lack such records."""
     epoch, offset = request.last_fetched_epoch, request.fetch_offset
     if epoch == NO_EPOCH or offset < log.log_start_offset:
         return None

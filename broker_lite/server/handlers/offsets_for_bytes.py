@@ -85,8 +85,8 @@ def _refusal(error: LogbusError) -> BytesAnswer:
 def _reach(log: Log, start: int, max_bytes: int, end: int) -> tuple[int, int]:
     """Return the end offset and the number of bytes of the range from ``start``.
 
-    If the batch at ``start`` is damaged, the range has 0 bytes and ends at the next readable
-    offset, at most at ``end``: the reader skips these offsets."""
+    At a damaged batch the range has 0 bytes and ends at the next readable offset, at most at
+    ``end``."""
     reach = log.reader.offset_for_bytes(start, max_bytes, end)
     readable = log.reader.next_readable(start)
     return reach if readable == start else (min(readable, end), 0)

@@ -113,8 +113,7 @@ class _Produce:
         """Compute missing maximum timestamps on a read thread, then start the appends.
 
         ``untimed`` lists the batches without one, each with its topic's and its partition's index
-        in the request. The connection's later requests wait, so that the batches of a partition
-        keep their order."""
+        in the request. The connection's later requests wait, to keep the order of batches."""
 
         def fill_in() -> dict[tuple[int, int], LogbusError]:
             errors: dict[tuple[int, int], LogbusError] = {}
@@ -297,8 +296,7 @@ class _Produce:
     def _note_refused(self, t: int, p: int, partition: int, error: LogbusError) -> None:
         """Record that a batch failed with a retriable error, so that later ones in flight fail too.
 
-        If the broker accepted a later batch, for example because it becomes leader between two
-        batches, the producer's records would be out of order after the retry."""
+        Otherwise the producer's records would be out of order after the retry."""
         topic, snapshot = self._message.topics[t], self._parts.registry.snapshot
         view = snapshot.topics_by_id.get(topic.topic_id) or snapshot.topics.get(topic.name)
         records = topic.partitions[p][1]

@@ -422,8 +422,7 @@ class Listener:
     def _close_oldest_logins(self) -> None:
         """Close the oldest connections that have not logged in, to make room for a new one.
 
-        Otherwise clients that never log in could use up all connections. TLS handshakes and logins
-        count together, so that slow handshakes cannot keep out other clients' logins."""
+        TLS handshakes count as well, so that slow ones cannot keep out other clients' logins."""
         limit, handshakes = self._config.connections_before_login_max, self._handshakes
         if len(self._early) + len(handshakes or ()) < limit:
             return

@@ -234,8 +234,7 @@ def _bucket(buckets: _Buckets, limit: Limit, now_ms: float) -> TokenBucket:
 def _forget(buckets: _Buckets) -> None:
     """Drop the tenth of the token buckets that will be full soonest.
 
-    A dropped client that returns gets a full bucket, so these clients gain the least. Many are
-    dropped at once, because the sort is expensive."""
+    A dropped client that returns gets a full bucket, so these gain the least."""
     for name in sorted(buckets, key=lambda name: buckets[name].full_at_ms)[: CLIENTS_MAX // 10]:
         del buckets[name]
 

@@ -199,11 +199,10 @@ class Worker(threading.Thread):
                 del group
 
     def _next_group(self) -> list[Job]:
-        """Take the queued jobs as the next group. A small group first waits briefly for more jobs.
+        """Take the queued jobs as the next group; a small group first waits briefly for more jobs.
 
-        Without the wait, two flushes would each write half of the batches of producers that send
-        again at once, and each cost nearly as much as one. A group with replicated partitions does
-        not wait, because its acknowledgement waits for followers anyway."""
+        Without the wait, producers that send again at once would be split over two flushes. A group
+        with replicated partitions does not wait: it waits for followers anyway."""
         waiting = self._waiting
         group: list[Job] = []
         size = 0

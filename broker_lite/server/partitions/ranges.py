@@ -226,9 +226,9 @@ def _resident_part(log_slice: LogSlice, copied_max: int) -> Part | None:
 def _prepare(row: WantedRange, max_bytes: int, first_max: int, copied_max: int) -> Prepared:
     """Prepare one range of at most ``max_bytes`` bytes.
 
-    With ``first_max`` above 0, the range has at least one batch, even a larger one, which may
-    decompress to ``first_max`` bytes of rows. A range of at most ``copied_max`` bytes is copied
-    into memory; a larger one is sent from the segment file."""
+    With ``first_max`` above 0 it has at least one batch, even a larger one, which may decompress to
+    ``first_max`` bytes of rows. Up to ``copied_max`` bytes are copied into memory; a larger range
+    is sent from the file."""
     log_slice = row.reader.read(row.offset, max_bytes, row.end_offset, first_max > 0)
     if log_slice.length == 0:
         return Prepared()

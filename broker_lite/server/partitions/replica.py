@@ -418,8 +418,7 @@ class Replica:
     def _shorten(self, effect: Truncate | StartAt, offset: int) -> None:
         """Truncate the log to ``offset`` (Truncate), or restart it empty there (StartAt).
 
-        Later disk jobs are held back until the truncation is complete: they may be appends of a
-        later leader epoch, which it must not remove."""
+        Later disk jobs wait until then: the truncation must not remove their appends."""
         log, now_ms = self.log, self._owner.clock.now_ms()
         if isinstance(effect, Truncate):
             lost = self.role.high_watermark - offset

@@ -365,8 +365,7 @@ class ReplicaManager:
     def _set_aside_strays(self, snapshot: MetadataSnapshot) -> None:
         """Rename the logs that the metadata do not assign to this broker; they are deleted later.
 
-        Their topics may have been deleted, or the partitions reassigned, while the broker was down.
-        ZooKeeper may also have lost the topics, so the logs are not deleted at once."""
+        They are not deleted at once, because ZooKeeper may have lost the topics."""
         moved = [key for key in self._logs.logs if not self._is_mine(key)]
         strays = [key for key in moved if key.topic_id not in snapshot.topics_by_id]
         for key in moved:
