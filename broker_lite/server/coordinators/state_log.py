@@ -213,6 +213,8 @@ class _LedPartition:
         for future in futures.values():
             if not future.done():
                 future.set_exception(_not_coordinator(self.replica.topic, self.replica.partition))
+                # Mark the exception as retrieved: the owner that lost the partition ignores it.
+                future.exception()
 
     # Methods that load the state.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -91,7 +92,12 @@ def test_next_coordinator_sends_the_markers_of_a_decided_transaction_again() -> 
 
 
 def test_waiting_requests_fail_when_the_coordinator_loses_leadership() -> None:
+    """Regression: asyncio also logged "Future exception was never retrieved", as an error."""
+
     async def test(cluster: Cluster) -> None:
+        logged: list[dict[str, object]] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: logged.append(context))
         pair = await cluster.init()
         cluster.world.nodes[1].cut_off()
         adding = asyncio.create_task(
@@ -104,6 +110,8 @@ def test_waiting_requests_fail_when_the_coordinator_loses_leadership() -> None:
         for waiting in (adding, parked):
             result = await waiting
             assert isinstance(result.error, NotCoordinatorError)
+        gc.collect()
+        assert logged == []
 
     run(test)
 
