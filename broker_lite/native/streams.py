@@ -27,8 +27,8 @@ from broker_lite.model import TopicPartition
 from broker_lite.native.membership import NativeMembership
 from broker_lite.native.session import GroupSession, ThreadSession, consumer_name
 
-SESSION_TIMEOUT_MIN_MS = 1000
-"""Minimum of the option ``session_timeout_ms``."""
+SESSION_TIMEOUT_MIN_MS, SESSION_TIMEOUT_MAX_MS = 1000, 2**31 - 1
+"""Limits of the option ``session_timeout_ms``. A request to ZooKeeper has 32 bits for it."""
 STREAMS_MAX = 256
 """Maximum number of streams of a consumer."""
 REGISTRATION_BYTES_MAX = 512 << 10
@@ -220,9 +220,10 @@ def subscribe(
         check_pattern(pattern)
     if not 1 <= streams <= STREAMS_MAX:
         raise InvalidConfigError(f"streams={streams}: give 1 to {STREAMS_MAX}")
-    if session_timeout_ms < SESSION_TIMEOUT_MIN_MS:
+    if not SESSION_TIMEOUT_MIN_MS <= session_timeout_ms <= SESSION_TIMEOUT_MAX_MS:
         raise InvalidConfigError(
-            f"session_timeout_ms={session_timeout_ms}: give at least {SESSION_TIMEOUT_MIN_MS}"
+            f"session_timeout_ms={session_timeout_ms}: give {SESSION_TIMEOUT_MIN_MS} to "
+            f"{SESSION_TIMEOUT_MAX_MS}"
         )
     subscription = NativeSubscription(
         names, pattern, streams, socket.gethostname(), config.client_id

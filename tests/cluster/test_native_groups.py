@@ -398,7 +398,8 @@ def test_failed_native_join_names_the_reason(
     refused(InvalidConfigError, "give either topics or a pattern", topic, pattern="x")
     refused(InvalidConfigError, "not a regular expression", pattern="(")
     refused(InvalidConfigError, "leave out partitions", topic, partitions=[0])
-    refused(InvalidConfigError, "at least 1000", topic, session_timeout_ms=10)
+    for session_timeout_ms in (10, 2**31):
+        refused(InvalidConfigError, "1000 to", topic, session_timeout_ms=session_timeout_ms)
     refused(InvalidGroupIdError, "give group", topic, group=None)
     refused(InvalidGroupIdError, "characters", topic, group="g" * 1000)
     refused(UnknownTopicOrPartitionError, "no-such", "no-such")

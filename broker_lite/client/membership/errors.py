@@ -24,7 +24,10 @@ def denied_member(error: LogbusError, user: str, group: str) -> LogbusError:
 
 
 def explained(error: LogbusError, group: str, config: MemberConfig) -> LogbusError:
-    """Return the coordinator's error with an explanation, or unchanged if there is none."""
+    """Return the coordinator's error with an explanation, or unchanged if there is none.
+
+    An error with a message of its own, such as that of a request that cannot be encoded, needs no
+    explanation."""
     why = {
         InconsistentGroupProtocolError: (
             f"group {group!r} has members that support none of partition.assignment.strategy="
@@ -50,4 +53,5 @@ def explained(error: LogbusError, group: str, config: MemberConfig) -> LogbusErr
         ),
     }
     kind = type(error)
-    return kind(why[kind]) if kind in why else error
+    is_bare = error.message == kind().message
+    return kind(why[kind]) if is_bare and kind in why else error

@@ -33,6 +33,11 @@ def refusal(error: type[LogbusError]) -> str:
     return explained(error(), "g", MEMBER).message
 
 
+def test_explanation_replaces_no_message_that_names_the_cause() -> None:
+    error = InvalidRequestError("JoinGroupRequest cannot be sent")
+    assert explained(error, "g", MEMBER) is error
+
+
 @pytest.mark.parametrize(
     ("command", "message", "told"),
     [
