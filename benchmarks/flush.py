@@ -2,7 +2,7 @@
 
     python benchmarks/flush.py [--directory D] [--rounds 20]
 
-A group is the work that one disk thread flushes at once: ``logs`` files, each with new bytes. A
+A group is the work that one disk thread flushes together: ``logs`` files, each with new bytes. A
 round measures each way once. ``in_turn`` flushes a file after the file before it is on disk.
 ``together`` starts all flushes first, as the broker does. ``written_before`` overwrites zeros that
 are already in the file: this needs no commit of the file system's journal, but writes all bytes

@@ -2,7 +2,7 @@
 
     python benchmarks/kafka_groups.py [--members N] [--groups N] [--seconds S]
 
-The script prints one JSON object. First, ``--members`` members join one group at once, on a topic
+The script prints one JSON object. First, ``--members`` members join one group together, on a topic
 with three partitions for each member. The measured time begins with their first connection and ends
 when the last member has its partitions. Then ``--groups`` groups of one member each send heartbeats
 and commit once a second for ``--seconds``. The figures are the duration of a commit, and the share

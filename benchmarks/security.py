@@ -25,7 +25,7 @@ a first decision with ACLS access control lists.
 
 ``crowds``: the p99 of a logged-in client's small produce requests (acks=all), in turns without and
 with other clients. ``slow``: CROWD connections send a byte of their TLS handshake a second, and
-connect again when the broker closes them. ``storm``: CROWD clients log in at once, again and again.
+connect again when the broker closes them. ``storm``: CROWD clients log in together, repeatedly.
 ``storm_at_another``: the same storm logs in to a second broker. The p99 beside it shows how much
 the crowd's own work slows this machine. ``ratio`` is the median of p99 divided by the p99 of the
 turn before. ``own_share`` is the p99 beside ``storm`` divided by the p99 beside
@@ -401,7 +401,7 @@ def slow_connections(port: int, ready: Event, ended: Event) -> None:
 
 
 def storms(port: int, ca: str, ready: Event, ended: Event) -> None:
-    """Log in CROWD times at once, repeatedly.
+    """Log in CROWD clients together, repeatedly.
 
     A client whose connection the broker closes tries again.
     """

@@ -476,7 +476,7 @@ _JOINED: dict[str, Callable[[list[Part], Counts], pa.Array | None]] = {
     "headers": _joined_headers,
 }
 """By column name, the functions that build one column for many batches. A function returns None if
-it cannot build the column of these batches at once. ``_joined`` then concatenates the columns of
+it cannot build the column of these batches together. ``_joined`` then concatenates the columns of
 the single batches."""
 
 _CONSTANTS_MAX = 64

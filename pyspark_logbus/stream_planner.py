@@ -378,7 +378,7 @@ class StreamPlanner:
             self._progress.claim()
         self._progress.check()
         if self._is_available_now:
-            # This may be the run's last call, so let the background thread publish before it ends.
+            # This may be the run's last call, so wait until the background thread has published.
             self._progress.wait(PATIENCE_S)
 
     # Methods that check for permissions, for losses and for another cluster.

@@ -53,7 +53,7 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: StreamPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark pickles a reader for the tasks on the driver, never in the planner's process.
+        # Spark pickles a reader to send it to tasks. It never pickles the reader that plans.
         with pickled_error_line():
             plan = self._plan.for_tasks() if self._plan is not None else None
         return {"_options": None, "_plan": plan, "_problem": None, "_planner": None}

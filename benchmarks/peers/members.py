@@ -23,7 +23,7 @@ WATCHED_SECONDS = 15.0
 
 
 def measure(logbus: Alone, count: int) -> dict[str, float]:
-    """Make ``count`` members join at once and then send only heartbeats; return the figures."""
+    """Make ``count`` members join together and then send only heartbeats; return the figures."""
     return asyncio.run(_measure(logbus, count))
 
 

@@ -89,8 +89,8 @@ def create(
     """
     if bool(hosts) != bool(_BROKER.fullmatch(name)):
         raise click.UsageError(
-            f"{name!r}: name a broker broker-ID, where ID is its broker.id, and give its --host; "
-            "name a client otherwise, and give no --host"
+            f"{name!r}: a broker needs the name broker-ID (ID is its broker.id) and --host; "
+            "a client needs any other name and no --host"
         )
     if not _NAME.fullmatch(name):
         raise click.UsageError(f"{name[:80]!r}: use at most 64 letters, digits, '.', '_' and '-'")

@@ -340,7 +340,7 @@ def print_all(
     bar: output.ProgressBar | None = None,
 ) -> int:
     """Print records until a limit is reached. Return the exit code: 124 after ``limits.timeout``,
-    else 0. Without ``bar``, a progress bar is shown if stdout is a file."""
+    else 0. If ``bar`` is None, the function shows a progress bar of its own if stdout is a file."""
     with contextlib.closing(bar or output.ProgressBar("records")) as shown:
         return _print_beside(shown, consumer, out, chooser, limits)
 

@@ -35,7 +35,7 @@ OWN = (
 """Settings that a mirror never copies: the target decides how durable the copy is, and copied
 records keep their timestamps."""
 NAMED_MAX = 20
-"""Maximum number of existing topics that the error for a pattern without a match lists."""
+"""If a pattern matches no topic, the error lists at most this many existing topics."""
 _MARK = "mirrored from "
 """The beginning of the metadata of each committed offset that a mirror wrote."""
 

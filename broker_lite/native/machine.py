@@ -427,7 +427,7 @@ class NativeMachine:
 
     def _check_rank(self) -> None:
         """Leave the group and raise GroupMaxSizeReachedError if it has too many consumers. If
-        several registered at once, those that ZooKeeper registered first stay."""
+        several registered together, those that ZooKeeper registered first stay."""
         rank = self.view.rank_of(self._consumer)
         if rank >= MEMBERS_MAX:
             me = znodes.consumer_path(self._group, self._consumer)

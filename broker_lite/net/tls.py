@@ -34,7 +34,7 @@ READ_TURN_BYTES = 256 << 10
 """Maximum bytes that one ``read_into`` returns, so that a peer which sends fast does not starve the
 other connections of the event loop."""
 FILE_BYTES = 256 << 10
-"""Maximum bytes that ``send_file`` reads from a file at once."""
+"""Maximum bytes of one read of ``send_file`` from a file."""
 
 _file_buffer = bytearray(0)
 _received = threading.local()

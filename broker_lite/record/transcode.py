@@ -1,5 +1,5 @@
-"""Convert a batch of rows to columns and back, with operations of numpy and pyarrow that handle all
-records at once.
+"""Convert a batch of rows to columns and back, with operations of numpy and pyarrow that each
+handle all records.
 
 A broker converts columns to rows for a client that reads only rows. A client converts rows to
 columns. The encoded rows are byte for byte the same as those of Kafka's own writer. Both
@@ -204,7 +204,7 @@ def _gather(data: pa.Buffer, starts: Positions, lengths: Positions) -> pa.Array 
 def _read_headers(
     body: Bytes, data: pa.Buffer, at: Positions, ends: Positions, counts: Positions
 ) -> pa.Array:
-    """Return the column of headers: decode the first headers of all records at once, then the
+    """Return the column of headers: decode the first headers of all records together, then the
     second headers, and so on. ``counts`` are the numbers of headers of the records."""
     if counts.min() < 0 or (2 * counts > ends - at).any():
         raise CorruptMessageError("a record declares more headers than its bytes can hold")

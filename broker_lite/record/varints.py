@@ -1,4 +1,4 @@
-"""Encode and decode many of Kafka's zigzag varints at once, with numpy. A varint is an integer in
+"""Encode and decode many of Kafka's zigzag varints together, with numpy. A varint is an integer in
 one to ten bytes, numbers near zero in fewer.
 
 ``decode`` never reads outside of the body (the bytes of a batch after its header). For a position

@@ -19,10 +19,10 @@ Live = Mapping[int, BrokerView]
 
 
 def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int]) -> bool:
-    """Return whether this broker process leads.
+    """Return whether this broker process leads the partition.
 
-    Its data directory must be in the ISR, and the controller must have elected a registration of
-    this process (``broker_epochs``), not an earlier process."""
+    The ISR must list the broker with its present data directory (``local``). The leader's broker
+    epoch must be one of this process (``broker_epochs``), not of one before a restart."""
     return (
         state.leader == local.broker_id
         and local in state.isr
@@ -31,8 +31,8 @@ def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int])
 
 
 def has_live_leader(state: LeaderAndIsr, live: Live) -> bool:
-    """Return whether the leader is live, in its elected registration and with the ISR's
-    directory."""
+    """Return whether the leader is live, still has the broker epoch with which it was elected, and
+    has the data directory that the ISR lists for it."""
     broker = live.get(state.leader)
     return (
         broker is not None

@@ -163,8 +163,8 @@ class Acl(NamedTuple):
 
 
 def check_acl(acl: Acl) -> None:
-    """Raise InvalidRequestError for an ACL that may not be stored, with the wrong field and its
-    value."""
+    """Raise InvalidRequestError if an ACL may not be stored. The message has the wrong field and
+    its value."""
     (kind, pattern_type, name), (principal, host, operation, permission) = acl
     texts = {"name": name, "principal": principal, "host": host}
     for field, text in texts.items():

@@ -39,7 +39,7 @@ LOADED_SEGMENTS_MAX = 4
 UNBOUNDED = 1 << 62
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 FIND_CHUNK_BYTES = 4 << 10
-"""Bytes that a search reads at once: one index interval, so that one read is mostly enough."""
+"""Bytes of one read of a search: one index interval, so that one read is mostly enough."""
 _ANY_EPOCHS = WalkPolicy(orders_epochs=False)
 """The checks of batch headers in a search for an offset, without leader epochs.
 

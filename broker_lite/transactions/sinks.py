@@ -84,9 +84,10 @@ class _Sink:
     The record that reopens the sink must follow these records. Otherwise the next coordinator would
     find an open sink with attempts that look open, and would abort committed attempts."""
     refused: set[int] = field(default_factory=set)
-    """The producer ids in ``freeing`` whose freeing record the log refused."""
+    """The producer ids in ``freeing`` for which the append of the freeing record failed."""
     is_open_refused: bool = False
-    """Whether the log refused the record that reopens the sink after a decision."""
+    """Whether the append failed for the record that lets the sink start its next batch after a
+    commit or abort."""
     retry_ms: int = 0
     waiting: list[tuple[int, int]] = field(default_factory=list)
     """Tokens of the EndBatch requests that wait for markers, each with the time (ms) at which it is
@@ -627,7 +628,7 @@ class SinkPartition:
         self._effects.append(ev.PersistSlot(number, producer_id, slot))
 
     def _write_refused(self, name: str, sink: _Sink) -> None:
-        """Append the records again that the log refused and for which no request waits."""
+        """Append the records again whose append failed and for which no request waits."""
         refused, sink.refused = sink.refused, set()
         for producer_id in sorted(refused):
             self._write_free_slot(name, sink, producer_id)

@@ -119,7 +119,7 @@ class Reader:
         raise ProtocolError("the message ends within a varint")
 
     def unpack(self, fields: struct.Struct) -> tuple[Any, ...]:
-        """Read several values of fixed size at once, with the layout ``fields``."""
+        """Read several values of fixed size together, with the layout ``fields``."""
         return fields.unpack_from(self.buffer, self._advance(fields.size))
 
     def uuid(self) -> str:
@@ -254,7 +254,7 @@ class Writer:
         self.buffer.append(1 if value else 0)
 
     def pack(self, fields: struct.Struct, *values: Any) -> None:
-        """Write several values of fixed size at once, with the layout ``fields``."""
+        """Write several values of fixed size together, with the layout ``fields``."""
         self.buffer += fields.pack(*values)
 
     def uvarint(self, value: int) -> None:

@@ -122,7 +122,7 @@ def test_several_threads_can_share_a_producer(bus: Bus, topic: str) -> None:
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_producer_waits_for_the_acknowledgement_that_acks_requests(
+def test_producer_waits_for_the_acknowledgements_that_the_acks_setting_requires(
     bus: Bus, topic: str, acks: str
 ) -> None:
     # Wait for the leader: with acks=0, a send to a leader that does not serve yet is lost silently.

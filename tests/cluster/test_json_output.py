@@ -166,7 +166,7 @@ def test_every_command_that_prints_rows_is_in_the_list_of_recorded_commands() ->
 
 
 @pytest.mark.real
-def test_json_output_has_the_recorded_fields(
+def test_json_output_has_the_field_names_of_the_recording(
     names: dict[str, str], capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
 ) -> None:
     found = []

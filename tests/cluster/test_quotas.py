@@ -57,7 +57,7 @@ def test_producer_over_its_quota_is_slowed_down_without_an_error(
             began = time.monotonic()
             sent = [producer.send("produced", value=random.randbytes(10_000)) for _ in range(30)]
             assert [each.result(60).offset for each in sent] == list(range(30))
-            # All 300 kB may be in flight at once. The broker then delays the next record until the
+            # All 300 kB may be in flight together. The broker then delays the next record until the
             # rate is back at the quota.
             assert producer.send("produced", value=b"late").result(60).offset == 30
             assert time.monotonic() - began > 1.0

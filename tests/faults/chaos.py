@@ -48,7 +48,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "chaos.json"
 FAULTS_PER_TOPIC = 10
 ONE_BROKER = ("leader", "follower", "controller")
 ALL_EVERY = 5
-"""One fault in this many hits all brokers at once."""
+"""One fault in this many hits all brokers together."""
 ISOLATED = "isolated"
 ISOLATED_SESSION_MS = "1000"
 WITH_ZOOKEEPER = "leader and ZooKeeper"

@@ -153,8 +153,8 @@ def test_simulation_fails_without_a_protocol_rule_of_native_and_kafka_groups(
 ) -> None:
     """Run seeds until the simulation detects that ``plant`` removed a rule.
 
-    If takeovers do not compare versions, one seed in fourteen fails. If another rule is removed,
-    every second seed fails.
+    About one seed in two detects the removal. If takeovers do not compare versions, about one seed
+    in fourteen does.
     """
     plant(monkeypatch)
     with pytest.raises(Violation):

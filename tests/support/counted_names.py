@@ -1,4 +1,4 @@
-"""Names of topics that count their comparisons, for tests of the cost of an assignment."""
+"""Topic names that count how often they are compared, to test the cost of an assignment."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ def open_pipeline(bench: Bench, chosen: Variant, *, call: str) -> Iterator[Mappi
             return {**rate(count, done["seconds"]), "rows_written": written[name]}
 
         found = {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
-        # The floor, which shows the least possible work, has no sink: most of this row's time is
-        # reading, and the sinks write few rows.
+        # The floor (the side that does only the necessary work) has no sink, because reading takes
+        # most of the time and the sinks write few rows.
         if call == "pipeline":
             found |= sides.floor(count, call, source=sides.ready(count), target=sides.dropped(),
                                  **more)  # fmt: skip

@@ -2,9 +2,9 @@
 ``Admin.lag_many``.
 
 It looks up the coordinators of all groups, sends OffsetFetch and DescribeGroups to each coordinator
-for up to ``GROUPS_AT_ONCE`` groups at once, and then ListOffsets and RecordTimes (logbus's own API,
-for timestamps of records) to each leader, for all its partitions. A caller that repeats it may pass
-the earlier result, which saves RecordTimes for unchanged offsets."""
+for up to ``GROUPS_AT_ONCE`` groups a request, and then ListOffsets and RecordTimes (logbus's own
+API, for timestamps of records) to each leader, for all its partitions. A caller that repeats it may
+pass the earlier result, which saves RecordTimes for unchanged offsets."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def _unanswered(name: str) -> CoordinatorNotAvailableError:
 def _fetch_groups(
     by_home: Mapping[Endpoint, Sequence[str]], empty: Collection[str], timeout_ms: float
 ) -> Operation[dict[str, _Progress | LogbusError]]:
-    """Fetch groups' committed offsets, and descriptions unless ``empty``, all at once."""
+    """Fetch groups' committed offsets, and descriptions unless ``empty``, all in parallel."""
     sends = []
     for home, names in by_home.items():
         rows = tuple(groups.OffsetFetchGroup(name) for name in names)

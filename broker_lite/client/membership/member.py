@@ -104,7 +104,8 @@ class MemberShell:
         return self.machine.has_joined
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
-        """Return whether the member still owns a partition under the grant number of ``Assign``."""
+        """Return whether the member still owns a partition by the assignment with this grant
+        number. A partition that it lost and regained has another number."""
         return grant is not None and self.machine.owned.get(tp) == grant
 
     def start(self) -> None:

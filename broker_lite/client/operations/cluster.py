@@ -2,8 +2,8 @@
 
 ``ClusterView`` is an immutable snapshot, which users see. ``Cluster`` is what a client's operations
 share (``requests``): the newest view, the brokers' addresses and the clock. A refresh replaces the
-whole view, so readers on other threads need no lock. Of two refreshes at once, the later one
-stays."""
+whole view, so readers on other threads need no lock. Of two simultaneous refreshes, the
+later one stays."""
 
 from __future__ import annotations
 

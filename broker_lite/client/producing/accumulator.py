@@ -40,7 +40,7 @@ RECORD_OVERHEAD_BYTES = 1024
 PARTITIONS_FILLED_MAX = 8
 """Maximum size of a topic's open rows (rows not in batches yet) with keys, in batches.
 
-Keys spread the rows over several partitions, so they fill several batches at once."""
+Keys spread the rows over several partitions, so they fill several batches in parallel."""
 
 PartitionIndex = npt.NDArray[np.int32]
 

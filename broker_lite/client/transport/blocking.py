@@ -516,7 +516,7 @@ class Pool:
         return answer
 
     def ask_all(self, sends: Sequence[Send]) -> list[Any]:
-        """Send requests to several brokers at once. Return a response or error for each, in
+        """Send requests to several brokers in parallel. Return a response or error for each, in
         order."""
         answers: list[Any] = [None] * len(sends)
         waiting: list[tuple[int, PooledConnection, float]] = []

@@ -157,7 +157,7 @@ class Send(NamedTuple):
 
 
 class SendAll(NamedTuple):
-    """A step that sends requests to several brokers at once.
+    """A step that sends requests to several brokers in parallel.
 
     Its result has a response or an error for each request, in order."""
 

@@ -174,10 +174,11 @@ class GroupCoordinator:
         return join._replace(partition_counts=counts)
 
     async def sync(self, group: str, make: Callable[[int], ev.SyncGroup]) -> fx.SyncResult:
-        """Handle SyncGroup. Return the member's assignment once the group's leader has sent all of
-        them.
+        """Handle SyncGroup. Return the member's assignment once the group's leader has sent the
+        assignments.
 
-        If they would exceed the memory limit of all groups, the leader gets a retriable error."""
+        If they would exceed the memory limit that all groups share, the leader gets a retriable
+        error."""
         coordinated = await self._coordinated(group)
         if coordinated is None:
             return fx.SyncResult(_no_member(group))

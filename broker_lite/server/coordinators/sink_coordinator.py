@@ -98,7 +98,7 @@ class OpenSlot(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _LedSinks:
-    """The sinks in a partition of ``__transaction_state`` that this broker leads.
+    """The state of all sinks in one partition of ``__transaction_state``, which this broker leads.
 
     ``jobs`` are the markers that are being sent, by producer id."""
 
@@ -111,8 +111,7 @@ class _LedSinks:
 
 
 class SinkCoordinator:
-    """The sinks in all partitions of ``__transaction_state`` that this broker leads.
-
+    """Coordinates the sinks whose partition of ``__transaction_state`` this broker leads.
     ``timeout_max_ms`` is the broker's setting ``transaction.max.timeout.ms``."""
 
     def __init__(

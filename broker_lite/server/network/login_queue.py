@@ -1,6 +1,6 @@
 """Limit how many login requests start in one iteration of the event loop.
 
-Thousands of clients may connect at once, for example after a restart of their application. A
+Thousands of clients may connect together, for example after a restart of their application. A
 request before a login takes about 0.25 ms of the event loop's thread; the limit keeps the wait of
 clients that have logged in at a few milliseconds."""
 

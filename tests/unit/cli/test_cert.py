@@ -99,8 +99,8 @@ def test_cert_renew_keeps_the_names_hosts_and_cas_of_certificates(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["create", "kafka1", "--host", "k1.example"], "name a broker broker-ID"),
-        (["create", "broker-9"], "give its --host"),
+        (["create", "kafka1", "--host", "k1.example"], "needs the name broker-ID"),
+        (["create", "broker-9"], "broker.id) and --host"),
         (["create", "../alice"], "letters, digits"),
     ],
 )

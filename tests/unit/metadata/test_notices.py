@@ -135,7 +135,7 @@ def test_oldest_change_notices_are_dropped_beyond_the_limits_of_number_and_size(
 def test_only_the_newest_change_notices_include_partition_states() -> None:
     small = kept_of(*[states_changed(changes("t", 1))] * 20)
     assert have_states(small) == [False] * 12 + [True] * 8
-    # A controller writes at most 500 states at once. Large numbers make these states long.
+    # A controller writes at most 500 states together. Large numbers make these states long.
     write = states_changed(
         StateChange(f"topic-{number // 100}", number % 100, large_state(number), "T")
         for number in range(500)

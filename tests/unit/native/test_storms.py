@@ -72,7 +72,7 @@ class Race(NativeVerb):
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_first_of_two_members_that_register_at_once_gets_the_last_free_place(
+def test_first_of_two_members_that_register_together_gets_the_last_free_place(
     is_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both read the group before they register, so both see a free place."""

@@ -1,4 +1,4 @@
-"""Tests of numpy code that decodes many varints at once, against code for a single varint."""
+"""Tests of numpy code that decodes many varints together, against code for a single varint."""
 
 from __future__ import annotations
 

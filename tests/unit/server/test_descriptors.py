@@ -369,7 +369,9 @@ def test_sender_that_never_reads_does_not_delay_others(bench: Bench) -> None:
 
 
 def test_descriptors_that_a_sender_attaches_do_not_block_the_event_loop(bench: Bench) -> None:
-    """To close a TCP socket with SO_LINGER and unsent bytes blocks the closing thread."""
+    """The kernel closes attached descriptors on the broker's receiving thread. To close a TCP
+    socket with SO_LINGER and unsent bytes blocks that thread.
+    """
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as lingering,

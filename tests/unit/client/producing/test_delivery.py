@@ -564,7 +564,7 @@ def test_batch_is_retried_at_the_partitions_new_leader() -> None:
 
 
 def test_batches_that_fail_together_raise_the_backoff_once() -> None:
-    """Regression: when five batches failed at once, the backoff doubled five times, to 1.6 s."""
+    """Regression: when five batches failed together, the backoff doubled five times, to 1.6 s."""
     bench = Bench()
     bench.add(*(make() for _ in range(5)))
     for sent in bench.send():

@@ -268,10 +268,10 @@ def test_memory_of_group_metadata_is_limited(monkeypatch: pytest.MonkeyPatch) ->
     run(body)
 
 
-def test_memory_limit_holds_for_members_that_join_at_once(
+def test_memory_limit_holds_for_members_that_join_at_the_same_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: more members joined at once than the memory limit allowed.
+    """Regression: more members joined at the same time than the memory limit allowed.
 
     The process that replaces a static member was refused, although its metadata replaces that of
     the former process.
