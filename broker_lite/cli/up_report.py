@@ -1,7 +1,7 @@
 """The report of ``logbus up``: the cluster's addresses, the next steps, and warnings.
 
-On a terminal the report is lines of text; for a script it is one JSON object on stdout. Both omit
-the part of the cluster's record by which only ``down`` and ``status`` recognise the processes."""
+On a terminal the report is lines of text; for a script it is one JSON object on stdout. Process
+ids, which only ``down`` and ``status`` need, are left out."""
 
 from __future__ import annotations
 

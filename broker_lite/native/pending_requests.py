@@ -79,5 +79,5 @@ class PendingRequests:
         return tag in self._pending
 
     def forget(self) -> None:
-        """Drop all callbacks, because the connection to ZooKeeper is lost."""
+        """Drop the callbacks of all requests, because the connection to ZooKeeper is lost."""
         self._pending.clear()

@@ -431,8 +431,8 @@ class Segment:
     def writable_copy(self) -> Segment:
         """Return an active segment for the same log file, which the writer may truncate.
 
-        Raises OSError. Readers keep the original, whose fields and indexes no truncation changes:
-        bad bytes in a segment that is no longer in the log come from a truncation."""
+        Raises OSError. Readers keep the original, whose fields and indexes no truncation
+        changes."""
         writable = copy.copy(self)
         writable.cache = None
         writable.make_active()

@@ -137,7 +137,7 @@ class Cluster:
             self._first += 1
 
     def ask_another(self) -> None:
-        """Send the next request that any broker can answer to another broker.
+        """Choose another broker for the next request that any broker can answer.
 
         The last one may have answered with outdated metadata."""
         self._first += 1
