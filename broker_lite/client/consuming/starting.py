@@ -1,6 +1,6 @@
 """Find a consumer's partitions and the offsets where it begins to read them.
 
-The blocking and the asyncio consumer both run these operations."""
+The functions are operations, which the blocking and the asyncio consumer both run."""
 
 from __future__ import annotations
 
