@@ -98,6 +98,7 @@ def write_offsets(
 
 def read_offsets(files: Files, directory: str, name: str) -> dict[PartitionKey, int]:
     """Return the offset of each partition in a checkpoint file; {} if the file does not exist.
+
     Raises CorruptCheckpoint."""
     data = read_whole(files, f"{directory}/{name}")
     if data is None:

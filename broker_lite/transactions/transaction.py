@@ -203,9 +203,8 @@ class Transaction:
             self._fail(event, error)
 
     def _is_settled(self, event: Request) -> bool:
-        """Return whether an Add can be answered while a record is being written.
-
-        The open transaction must already contain all its partitions and groups."""
+        """Return whether an Add can be answered while a record is being written: the open
+        transaction already contains all partitions and groups of the request."""
         record, pending = self.record, self._pending
         return (
             isinstance(event, ev.Add)
@@ -479,7 +478,7 @@ class Transaction:
     # Methods that park requests and retry them.
 
     def _park(self, event: Request) -> None:
-        """Let a client's request wait until the present record is written or the transaction
+        """Let a client's request wait until the record in flight is written or the transaction is
         complete.
 
         A request from another broker is refused: it would delay the later requests on its

@@ -78,7 +78,8 @@ class CoordinatedGroup:
     parked: ParkedRequests[fx.Result] = field(default_factory=ParkedRequests)
     writing: asyncio.Task[None] | None = None
     held_bytes: int = 0
-    """Bytes of the group's subscriptions and assignments, counted in the limit of all groups."""
+    """Bytes of the group's subscriptions and assignments; they count towards the memory limit that
+    all groups share."""
     members: int = 0
     """Number of members of the last written generation."""
 
@@ -293,8 +294,8 @@ class GroupCoordinator:
     async def find_or_take_over(self, group: str) -> Group | None:
         """Return the group's state machine if it is in memory, or None.
 
-        If members of the previous coordinator may be alive, this broker becomes coordinator first,
-        which creates it."""
+        If members of the previous coordinator may be alive, this broker first becomes the
+        coordinator, which creates the state machine."""
         coordinated = await self._coordinated_or_taken_over(group)
         return None if coordinated is None else coordinated.group
 

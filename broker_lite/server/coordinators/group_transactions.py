@@ -271,7 +271,7 @@ class GroupTransactions:
 
 
 def _refusal(error: LogbusError, request: GroupCommit) -> LogbusError:
-    """Return the producer's error for the transaction coordinator's ``error``."""
+    """Return the error that the producer gets if the transaction coordinator answers ``error``."""
     what = f"group {request.group!r} cannot join the transaction of {request.transactional_id!r}"
     if isinstance(error, ConcurrentTransactionsError) and request.adds_group:
         return error

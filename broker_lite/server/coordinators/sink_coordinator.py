@@ -112,6 +112,7 @@ class _LedSinks:
 
 class SinkCoordinator:
     """Coordinates the sinks whose partition of ``__transaction_state`` this broker leads.
+
     ``timeout_max_ms`` is the broker's setting ``transaction.max.timeout.ms``."""
 
     def __init__(

@@ -304,7 +304,7 @@ class _LedPartition:
     def _written(self, number: int, appended: Appended | None, error: LogbusError | None) -> None:
         """Handle the result of the append with this number.
 
-        After a loss of the leadership it is ignored: ``close`` has failed the append as unknown."""
+        After a loss of the leadership the result is ignored: ``close`` has failed the append."""
         if self.state is None or not self._is_current:
             return
         if appended is not None:

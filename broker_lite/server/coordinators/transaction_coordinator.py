@@ -97,8 +97,8 @@ class LedState:
 class CoordinatedTransaction:
     """The state machine of one transactional id, with the requests that wait for it.
 
-    ``appends`` counts its records that are being appended. ``job`` is its markers being sent, or
-    None."""
+    ``appends`` counts its records that are being appended. ``job`` sends its markers; None
+    if none are due."""
 
     machine: Transaction
     led: LedState
@@ -254,7 +254,7 @@ class TransactionCoordinator:
         return await self.sinks.ask(led.partition, make)
 
     async def _ask_slot(self, led: LedState, sink: str, request: Request) -> fx.AddResult:
-        """Verify or add partitions of a task attempt of the Spark sink, for a partition leader.
+        """Verify or add the partitions of a Spark task attempt, as the partitions' leader asks.
 
         Raises InvalidRequestError for a producer, which must not use a sink's name as transactional
         id."""
@@ -387,8 +387,7 @@ class TransactionCoordinator:
         return led
 
     def _check_capacity(self, led: LedState, key: bytes) -> None:
-        """Raise PolicyViolationError if ``key`` is new and the partition has the maximum of
-        keys."""
+        """Raise PolicyViolationError if ``key`` is new and the partition has IDS_MAX keys."""
         if len(led.values) >= IDS_MAX and key not in led.values:
             raise PolicyViolationError(
                 f"{TRANSACTION_STATE}-{led.partition} holds {len(led.values)} transactional ids "
@@ -482,8 +481,8 @@ class TransactionCoordinator:
         self._log.append(led.partition, key, value, flags).add_done_callback(settled)
 
     def _measure(self, record: TransactionRecord | None) -> None:
-        """Count the transaction that the committed record ends, if any, with outcome and
-        duration."""
+        """If the committed record ends a transaction, add the outcome and duration to the
+        metrics."""
         outcome = None if record is None else OUTCOMES.get(record.state)
         if record is not None and outcome is not None:
             self._metrics.count("transactions", outcome)

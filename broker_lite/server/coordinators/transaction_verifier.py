@@ -51,8 +51,8 @@ RETRY_S = 0.01
 It can be short, because a coordinator never lets a broker's request wait."""
 
 Verified = Callable[[LogbusError | None], None]
-"""Receives None once if the batch may be appended, in this iteration of the event loop, else an
-error."""
+"""Called once: with None if the batch may be appended in this iteration of the event loop, else
+with an error."""
 
 
 @dataclass(slots=True)
@@ -256,7 +256,7 @@ def _share_row(one: _PendingVerification, other: _PendingVerification) -> bool:
 
 
 def _as_produce_error(error: LogbusError, pending: _PendingVerification) -> LogbusError:
-    """Return the producer's error for the transaction coordinator's ``error``."""
+    """Return the error that the producer gets if the transaction coordinator answers ``error``."""
     if isinstance(error, ProducerFencedError):
         # PRODUCER_FENCED would be fatal for the client. After INVALID_PRODUCER_EPOCH it can still
         # abort its transaction.
