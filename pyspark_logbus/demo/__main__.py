@@ -11,6 +11,8 @@ from pyspark.errors import PySparkException
 
 from broker_lite.cli import main as command_line
 from broker_lite.cli import output
+from broker_lite.cli.numbers import Real, Whole
+from broker_lite.local.cluster import BROKERS_MAX
 from pyspark_logbus.demo.run import Plan, run
 from pyspark_logbus.demo.screen import Screen
 
@@ -21,10 +23,20 @@ from pyspark_logbus.demo.screen import Screen
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Send the lines of this file (also .gz, .xz, .bz2). Default: this machine's logs.",
 )
-@click.option("--lines", default=200_000, show_default=True, help="Maximum lines to send.")
-@click.option("--brokers", default=3, show_default=True)
 @click.option(
-    "--seconds", default=20.0, show_default=True, help="Send the lines over this many seconds."
+    "--lines",
+    type=Whole(1),
+    default=200_000,
+    show_default=True,
+    help="Maximum lines of the file, or of this machine's logs.",
+)
+@click.option("--brokers", type=Whole(1, BROKERS_MAX), default=3, show_default=True)
+@click.option(
+    "--seconds",
+    type=Real(0),
+    default=20.0,
+    show_default=True,
+    help="Send the lines over this many seconds.",
 )
 @click.option("--kill", is_flag=True, help="Kill a leader when half of the lines are acknowledged.")
 @click.option(

@@ -30,3 +30,11 @@ def test_progress_bar_shows_rows_read_by_the_query(progress: Progress, bar: int,
 
 def test_demo_accepts_the_short_help_option() -> None:
     assert CliRunner().invoke(main, ["-h"]).exit_code == 0
+
+
+@pytest.mark.parametrize("words", [("--lines", "0"), ("--brokers", "0"), ("--seconds", "nan")])
+def test_demo_refuses_numbers_without_meaning(words: tuple[str, str]) -> None:
+    """Regression: --seconds nan ended with a traceback after the cluster had started, --brokers 0
+    after all lines had been read, and --lines 0 sent 500 lines."""
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2 and f"Invalid value for '{words[0]}'" in done.output
