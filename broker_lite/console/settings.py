@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,9 +64,22 @@ class ConsoleSettings:
     def scheme(self) -> str:
         return "http" if self.certificate is None else "https"
 
+    def _check_certificate(self) -> None:
+        if self.certificate is None:
+            return
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+        except OSError as error:
+            raise InvalidConfigError(
+                f"--tls-certificate {self.certificate} cannot be used: {error.strerror or error}. "
+                "Name a PEM file with the certificate and its private key, or name the key's file "
+                "with --tls-key"
+            ) from None
+
     def check(self, *, demands_login: bool) -> None:
-        """Raise InvalidConfigError if other machines could reach the console without TLS or a
-        login."""
+        """Raise InvalidConfigError for an unusable certificate, and if other machines could reach
+        the console without TLS or a login."""
+        self._check_certificate()
         if self.is_loopback:
             return
         lacking = []
