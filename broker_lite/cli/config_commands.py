@@ -105,7 +105,8 @@ def _rows(entries: Mapping[str, ConfigEntry], defaults: Mapping[str, str]) -> It
         yield {
             "setting": name,
             "value": entry.value,
-            "default": defaults.get(name),
+            # BrokerConfig lacks dynamic settings, such as the rate of a throttle.
+            "default": defaults.get(name, entry.value if entry.source == "default" else None),
             "source": entry.source,
             "doc": entry.documentation or None,
         }

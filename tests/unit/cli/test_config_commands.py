@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker_lite.cli.config_commands import TEMPLATES
+from broker_lite.cli.config_commands import TEMPLATES, _rows
 from broker_lite.cli.main import EXIT_CODES, run
+from broker_lite.client.administration.admin import ConfigEntry
 from broker_lite.config import BrokerConfig, keys
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -41,6 +42,14 @@ def test_config_describe_shows_a_files_settings_with_default_and_source(
     assert run([*describe, "--changed"]) == 0
     assert "log.dir" in {row["setting"] for row in json.loads(capsys.readouterr().out)}
     assert run(["config", "describe"]) == 2
+
+
+def test_setting_that_the_broker_reports_as_a_default_is_not_changed() -> None:
+    """Regression: --changed listed the rates of throttles, which have the brokers' default."""
+    name = "leader.replication.throttled.rate"
+    entry = ConfigEntry(name, "9", True, False, "default", "")
+    (row,) = _rows({name: entry}, {})
+    assert (row["value"], row["default"]) == ("9", "9")
 
 
 @pytest.mark.parametrize("option", [["-o", "json"], ["-ojson"], ["--output=jsonl"]])
