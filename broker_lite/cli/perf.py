@@ -29,7 +29,9 @@ from broker_lite.errors import RequestTimedOutError
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ARROW_ROWS = 20_000
-"""Rows of each Arrow table that is sent."""
+"""Maximum rows of each Arrow table that is sent."""
+_ARROW_BYTES = 16 << 20
+"""Maximum bytes of the values of such a table, if it has several rows."""
 _SILENCE_SECONDS = 30.0
 """Seconds without a record after which ``perf consume`` fails."""
 
@@ -223,11 +225,12 @@ def _produce(servers: str, topic: str, load: _Load) -> float:
     options = {"acks": load.acks, "compression": load.compression}
     config = build(ProducerConfig, load.settings, options)
     value = (b"0123456789abcdef" * (load.size // 16 + 1))[: load.size]
-    table = pa.table({"value": binary_of([value] * min(_ARROW_ROWS, records))})
+    rows = max(1, min(_ARROW_ROWS, records, _ARROW_BYTES // max(load.size, 1)))
+    table = pa.table({"value": binary_of([value] * rows)})
     with _bar() as bar, Producer(servers, config) as producer:
         started = time.monotonic()
-        for first in range(0, records, _ARROW_ROWS):
-            count = min(_ARROW_ROWS, records - first)
+        for first in range(0, records, rows):
+            count = min(rows, records - first)
             if load.api == "arrow":
                 producer.send_arrow(topic, table.slice(0, count))
             else:
