@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -102,8 +103,18 @@ def systemd(user: str, config: str) -> None:
       logbus generate systemd > /etc/systemd/system/logbus-broker.service
       logbus generate systemd --user kafka --config /srv/logbus/broker.conf
     """
-    command = Path(sys.prefix) / "bin" / "logbus"
-    print_template("broker.service", COMMAND=str(command), CONFIG=config, USER=user)
+    command = _argument(Path(sys.prefix) / "bin" / "logbus")
+    # systemd starts the broker in the root folder.
+    file = _argument(Path(config).absolute())
+    print_template("broker.service", COMMAND=command, CONFIG=file, USER=user)
+
+
+def _argument(path: Path) -> str:
+    """Return a path as an argument of ExecStart. systemd replaces specifiers (%) and variables ($),
+    and splits at spaces."""
+    text = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    text = text.replace("%", "%%").replace("$", "$$")
+    return text if text == shlex.quote(text) else f'"{text}"'
 
 
 @generate.command()

@@ -210,6 +210,22 @@ def test_generated_yaml_is_read_by_a_parser(capsys: pytest.CaptureFixture[str], 
         assert found == [(alert.name, alert.expression) for alert in ALERTS]
 
 
+@pytest.mark.parametrize(
+    ("path", "argument"),
+    [
+        ("/etc/logbus/broker.conf", "/etc/logbus/broker.conf"),
+        ("/srv/my logs/100%/$x.conf", '"/srv/my logs/100%%/$$x.conf"'),
+        ("broker.conf", f"{Path.cwd()}/broker.conf"),
+    ],
+)
+def test_systemd_unit_names_the_file_of_settings_as_systemd_reads_it(
+    path: str, argument: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Regression: systemd cut a path at a space, and looked for a relative one in /."""
+    text = printed(capsys, "systemd", "--config", path)
+    assert f"broker --config {argument}\n" in text
+
+
 def test_systemd_analyze_accepts_the_generated_unit(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
