@@ -64,7 +64,7 @@ def at_least(least: int) -> Callable[[str, str], int]:
 
 
 def flag(name: str, value: str) -> bool:
-    """Parse ``true`` or ``false``, in any case."""
+    """Parse ``true`` or ``false``, in upper or lower case."""
     if value.strip().lower() not in ("true", "false"):
         raise InvalidConfigError(f"{name}={value!r}: give true or false")
     return value.strip().lower() == "true"

@@ -29,7 +29,7 @@ from broker_lite.errors import InvalidSchemaError, MessageTooLargeError
 CHUNK_BYTES = 1 << 20
 """Maximum bytes of one read of lines."""
 TABLE_ROWS = 50_000
-"""Maximum rows that are read from a Parquet file at once."""
+"""Maximum rows of one read of a Parquet file."""
 COLUMNS = ("key", "value", "timestamp", "headers")
 """Columns of a table to send; only ``value`` is required."""
 PASSED_OVER = ("topic", "partition", "offset", "timestampType")

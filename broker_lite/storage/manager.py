@@ -115,7 +115,7 @@ class LogManager:
 
     @property
     def suspect_logs(self) -> frozenset[PartitionKey]:
-        """The logs that may lack flushed records, or have deleted ones back, after this broker
+        """The logs that may lack flushed records, or have deleted records again, after this broker
         start.
 
         These are the damaged logs, or all logs if a checkpoint of the directory is damaged."""

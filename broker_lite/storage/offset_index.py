@@ -101,8 +101,8 @@ class OffsetIndex:
     def encode(
         self, log_bytes: int, next_offset: int, damaged: bool, has_transactions: bool = False
     ) -> bytes:
-        """Return the bytes of the index file of a log file's ``log_bytes``, up to
-        ``next_offset``."""
+        """Return the bytes of the index file for the log file's first ``log_bytes`` bytes, whose
+        records end before ``next_offset``."""
         body = big_endian(self._offsets) + big_endian(self._positions)
         flags = _FLAG_DAMAGED * damaged | _FLAG_TRANSACTIONS * has_transactions
         header = _HEADER.pack(

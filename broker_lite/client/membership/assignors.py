@@ -188,7 +188,7 @@ def _retained_owners(
 def _balance(
     owner: dict[TopicPartition, str], eligible: Mapping[str, tuple[str, ...]], loads: _Loads
 ) -> None:
-    """Move partitions to a member with at least two fewer, until there is no such pair."""
+    """Move each partition to an eligible member with at least two fewer, until no move is left."""
     moved = True
     while moved:
         moved = False

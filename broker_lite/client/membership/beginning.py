@@ -156,8 +156,8 @@ class CommittingMember(Protocol):
         member."""
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
-        """Return whether the member still owns the partition under the grant number of
-        ``Assign``."""
+        """Return whether the member still owns the partition by the assignment with this grant
+        number."""
 
 
 def commit(
@@ -171,10 +171,10 @@ def commit(
 ) -> Operation[PerPartition[None]]:
     """Commit offsets as a group member. Return None or an error for each partition.
 
-    ``grants`` has each partition's grant number (``Assign``). A partition that the member has lost
-    gets NotOwnerError, and its committed offset does not change. During a rebalance the commit is
-    retried; after the deadline it gets RebalanceInProgressError, and the caller may commit
-    again."""
+    ``grants`` has the grant number of each partition's assignment (``Assign``). A partition that
+    the member has lost gets NotOwnerError, and its committed offset does not change. During a
+    rebalance the commit is retried; after the deadline it gets RebalanceInProgressError, and the
+    caller may commit again."""
     done: PerPartition[None] = {}
     pending = dict(rows)
     attempt = 0

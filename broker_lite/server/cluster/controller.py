@@ -333,8 +333,8 @@ class ControllerShell:
 
     @staticmethod
     def _now_ms() -> int:
-        """Return monotonic time in ms. After the wall clock was set back, partitions would not
-        return to their preferred leaders for a long time."""
+        """Return monotonic time in ms. By wall-clock time, partitions would not return to their
+        preferred leaders for a long time after the clock was set back."""
         return int(asyncio.get_running_loop().time() * 1000)
 
     async def _sleep(self) -> None:

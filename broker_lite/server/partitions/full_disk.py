@@ -46,7 +46,7 @@ class FullDisk:
         self._reported: bool | None = None
         """Whether this broker's registration reports a full disk.
 
-        None means unknown: a write of it failed, and may have taken effect all the same."""
+        None means unknown: a write of the registration failed, and may still have taken effect."""
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         if logs.is_full:

@@ -274,7 +274,7 @@ def _by_file(log_slice: LogSlice, checked_end: int = -1) -> Prepared:
 
 
 def is_resident(file: HasFileno, position: int, length: int) -> bool:
-    """Return whether a range of a file is in the page cache, by one byte every
+    """Return whether a range of a file is in the page cache, judged by one byte in each
     ``PROBE_STEP_BYTES``.
 
     Return False too if a read fails or the kernel has no reads that never wait (RWF_NOWAIT)."""
@@ -292,8 +292,8 @@ def is_resident(file: HasFileno, position: int, length: int) -> bool:
 def is_start_resident(file: HasFileno, position: int) -> bool:
     """Return whether the first page of a range is in the page cache.
 
-    The kernel evicts the oldest pages first, so in a range of recent appends the others then are
-    too."""
+    The kernel evicts the oldest pages first, so the later pages of a range of recent appends are
+    then in it, too."""
     try:
         return os.preadv(file.fileno(), [bytearray(1)], position, _NOWAIT) == 1
     except BlockingIOError:

@@ -212,8 +212,8 @@ class Replica:
 
     @property
     def lag(self) -> int:
-        """Number of records that the slowest in-sync follower has not flushed; 0 unless this one
-        leads."""
+        """Number of records that the slowest in-sync follower has not flushed; 0 unless this
+        replica leads."""
         role = self.role.role
         if not isinstance(role, Leader):
             return 0
@@ -418,7 +418,7 @@ class Replica:
     def _shorten(self, effect: Truncate | StartAt, offset: int) -> None:
         """Truncate the log to ``offset`` (Truncate), or restart it empty there (StartAt).
 
-        Later disk jobs wait until then: the truncation must not remove their appends."""
+        Later disk jobs wait for its end: the truncation must not remove their appends."""
         log, now_ms = self.log, self._owner.clock.now_ms()
         if isinstance(effect, Truncate):
             lost = self.role.high_watermark - offset

@@ -600,7 +600,8 @@ class ReplicaManager:
         self._handover = self._loop.create_task(self._hand_over())
 
     async def _hand_over(self) -> None:
-        """Announce that this broker gives up leadership (drains), until the metadata show it."""
+        """Report that this broker gives up leadership (drains); repeat it until the metadata show
+        it."""
         while True:
             with contextlib.suppress(WriteConflictError, CoordinationUnavailableError):
                 await self._cluster.drain()
