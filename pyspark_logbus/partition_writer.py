@@ -92,7 +92,7 @@ def producer_config(options: WriteOptions, transactional_id: str = "") -> Produc
         idempotence=options.idempotence,
         client_id=options.client_id,
         security=_given_security(options),
-        has_answered=True,  # The driver has got an answer about the topic.
+        has_answered=True,  # The brokers have answered the driver.
     )
 
 

@@ -104,7 +104,7 @@ def systemd(user: str, config: str) -> None:
       logbus generate systemd --user kafka --config /srv/logbus/broker.conf
     """
     command = _argument(Path(sys.prefix) / "bin" / "logbus")
-    # systemd starts the broker in the root folder.
+    # Make the path absolute: systemd starts the broker in the root folder.
     file = _argument(Path(config).absolute())
     print_template("broker.service", COMMAND=command, CONFIG=file, USER=user)
 

@@ -167,7 +167,7 @@ def close_znodes(
             client.set(chroot + path, data)
         top = chroot or "/"
         client.set_acls(top, CREATOR_ALL_ACL)
-        # ZooKeeper stores only hashes of credentials. Read the hashes of ours from one znode, to
+        # ZooKeeper stores only hashes of credentials. Read this client's hashes from one znode, to
         # compare the other znodes with them.
         owners = _owners(client, top)
         if closes_root or _owns(client, "/", owners):

@@ -244,7 +244,7 @@ class Replica:
             self.role.check_leader(leader_epoch)
             return
         except NotLeaderError:
-            # Raise the error outside the handler. Within it, Python would chain the exception and
+            # Raise the error outside this block. Within it, Python would chain the exception and
             # so keep these frames alive.
             pass
         raise NotLeaderError(f"this broker does not lead {self}; refresh the metadata")
