@@ -1,9 +1,9 @@
 """Handle AlterUserScramCredentials 0: set and delete SCRAM credentials of users.
 
 Any broker writes them to ZooKeeper. With the salted passwords in a request, an eavesdropper could
-log in, so it is accepted only over TLS or from the broker's own machine. A tagged field of logbus
-(``wire/calls/users.py``) keeps a user's former password valid for a time. All changes of one user
-succeed or fail together."""
+log in, so requests are accepted only over TLS or from the broker's own machine. A tagged field of
+logbus (``wire/calls/users.py``) keeps a user's former password valid for a time. All changes of one
+user succeed or fail together."""
 
 from __future__ import annotations
 

@@ -402,7 +402,7 @@ class _ConsumerFetch:
                 replica.report_corruption(prepared.error_offset, prepared.error)
 
     def _judged(self, row: _FetchRow, prepared: ranges.Prepared) -> ranges.Prepared:
-        """Return ``prepared``, or, after an error, that of a replica that no longer leads.
+        """Return ``prepared``, or, if it failed and the replica lost its role, that error.
 
         The log may then have been truncated during the read."""
         assert row.replica is not None

@@ -1,7 +1,7 @@
 """Handle OffsetsForBytes, logbus API 10000: return where a range of so many stored bytes ends.
 
-The request names the range's first offset and its maximum bytes. Spark planning so divides a log
-into ranges of similar size. The answer comes from the sparse offset index. End offsets are
+The request names the range's first offset and its maximum bytes. Spark's planning thus divides a
+log into ranges of similar size. The answer comes from the sparse offset index. End offsets are
 boundaries of batches, at most the high watermark or, with read_committed, the last stable offset. A
 range has at least one batch if there is one.
 
