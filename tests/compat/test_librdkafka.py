@@ -86,6 +86,7 @@ DENIES_CLIENTS = ("0109", "0115", "0119")
 
 OPEN_AUTHORIZER = {
     "listener.security.protocol.map": f"{CLIENTS_LISTENER}:PLAINTEXT,BROKERS:SSL",
+    "sasl.enabled.mechanisms": "",
     "allow.everyone.if.no.acl.found": "true",
 }
 """Settings of a secured cluster whose clients need no login, but which enforces ACLs.
