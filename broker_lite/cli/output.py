@@ -59,7 +59,8 @@ def show(rows: Iterable[Row], form: str | None, columns: Sequence[str] | None = 
     elif chosen == "csv":
         names = list(columns or (listed[0] if listed else ()))
         writer = csv.writer(sys.stdout)
-        writer.writerow(names)
+        if names:
+            writer.writerow(names)
         writer.writerows([_cell(row.get(name)) for name in names] for row in listed)
     else:
         _table(listed, columns)

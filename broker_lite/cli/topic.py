@@ -214,6 +214,8 @@ def alter(
       logbus topic alter events -p 12 --yes
     """
     changes: dict[str, str | None] = dict(key_values(config, "--config"))
+    if both := sorted(changes.keys() & set(reset)):
+        raise click.UsageError(f"--config and --reset both name {both[0]}; give one of them")
     changes |= dict.fromkeys(reset)
     if not changes and partitions is None:
         raise click.UsageError("nothing to change: give --config, --reset or --partitions")

@@ -394,6 +394,20 @@ def test_user_add_without_input_names_the_option_for_a_password_file() -> None:
         user._password("alice", None)
 
 
+def test_setting_that_topic_alter_sets_and_resets_is_a_usage_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Regression: the command ignored the value and reset the setting."""
+    words = ("topic", "alter", "t", "-c", "retention.ms=5", "--reset", "retention.ms")
+    assert run([*words, "-b", "127.0.0.1:1"]) == 2
+    assert "both name retention.ms" in capsys.readouterr().err
+
+
+def test_csv_without_rows_has_no_empty_line(capsys: pytest.CaptureFixture[str]) -> None:
+    output.show([], "csv")
+    assert capsys.readouterr().out == ""
+
+
 def test_acl_check_refuses_a_host_name(capsys: pytest.CaptureFixture[str]) -> None:
     """Regression: no ACL of an address applied to the name, so a denied client seemed allowed."""
     words = ("acl", "check", "alice", "read", "--topic", "t", "--host", "k1.example")
