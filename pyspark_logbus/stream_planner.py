@@ -111,9 +111,9 @@ class StreamPlanner:
         """Prepare a run that stops at the current log ends (Trigger.AvailableNow).
 
         The run's target, the log ends at which it stops, is fixed by its first ``latest_offset``
-        and not by this call. Spark may first repeat a batch that was planned before a partition was
-        added. Spark ends the run after the first call without new data. So calls of such a run do
-        not wait for ``minOffsetsPerTrigger``, and do not return before the brokers have answered.
+        and not by this call: Spark may first repeat a batch that was planned before a partition was
+        added. Spark ends the run after the first ``latest_offset`` without new data. So that method
+        does not wait for ``minOffsetsPerTrigger``, nor return before the brokers have answered.
         """
         self._is_available_now = True
         self._admission = Admission(replace(self._admission.limits, rows_min=0))

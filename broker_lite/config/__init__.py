@@ -5,8 +5,8 @@ setting that Kafka has as well has Kafka's key. ``tests/test_conf.py`` checks th
 ``conf/*.conf`` describe exactly these settings.
 
 ``setting`` defines fields and checks values; ``parsing`` reads configurations from text. The
-package imports the module of a name on its first use, because Python needs 50 ms to create the
-classes."""
+package imports a module on the first use of one of its names, because Python needs 50 ms to create
+the classes."""
 
 from __future__ import annotations
 

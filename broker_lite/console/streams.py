@@ -23,7 +23,7 @@ from broker_lite.errors import LogbusError, SearchLimitError
 from broker_lite.model import TopicPartition
 
 BLOCK = 256 * 1024
-"""Bytes of a file that the console sends at once."""
+"""Maximum bytes of one part of a file that the console sends."""
 SIGNED_OUT = "The live tail ended with your session. Sign in again."
 Render = Callable[[list[dict[str, Any]]], str]
 

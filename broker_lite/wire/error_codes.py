@@ -44,7 +44,7 @@ _KNOWN_FROM: Mapping[int, Mapping[int, int]] = {
 }
 """For each newer error code and API key, the first version whose clients handle the code.
 
-An API that a code lacks never gets this code."""
+APIs without an entry for a code never get the code."""
 
 
 def code_in_version(error: LogbusError, key: int, version: int) -> int:

@@ -1,6 +1,6 @@
 """The cause and the cure of every error, by name, for the reference of errors.
 
-``tests/docs/test_site.py`` holds this table to ``broker_lite.errors.TABLE``.
+``tests/docs/test_site.py`` compares this table with ``broker_lite.errors.TABLE``.
 """
 
 from __future__ import annotations

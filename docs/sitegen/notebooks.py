@@ -28,7 +28,7 @@ Outputs = Mapping[int, Sequence[Output]]
 
 
 class Cell(NamedTuple):
-    """A cell: its number from 1, the line before its first, and its source."""
+    """A cell: its number from 1, the number of the line before it, and its source."""
 
     number: int
     first_line: int

@@ -1,7 +1,7 @@
 """Run notebooks cell by cell, as a headless Databricks cluster would, and keep their outputs.
 
-Python cells run in one namespace with substitutes for what Databricks provides. Another magic than
-``%md`` is an error, so that no cell is left out silently.
+Python cells run in one namespace with substitutes for what Databricks provides. Any magic command
+but ``%md`` is an error, so that no cell is left out silently.
 """
 
 from __future__ import annotations

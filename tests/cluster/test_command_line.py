@@ -282,7 +282,7 @@ def test_start_offset_past_the_log_end_is_reported(logbus: Logbus, new_topic: st
 def test_export_keeps_links_and_refuses_pipes(
     logbus: Logbus, new_topic: str, tmp_path: Path
 ) -> None:
-    """Regression: a file replaced the pipe, whose reader then waited for ever, and the link. With
+    """Regression: a file replaced the link or the pipe, whose reader then waited for ever. With
     /dev/stdout it would have replaced the link in /dev."""
     os.mkfifo(tmp_path / "pipe.csv")
     refused = logbus("export", new_topic, "pipe.csv", "--yes", code=2).stderr.decode()

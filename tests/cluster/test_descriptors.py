@@ -326,7 +326,7 @@ def test_process_of_another_user_reads_in_place(secured: Secured) -> None:
 
 
 def test_stopped_broker_leaves_no_socket(secured: Secured) -> None:
-    """Its tickets and address end with it; its successor has another address."""
+    """The socket and its tickets end with the broker; the next one has another address."""
     row, connection = secured.fetch(secured.admin)
     assert isinstance(row, FetchedPartition) and row.stored is not None
     broker = secured.cluster.brokers[0]

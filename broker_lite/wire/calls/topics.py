@@ -14,7 +14,7 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer
 
 DEFAULT_COUNT = -1
-"""The partition count or replication factor of a new topic that stands for the broker's default."""
+"""A new topic's partition count or replication factor that stands for the broker's default."""
 
 
 class ReplicaAssignment(NamedTuple):
