@@ -1,6 +1,6 @@
 """Find a cluster's brokers: in options, environment variables, or the record of ``logbus up``.
 
-The last names the cluster that ``logbus up`` started last. Discovery runs only when a program
+The record names the cluster that ``logbus up`` started last. Discovery runs only when a program
 creates a client; it imports kazoo only if an option or a variable names ZooKeeper."""
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def security_for(
     - ``given``;
     - an open ``chosen_security`` block;
     - the file in LOGBUS_CLIENT_CONFIG;
-    - the file that ``logbus up --secure`` wrote for a cluster with these addresses, whose
-      credentials are never sent to others.
+    - the file that ``logbus up --secure`` wrote for a cluster with these addresses; its
+      credentials are sent to no other address.
 
     Raises InvalidConfigError."""
     env = os.environ if environment is None else environment

@@ -2,8 +2,8 @@
 
 ``walk`` splits a partition's bytes of a fetch response into whole batches. ``decode`` checks a
 batch's CRC and returns Arrow columns that refer to the received bytes, without a copy. ``records``
-turns columns into Python records. Only rows with a correct CRC are returned. No I/O; on any
-thread."""
+turns columns into Python records. Only rows with a correct CRC are returned. This module does no
+I/O, and any thread may use it."""
 
 from __future__ import annotations
 

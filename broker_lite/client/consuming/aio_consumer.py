@@ -171,8 +171,8 @@ class AsyncConsumer(ConsumerFace):
         await self.run(self.core.seek_to_timestamp(int(timestamp_ms), self._chosen(tps)))
 
     async def end_offsets(self) -> dict[TopicPartition, int]:
-        """Return the end offset of each assigned partition, from its leader: that after its last
-        record."""
+        """Return the end offset of each assigned partition, after its last record, from its
+        leader."""
         await self.start()
         return await self.run(self.core.list_offsets(LATEST_TIMESTAMP, self.assignment()))
 

@@ -194,8 +194,8 @@ class Consumer(ConsumerFace):
         self.run(self.core.seek_to_timestamp(int(timestamp_ms), self._chosen(tps)))
 
     def end_offsets(self) -> dict[TopicPartition, int]:
-        """Return the end offset of each assigned partition, from its leader: that after its last
-        record."""
+        """Return the end offset of each assigned partition, after its last record, from its
+        leader."""
         return self.run(self.core.list_offsets(LATEST_TIMESTAMP, self.assignment()))
 
     def beginning_offsets(self) -> dict[TopicPartition, int]:
@@ -210,7 +210,7 @@ class Consumer(ConsumerFace):
     # Methods that read and write the group's committed offsets.
 
     def committed(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the group's committed offsets of the assigned partitions; a missing one has none.
+        """Return the group's committed offsets of those assigned partitions that have one.
 
         Raises InvalidGroupIdError if the consumer has no group."""
         return self.run(self.core.committed())

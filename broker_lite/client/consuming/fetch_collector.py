@@ -143,8 +143,8 @@ class FetchCollector:
     def resume_at(self, tp: TopicPartition, at: OffsetAndEpoch) -> None:
         """Resume reading a truncated log at ``at``.
 
-        The leader checks its epoch, that of the record before, in case the log was truncated
-        further."""
+        The leader checks the epoch in ``at``, that of the record before, in case the log was
+        truncated further."""
         epochs = NO_EPOCHS if at.leader_epoch == NO_EPOCH else {tp: at.leader_epoch}
         self.begin({tp: at.offset}, epochs)
 

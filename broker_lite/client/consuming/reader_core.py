@@ -52,7 +52,7 @@ OPERATION_TIMEOUT_MS = 30_000
 LAST_COMMIT_TIMEOUT_MS = 10_000
 """Time limit (ms) of automatic commits and of the commit in ``close``."""
 RECORDS_AHEAD = 1024
-"""Maximum number of records of a batch that ``for record in consumer`` decodes at once."""
+"""Maximum number of records of a batch that ``for record in consumer`` decodes ahead."""
 
 Joining = Callable[["ReaderCore"], ConsumerMembership]
 """Makes the group membership of a new reader."""

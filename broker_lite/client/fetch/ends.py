@@ -1,7 +1,7 @@
 """``EndOffsetsWatch``: a background thread that keeps the end offsets of partitions current.
 
-It keeps one long poll open to every leader: a fetch from the known end offsets, which the leader
-answers with the new ones, without records, as soon as records arrive. A new end is known within
+It keeps one long poll open to every leader: a fetch from the known end offsets. As soon as records
+arrive, the leader answers with the new end offsets, without records. A new end is known within
 milliseconds, and idle partitions cost one request to each leader every ten seconds. Metadata is
 refreshed every ``refresh_ms``, and after an error which shows that it is out of date. Other threads
 read immutable snapshots and never block. A watch cannot be used after a fork."""

@@ -233,10 +233,10 @@ class FetchEngine:
         self.pump()
 
     def consumed(self, fetched: FetchedBatches) -> None:
-        """Record that the reader took batches, so that the engine may fetch more. On any thread.
+        """Record that the reader took batches, so that the engine may fetch more. Thread-safe.
 
         It wakes the shell's thread only if a partition waits for a full buffer: each wake-up takes
-        the interpreter lock from the reader. No necessary one is lost: this method appends to
+        the interpreter lock from the reader. No needed wake-up is lost: this method appends to
         ``_consumed`` before it reads ``_is_held``, and ``pump`` sets ``_is_held`` before it reads
         ``_consumed``."""
         self._consumed.append((fetched.tp, fetched.generation, fetched.size_bytes))
@@ -270,7 +270,7 @@ class FetchEngine:
     def pump(self) -> None:
         """Send a fetch on every connection without one, for partitions that need records.
 
-        Local files are read on too."""
+        It also continues the reads of local files."""
         self._is_held = False
         self._subtract_consumed()
         now_ms = self._shell.now_ms()
@@ -489,7 +489,7 @@ class FetchEngine:
 
     def _give_up_deposed(self) -> None:
         """Cancel overdue fetches of partitions that have another leader by now; ``pump`` fetches
-        there."""
+        from it."""
         view = self._cluster.view
         for endpoint, lane in self._late():
             tps = self._polls[endpoint, lane]

@@ -1,13 +1,13 @@
 """``Lineage``: the leader epochs of the records that a reader has read, to detect a truncated log.
 
 After an unclean election, the new leader's log may lack records that the reader has read, and may
-have grown beyond the reader's offset again, so the offset alone does not reveal it. The reader
+have grown beyond the reader's offset again, so the offset does not reveal the loss. The reader
 therefore compares leader epochs with the leader, as a follower does (KIP-101, KIP-320). From the
-first record of an epoch that the leader does not know, its log lacks the reader's records.
+first record of an epoch that the leader does not know, the leader lacks the reader's records.
 
-One report of a difference is false: a batch's CRC does not cover its leader epoch, so a flipped bit
-there goes unnoticed. It is the cause if the leader that served the batch reports a difference in
-the same leader epoch, because a leader never truncates its log within its own epoch."""
+One report of a difference is false: a batch's CRC does not cover its leader epoch, so a bit flip
+there goes unnoticed. The flip is the cause if the leader that served the batch reports a difference
+in the same leader epoch, because a leader never truncates its log within its own epoch."""
 
 from __future__ import annotations
 
@@ -73,9 +73,8 @@ class Lineage:
         """Return where to resume reading after the leader reported that its log differs.
 
         ``diverging`` is the report: the end offset of the last epoch that its log shares with the
-        records read. The result is the first offset that differs from those before ``offset``, the
-        reader's position, with the epoch of the record before it; None if the leader's log still
-        has them all."""
+        records read. The result is the first offset whose record differs, with the epoch of the
+        record before it; None if no record below ``offset``, the reader's position, differs."""
         if diverging.offset >= offset and leader_epoch == self._read_in:
             return None
         others = [start for epoch, start in self._epochs if epoch > diverging.leader_epoch]

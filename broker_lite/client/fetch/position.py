@@ -157,8 +157,8 @@ class FetchPosition:
     def awaits_repair(self, now_ms: float, has_copies: bool) -> bool:
         """Return whether to fetch the corrupt batch at the position again, for REPAIR_MS.
 
-        It needs other replicas (``has_copies``): the leader may repair the batch from one, or one
-        may lead."""
+        That needs other replicas (``has_copies``): the leader may repair the batch from one, or
+        one may become leader."""
         # A wrong leader epoch recorded here can make an intact batch seem corrupt, so forget the
         # epochs.
         self.lineage.forget()

@@ -110,9 +110,9 @@ class LocalRange:
         return size
 
     def _passes_cache(self) -> bool:
-        """Return whether to read the next batches with direct I/O: not all are in the page cache.
+        """Return whether to read the next bytes with direct I/O: not all are in the page cache.
 
-        Tests the last byte too: the broker has often just read the first ones to find the range."""
+        Tests the last byte too: the broker has often just read the first, to find the range."""
         if self._parts is None and self._may_pass_cache:
             last = min(self._position + READ_BYTES, self._end) - 1
             begins = is_in_memory(self._fd, self._position)

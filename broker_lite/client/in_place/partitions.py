@@ -26,7 +26,7 @@ verified."""
 OPEN_MAX = 64
 """Maximum number of open files of a consumer; it fetches other partitions over the network."""
 LOCAL_BYTES_MIN = 256 << 10
-"""With a smaller fetch limit of a partition (bytes), the reader uses no local reads."""
+"""Minimum fetch limit of a partition (bytes) with which a reader uses local reads."""
 RANGE_BYTES_MIN = 4 << 20
 """Minimum bytes of the file range that a fetch requests for each of its partitions."""
 NO_TICKETS_S = 60.0
@@ -117,7 +117,7 @@ class InPlace:
         return walked
 
     def was_read(self, tp: TopicPartition) -> bool:
-        """Return whether batches of the partition were read from a file. On any thread.
+        """Return whether batches of the partition were read from a file. Thread-safe.
 
         The broker may have changed the file during the read, so a batch that looks corrupt may be
         intact when it is fetched."""

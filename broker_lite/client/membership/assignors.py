@@ -188,7 +188,8 @@ def _retained_owners(
 def _balance(
     owner: dict[TopicPartition, str], eligible: Mapping[str, tuple[str, ...]], loads: _Loads
 ) -> None:
-    """Move each partition to an eligible member with at least two fewer, until no move is left."""
+    """Move partitions to eligible members with at least two fewer partitions than their owners,
+    while there are any."""
     moved = True
     while moved:
         moved = False

@@ -55,8 +55,8 @@ class SubscribedTopics:
         """Begin to lead the group, whose members subscribe to the topics ``subscribed``.
 
         ``topics`` has the topics' present metadata. If ``assigns``, this member makes the
-        assignment now. Otherwise that of the previous leader stays; its metadata are assumed to be
-        no newer than those of this member's last refresh."""
+        assignment now. Otherwise the previous leader's stays, and is assumed to be based on no
+        newer metadata than those of this member's last refresh."""
         led = topics if assigns else {**topics, **self._facts}
         self._led = {topic: led[topic] for topic in subscribed if topic in topics}
         self._facts.update(topics)

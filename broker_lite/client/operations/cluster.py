@@ -2,7 +2,7 @@
 
 ``ClusterView`` is an immutable snapshot, which users see. ``Cluster`` is what a client's operations
 share (``requests``): the newest view, the brokers' addresses and the clock. A refresh replaces the
-whole view, so readers on other threads need no lock. Of two simultaneous refreshes, the
+whole view, so readers on other threads need no lock. Of two simultaneous refreshes, the view of the
 later one stays."""
 
 from __future__ import annotations
@@ -131,8 +131,7 @@ class Cluster:
         return unique[turn:] + unique[:turn]
 
     def failed(self, endpoint: Endpoint) -> None:
-        """Record that a broker did not answer, so that the next such request goes to another
-        one."""
+        """Record that a broker did not answer, so that another one is the first candidate."""
         if self.candidates()[0] == endpoint:
             self._first += 1
 
@@ -176,7 +175,7 @@ class Cluster:
     def by_leader(
         self, tps: Iterable[TopicPartition]
     ) -> tuple[dict[Endpoint, list[TopicPartition]], dict[TopicPartition, LogbusError]]:
-        """Group partitions by their leader's address. Also return an error for each without one."""
+        """Group partitions by leader's address; also return an error for each without a leader."""
         groups: dict[Endpoint, list[TopicPartition]] = {}
         errors: dict[TopicPartition, LogbusError] = {}
         for tp in tps:
@@ -188,7 +187,7 @@ class Cluster:
 
 
 def _without_older_rows(view: ClusterView, known: ClusterView) -> ClusterView:
-    """Return ``view``, but keep partitions that ``known`` has in a later leader epoch or alone.
+    """Return ``view``, but keep partitions that only ``known`` has, or has in a later epoch.
 
     A broker that is cut off from the controller reports neither new leaders nor added
     partitions."""

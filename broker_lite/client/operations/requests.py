@@ -274,7 +274,7 @@ def per_partition(
 def may_retry(result: Any) -> bool:
     """Return whether ``result`` is an error after which to send the same request again.
 
-    UnknownTopicIdError is none, although Kafka calls it retriable: the same request has the same
+    UnknownTopicIdError is not, although Kafka calls it retriable: the same request has the same
     unknown id."""
     return (
         isinstance(result, LogbusError)

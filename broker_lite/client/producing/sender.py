@@ -204,9 +204,9 @@ class Sender:
         self._on_finished(rows)
 
     def pump(self) -> None:
-        """Send all batches that may be sent, complete finished ones, and request what others need.
+        """Send all batches that may be sent, and complete finished ones.
 
-        That is metadata and a producer id."""
+        Request the metadata and the producer id for which other batches wait."""
         delivery, shell = self.delivery, self._shell
         now_ms = shell.now_ms()
         delivery.expire(now_ms)

@@ -10,8 +10,8 @@ version 1, InitProducerId with the present identity raises the epoch before the 
 A transaction in which a record failed can only abort. If the coordinator refuses a commit, the
 machine sends an abort with the same identity, to learn the reason:
 
-- The coordinator accepts it if it had aborted the transaction itself, after its timeout.
-- The coordinator refuses it if another producer has taken the transactional id.
+- The coordinator accepts the abort if it had aborted the transaction itself, after its timeout.
+- The coordinator refuses the abort if another producer has taken the transactional id.
 
 InitProducerId would not do, because Kafka's coordinator would abort the other producer's
 transaction. The caller passes one call of the user at a time: the next must wait for

@@ -88,8 +88,7 @@ class TransactionRunner:
 
     @property
     def is_resting(self) -> bool:
-        """Whether a transaction can begin: none is open, and no call runs or waits. On any
-        thread."""
+        """Whether a transaction can begin: none is open, and no call runs or waits. Thread-safe."""
         is_called = self._present is not None or bool(self._calls)
         return not is_called and self.machine.phase is Phase.IDLE
 

@@ -285,8 +285,8 @@ class Reactor:
             self._connections.forget(connection)
 
     def _register(self, descriptor: int, events: int, connection: BrokerConnection) -> None:
-        """Register a socket's descriptor, in place of a closed connection's with the same
-        number."""
+        """Register a socket's descriptor, in place of the same number of a closed
+        connection."""
         if descriptor in self._selector.get_map():
             self._selector.unregister(descriptor)
         self._selector.register(descriptor, events, connection)

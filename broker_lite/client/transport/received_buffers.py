@@ -12,12 +12,12 @@ import threading
 from broker_lite.wire.buffer_pool import BufferPool
 
 BUFFER_BYTES_MAX = 16 << 20
-"""Larger buffers than this (bytes) are not kept, because they are rare."""
+"""Maximum bytes of a buffer that is kept. Larger buffers are rare."""
 KEPT_BYTES_MAX = 64 << 20
 """Maximum bytes of all kept buffers.
 
-A reader uses one for the response that it receives, one for the batches that it decodes, and one
-for each received response that waits."""
+A reader uses a buffer for the response that it receives, one for the batches that it decodes, and
+one for each received response that waits."""
 
 
 class SharedBufferPool:

@@ -241,7 +241,7 @@ def test_csv_file_with_a_header_line_is_read_as_records(tmp_path: Path) -> None:
 
 
 def test_exported_csv_file_is_read_back(tmp_path: Path) -> None:
-    """Regression: ``produce`` read an empty field as an empty key instead of none, and refused
+    """Regression: ``produce`` read an empty field as an empty key, not as no key, and refused
     headers."""
     path = tmp_path / "t.csv"
     path.write_text(
