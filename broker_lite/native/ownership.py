@@ -129,6 +129,9 @@ class Ownership:
         self._writing: list[tuple[Queued, list[TopicPartition]]] = []
         self._unanswered: dict[int, tuple[int, dict[TopicPartition, LogbusError]]] = {}
         self._grants = 0
+        self._next_ms: int | None = None
+        """No partition is due earlier than this time (ms). Without it, each event would look at all
+        partitions."""
 
     @property
     def is_settled(self) -> bool:
@@ -299,6 +302,7 @@ class Ownership:
         pause_ms = backoff_ms(claim.tries) if pause_ms is None else pause_ms
         claim.stage = WAITING
         claim.retry_ms = self._requests.now_ms + pause_ms
+        self._arm(claim.retry_ms)
         claim.tries = max(1, claim.tries)
 
     def owner_changed(self, path: str) -> None:
@@ -311,12 +315,14 @@ class Ownership:
         if claim is not None and claim.stage == WAITING:
             earliest_ms = claim.tried_ms + backoff_ms(claim.tries - 1)
             claim.retry_ms = max(self._requests.now_ms, min(claim.retry_ms, earliest_ms))
+            self._arm(claim.retry_ms)
 
     # Methods that release partitions.
 
     def _revoke(self, tp: TopicPartition, owned: OwnedPartition) -> None:
         owned.state = REVOKED
         owned.due_ms = self._requests.now_ms + GRACE_MS
+        self._arm(owned.due_ms)
         self._requests.out.append(StreamRevoke(owned.stream, tp))
 
     def settled(self, tp: TopicPartition, final: CommittedOffset | None, grant: int) -> None:
@@ -569,14 +575,17 @@ class Ownership:
     def next_ms(self) -> int | None:
         """The time (ms) at which the caller must call ``pass_time`` next, or None if only other
         events can require it."""
-        times = [owned.due_ms for owned in self.owned.values() if owned.state == REVOKED]
-        times += [claim.retry_ms for claim in self.claims.values() if claim.stage == WAITING]
-        return min(times, default=None)
+        return self._next_ms
+
+    def _arm(self, at_ms: int) -> None:
+        self._next_ms = at_ms if self._next_ms is None else min(self._next_ms, at_ms)
 
     def pass_time(self) -> None:
         """Release revoked partitions whose readers did not stop within GRACE_MS, and repeat claims
         whose backoff has passed."""
         now_ms = self._requests.now_ms
+        if self._next_ms is None or now_ms < self._next_ms:
+            return
         for tp, owned in list(self.owned.items()):
             if owned.state == REVOKED and owned.due_ms <= now_ms:
                 self._requests.out.append(StreamLose(owned.stream, tp))
@@ -584,6 +593,9 @@ class Ownership:
         for tp, claim in list(self.claims.items()):
             if claim.stage == WAITING and claim.retry_ms <= now_ms:
                 self._read(tp)
+        times = [owned.due_ms for owned in self.owned.values() if owned.state == REVOKED]
+        times += [claim.retry_ms for claim in self.claims.values() if claim.stage == WAITING]
+        self._next_ms = min(times, default=None)
 
 
 def _encoded(owned: OwnedPartition, row: CommittedOffset) -> bytes:
