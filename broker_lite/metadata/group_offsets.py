@@ -10,7 +10,7 @@ wait at /consumers/<group>/pending (``pending_offsets``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from broker_lite.errors import (
@@ -706,7 +706,7 @@ class GroupOffsets:
         # contains the parents.
         parents = znodes.consumers_path(claim.group), znodes.pending_path(claim.group)
         theirs = tuple(f"{parent}/" for parent in parents)
-        below = [each async for each in self._below(group)]
+        below = await self._below(group)
         last_paths = {path, group, claim.mark}
         paths = [p for p in below if p not in last_paths and not p.startswith(theirs)]
         paths.sort(key=lambda path: path not in parents)
@@ -761,11 +761,15 @@ class GroupOffsets:
             for name in row or ()
         ]
 
-    async def _below(self, path: str) -> AsyncIterator[str]:
-        for name in await self._store.children(path) or ():
-            async for inner in self._below(f"{path}/{name}"):
-                yield inner
-        yield path
+    async def _below(self, path: str) -> list[str]:
+        """Return the paths of a znode and of all znodes below it, children before parents."""
+        found: list[str] = []
+        level = [path]
+        while level:
+            found += level
+            rows = await gather([self._store.children(parent) for parent in level])
+            level = [f"{parent}/{name}" for parent, row in zip(level, rows) for name in row or ()]
+        return found[::-1]
 
 
 def _has_members(group: str) -> NonEmptyGroupError:

@@ -24,6 +24,7 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata import group_offsets, znodes
 from broker_lite.metadata.group_offsets import GroupAge, GroupOffsets
+from broker_lite.metadata.loader import READS_AT_ONCE_MAX
 from broker_lite.metadata.store import Create, Delete
 from broker_lite.model import (
     CommittedOffset,
@@ -75,6 +76,35 @@ def test_offsets_are_stored_by_group_and_topic(world: World) -> None:
         assert (await two.registry.groups.fetch("g"))[t1].offset == 8
 
     run(world, body)
+
+
+def test_deletion_of_a_group_reads_many_znodes_at_once() -> None:
+    """Regression: it read them one by one. The deletion of a group with 32,000 offsets took longer
+    than its time limit, so that the group could never be deleted."""
+
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await create(broker, "t", 300)
+        offsets = {TopicPartition("t", number): CommittedOffset(5) for number in range(300)}
+        await broker.registry.groups.commit("g", offsets)
+        store: Any = broker.store
+        read, counts = store.children, [0, 0]
+
+        async def counted(path: str, *, watch: bool = False) -> list[str] | None:
+            counts[0] += 1
+            counts[1] = max(counts)
+            try:
+                found: list[str] | None = await read(path, watch=watch)
+                return found
+            finally:
+                counts[0] -= 1
+
+        store.children = counted
+        await broker.registry.groups.delete("g")
+        assert counts == [0, READS_AT_ONCE_MAX]
+        assert await broker.registry.groups.kind("g") is None
+
+    run(SimWorld(), body)
 
 
 def test_offsets_of_a_deleted_topic_do_not_apply_to_a_recreated_one(world: World) -> None:
