@@ -231,7 +231,8 @@ def name_pattern(regex: str | None, option: str = "--regex") -> re.Pattern[str]:
     """Return the compiled pattern ``regex``, which callers match against whole names; every name
     matches for None. Raises click.BadParameter for an invalid pattern."""
     try:
-        return re.compile(regex or ".*")
+        # The name of a group may have line ends, which a dot matches only with DOTALL.
+        return re.compile(regex or ".*", re.DOTALL)
     except re.error as error:
         raise click.BadParameter(
             f"{regex!r} is not a regular expression: {error}", param_hint=option

@@ -161,7 +161,7 @@ class MirrorSource:
         and partition."""
         commits_by_group = {}
         for row in self.admin.list_groups(with_types=False):
-            if not row.group or not re.fullmatch(pattern, row.group):
+            if not row.group or not re.fullmatch(pattern, row.group, re.DOTALL):
                 continue
             commits = self.admin.committed(row.group)
             if commits:
