@@ -150,14 +150,15 @@ def up(
         brokers = before
         if ready_fd is None:
             output.say(f"{where} has data of {before} brokers: all of them start (-n for fewer)")
+    allowing = {"listeners.insecure.allow": "true"} if insecure else {}
+    settings = key_values(config, "--config") | {"host": host} | allowing
     report = up_report.UpReport(form, port, before)
+    if ready_fd is None:
+        up_report.warn_of_advertised_host(settings)
     if detach:
         return _detach(report)
     from broker_lite.local.cluster import LocalCluster
 
-    settings = key_values(config, "--config") | {"host": host}
-    if insecure:
-        settings["listeners.insecure.allow"] = "true"
     cluster = LocalCluster(
         brokers,
         directory=where,
@@ -403,7 +404,7 @@ def _require_same(context: click.Context, facts: dict[str, Any]) -> None:
     has = {
         "brokers": len(facts["brokers"]),
         "port": facts["brokers"][0]["port"],
-        "host": first.rpartition(":")[0],
+        "host": first.rpartition(":")[0].strip("[]"),
         "zookeeper": facts["zookeeper"],
     }
     unlike = []

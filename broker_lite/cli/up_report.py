@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,6 +135,17 @@ def _topic(facts: Facts) -> str | None:
     except LogbusError:
         return None
     return EXAMPLE if EXAMPLE in names else next(iter(names), None)
+
+
+def warn_of_advertised_host(settings: Mapping[str, str]) -> None:
+    """Warn if the brokers with these settings would tell clients the address that means all
+    addresses of this machine."""
+    host = settings["host"]
+    if host in ("0.0.0.0", "::") and not settings.get("advertised.host"):
+        output.say(
+            f"brokers tell clients to connect to {host}, which other machines resolve to "
+            "themselves. To serve other machines, add: -c advertised.host=NAME"
+        )
 
 
 def _warn_of_missing_record(facts: Facts) -> None:

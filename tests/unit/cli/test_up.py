@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+import click
 import pytest
 
 from broker_lite.cli import up
@@ -75,3 +76,37 @@ def test_up_under_nohup_keeps_sighup_ignored() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     up._run_until_stopped(Starting(signal.SIGTERM), None, None, console=False)  # type: ignore[arg-type]
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+@pytest.mark.parametrize(
+    ("words", "is_warned"),
+    [
+        (("--host", "0.0.0.0"), True),
+        (("--host", "::"), True),
+        (("--host", "0.0.0.0", "-c", "advertised.host=bus1"), False),
+        ((), False),
+    ],
+)
+def test_up_warns_of_an_advertised_address_that_other_machines_cannot_use(
+    words: tuple[str, ...],
+    is_warned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Regression: only the broker's log said so, while clients of other machines failed."""
+    monkeypatch.setattr(up, "_detach", lambda _: 0)
+    assert run(["up", "-d", "--ephemeral", "--insecure", *words]) == 0
+    assert ("add: -c advertised.host=NAME" in capsys.readouterr().err) == is_warned
+
+
+def test_cluster_on_an_ipv6_address_counts_as_the_same_when_up_runs_again() -> None:
+    """Regression: "cannot change to --host ::1 (it has [::1])"."""
+    context = click.Context(up.up)
+    up.up.parse_args(context, ["-d", "--host", "::1"])
+    facts = {
+        "bootstrap_servers": "[::1]:9092",
+        "brokers": [{"port": 9092}],
+        "zookeeper": "127.0.0.1:2181/logbus",
+        "directory": "/d",
+    }
+    up._require_same(context, facts)
