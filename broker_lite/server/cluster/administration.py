@@ -145,7 +145,7 @@ class Administration:
         except LogbusError as error:
             return TopicResult(topic.name, "", error)
         if not validate_only:
-            await self._registry.wait_visible(lambda now: view.topic_id in now.topics_by_id)
+            await self._registry.wait_read()
         return _result(view)
 
     async def wait_topics(self, names: Sequence[str]) -> None:
@@ -169,7 +169,7 @@ class Administration:
             )
         except LogbusError as error:
             return TopicResult(name_or_id, "", error)
-        await self._registry.wait_visible(lambda now: view.topic_id not in now.topics_by_id)
+        await self._registry.wait_read()
         return _result(view)
 
     async def create_partitions(
@@ -189,9 +189,7 @@ class Administration:
         except LogbusError as error:
             return TopicResult(name, "", error)
         if not validate_only:
-            await self._registry.wait_visible(
-                lambda now: now.partition(name, count - 1) is not None
-            )
+            await self._registry.wait_read()
         return _result(view)
 
     async def alter_topic_config(
@@ -206,7 +204,7 @@ class Administration:
             lambda token: ConfigChangeRequested(token, name, changes, validate_only)
         )
         if not validate_only:
-            await self._registry.wait_visible(lambda now: _has_config(now, view))
+            await self._registry.wait_read()
         return view
 
     async def alter_broker_config(self, broker_id: int, changes: Mapping[str, str | None]) -> None:
@@ -319,11 +317,6 @@ class Administration:
             # look like options, so draw again.
             if not text.startswith("-"):
                 return text
-
-
-def _has_config(snapshot: MetadataSnapshot, view: TopicView) -> bool:
-    topic = snapshot.topics_by_id.get(view.topic_id)
-    return topic is None or dict(topic.config) == dict(view.config)
 
 
 def _result(view: TopicView) -> TopicResult:

@@ -170,7 +170,7 @@ class Registry:
         self._register_due = self._reload_due = True
         self._brokers_due = self._changes_due = self._controller_due = False
         self._depose_due = False
-        self._sequence = -1
+        self._sequence = self._published_sequence = -1
 
     # Methods by which the broker joins the cluster, drains and leaves.
 
@@ -306,7 +306,7 @@ class Registry:
     async def wait_read(self) -> None:
         """Wait until this broker's metadata snapshot has all that it wrote as controller."""
         written = self._controller.written_sequence
-        await self.wait_visible(lambda now: self._sequence >= written)
+        await self.wait_visible(lambda now: self._published_sequence >= written)
 
     async def deleted_topics(self, topic_ids: Collection[str]) -> frozenset[str]:
         """Return which of ``topic_ids``, all ids of topics that existed, belong to deleted topics.
@@ -701,11 +701,12 @@ class Registry:
 
     def _publish(self) -> None:
         version = self.snapshot.version
-        if version and self._fresh == dataclasses.replace(self.snapshot, version=0):
-            return
-        self.snapshot = dataclasses.replace(self._fresh, version=version + 1)
-        for callback in self._callbacks:
-            callback(self.snapshot)
+        if not version or self._fresh != dataclasses.replace(self.snapshot, version=0):
+            self.snapshot = dataclasses.replace(self._fresh, version=version + 1)
+            for callback in self._callbacks:
+                callback(self.snapshot)
+        self._published_sequence = self._sequence
+        # Changes that replace each other wake the callers of ``wait_read``, too.
         self._wake_waiting()
 
     def _wake_waiting(self) -> None:

@@ -1,10 +1,14 @@
-"""Tests of the metadata snapshot that a broker keeps in memory, while ZooKeeper is unreachable."""
+"""Tests of the metadata snapshot that a broker keeps in memory: its age, and waits for changes."""
 
 from __future__ import annotations
 
 import asyncio
 
+import pytest
 from support.handler_world import World, run
+
+from broker_lite.server.cluster import registry as registry_module
+from broker_lite.server.cluster.administration import NewTopic
 
 
 def test_metadata_age_grows_only_while_zookeeper_is_unreachable() -> None:
@@ -19,5 +23,36 @@ def test_metadata_age_grows_only_while_zookeeper_is_unreachable() -> None:
         while registry.metadata_age_s:
             await asyncio.sleep(0.1)
         assert registry.connected
+
+    run(body)
+
+
+def test_changes_that_a_later_change_replaces_do_not_wait_to_be_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: the broker may read both changes at once, and then never sees the first."""
+    monkeypatch.setattr(registry_module, "VISIBLE_WITHIN_S", 3600)
+
+    async def body(world: World) -> None:
+        await world.start()
+        administration = world.brokers[1].registry.administration
+
+        async def delete() -> None:
+            while (await administration.delete_topics(["t"]))[0].error is not None:
+                await asyncio.sleep(0)
+
+        async with asyncio.timeout(60):
+            await asyncio.gather(administration.create_topics([NewTopic("t", 1, 1)]), delete())
+            await administration.create_topics([NewTopic("u", 1, 1)])
+            await asyncio.gather(
+                administration.alter_topic_config("u", {"retention.ms": "1000"}),
+                administration.alter_topic_config("u", {"segment.bytes": "100000"}),
+            )
+            await asyncio.gather(
+                administration.alter_topic_config("u", {"retention.ms": "2000"}),
+                administration.alter_topic_config("u", {"retention.ms": "1000"}),
+            )
+        config = world.brokers[1].registry.snapshot.topics["u"].config
+        assert config == {"retention.ms": "1000", "segment.bytes": "100000"}
 
     run(body)
