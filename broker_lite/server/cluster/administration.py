@@ -6,6 +6,7 @@ the client's next request sees it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -96,6 +97,8 @@ class Administration:
         self._store = store
         self._config = config
         self._random_bytes = random_bytes
+        self.altering_topic = asyncio.Lock()
+        """The lock of changes that depend on the present settings of a topic."""
 
     # Methods that change topics, settings, users, ACLs and quotas. Those that change topics or
     # settings raise NotControllerError unless this broker is the controller.

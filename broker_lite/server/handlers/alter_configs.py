@@ -127,6 +127,21 @@ async def _alter(parts: BrokerContext, row: Any, validate_only: bool) -> None:
     if row.resource_type != RESOURCE_TOPIC:
         named = resource(row.resource_type, row.resource_name)
         raise InvalidRequestError(f"{named} has no settings; name a topic or a broker")
+    await within(WAIT_MS, _alter_topic(parts, row, validate_only))
+
+
+async def _alter_topic(parts: BrokerContext, row: Any, validate_only: bool) -> None:
+    administration = parts.registry.administration
+    # A change may append to a list that the change before it has made.
+    async with administration.altering_topic:
+        changes = _changes(parts, row)
+        await administration.alter_topic_config(
+            row.resource_name, changes, validate_only=validate_only
+        )
+
+
+def _changes(parts: BrokerContext, row: Any) -> dict[str, str | None]:
+    """Return the changes that ``row`` of the request makes to a topic's present settings."""
     topic = parts.registry.snapshot.topics.get(row.resource_name)
     if topic is None:
         raise UnknownTopicOrPartitionError(f"topic {row.resource_name!r} does not exist")
@@ -142,10 +157,7 @@ async def _alter(parts: BrokerContext, row: Any, validate_only: bool) -> None:
     deleted = [key for key, value in changes.items() if value is None]
     checked({key: value for key, value in after.items() if value is not None})
     checked({key: present.get(key, "") for key in deleted if key not in present})
-    work = parts.registry.administration.alter_topic_config(
-        row.resource_name, changes, validate_only=validate_only
-    )
-    await within(WAIT_MS, work)
+    return changes
 
 
 async def _alter_broker(parts: BrokerContext, row: Any, validate_only: bool) -> None:

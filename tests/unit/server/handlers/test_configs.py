@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -150,6 +151,26 @@ def test_incremental_alter_configs_sets_deletes_and_appends(version: int) -> Non
         assert answer.responses[0].error_code == 0, answer.responses[0].error_message
         view = world.brokers[1].registry.snapshot.topics["t"]
         assert dict(view.config) == {"segment.ms": "6000", "cleanup.policy": "delete"}
+
+    run(body)
+
+
+def test_items_that_concurrent_requests_append_are_all_kept() -> None:
+    """Regression: the second request appended to the list without the item of the first."""
+    name = "leader.replication.throttled.replicas"
+
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        requests = [
+            [change(TOPIC, "t", (name, OPERATION_APPEND, item))] for item in ("0:1", "1:2", "2:3")
+        ]
+        answers = await asyncio.gather(
+            *(world.ask("IncrementalAlterConfigs", 1, resources=rows) for rows in requests)
+        )
+        assert [answer.responses[0].error_code for answer in answers] == [0, 0, 0]
+        view = world.brokers[1].registry.snapshot.topics["t"]
+        assert view.config[name].split(",") == ["0:1", "1:2", "2:3"]
 
     run(body)
 
