@@ -64,7 +64,7 @@ class GroupAge(NamedTuple):
     ``empty_since_ms`` is the time at which the last member left, or None if the group has members
     or the time is unknown. ``newest_commit_ms`` is the time of the newest commit, or None if the
     group has no offsets. Brokers only poll the members of a native group and may miss short-lived
-    ones. There, a member that registers or takes a partition counts as a commit."""
+    ones; a member of it that registers or takes a partition counts as a commit."""
 
     empty_since_ms: int | None
     newest_commit_ms: int | None

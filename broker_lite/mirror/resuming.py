@@ -1,9 +1,9 @@
 """Find the offset at which the copy of a partition resumes, when a mirror starts and after the
 source has lost records.
 
-It uses the state that a mirror stored on the target, and the records that the target has beyond
-this state: a mirror that was killed had written them, but not yet stored its position. The calls
-read both clusters, write nothing and block. Only the mirror's thread makes them."""
+The search uses the state that a mirror stored on the target, and the records that the target has
+beyond this state: a killed mirror had written them, but not yet stored its position. The calls read
+both clusters, write nothing and block. Only the mirror's thread makes them."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def partitions_max(name: str, factor: int) -> int:
 
 
 def _replica_count(metadata: ClusterMetadata, event: TopicCreationRequested) -> int:
-    """Return the requested replication factor, within 1 and the number of known brokers.
+    """Return the requested replication factor, limited to 1 up to the number of known brokers.
 
     ``partitions_max`` needs a valid factor; a later check refuses an invalid one."""
     if event.assignment:

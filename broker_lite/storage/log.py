@@ -214,8 +214,8 @@ class Log:
     def note_refused(self, header: BatchHeader, error: LogbusError) -> None:
         """Record that a producer's batch was refused with ``error``.
 
-        The log then refuses the later batches that this producer has in flight with the same
-        error."""
+        With the same error, the log then refuses the later batches that this producer has in
+        flight."""
         self._data.refused.note(self.key, header, error)
 
     def append_as_follower(

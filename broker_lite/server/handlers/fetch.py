@@ -65,7 +65,7 @@ def _follow(
 ) -> None:
     """Pass a follower's fetch to ``FollowerFetches``.
 
-    Close the connection if its version is older than logbus's brokers send."""
+    Close the connection if the request's version is older than logbus's brokers send."""
     if request.api_version < wire.CLIENT_VERSION:
         reply.refuse(
             f"a follower fetched with version {request.api_version}, not {wire.CLIENT_VERSION}"

@@ -6,7 +6,7 @@ its outcome by callback, and the last callback sends the answer.
 
 A request with acks=0 has no answer. If one of its batches is refused, the broker closes the
 connection, so that the client refreshes its metadata. The first batch of a transaction in a
-partition waits until the transaction coordinator confirms that the transaction includes it."""
+partition waits until the coordinator confirms that the transaction includes the partition."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def resource(kind: int, name: str) -> str:
 def check_resource(access: Access, row: Any) -> None:
     """Raise an authorization error unless the client may use the settings of the resource ``row``.
 
-    A topic needs the permission on that topic, a broker that on the cluster."""
+    A topic needs the permission on that topic, a broker the one on the cluster."""
     if row.resource_type == RESOURCE_TOPIC:
         access.check_topic(row.resource_name)
     else:

@@ -1,8 +1,8 @@
 """Handle WriteTxnMarkers 1-2: append transaction markers to the partitions that this broker leads.
 
-Transaction coordinators send it, and ``kafka-transactions.sh`` to abort a hanging transaction. All
-markers of one partition are appended together; the answer waits until they are committed. A marker
-that the log already has is not appended again, and succeeds."""
+Transaction coordinators send the request; ``kafka-transactions.sh`` sends it to abort a hanging
+transaction. All markers of one partition are appended together; the answer waits until they are
+committed. A marker that the log already has is not appended again, and succeeds."""
 
 from __future__ import annotations
 

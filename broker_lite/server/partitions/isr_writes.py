@@ -1,7 +1,7 @@
-"""Write the ISR changes that the leaders on this broker propose to ZooKeeper, many in one write.
+"""Write to ZooKeeper the ISR changes that the leaders on this broker propose, many in one write.
 
 One write is in flight at a time; proposals that arrive meanwhile share the next one. A broker that
-leads a thousand partitions can so remove a lost follower in a few writes. Each leader learns
+leads a thousand partitions thus removes a lost follower in a few writes. Each leader learns
 whether its proposal was written or refused. After a refusal, it takes the current state from the
 metadata."""
 
