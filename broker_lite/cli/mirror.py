@@ -74,9 +74,9 @@ def mirror(
 ) -> int:
     """Copy topics, settings and group offsets of a Kafka (3.1 or later) or logbus cluster.
 
-    The mirror runs until Ctrl-C, and the next run resumes where it stopped. It copies only committed
-    records, each once; to ensure this, only one mirror of a source runs at a time. It translates a
-    group's offsets to the copy, unless the group has members or own progress on the target.
+    The mirror runs until Ctrl-C, and the next run resumes where it stopped. It copies committed
+    records only, and each once; to ensure this, only one mirror of a source runs at a time. It
+    translates a group's offsets, unless the group has members or own progress on the target.
 
     \b
     Examples:

@@ -1,7 +1,7 @@
 """The state machine of the controller, which places replicas and elects leaders.
 
-One broker at a time is the controller. Its ``server/cluster/controller.py`` (the shell) does the
-I/O: it calls ``step(now_ms, event)`` and carries out the returned effects in order.
+One broker at a time is the controller. The shell, ``server/cluster/controller.py``, does the I/O:
+it calls ``step(now_ms, event)`` and carries out the returned effects in order.
 
 Each write is fenced with the controller epoch, so that ZooKeeper refuses writes of an earlier
 controller. The shell passes no other event while a write is in flight, so this state equals that in

@@ -56,7 +56,7 @@ class Append(NamedTuple):
 
 
 class AppendFetched(NamedTuple):
-    """Append the batches fetched from the leader unchanged.
+    """Append unchanged the batches that were fetched from the leader.
 
     The result is FetchedAppended or FetchedAppendFailed. Batches of a leader epoch newer than
     ``leader_epoch`` are left out: they come from a later leader."""

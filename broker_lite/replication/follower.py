@@ -1,7 +1,7 @@
 """The role of a follower: fetch from the leader, append, sync to disk, and only then fetch again.
 
-So its fetch offset tells the leader which records are on its disk. When the logs diverge, it
-truncates by leader epoch, never to the high watermark.
+So the follower's fetch offset tells the leader which records are on the follower's disk. When the
+logs diverge, the follower truncates by leader epoch, never to the high watermark.
 
 Within one leader epoch the leader may have counted every fetched record as replicated. So a
 follower with a damaged log first leaves the ISR in a new leader epoch, and truncates before its

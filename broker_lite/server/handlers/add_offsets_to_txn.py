@@ -1,8 +1,9 @@
 """Handle AddOffsetsToTxn 0-4: add a consumer group to the transaction of a transactional id.
 
-A producer of transaction version 1 sends it before its first TxnOffsetCommit. A group coordinator
-sends it too, with a tagged field of logbus: to verify that such a transaction includes the group,
-or to add the group for a producer of version 2 (KIP-890). Its answer has tagged fields."""
+A producer of transaction version 1 sends this request before its first TxnOffsetCommit. A group
+coordinator sends it too, with a tagged field of logbus: to verify that such a transaction includes
+the group, or to add the group for a producer of version 2 (KIP-890). Its answer has tagged
+fields."""
 
 from __future__ import annotations
 
