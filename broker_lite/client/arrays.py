@@ -62,7 +62,7 @@ def scalar_of(value: bytes, kind: pa.DataType | None = None) -> pa.Scalar:
 def _too_large(size: int) -> MessageTooLargeError:
     return MessageTooLargeError(
         f"a column of the rows has {size} bytes; at most {_OFFSET_MAX} are allowed. Send fewer "
-        "rows at once"
+        "rows in one call"
     )
 
 

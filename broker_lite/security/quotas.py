@@ -181,7 +181,7 @@ class TokenBucket:
     """A token bucket that refills at ``rate`` per second and holds at most ``burst_s`` seconds of
     the rate.
 
-    A request takes all its tokens at once, so the number of tokens (``left``) may fall below zero.
+    A request takes all its tokens together, so the number of tokens (``left``) may be negative.
     All times are in ms of a monotonic clock."""
 
     __slots__ = ("_at_ms", "_burst_s", "left", "rate")

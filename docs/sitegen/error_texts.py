@@ -515,7 +515,7 @@ ERROR_TEXTS: Mapping[str, Text] = {
         "Name the cluster with `-b`, or use a context that may change it.",
     ),
     "SEARCH_LIMIT": Text(
-        "The console runs as many searches, exports or tails at once as it may.",
+        "The console already runs as many searches, exports or tails as it may.",
         "Wait until another page has its answer, or close a page with a live tail.",
     ),
     "TLS_FAILED": Text(

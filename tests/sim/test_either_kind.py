@@ -28,7 +28,7 @@ SEEDS = 3
 PLANT_SEEDS = 25
 
 KEPT = {
-    200: "a group taken over by two requests at once started a generation twice",
+    200: "a group taken over by two concurrent requests started a generation twice",
     30608: "the retention ignored a native member that left before any broker looked",
 }
 """Seeds that once failed, and why."""

@@ -326,7 +326,7 @@ ROWS = (
         "offsets and timestamps, and after kill -9 the broker reads only records behind the "
         "recovery point. Three costs grow with the number of segments: a restart checks the files "
         "of each segment, a timestamp lookup loads the index of a segment at its first use, and "
-        "retention renames the files of all old segments at once. Larger segments than these of "
+        "retention renames the files of all old segments together. Larger segments than these of "
         "64 MB reduce the costs (the default is 1 GB)",
     ),
     _row(
@@ -354,7 +354,7 @@ ROWS = (
         "members of one Kafka group",
         group_members,
         (1, 10, 100, 300, 1000),
-        note="all members join at once from one process; then each sends a heartbeat every 3 s. "
+        note="all members join together from one process; then each sends a heartbeat every 3 s. "
         "stable_s includes the 250 ms for which a new group waits for more members "
         "(group.initial.rebalance.delay.ms), twice if members join meanwhile. The rest grows with "
         "the broker's cost of joins. Heartbeats cost only the coordinator: a longer "

@@ -30,7 +30,7 @@ def test_metadata_age_grows_only_while_zookeeper_is_unreachable() -> None:
 def test_changes_that_a_later_change_replaces_do_not_wait_to_be_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: the broker may read both changes at once, and then never sees the first."""
+    """Regression: the broker may read both changes together, and then never sees the first."""
     monkeypatch.setattr(registry_module, "VISIBLE_WITHIN_S", 3600)
 
     async def body(world: World) -> None:
