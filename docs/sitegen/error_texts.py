@@ -38,15 +38,15 @@ ERROR_TEXTS: Mapping[str, Text] = {
     "CORRUPT_MESSAGE": Text(
         "The checksum or the structure of a batch is wrong: the disk or the network changed bytes.",
         "A replicated partition is repaired from another replica in sync. Without one, run "
-        '`logbus storage verify DIR`; readers pass the batch with `on_corrupt="skip"` or '
-        "`failOnDataLoss=false`. New replicas cannot pass it: start a broker that has a copy, or "
+        '`logbus storage verify DIR`; readers skip the batch with `on_corrupt="skip"` or '
+        "`failOnDataLoss=false`. New replicas cannot skip it: start a broker that has a copy, or "
         "delete the records up to the end of the batch, which `logbus storage inspect` shows: "
         "`logbus topic trim TOPIC --before OFFSET --partition N`.",
     ),
     "UNDECODABLE_BATCH": Text(
         "A batch has a correct checksum, but its records cannot be decoded. The producer wrote it "
         "so; every replica holds the same bytes.",
-        'Pass the batch with `on_corrupt="skip"`, and mend the producer that the message names.',
+        'Skip the batch with `on_corrupt="skip"`, and mend the producer that the message names.',
     ),
     "UNKNOWN_TOPIC_OR_PARTITION": Text(
         "The topic does not exist, has fewer partitions, or was just created or deleted.",
@@ -109,7 +109,7 @@ ERROR_TEXTS: Mapping[str, Text] = {
     "NOT_ENOUGH_REPLICAS": Text(
         "Fewer replicas than `min.insync.replicas` are in sync, so the leader refuses `acks=all`.",
         "Start the missing brokers (`logbus health`). Producers retry until their delivery "
-        "timeout. Where the message names damage in the leader's log, see CORRUPT_MESSAGE.",
+        "timeout. If the message names damage in the leader's log, see CORRUPT_MESSAGE.",
     ),
     "NOT_ENOUGH_REPLICAS_AFTER_APPEND": Text(
         "A replica left the in-sync replicas after the leader had appended the batch.",
@@ -144,7 +144,7 @@ ERROR_TEXTS: Mapping[str, Text] = {
         "Choose a value between them.",
     ),
     "REBALANCE_IN_PROGRESS": Text(
-        "The group is being assigned anew.",
+        "The group's partitions are being assigned anew.",
         "Poll, and commit again afterwards.",
     ),
     "TOPIC_AUTHORIZATION_FAILED": Text(
@@ -238,7 +238,7 @@ ERROR_TEXTS: Mapping[str, Text] = {
         "Stop this program, or give it a transactional id of its own.",
     ),
     "INVALID_TXN_STATE": Text(
-        "A transaction received a request that its state does not allow, such as two ends.",
+        "A transaction received a request that its state does not allow, such as a second end.",
         "Abort, and begin a new transaction.",
     ),
     "INVALID_PRODUCER_ID_MAPPING": Text(
@@ -277,7 +277,7 @@ ERROR_TEXTS: Mapping[str, Text] = {
     ),
     "SASL_AUTHENTICATION_FAILED": Text(
         "The user is unknown, the password is wrong, or the access token is not accepted. "
-        "Brokers answer all alike.",
+        "Brokers give all three the same answer.",
         "Correct `sasl.username` and `sasl.password`. The broker's log has the reason.",
     ),
     "UNKNOWN_PRODUCER_ID": Text(
@@ -322,7 +322,7 @@ ERROR_TEXTS: Mapping[str, Text] = {
     ),
     "GROUP_MAX_SIZE_REACHED": Text(
         "The group has `group.max.size` members, the metadata of its members exceed a limit, or "
-        "its coordinator has the maximum of groups.",
+        "its coordinator has the maximum number of groups.",
         "Use fewer members, or follow the message, which names the limit.",
     ),
     "FENCED_INSTANCE_ID": Text(
