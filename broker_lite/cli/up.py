@@ -221,7 +221,7 @@ def down(directory: Path | None, form: str | None) -> int:
 @cluster_options
 @output.output_option
 def status(directory: Path | None, cluster: ChosenCluster, form: str | None) -> int:
-    """Show a cluster's brokers and replicas; exit code 3 if one of its brokers is down.
+    """Show a cluster's brokers and replicas; exit code 3 if one is down, or none answers.
 
     Without --dir, this is the cluster that other commands would use. For a cluster of this machine,
     the command also shows processes and memory.
@@ -246,7 +246,7 @@ def status(directory: Path | None, cluster: ChosenCluster, form: str | None) -> 
         facts = running.find(directory)
     shown, brokers = _state(facts)
     code = _show_state(shown, brokers, form)
-    if code:
+    if shown["running"] < len(brokers):
         output.say(_cure(facts))
     others = [other for other in running.alive() if not running.is_same(other, facts)]
     if directory is None and not cluster.is_named and others:
@@ -265,7 +265,9 @@ def _show_state(shown: dict[str, Any], brokers: list[dict[str, Any]], form: str 
         output.show([row | cell for row, cell in zip(brokers, memory, strict=True)], "table")
     else:
         output.show_one(shown | {"brokers": brokers}, form)
-    return 0 if shown["running"] == len(brokers) else EXIT_UNREACHABLE
+    # Running brokers that do not answer, for example hung ones, have no known topics.
+    is_up = shown["running"] == len(brokers) and shown["topics"] is not None
+    return 0 if is_up else EXIT_UNREACHABLE
 
 
 def _remote_state(servers: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -260,6 +260,18 @@ def test_commands_distinguish_clusters_by_their_directory(logbus: Logbus, tmp_pa
     logbus("status", code=3)
 
 
+def test_status_of_brokers_that_do_not_answer_exits_with_3(logbus: Logbus) -> None:
+    """Regression: the exit code was 0 while every broker was hung."""
+    (broker,) = json.loads(logbus("up", "-d", "--port", "0").stdout)["brokers"]
+    os.kill(broker["pid"], signal.SIGSTOP)
+    try:
+        status = logbus("status", code=3)
+    finally:
+        os.kill(broker["pid"], signal.SIGCONT)
+    assert "the brokers do not answer" in status.stderr
+    assert json.loads(status.stdout)["running"] == 1
+
+
 def test_status_finds_a_running_cluster_although_a_later_one_was_killed(
     logbus: Logbus, tmp_path: Path
 ) -> None:
