@@ -643,6 +643,10 @@ _DEFAULT_MESSAGES: dict[str, str] = {
     "INVALID_TRANSACTION_TIMEOUT": "transaction.timeout.ms is not between 1 and the broker's "
     "transaction.max.timeout.ms; lower transaction.timeout.ms",
     "CONCURRENT_TRANSACTIONS": "the previous transaction of this id has not ended yet; try again",
+    "INVALID_GROUP_ID": "the group's name is empty or too long; give 1 to 750 characters (each "
+    "that is not a letter, digit, - . _ or ~ counts 3 for each of its bytes)",
+    "OFFSET_METADATA_TOO_LARGE": "the metadata of the offset has more bytes than the broker's "
+    "offset.metadata.max.bytes (4096 by default); commit less metadata",
     "UNSTABLE_OFFSET_COMMIT": "a transaction that has not ended wrote this offset; try again",
     "PRODUCER_FENCED": "another producer with this transactional id has begun, or the transaction "
     "timed out; create a new producer, and give each live producer an id of its own",

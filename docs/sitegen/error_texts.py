@@ -130,8 +130,8 @@ ERROR_TEXTS: Mapping[str, Text] = {
         "Use the same `coordination` and a common assignor in all members, or another group.",
     ),
     "INVALID_GROUP_ID": Text(
-        "The group's name is empty, longer than 249 characters, or has a character that znodes "
-        "cannot have.",
+        "The group's name is empty, or longer than 750 characters. Each character that is not a "
+        "letter, digit, - . _ or ~ counts 3 for each of its bytes in UTF-8.",
         "Choose another name.",
     ),
     "UNKNOWN_MEMBER_ID": Text(

@@ -68,3 +68,9 @@ def test_authorization_error_without_a_message_names_the_command_that_grants_acc
     """Regression: most responses of Kafka have only an error code, for which the client showed
     just "CLUSTER AUTHORIZATION FAILED"."""
     assert "logbus acl add" in error_for(code).message
+
+
+@pytest.mark.parametrize(("code", "cure"), [(12, "commit less metadata"), (24, "750 characters")])
+def test_refused_commit_without_a_message_says_what_to_change(code: int, cure: str) -> None:
+    """Regression: the client showed just "OFFSET METADATA TOO LARGE" and "INVALID GROUP ID"."""
+    assert cure in error_for(code).message
