@@ -215,7 +215,11 @@ def delete(
       logbus user delete alice --if-exists --yes
     """
     with open_admin(cluster) as admin, output.ChangeReport(form) as report:
-        if if_exists and not _is_user(admin, name):
+        try:
+            admin.run(lambda cluster, ms: users.describe_users(cluster, (name,), ms))
+        except ResourceNotFoundError:
+            if not if_exists:
+                raise
             report.add({"user": name, "deleted": False}, f"there is no user {name!r}")
             return
         users.check_deletion(admin.user, name)

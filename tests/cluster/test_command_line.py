@@ -575,6 +575,9 @@ def test_user_is_deleted_only_after_confirmation(logbus: Logbus, tmp_path: Path)
     assert name not in {row["user"] for row in rows(logbus("quota", "list"))}
     logbus("user", "delete", name, stdin=b"y\n")
     assert name not in {row["user"] for row in rows(logbus("user", "list"))}
+    # Regression: --dry-run announced the deletion of a user that does not exist.
+    missing = logbus("user", "delete", name, "--dry-run", code=1)
+    assert f"there is no user '{name}'".encode() in missing.stderr
 
 
 def test_topic_commands_manage_topics(logbus: Logbus) -> None:
