@@ -28,3 +28,5 @@ class Real(click.FloatRange):
 
 
 PORT = Whole(0, 65535)
+INT16 = Whole(max=(1 << 15) - 1)
+INT32 = Whole(max=(1 << 31) - 1)

@@ -20,6 +20,7 @@ from broker_lite.cli.context import (
 )
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.nouns import Noun
+from broker_lite.cli.numbers import INT16, INT32
 from broker_lite.cli.replicas import elect, reassign
 from broker_lite.client.administration.health import partition_health
 from broker_lite.config import loss_of, min_insync_of
@@ -53,11 +54,16 @@ topic.add_command(elect)
 @topic.command()
 @click.argument("names", nargs=-1, required=True)
 @click.option(
-    "-p", "--partitions", default=-1, help="Number of partitions. Default: the broker's setting."
+    "-p",
+    "--partitions",
+    type=INT32,
+    default=-1,
+    help="Number of partitions. Default: the broker's setting.",
 )
 @click.option(
     "-r",
     "--replication-factor",
+    type=INT16,
     default=-1,
     help="How many brokers hold each partition. Default: the broker's setting, usually 3.",
 )
@@ -189,7 +195,7 @@ def describe(names: tuple[str, ...], cluster: ChosenCluster, form: str | None) -
 @click.argument("name", type=TOPIC)
 @click.option("-c", "--config", multiple=True, metavar="KEY=VALUE", help="Set a setting.")
 @click.option("--reset", multiple=True, metavar="KEY", help="Reset a setting to its default.")
-@click.option("-p", "--partitions", type=int, help="Raise the number of partitions to this.")
+@click.option("-p", "--partitions", type=INT32, help="Raise the number of partitions to this.")
 @change_options
 @cluster_options
 @output.output_option
