@@ -341,16 +341,13 @@ class StreamPlanner:
                     continue
                 if now is None or now.topic_id != topic.topic_id or number not in now.ends:
                     raise DataLossError(
-                        f"Some of partitions in Kafka topic(s) have been lost during running query "
-                        f"with Trigger.AvailableNow: {name}-{number} (topic id {topic.topic_id}). "
-                        f"{RUN_AGAIN}"
+                        f"{name}-{number} (topic id {topic.topic_id}) was deleted before this run "
+                        f"with Trigger.AvailableNow read it to the end. {RUN_AGAIN}"
                     )
                 if 0 <= now.ends[number].offset < end.offset:
                     raise DataLossError(
-                        f"Some of topic partitions report available offset which is less than end "
-                        f"offset during running query with Trigger.AvailableNow: {name}-{number} "
-                        f"ends at {now.ends[number].offset}, but the run planned to read up to "
-                        f"{end.offset}. {RUN_AGAIN}"
+                        f"{name}-{number} ends at offset {now.ends[number].offset}, but this run "
+                        f"with Trigger.AvailableNow planned to read up to {end.offset}. {RUN_AGAIN}"
                     )
         return self._target
 
