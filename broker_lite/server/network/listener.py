@@ -556,8 +556,8 @@ def _check_cas(brokers: _Port, ports: list[_Port]) -> None:
     for port in ports:
         if port is not brokers and port.tls is not None and trusted & port.tls.client_cas:
             raise InvalidConfigError(
-                f"the ssl.truststore.location of listeners {brokers.config.name} and "
-                f"{port.config.name} hold one CA, so every client could pose as a broker; give the "
+                f"listeners {brokers.config.name} and {port.config.name} trust the same CA "
+                "(ssl.truststore.location), so every client could pose as a broker; give the "
                 "brokers a CA of their own"
             )
 

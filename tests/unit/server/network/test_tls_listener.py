@@ -404,7 +404,7 @@ def test_start_fails_if_clients_are_trusted_with_the_ca_of_brokers(tmp_path: Pat
         "ssl_client_auth": "required",
         "listener_name_brokers_ssl_truststore_location": pem.ca,
     }
-    with pytest.raises(InvalidConfigError, match="BROKERS and CLIENTS hold one CA"):
+    with pytest.raises(InvalidConfigError, match="BROKERS and CLIENTS trust the same CA"):
         listener(pem, **settings, ssl_truststore_location=str(both))
     listener(pem, **settings, ssl_truststore_location=of_clients).close()
 
