@@ -173,8 +173,8 @@ def test_only_committed_rows_of_transactions_are_copied(
         return [f"{word}-{row}" for word in words for row in (0, 1, 2, "columns")]
 
     def copies(*words: str) -> None:
-        """Run the mirror once; check that the copied topic has these rows, without gaps and
-        transactions.
+        """Run the mirror once; check that the copied topic has these rows at consecutive offsets,
+        and no transaction markers.
         """
         mirror()
         tp = TopicPartition(copied, 0)

@@ -67,7 +67,7 @@ def test_native_member_converts_a_group_without_members_and_keeps_its_offsets(wo
 def test_conversion_to_a_native_group_is_refused_if_the_group_has_changed_meanwhile(
     world: World,
 ) -> None:
-    """The group changes between the reads and the write of the native member.
+    """The group changes after the native member read it, and before the member converts it.
 
     It gets another coordinator or a first generation, or is recreated with the same znode versions.
     """
@@ -105,7 +105,7 @@ def test_conversion_to_a_native_group_is_refused_if_the_group_has_changed_meanwh
 def test_conversion_to_a_native_group_is_refused_if_a_transaction_has_added_offsets(
     world: World, has_pending: bool
 ) -> None:
-    """The transaction adds the offsets between the reads and the write of the native member."""
+    """The transaction adds offsets after the member read the group and before it converts it."""
 
     async def add(broker: Broker, number: int) -> None:
         claim = await broker.registry.groups.claim("g")

@@ -140,8 +140,7 @@ def test_simulation_fails_without_a_protocol_rule_of_kafka_groups(
 ) -> None:
     """Run seeds until the simulation detects that ``plant`` removed a rule.
 
-    Without one of the rules about claims, one seed in fifty fails. Without one of the other rules,
-    each seed fails.
+    If the rule is about claims, one seed in fifty fails without it. Otherwise each seed fails.
     """
     plant(monkeypatch)
     # A broker mostly learns from other brokers that it was replaced, and then never reaches the

@@ -237,7 +237,7 @@ def test_batch_write_that_is_repeated_with_the_same_version_writes_nothing(queri
 
 
 @pytest.mark.parametrize("is_idempotent", [True, False], ids=["with a version", "without"])
-def test_write_in_foreach_batch_with_a_version_is_atomic_and_can_be_repeated(
+def test_foreach_batch_write_with_a_transaction_version_is_atomic_and_idempotent(
     queries, bus, is_idempotent
 ):
     source, target = queries.topic(3, 3), queries.topic(0, 0)

@@ -679,7 +679,7 @@ def test_random_bytes_are_refused_or_decoded_without_crash(noise: bytes, call: A
         decode_call(call, memoryview(noise))
 
 
-def test_kafka_python_ignores_topic_id_tags_in_offset_responses() -> None:
+def test_kafka_python_ignores_tagged_topic_ids_in_offset_responses() -> None:
     row = groups.FetchedOffset(1, 2, 3, "m", 0, ID, 1_700_000_000_000)
     none = groups.FetchedOffset(2, -1, -1, "", 0)
     group = groups.FetchedOffsetsGroup("g", (groups.FetchedOffsetsTopic("a", (row, none)),), 0)
@@ -695,7 +695,7 @@ def test_kafka_python_ignores_topic_id_tags_in_offset_responses() -> None:
     ]
 
 
-def test_truncated_topic_id_tag_of_an_offset_response_is_refused() -> None:
+def test_offset_response_with_a_truncated_tagged_topic_id_is_refused() -> None:
     row = groups.FetchedOffset(1, 2, 3, "m", 0, ID, 5)
     group = groups.FetchedOffsetsGroup("g", (groups.FetchedOffsetsTopic("a", (row,)),), 0)
     octets = tables.encode(ApiKey.OFFSET_FETCH, 8, 6, groups.OffsetFetchResponse(0, (group,)))

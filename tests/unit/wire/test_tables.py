@@ -187,7 +187,7 @@ OURS = groups.OffsetCommitRequest(
 )
 
 
-def test_offset_commit_topic_id_tag_is_decoded() -> None:
+def test_topic_id_in_a_tagged_field_of_offset_commit_is_decoded() -> None:
     frame = memoryview(encode_call(OURS, 5, None))[4:]
     got = tables.decode(ApiKey.OFFSET_COMMIT, 9, frame, parse_header(frame).body_at)
     assert [(topic.name, tables.own_tag(topic)) for topic in got.topics] == [

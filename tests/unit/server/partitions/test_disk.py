@@ -161,7 +161,7 @@ def test_flush_waits_at_most_one_flush_time_for_producers_that_were_just_acknowl
     asyncio.run(main())
 
 
-def test_flush_of_replicated_partitions_does_not_wait_for_producers(
+def test_flush_of_replicated_partitions_starts_without_waiting_for_more_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(disk_module, "COALESCE_US_MAX", 60_000_000)

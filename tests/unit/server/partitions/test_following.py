@@ -90,7 +90,7 @@ def test_follower_fetches_all_partitions_of_a_leader_in_one_request() -> None:
     run(test, partitions=8)
 
 
-def test_waiting_fetch_of_a_follower_ends_when_another_partition_gets_a_leader() -> None:
+def test_followers_waiting_fetch_ends_when_its_leader_gets_another_partition_to_lead() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1, 1)
         await leader.begin([b"a"], partition=1)
