@@ -146,7 +146,7 @@ def loop(broker: LocalBroker) -> dict[str, float]:
 
 
 def end(bus: Bus, broker: LocalBroker) -> dict[str, Any]:
-    """Measure the requests that write all markers; return the figures."""
+    """Measure the WriteTxnMarkers requests that end all open transactions; return the figures."""
     with contextlib.ExitStack() as stack:
         markers = begin(bus, stack)
         before = loop(broker)

@@ -197,8 +197,8 @@ def idle_ids(count: int) -> dict[str, Any]:
     changes = few * (CHANGES // len(few))
     with LocalCluster(1) as cluster, Admin(cluster.bootstrap_servers) as admin:
         (broker,) = cluster.brokers
-        # Create the topic __transaction_state before the measurement; the first transactional
-        # producer does so.
+        # Start a transactional producer before the measurement: the first one creates the topic
+        # __transaction_state.
         producer(cluster.bootstrap_servers, "first")
 
         def start() -> float:

@@ -2,8 +2,8 @@
 
 Each member has a connection and acts as a Kafka client does: it joins, syncs, and sends a heartbeat
 every three seconds. All members are coroutines of one process, which uses more processor time than
-the broker. More members therefore increase the measured times, but not the broker's processor
-seconds.
+the broker. With many members this process therefore slows the measured times down, but does not
+affect the broker's processor seconds.
 """
 
 from __future__ import annotations

@@ -194,8 +194,8 @@ def _names_alone(notice: Notice) -> Notice:
 
 
 def _fitting(notices: Sequence[Notice]) -> tuple[Notice, ...]:
-    """Return the newest notices that fit into KEPT_BYTES_MAX, without their partition states if
-    they fit only so."""
+    """Return the newest notices that fit into KEPT_BYTES_MAX. A notice that does not fit with its
+    partition states is kept without them, if it then fits."""
     fitting: list[Notice] = []
     size = 0
     for notice in reversed(notices):

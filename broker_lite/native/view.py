@@ -250,11 +250,10 @@ class View:
         self._requests.write([write], partial(self._ready, topic, facts))
 
     def _first(self, assignment: Assignment, *, is_another: bool) -> FirstReadZnode:
-        """Return what to record for a topic: id, and number of partitions if the group began with
-        it.
+        """Return what to record for a topic: its id, and its number of partitions if the group
+        began with the topic, else 0.
 
-        The number is 0 otherwise. ``is_another``: the group has recorded a deleted topic of this
-        name."""
+        ``is_another``: the group has recorded a deleted topic of this name."""
         is_old = assignment.topic_id in self._initial_topics and not is_another
         return FirstReadZnode(assignment.topic_id, len(assignment.replicas) if is_old else 0)
 

@@ -265,7 +265,8 @@ class Log:
         self._assign_epoch(epoch, offset)
 
     def _run(self, headers: list[BatchHeader]) -> tuple[int, int]:
-        """Return number and bytes of the first batches of one epoch that fit the active segment."""
+        """Return how many of the first batches have one leader epoch and fit the active segment,
+        and their size in bytes."""
         space = self.config.segment_bytes - self.reader.tail[1].size_bytes
         count, length = 1, headers[0].size_bytes
         for header in headers[1:]:
@@ -463,8 +464,8 @@ class Log:
         return reasons
 
     def _roll_if_space(self, base_offset: int) -> None:
-        """Roll the active segment, if the disk is not full: retention must delete closed ones
-        anyway."""
+        """Roll the active segment unless the disk is full. Retention deletes closed segments even
+        if it cannot roll this one."""
         try:
             self._roll(base_offset)
         except StorageError:
@@ -716,8 +717,8 @@ class Log:
 def _has_aged(active: Segment, config: TopicConfig, now_ms: int) -> bool:
     """Return whether the segment must be closed because of its age (segment.ms).
 
-    So must one whose first append is in the future: the clock was set back, and the records could
-    outlive retention.ms by years."""
+    Also return True if its first append lies in the future. The clock was then set back, and the
+    records could outlive retention.ms by years."""
     return not 0 <= now_ms - active.first_append_ms < config.segment_ms
 
 

@@ -276,7 +276,7 @@ class Segment:
         indexes: tuple[OffsetIndex, TimeIndex] | None = None,
         transactions: TransactionIndex | None = None,
     ) -> None:
-        """Put loaded parts into the segment, except those that another thread has put there."""
+        """Store a loaded file or index in the segment, unless another thread stored one first."""
 
         def store() -> None:
             self._file = self._file or file
@@ -512,11 +512,10 @@ class Segment:
     # Methods that find a batch.
 
     def find(self, offset: int, end: int) -> LogBatch:
-        """Return the batch that holds ``offset``, which lies before position ``end``. Raises
-        BadBatch.
+        """Return the batch that holds ``offset``; search only before position ``end``.
 
-        If the batch at the index entry itself is invalid, rebuild the indexes and search once more
-        first."""
+        If the batch at the index entry is invalid, rebuild the indexes and search once more before
+        raising BadBatch."""
         try:
             return self.find_from(self.index.floor(offset), offset, end)
         except BadBatch as bad:

@@ -86,8 +86,7 @@ class _Sink:
     refused: set[int] = field(default_factory=set)
     """The producer ids in ``freeing`` for which the append of the freeing record failed."""
     is_open_refused: bool = False
-    """Whether the append failed for the record that lets the sink start its next batch after a
-    commit or abort."""
+    """Whether the record that opens the sink again after a commit or abort was not appended."""
     retry_ms: int = 0
     waiting: list[tuple[int, int]] = field(default_factory=list)
     """Tokens of the EndBatch requests that wait for markers, each with the time (ms) at which it is
@@ -637,9 +636,9 @@ class SinkPartition:
             self._write_open_head(name, sink)
 
     def _complete(self, name: str, sink: _Sink) -> None:
-        """Open the sink for the next batch after the last marker, and answer the waiting requests.
+        """Open the sink for its next batch after the last marker of the former batch.
 
-        The record that says so is written later."""
+        Answer the waiting EndBatch requests, before the record that the sink is open is written."""
         head = sink.head
         assert head is not None
         sink.head = replace(head, state=SinkState.OPEN, ends_batch=NO_BATCH, winners=frozenset())

@@ -462,7 +462,7 @@ class Producer:
                 self._seal(rows)
 
     def _check_waiter(self, _: Outcome | None = None) -> None:
-        """Raise InvalidRequestError in a callback: the producer's thread would wait for itself."""
+        """Raise InvalidRequestError if a callback calls this: its thread would wait for itself."""
         if self._reactor is not None and self._reactor.is_own_thread:
             raise InvalidRequestError(
                 "a callback of a sent record waits for other records, which the same thread sends; "

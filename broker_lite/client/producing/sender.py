@@ -398,8 +398,8 @@ class Sender:
         return known is None or isinstance(known.error, UnknownTopicOrPartitionError)
 
     def _confirm_gone(self, topic: str) -> None:
-        """Look up a missing topic for as long as a new one may be unknown, then fail its
-        batches."""
+        """Look up a missing topic until brokers must know even a new one. If it is still missing,
+        fail its batches."""
 
         def confirmed(result: ClusterView | LogbusError) -> None:
             if isinstance(result, UnknownTopicOrPartitionError):

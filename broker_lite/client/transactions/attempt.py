@@ -115,7 +115,8 @@ class AttemptProducer(Producer):
     def _answered(self, request: KeepBatchRequest, answer: SinkResponse | LogbusError) -> None:
         """Handle the answer to a keep-alive request. If the attempt is fenced, fail it at once.
 
-        All other errors, those before ``join``, and answers after the task's end are ignored."""
+        Other errors are ignored. So are answers to requests of an earlier ``join``, and answers
+        after the task's end."""
         is_present = request is self._keep_alive and self._shut is None
         if isinstance(answer, ProducerFencedError) and is_present:
             self._sender.delivery.note_failure(answer)

@@ -501,8 +501,8 @@ class ClientConnection:
                 return
 
     def _sent_all(self) -> None:
-        """Start the requests that wait and build the next announced answer, after all bytes are
-        sent."""
+        """After all bytes are sent: start the waiting requests, and build the next answer if
+        ``ResponseSlot.build`` announced it."""
         if not self._reading:
             self.resume_soon()
         self.build_next()

@@ -50,7 +50,7 @@ SWEEP_S = 5.0
 
 They are more frequent if a connection timeout is shorter than 10 s."""
 SWEEP_MIN_S = 0.1
-"""Minimum seconds between two sweeps when logins become overdue, to bound their cost."""
+"""Minimum seconds between two sweeps, even if a login becomes overdue sooner; bounds their cost."""
 STALLED_MS = 5000
 """Milliseconds without bytes after which a partial request is dropped, if others wait for memory.
 

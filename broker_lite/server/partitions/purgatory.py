@@ -42,7 +42,7 @@ class Waiters:
             callback()
 
     def wake_soon(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        """Schedule one call of all callbacks, after the work that the event loop has already."""
+        """Schedule one ``wake``, after the callbacks that wait on the event loop already."""
         if self._callbacks and not self._is_due:
             self._is_due = True
             call_soon(self.wake)
