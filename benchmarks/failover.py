@@ -233,8 +233,8 @@ class Bench:
         return chosen.partition, self.broker(number)
 
     def gaps(self, who: str, count: int, strike: Callable[[LocalBroker], None]) -> dict[str, Any]:
-        """Call ``strike`` with a broker, then repair the cluster, and do so ``count`` times; return
-        the gaps between acknowledgements."""
+        """``count`` times, call ``strike`` with a broker and repair the cluster; return the gaps
+        between acknowledgements."""
         gaps, failed = [], 0
         for _ in range(count):
             partition, broker = self.victim(who)

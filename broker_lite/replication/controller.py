@@ -88,8 +88,8 @@ class Controller:
         self._metadata: ClusterMetadata | None = None
         self._warned: dict[TopicPartition, str] = {}
         self._unpreferred: dict[TopicPartition, int] = {}
-        """Partitions led by another replica than the live, in-sync preferred one, since when
-        (ms)."""
+        """Partitions whose preferred replica could lead but does not, with the time (ms) at which
+        this was first seen."""
 
     @property
     def due_ms(self) -> int | None:

@@ -17,8 +17,8 @@ REPEAT_MS = 10_000
 """Milliseconds for which further events of one kind are omitted after a line."""
 LINES_PER_S = 1000
 KINDS_MAX = 10_000
-"""Maximum kinds of events for which the limit remembers the time of the last line. Beyond it, all
-of them are forgotten."""
+"""Maximum kinds of events for which the limit remembers the time of the last line. Beyond it, the
+limit forgets all these times."""
 TEXT_MAX = 200
 """Maximum characters of a text that a client chose."""
 

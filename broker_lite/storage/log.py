@@ -178,9 +178,9 @@ class Log:
     ) -> MarkersInfo:
         """Append the commit and abort markers of transactions, as control batches in one write.
 
-        A rejected marker is not written and has an error in the result. One that the log already
-        has succeeds without a write. Raises FencedLeaderEpochError or StorageError; then no marker
-        was appended."""
+        A rejected marker is not written and has an error in the result. A marker that the log
+        already has succeeds without a write. Raises FencedLeaderEpochError or StorageError;
+        then no marker was appended."""
         self._check_usable()
         self._data.check_space()
         self._lead(leader_epoch)

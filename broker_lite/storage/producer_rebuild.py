@@ -1,7 +1,7 @@
 """Rebuild the producer state of a log and its transaction indexes from a snapshot and a replay.
 
-A broker does so when it opens a log and after it truncates one. The state must not contain the
-removed batches: a producer may send them again, and they must not count as duplicates."""
+A broker rebuilds them when it opens or has truncated a log. The state must not contain the removed
+batches: a producer may send them again, and they must not count as duplicates."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ Part = bytes | bytearray | memoryview | FileRange
 
 class FileTicket(NamedTuple):
     """A secret for which a broker hands out one of its segment files as an open descriptor, and the
-    id of the Unix socket at which it does so. ``repr`` hides the secret."""
+    id of the broker's Unix socket for such requests. ``repr`` hides the secret."""
 
     secret: bytes
     socket_id: bytes

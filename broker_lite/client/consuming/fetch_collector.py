@@ -64,7 +64,9 @@ ROW_SCHEMA_WITH_HEADERS = ROW_SCHEMA.append(pa.field("headers", HEADERS_TYPE))
 DELETED_TOPIC_ERRORS = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 """The errors with which a fetch fails after its topic was deleted."""
 JOINED_ROWS = 4096
-"""Number of rows from which on ``poll_arrow`` adds no batch; a result of one needs no copy."""
+"""Number of rows from which on a result of ``poll_arrow`` gets no further batch.
+
+A result of one batch needs no copy."""
 JOINED_BYTES = 64 << 20
 """Maximum decoded bytes that one ``poll_arrow`` concatenates; Arrow's limit is 2 GiB a column."""
 

@@ -66,7 +66,7 @@ class GroupCommit(NamedTuple):
     """A TxnOffsetCommit request.
 
     ``adds_group`` tells whether the request itself adds the group to the transaction; otherwise the
-    producer has done so with AddOffsetsToTxn."""
+    producer has added it with AddOffsetsToTxn."""
 
     group: str
     transactional_id: str

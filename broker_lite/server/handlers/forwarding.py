@@ -2,7 +2,7 @@
 
 The client gets the controller's answer, or NOT_CONTROLLER if the controller is unknown, was
 replaced or does not answer; it then retries. A forwarded request is never forwarded again: two
-brokers with stale metadata could do so for ever."""
+brokers with stale metadata could forward it to each other for ever."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Handle TxnOffsetCommit 0-5: store a group's offsets as *pending* until the transaction ends.
 
 From version 3 on, the request names the group member and its generation (KIP-447). From version 5
-on, the broker adds the group to the transaction; older producers do so with AddOffsetsToTxn. A
+on, the broker adds the group to the transaction; older producers add it with AddOffsetsToTxn. A
 logbus client sends each topic's id in a tagged field, as in OffsetCommit."""
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class Session:
 
     @property
     def is_before_login(self) -> bool:
-        """Whether the client must log in and has never done so."""
+        """Whether the client must log in and has never logged in."""
         return self.needs_login and not self.mechanism
 
 

@@ -65,7 +65,7 @@ SCRATCH_BYTES = 256 << 10
 The five batches of 16 KB that Kafka's producer has in flight fit: one read receives them, and one
 flush covers them."""
 EARLY_FRAME_BYTES_MAX = 16 << 10
-"""Maximum bytes of a request on a connection that must log in and has not done so."""
+"""Maximum bytes of a request before the login, on a connection that must log in."""
 RELOAD_S = 10.0
 """Seconds between two checks whether certificate files have changed."""
 UNREAD_MS = 60_000
@@ -89,8 +89,8 @@ class Listener:
         self._budget = Budget(config.in_flight_bytes_max)
         self._connections: set[ClientConnection] = set()
         self._early: dict[ClientConnection, None] = {}
-        """Connections that had to log in when they were opened, oldest first; some may have done
-        so."""
+        """Connections that had to log in when they were opened, oldest first; some may be logged in
+        by now."""
         self._of_address: Counter[str] = Counter()
         """Number of open connections from each address, without loopback."""
         self._admitted = 0

@@ -18,7 +18,7 @@ split."""
 LARGE_ANSWERS_SHARE = 0.75
 """Fraction of ``ANSWERS_SHARE`` that large answers may take.
 
-The rest is reserved for small answers, which unread large ones so cannot block."""
+The rest is reserved for small answers, so that unread large answers cannot block them."""
 
 
 class Waiter(Protocol):

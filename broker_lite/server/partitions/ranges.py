@@ -58,7 +58,7 @@ class WantedRange(NamedTuple):
     end_offset: int
     max_bytes: int
     check: bool
-    """Whether to check CRCs: neither the client does so, nor has the broker done so recently."""
+    """Whether to check CRCs: the client does not, and the broker has not checked them recently."""
     rows_only: bool
     """Whether to convert column batches (logbus's own format) to rows, for a client that reads only
     rows."""
