@@ -181,8 +181,8 @@ class GroupProgress:
         return self._renew_ms
 
     def _turn(self, newest: SourceOffset | None, *, release: bool) -> None:
-        """Commit the offsets ``newest`` to the group once. Store an error for ``state`` instead of
-        raising it; the background thread's next call tries again."""
+        """Try once to commit the offsets ``newest`` to the group. On an error, store the error for
+        ``state`` instead of raising it; the background thread calls this again."""
         if newest is None:
             return
         try:

@@ -114,8 +114,8 @@ class Ownership:
         self.is_unregistered = False
         """Whether a write found the consumer's registration missing. It must then join again."""
         self.unready: set[str] = set()
-        """Topics for which the group's znodes (the parents of owner and offset znodes) were found
-        missing."""
+        """Topics for which a write found the group's znodes missing (the parents of owner and offset
+        znodes)."""
         self._requests = requests
         self._group = group
         self._consumer = consumer

@@ -73,8 +73,8 @@ class TlsTransport:
         )
         self.is_handshaking = True
         self._encrypted: Buffer = b""
-        """Encrypted bytes that the socket did not accept yet. The bytes in ``_outgoing`` follow
-        them."""
+        """Encrypted bytes that the socket did not accept yet; they are sent before those in
+        ``_outgoing``."""
         self._sending_bytes = 0
         """Bytes of a blocked ``write`` or ``send_file``, which the next call reports as sent."""
         self._failed: OSError | None = None

@@ -188,8 +188,8 @@ def _retained_owners(
 def _balance(
     owner: dict[TopicPartition, str], eligible: Mapping[str, tuple[str, ...]], loads: _Loads
 ) -> None:
-    """Move partitions to eligible members with at least two fewer partitions than their owners,
-    while there are any."""
+    """Move partitions until no eligible member has at least two fewer partitions than an owner
+    from which it could take one."""
     moved = True
     while moved:
         moved = False

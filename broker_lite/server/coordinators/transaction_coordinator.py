@@ -69,7 +69,7 @@ IDS_MAX = 200_000
 
 Keys are transactional ids, and the sinks and producer ids of Spark's exactly-once sink."""
 SLICE = 1000
-"""Number of transactional ids examined, in about 2 ms, before the event loop may do other work."""
+"""Number of keys that a listing or expiry examines, in about 2 ms, before it yields to the loop."""
 OUTCOMES = {
     TransactionState.COMPLETE_COMMIT: "committed",
     TransactionState.COMPLETE_ABORT: "aborted",
