@@ -114,8 +114,8 @@ class Ownership:
         self.is_unregistered = False
         """Whether a write found the consumer's registration missing. It must then join again."""
         self.unready: set[str] = set()
-        """Topics for which a write found the group's znodes missing (the parents of owner and offset
-        znodes)."""
+        """Topics whose znodes in the group (the parents of owner and offset znodes) a write found
+        missing."""
         self._requests = requests
         self._group = group
         self._consumer = consumer
