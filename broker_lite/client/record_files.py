@@ -67,7 +67,7 @@ def _csv(file: IO[bytes]) -> tuple[Writer, Callable[[], None]]:
 
 
 def _text(value: bytes | None) -> str:
-    """Return bytes as text, with surrogate escapes that the file's encoding turns back."""
+    """Return bytes as text. The file's encoding turns surrogate escapes back into the bytes."""
     return "" if value is None else value.decode("utf-8", "surrogateescape")
 
 

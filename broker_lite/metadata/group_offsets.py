@@ -248,9 +248,10 @@ class GroupOffsets:
     def _accepted(
         self, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> tuple[dict[TopicPartition, CommittedOffset], dict[TopicPartition, LogbusError | None]]:
-        """Return the offsets of a commit to write, with topic id and commit time, and all errors.
+        """Return the offsets of a commit to write, with topic id and commit time, and an error (or
+        None) for each partition.
 
-        A partition that does not exist has an error; None stands for no error."""
+        For example, a partition that does not exist has an error."""
         results: dict[TopicPartition, LogbusError | None] = {}
         accepted = {}
         for key, offset in offsets.items():

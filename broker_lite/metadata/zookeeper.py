@@ -520,8 +520,8 @@ class ZooKeeperStore:
     async def _read(self, operation: str, read: Any) -> Any:
         """Return the answer to a read without a watch.
 
-        The reads of one iteration of the event loop share a request, which costs as much as ten
-        reads."""
+        The reads of one iteration of the event loop share a request, because a request costs as
+        much as ten reads."""
 
         def start(future: asyncio.Future[Any]) -> None:
             assert self._loop is not None

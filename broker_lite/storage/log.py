@@ -518,7 +518,7 @@ class Log:
                 self._cut_log(cut, position, now_ms)
 
     def _cut_at(self, offset: int) -> tuple[int, int]:
-        """Return the first offset and position of the batch or damaged range with ``offset``."""
+        """Return the first offset and the position of the batch or damage that has ``offset``."""
         try:
             with self._data.guard(f"truncating {self.key}"):
                 try:
@@ -725,7 +725,9 @@ def _has_aged(active: Segment, config: TopicConfig, now_ms: int) -> bool:
 def _check_timestamps(
     key: PartitionKey, header: BatchHeader, config: TopicConfig, now_ms: int
 ) -> None:
-    """Raise InvalidTimestampError for an unacceptable first or newest timestamp."""
+    """Raise InvalidTimestampError if the first or newest timestamp is too far from the clock.
+
+    Also raise it if a producer marked the batch LogAppendTime."""
     if header.attributes & fmt.ATTRIBUTE_LOG_APPEND_TIME:
         raise InvalidTimestampError(
             f"a batch for {key} is marked LogAppendTime, which only a broker may set; send "

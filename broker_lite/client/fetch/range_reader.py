@@ -410,7 +410,7 @@ class _RangeSession:
         return Skipped(offset, next_offset)
 
     def _with_bounds(self, error: LogbusError, deadline_ms: float) -> LogbusError:
-        """Return ``error``, for an offset outside the log with the log's start and end offsets."""
+        """Return ``error``; for an offset outside the log, with the log's start and end offsets."""
         if not isinstance(error, OffsetOutOfRangeError) or isinstance(error, LogTruncatedError):
             return error
         ends = []

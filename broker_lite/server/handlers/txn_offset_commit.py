@@ -58,7 +58,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _code(error: LogbusError, version: int) -> int:
-    """Return the error's code, or one that clients of this version of the API know."""
+    """Return the error's code, or an older code if this version of the API lacks that one."""
     if isinstance(error, TransactionAbortableError) and version < ABORTABLE_FROM:
         return InvalidTxnStateError.code
     return wire_code(error)
