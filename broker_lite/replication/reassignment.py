@@ -4,7 +4,11 @@
 - ``finish`` ends the reassignment once all new replicas are in sync: one write removes the others
   from the ISR and the assignment, and elects a leader among the new ones if needed.
 - ``cancel`` returns to the replicas before ``begin``. A second ``begin`` before ``finish`` replaces
-  the target of the first."""
+  the target of the first.
+
+A write that removes a replica begins a new leader epoch. If the broker becomes a replica again,
+with an empty log, a late fetch of its former replica is then refused. It would claim records that
+the new replica lacks (Kafka's PartitionChangeBuilder has the same rule)."""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from collections.abc import Sequence
 
 from broker_lite.errors import InvalidReplicaAssignmentError, NoReassignmentInProgressError
 from broker_lite.model import LeaderAndIsr, PartitionView, ReplicaId
-from broker_lite.replication.election import Live, elect, has_live_leader
+from broker_lite.replication.election import Live, elect, has_live_leader, led_by
 from broker_lite.replication.placement import check_live
 
 
@@ -36,7 +40,7 @@ def begin(
     removing = tuple(broker for broker in both if broker not in target)
     check_live(f"partition {name}", adding, live)
     moved = dataclasses.replace(view, replicas=both, adding=adding, removing=removing)
-    return _led(name, moved, live, controller_epoch)
+    return _led(name, view, moved, live, controller_epoch)
 
 
 def cancel(name: str, view: PartitionView, live: Live, controller_epoch: int) -> PartitionView:
@@ -47,7 +51,7 @@ def cancel(name: str, view: PartitionView, live: Live, controller_epoch: int) ->
         raise NoReassignmentInProgressError(f"partition {name} is not being reassigned")
     origin = tuple(broker for broker in view.replicas if broker not in view.adding)
     back = dataclasses.replace(view, replicas=origin, adding=(), removing=())
-    return _led(name, back, live, controller_epoch)
+    return _led(name, view, back, live, controller_epoch)
 
 
 def finish(view: PartitionView, live: Live, controller_epoch: int) -> PartitionView | None:
@@ -59,14 +63,16 @@ def finish(view: PartitionView, live: Live, controller_epoch: int) -> PartitionV
         broker = live.get(broker_id)
         if broker is None or ReplicaId(broker_id, broker.directory_id) not in view.state.isr:
             return None
-    state = _restricted_to(view.state, target, live, controller_epoch)
+    state = _restricted_to(view, target, live, controller_epoch)
     assert state is not None, view
     return PartitionView(view.partition, target, state)
 
 
-def _led(name: str, view: PartitionView, live: Live, controller_epoch: int) -> PartitionView:
+def _led(
+    name: str, before: PartitionView, view: PartitionView, live: Live, controller_epoch: int
+) -> PartitionView:
     """Return the partition with an ISR of its present replicas only, and a leader from it."""
-    state = _restricted_to(view.state, view.replicas, live, controller_epoch)
+    state = _restricted_to(before, view.replicas, live, controller_epoch)
     if state is None:
         raise InvalidReplicaAssignmentError(
             f"partition {name}: none of brokers {list(view.replicas)} is in sync, and all "
@@ -76,16 +82,17 @@ def _led(name: str, view: PartitionView, live: Live, controller_epoch: int) -> P
 
 
 def _restricted_to(
-    state: LeaderAndIsr, replicas: Sequence[int], live: Live, controller_epoch: int
+    view: PartitionView, replicas: Sequence[int], live: Live, controller_epoch: int
 ) -> LeaderAndIsr | None:
     """Return the state with an ISR of ``replicas`` only, led by one of them; None if it is
-    empty."""
+    empty. If ``view`` has other replicas, a new leader epoch begins."""
+    state = view.state
+    if set(view.replicas) <= set(replicas):
+        return state
     isr = tuple(replica for replica in state.isr if replica.broker_id in replicas)
     if not isr:
         return None
-    if isr == state.isr:
-        return state
     fewer = dataclasses.replace(state, isr=isr, controller_epoch=controller_epoch)
     if has_live_leader(fewer, live):
-        return fewer
+        return led_by(fewer, live[state.leader], isr, controller_epoch)
     return elect(fewer, replicas, live, controller_epoch) or fewer

@@ -23,7 +23,7 @@ BEGINS = {
     "leader_counts_fetches_of_any_epoch": 8,
     "checksums_of_fetched_batches_are_not_compared": 16,
     "damaged_follower_truncates_in_the_isr": 5,
-    "deposed_coordinators_decide": 23,
+    "deposed_coordinators_decide": 15,
     "diverged_follower_deletes_its_log": 22,
     "every_epoch_ends_at_the_log_end": 24,
     "high_watermark_ignores_joining_replica": 86,
@@ -61,6 +61,14 @@ FOCUSED: Mapping[str, Mapping[str, object]] = {
         "net_delay_s": 0.03,
         "replica_lag_ms": 1500,
         "replication_factor": 3,
+    },
+    # Detection needs a controller, a coordinator and a leader on three different brokers.
+    "deposed_coordinators_decide": {
+        "brokers": 4,
+        "partitions": 3,
+        "replication_factor": 3,
+        "administrates": False,
+        "fault_pause_s": 1.0,
     },
     # Detection needs controllers that are deposed while their writes are in flight.
     "deposed_controller_is_not_fenced": {
