@@ -486,13 +486,16 @@ def offset_commits_are_not_stored(patch: Patch) -> None:
 
 
 @plant
-def reassigned_replica_joins_the_isr(patch: Patch) -> None:
-    """Plant a fault: a leader adds a replica to the ISR although the replica was reassigned."""
-    patch.setattr(
-        state_writes,
-        "_is_assigned",
-        lambda change, seen, found: found is not None and found.topic_id == change.topic_id,
-    )
+def removed_replica_keeps_the_leader_epoch(patch: Patch) -> None:
+    """Plant a fault: no leader epoch begins when a reassignment removes a replica. A late fetch of
+    the replica then counts for its next copy, which is empty.
+    """
+    led_by = election.led_by
+
+    def same_epoch(state: LeaderAndIsr, *rest: Any) -> LeaderAndIsr:
+        return dataclasses.replace(led_by(state, *rest), leader_epoch=state.leader_epoch)
+
+    patch.setattr(reassignment, "led_by", same_epoch)
 
 
 @plant

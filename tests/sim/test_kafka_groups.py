@@ -130,7 +130,7 @@ class _Instead:
     ("plant", "first"),
     [
         (claims_are_not_checked, 80),
-        (claims_are_not_compared, 91),
+        (claims_are_not_compared, 69),
         (generations_restart, 0),
         (any_generation_commits, 0),
     ],

@@ -27,12 +27,12 @@ BEGINS = {
     "diverged_follower_deletes_its_log": 22,
     "every_epoch_ends_at_the_log_end": 24,
     "high_watermark_ignores_joining_replica": 86,
-    "reassigned_replica_joins_the_isr": 67,
     "replica_joins_isr_below_epoch_start": 59,
     "verification_counts_after_a_marker": 46,
     "high_watermark_ignores_leaving_replica": 24,
     "lost_response_counts_as_applied": 129,
     "reassignments_are_not_completed": 5,
+    "removed_replica_keeps_the_leader_epoch": 45,
     "truncation_keeps_producer_state": 10,
     "readers_do_not_learn_of_a_truncation": 27,
     "readers_go_back_to_the_end_of_their_last_epoch": 27,
@@ -74,6 +74,12 @@ FOCUSED: Mapping[str, Mapping[str, object]] = {
     "deposed_controller_is_not_fenced": {
         "faults": ("suspect_the_controller", "slow_zookeeper", "pause", "expire_session", "kill"),
         "fault_pause_s": 1.0,
+    },
+    # Detection needs a fetch that arrives after its replica was removed and added again.
+    "removed_replica_keeps_the_leader_epoch": {
+        "faults": ("depose_a_coordinator", "delay_messages"),
+        "fault_pause_s": 1.0,
+        "transacts": True,
     },
     # Detection needs markers that overtake a coordinator's response.
     "verification_counts_after_a_marker": {"faults": ("delay_messages",), "fault_pause_s": 1.0},
