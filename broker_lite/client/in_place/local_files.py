@@ -69,10 +69,9 @@ class LocalRange:
         self._rest = _NOTHING
         """The last part's undecoded bytes: the beginning of a batch."""
         self._file = SegmentFile(stored, may_pass_cache=self._may_pass_cache)
-        self._fd = self._file.fd
         if self._may_pass_cache:
             # ``is_in_memory`` should bring no more pages into the page cache than the one it tests.
-            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+            os.posix_fadvise(self._file.fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     @property
     def is_read(self) -> bool:
@@ -115,8 +114,8 @@ class LocalRange:
         Tests the last byte too: the broker has often just read the first, to find the range."""
         if self._parts is None and self._may_pass_cache:
             last = min(self._position + READ_BYTES, self._end) - 1
-            begins = is_in_memory(self._fd, self._position)
-            if not begins or not is_in_memory(self._fd, last):
+            begins = is_in_memory(self._file.fd, self._position)
+            if not begins or not is_in_memory(self._file.fd, last):
                 self._pass_cache(last, begins)
         return self._parts is not None
 
@@ -134,7 +133,7 @@ class LocalRange:
             page = looked_at - looked_at % _PAGE_BYTES
             self._brought.append((page, min(page + _PAGE_BYTES, self._end)))
         self._parts = DiskParts(
-            self._fd, fd, self._position, self._end, probed=not begins_in_memory
+            self._file.fd, fd, self._position, self._end, probed=not begins_in_memory
         )
 
     def _read_parts(self) -> WalkResult | None:
@@ -186,7 +185,7 @@ class LocalRange:
 
         If not all are in the page cache, make the kernel read ahead, and wait for the disk."""
         try:
-            count = os.preadv(self._fd, [buffer], position, NOWAIT)
+            count = os.preadv(self._file.fd, [buffer], position, NOWAIT)
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
                 raise
@@ -194,13 +193,13 @@ class LocalRange:
         if count == len(buffer):
             return count
         self._read_ahead(position + count, len(buffer) - count)
-        return count + os.preadv(self._fd, [buffer[count:]], position + count)
+        return count + os.preadv(self._file.fd, [buffer[count:]], position + count)
 
     def _read_ahead(self, position: int, at_least: int) -> None:
         start = max(self._ahead_until, position)
         stop = min(position + max(AHEAD_BYTES, at_least), self._end)
         for at in range(start, stop, _AHEAD_STEP):
-            os.posix_fadvise(self._fd, at, _AHEAD_STEP, os.POSIX_FADV_WILLNEED)
+            os.posix_fadvise(self._file.fd, at, _AHEAD_STEP, os.POSIX_FADV_WILLNEED)
         if self._reads_once and start < stop:
             self._brought.append((start, stop))
         self._ahead_until = max(start, stop)
@@ -210,12 +209,11 @@ class LocalRange:
         while self._brought and self._brought[0][1] <= until:
             start, stop = self._brought.pop(0)
             start -= start % _PAGE_BYTES
-            os.posix_fadvise(self._fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(self._file.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Close the file. A second call does nothing."""
         self._leave_parts()
-        if self._fd >= 0:
+        if self._file.fd >= 0:
             self._drop_cached(self._end)
-            self._fd = -1
         self._file.close()
