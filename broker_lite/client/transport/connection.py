@@ -403,8 +403,8 @@ class BrokerConnection:
         """Close the connection if a response, or the write of a request without one, is overdue.
 
         Responses arrive in order, so no later request can be answered first."""
-        if not self.closed and self.next_deadline_ms() <= now_ms:
-            first = min(self._in_flight(), key=lambda row: row.deadline_ms)
+        first = min(self._in_flight(), key=lambda row: row.deadline_ms, default=None)
+        if not self.closed and first is not None and first.deadline_ms <= now_ms:
             self.close(overdue(self.endpoint, first.exchange))
 
     def _in_flight(self) -> Iterator[_Pending | _Sent]:
