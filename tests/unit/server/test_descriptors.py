@@ -153,8 +153,7 @@ def test_expired_ticket_is_refused_and_its_file_released(bench: Bench) -> None:
 
 
 def test_ticket_of_a_principal_that_may_not_read_any_more_is_refused(bench: Bench) -> None:
-    """The ticket is no permission of whoever has it: another principal that may read gets nothing
-    for it."""
+    """The permission of the principal that got the ticket counts, not that of another reader."""
     stored, other = bench.stored(), bench.stored(Holder("bob"))
     assert refused(other)
     bench.readers = {"User:bob"}
