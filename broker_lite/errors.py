@@ -675,13 +675,24 @@ for _row in TABLE:
 _BY_CODE[40] = InvalidConfigError
 
 
-def error_for(code: int, message: str = "") -> LogbusError:
+def error_for(code: int, message: str | None = "") -> LogbusError:
     """Return an error of the class for a code of Kafka's protocol; for an unknown code
     UnknownServerError, with the code in its message."""
     row = _BY_CODE.get(code)
     if row is None:
         return UnknownServerError(f"error code {code}: {message or 'unknown to logbus'}")
-    return row(message)
+    return row(message or "")
+
+
+def error_of(code: int, message: str | None = "") -> LogbusError | None:
+    """Return the error of a response's error code; None for 0, which means success."""
+    return error_for(code, message) if code else None
+
+
+def raise_for(code: int, message: str | None = "") -> None:
+    """Raise the error of a response's error code, unless the code is 0."""
+    if code:
+        raise error_for(code, message)
 
 
 _ON_THE_WIRE = {

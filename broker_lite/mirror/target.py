@@ -270,7 +270,7 @@ class MirrorTarget:
             left.on_written(tp, piece, row.base_offset)
             return None
         left.failed.add(tp)
-        error = error_for(row.error_code, row.error_message or "")
+        error = error_for(row.error_code, row.error_message)
         if isinstance(error, OutOfOrderSequenceError) or not row.error_code:
             # The broker may or may not have written the batch. The caller must read the target's
             # log, and continue with a new producer epoch.

@@ -8,7 +8,7 @@ from broker_lite.client.administration.admin_requests import await_applied
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.operations.requests import on_any_broker
 from broker_lite.client.transport.steps import CallExchange, Operation
-from broker_lite.errors import ClusterAuthorizationError, error_for
+from broker_lite.errors import ClusterAuthorizationError, raise_for
 from broker_lite.security.acls import Acl, AclFilter, acl_of
 from broker_lite.wire.calls.acls import (
     AclResult,
@@ -74,8 +74,7 @@ def _await(
 
 
 def _acls(answer: DescribedAcls) -> list[Acl]:
-    if answer.error_code:
-        raise error_for(answer.error_code, answer.error_message or "")
+    raise_for(answer.error_code, answer.error_message)
     return [_acl(row) for row in answer.acls]
 
 
@@ -100,5 +99,4 @@ def _filter(acl_filter: AclFilter) -> AclRow:
 
 def _check(results: Iterable[AclResult]) -> None:
     for row in results:
-        if row.error_code:
-            raise error_for(row.error_code, row.error_message or "")
+        raise_for(row.error_code, row.error_message)

@@ -32,7 +32,7 @@ from broker_lite.errors import (
     LogbusError,
     TopicExistsError,
     UnknownTopicOrPartitionError,
-    error_for,
+    error_of,
 )
 from broker_lite.model import (
     NAME_LENGTH_MAX,
@@ -636,7 +636,7 @@ def _report(broker_id: int, answer: DescribeLogDirsResponse | LogbusError) -> Br
         return BrokerReport(broker_id, (LogDir(broker_id, "", answer, -1, -1, {}),))
     unreadable = []
     for row in answer.results:
-        error = error_for(row.error_code) if row.error_code else None
+        error = error_of(row.error_code)
         sizes = {
             TopicPartition(topic.name, part.partition_index): part.partition_size
             for topic in row.topics

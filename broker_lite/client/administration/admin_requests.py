@@ -37,6 +37,7 @@ from broker_lite.errors import (
     TopicExistsError,
     UnknownTopicOrPartitionError,
     error_for,
+    error_of,
 )
 from broker_lite.model import NO_BROKER, Endpoint, TopicPartition
 from broker_lite.wire.calls import cluster as cluster_calls
@@ -108,7 +109,7 @@ def create_topic(
         nonlocal topic_id
         row = answer.topics[0]
         topic_id = row.topic_id
-        error = error_for(row.error_code, row.error_message or "") if row.error_code else None
+        error = error_of(row.error_code, row.error_message)
         if is_repeat and isinstance(error, TopicExistsError):
             topic_id = ""
             return None
@@ -163,7 +164,7 @@ def delete_topic(cluster: Cluster, name: str, deadline_ms: float) -> Operation[N
 
     def check(answer: topics.DeleteTopicsResponse, is_repeat: bool) -> LogbusError | None:
         row = answer.responses[0]
-        error = error_for(row.error_code, row.error_message or "") if row.error_code else None
+        error = error_of(row.error_code, row.error_message)
         if isinstance(error, UnknownTopicOrPartitionError):
             error = None if is_repeat else _no_topic(name)
         return error
@@ -187,7 +188,7 @@ def create_partitions(
 
     def check(answer: topics.CreatePartitionsResponse, is_repeat: bool) -> LogbusError | None:
         row = answer.results[0]
-        error = error_for(row.error_code, row.error_message or "") if row.error_code else None
+        error = error_of(row.error_code, row.error_message)
         if isinstance(error, UnknownTopicOrPartitionError):
             return _no_topic(name)
         if is_repeat and isinstance(error, InvalidPartitionsError):
@@ -223,7 +224,7 @@ def alter_configs(
 
     def check(answer: configs.IncrementalAlterConfigsResponse, _: bool) -> LogbusError | None:
         row = answer.responses[0]
-        error = error_for(row.error_code, row.error_message or "") if row.error_code else None
+        error = error_of(row.error_code, row.error_message)
         return _no_topic(topic) if isinstance(error, UnknownTopicOrPartitionError) else error
 
     resource = configs.AlterConfigsResource(configs.RESOURCE_TOPIC, topic, _alterations(changes))
@@ -240,7 +241,7 @@ def alter_broker_configs(
 
     def check(answer: configs.IncrementalAlterConfigsResponse, _: bool) -> LogbusError | None:
         row = answer.responses[0]
-        return error_for(row.error_code, row.error_message or "") if row.error_code else None
+        return error_of(row.error_code, row.error_message)
 
     resource = configs.AlterConfigsResource(
         configs.RESOURCE_BROKER, str(broker_id), _alterations(changes)
@@ -304,7 +305,7 @@ def describe_configs(
     def check(answer: configs.DescribeConfigsResponse) -> LogbusError | None:
         for row in answer.results:
             if row.error_code:
-                error = error_for(row.error_code, row.error_message or "")
+                error = error_for(row.error_code, row.error_message)
                 if isinstance(error, UnknownTopicOrPartitionError):
                     raise _no_topic(row.resource_name)
                 return error
@@ -456,11 +457,7 @@ def describe_groups(
             cluster,
             name,
             CallExchange(groups.DescribeGroupsRequest((name,))),
-            lambda answer: (
-                error_for(answer.groups[0].error_code, answer.groups[0].error_message or "")
-                if answer.groups[0].error_code
-                else None
-            ),
+            lambda answer: error_of(answer.groups[0].error_code, answer.groups[0].error_message),
             deadline_ms,
         )
         described[name] = answer.groups[0]
@@ -475,7 +472,7 @@ def delete_group(cluster: Cluster, group: str, deadline_ms: float) -> Operation[
 
     def check(answer: group_removal.DeleteGroupsResponse) -> LogbusError | None:
         code = answer.results[0].error_code if answer.results else -1
-        return error_for(code, _group_problem(group, code)) if code else None
+        return error_of(code, _group_problem(group, code))
 
     request = CallExchange(group_removal.DeleteGroupsRequest((group,)))
     tried: list[LogbusError] = []
@@ -499,14 +496,12 @@ def delete_offsets(
 
     def check(answer: group_removal.OffsetDeleteResponse) -> LogbusError | None:
         code = answer.error_code
-        return error_for(code, _group_problem(group, code)) if code else None
+        return error_of(code, _group_problem(group, code))
 
     request = CallExchange(group_removal.OffsetDeleteRequest(group, topics))
     answer = yield from on_coordinator(cluster, group, request, check, deadline_ms)
     return {
-        TopicPartition(topic.name, row.partition_index): error_for(row.error_code)
-        if row.error_code
-        else None
+        TopicPartition(topic.name, row.partition_index): error_of(row.error_code)
         for topic in answer.topics
         for row in topic.partitions
     }

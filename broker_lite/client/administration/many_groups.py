@@ -201,7 +201,7 @@ def _coordinators(
         cluster, CallExchange(request), lambda _: None, deadline_ms
     )
     coordinators: dict[str, Endpoint | LogbusError] = {
-        row.key: error_for(row.error_code, row.error_message or "")
+        row.key: error_for(row.error_code, row.error_message)
         if row.error_code
         else Endpoint(row.host, row.port)
         for row in answer.coordinators

@@ -8,7 +8,7 @@ from broker_lite.client.administration.admin_requests import await_applied
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.operations.requests import on_any_broker
 from broker_lite.client.transport.steps import CallExchange, Operation
-from broker_lite.errors import error_for
+from broker_lite.errors import raise_for
 from broker_lite.security.quotas import Entity, Values
 from broker_lite.wire.calls.quotas import (
     AlterClientQuotasRequest,
@@ -36,8 +36,7 @@ def alter_quotas(
     request = AlterClientQuotasRequest(entity.parts, tuple(changes.items()))
     answer = yield from on_any_broker(cluster, CallExchange(request), lambda _: None, deadline_ms)
     for row in answer:
-        if row.error_code:
-            raise error_for(row.error_code, row.error_message or "")
+        raise_for(row.error_code, row.error_message)
 
     def is_applied(answer: DescribedClientQuotas) -> bool:
         known = _quotas(answer).get(entity, {})
@@ -48,6 +47,5 @@ def alter_quotas(
 
 
 def _quotas(answer: DescribedClientQuotas) -> dict[Entity, Values]:
-    if answer.error_code:
-        raise error_for(answer.error_code, answer.error_message or "")
+    raise_for(answer.error_code, answer.error_message)
     return {Entity(tuple(sorted(row.entity))): dict(row.values) for row in answer.entries}

@@ -15,7 +15,7 @@ from broker_lite.errors import (
     ElectionNotNeededError,
     LogbusError,
     NoReassignmentInProgressError,
-    error_for,
+    error_of,
 )
 from broker_lite.model import TopicPartition
 from broker_lite.wire.calls import replicas as calls
@@ -50,7 +50,7 @@ def elect_leaders(
     def check(answer: calls.ElectLeadersResponse, is_repeat: bool) -> LogbusError | None:
         nonlocal repeated
         repeated = is_repeat
-        return _error(answer.error_code, None)
+        return error_of(answer.error_code)
 
     call = calls.ElectLeadersRequest(
         calls.ELECTION_UNCLEAN if unclean else calls.ELECTION_PREFERRED,
@@ -59,7 +59,7 @@ def elect_leaders(
     )
     answer = yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
     outcomes = {
-        TopicPartition(topic.topic, row.partition_id): _error(row.error_code, row.error_message)
+        TopicPartition(topic.topic, row.partition_id): error_of(row.error_code, row.error_message)
         for topic in answer.replica_election_results
         for row in topic.partition_result
     }
@@ -86,7 +86,7 @@ def reassign(
     ) -> LogbusError | None:
         nonlocal repeated
         repeated = is_repeat
-        return _error(answer.error_code, answer.error_message)
+        return error_of(answer.error_code, answer.error_message)
 
     rows = tuple(
         calls.ReassignableTopic(
@@ -98,7 +98,7 @@ def reassign(
     call = calls.AlterPartitionReassignmentsRequest(rows, _timeout(cluster, deadline_ms))
     answer = yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
     outcomes = {
-        TopicPartition(topic.name, row.partition_index): _error(row.error_code, row.error_message)
+        TopicPartition(topic.name, row.partition_index): error_of(row.error_code, row.error_message)
         for topic in answer.responses
         for row in topic.partitions
     }
@@ -115,7 +115,7 @@ def reassignments(
     """Return the reassignments in progress, as the controller reports them."""
 
     def check(answer: calls.ListPartitionReassignmentsResponse, _: bool) -> LogbusError | None:
-        return _error(answer.error_code, answer.error_message)
+        return error_of(answer.error_code, answer.error_message)
 
     call = calls.ListPartitionReassignmentsRequest(None, _timeout(cluster, deadline_ms))
     answer = yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
@@ -133,7 +133,7 @@ def retire_broker(cluster: Cluster, broker_id: int, deadline_ms: float) -> Opera
     replicas."""
 
     def check(answer: calls.UnregisterBrokerResponse) -> LogbusError | None:
-        return _error(answer.error_code, answer.error_message)
+        return error_of(answer.error_code, answer.error_message)
 
     exchange = CallExchange(calls.UnregisterBrokerRequest(broker_id))
     yield from on_any_broker(cluster, exchange, check, deadline_ms)
@@ -144,10 +144,6 @@ def _rows(partitions: Collection[TopicPartition]) -> tuple[calls.TopicPartitions
         calls.TopicPartitions(name, tuple(tp.partition for tp in tps))
         for name, tps in group_by_topic(list(partitions)).items()
     )
-
-
-def _error(code: int, text: str | None) -> LogbusError | None:
-    return error_for(code, text or "") if code else None
 
 
 def _tuple(replicas: Sequence[int] | None) -> tuple[int, ...] | None:

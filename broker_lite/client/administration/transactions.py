@@ -19,6 +19,7 @@ from broker_lite.errors import (
     LogbusError,
     TransactionalIdNotFoundError,
     error_for,
+    error_of,
 )
 from broker_lite.model import TopicPartition
 from broker_lite.wire.calls import broker_transactions as markers
@@ -122,7 +123,7 @@ def describe_transaction(
                 f"no coordinator knows the transactional id {transactional_id!r}; see: logbus "
                 "transactions list"
             )
-        return error_for(code) if code else None
+        return error_of(code)
 
     answer = yield from on_coordinator(
         cluster,
@@ -167,7 +168,7 @@ def open_in_logs(
             for row in topic.partitions:
                 tp = TopicPartition(topic.name, row.partition_index)
                 if row.error_code:
-                    rows_by_tp[tp] = error_for(row.error_code, row.error_message or "")
+                    rows_by_tp[tp] = error_for(row.error_code, row.error_message)
                     continue
                 rows_by_tp[tp] = [
                     OpenInLog(
@@ -284,9 +285,7 @@ def abort(cluster: Cluster, row: OpenInLog, deadline_ms: float) -> Operation[Non
         answer: markers.WriteTxnMarkersResponse, _: list[TopicPartition]
     ) -> PerPartition[None]:
         return {
-            TopicPartition(each.name, each.partition): (
-                error_for(each.error_code) if each.error_code else None
-            )
+            TopicPartition(each.name, each.partition): error_of(each.error_code)
             for each in answer.rows
         }
 

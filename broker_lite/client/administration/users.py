@@ -15,7 +15,7 @@ from broker_lite.client.administration.admin_requests import await_applied
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.operations.requests import on_any_broker
 from broker_lite.client.transport.steps import CallExchange, Operation
-from broker_lite.errors import InvalidRequestError, ResourceNotFoundError, error_for
+from broker_lite.errors import InvalidRequestError, ResourceNotFoundError, raise_for
 from broker_lite.model import ScramMechanism
 from broker_lite.wire.calls import users as calls
 
@@ -47,16 +47,14 @@ def describe_users(
     one."""
     request = calls.DescribeUsersRequest(None if names is None else tuple(names))
     answer = yield from on_any_broker(cluster, CallExchange(request), lambda _: None, deadline_ms)
-    if answer.error_code:
-        raise error_for(answer.error_code, answer.error_message or "")
+    raise_for(answer.error_code, answer.error_message)
     return _users(answer)
 
 
 def _users(answer: calls.DescribedUsers) -> list[User]:
     users = []
     for row in answer.users:
-        if row.error_code:
-            raise error_for(row.error_code, row.error_message or "")
+        raise_for(row.error_code, row.error_message)
         credentials = tuple(
             Credential(calls.MECHANISMS[each.mechanism], each.iterations, each.salt)
             for each in row.credentials
@@ -150,8 +148,7 @@ def _alter(
 ) -> Operation[None]:
     answer = yield from on_any_broker(cluster, CallExchange(request), lambda _: None, deadline_ms)
     for row in answer.results:
-        if row.error_code:
-            raise error_for(row.error_code, row.error_message or "")
+        raise_for(row.error_code, row.error_message)
 
 
 def _await(

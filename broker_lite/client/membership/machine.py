@@ -52,7 +52,7 @@ from broker_lite.errors import (
     ProtocolError,
     RebalanceInProgressError,
     UnknownMemberIdError,
-    error_for,
+    error_of,
 )
 from broker_lite.model import TopicPartition
 from broker_lite.wire.calls import members
@@ -562,4 +562,4 @@ class MemberMachine:
 def _error_of(answer: Any) -> LogbusError | None:
     if isinstance(answer, LogbusError):
         return answer
-    return error_for(answer.error_code) if answer.error_code else None
+    return error_of(answer.error_code)

@@ -28,6 +28,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
     error_for,
+    error_of,
 )
 from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, Endpoint, TopicPartition
 from broker_lite.wire.calls import groups
@@ -97,7 +98,7 @@ def on_coordinator(
 
 def answer_error(answer: Any) -> LogbusError | None:
     """Return the error of a response with a single ``error_code``, or None for success."""
-    return error_for(answer.error_code) if answer.error_code else None
+    return error_of(answer.error_code)
 
 
 class CachedCoordinator:
@@ -127,7 +128,7 @@ def find_coordinator(
         if not answer.coordinators:
             return error_for(15)
         row = answer.coordinators[0]
-        return error_for(row.error_code, row.error_message or "") if row.error_code else None
+        return error_of(row.error_code, row.error_message)
 
     answer = yield from on_any_broker(
         cluster,
@@ -256,7 +257,7 @@ def commit_offsets(
         for topic in answer.topics:
             for row in topic.partitions:
                 tp = TopicPartition(topic.name, row.partition_index)
-                error = error_for(row.error_code) if row.error_code else None
+                error = error_of(row.error_code)
                 if isinstance(error, UnknownTopicIdError) and tp in commits:
                     error = other_topic(tp, commits[tp])
                 elif may_retry(error) and not isinstance(error, UnknownTopicOrPartitionError):

@@ -44,6 +44,7 @@ from broker_lite.errors import (
     UnsupportedSaslMechanismError,
     UnsupportedVersionError,
     error_for,
+    error_of,
 )
 from broker_lite.model import (
     EARLIEST_TIMESTAMP,
@@ -101,7 +102,7 @@ def view_of(answer: cluster_calls.MetadataResponse, user: str = "") -> ClusterVi
                 row.leader_epoch,
                 row.replica_nodes,
                 row.isr_nodes,
-                error_for(row.error_code) if row.error_code else None,
+                error_of(row.error_code),
             )
             for row in sorted(topic.partitions, key=lambda row: row.partition_index)
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.operations.group_requests import CachedCoordinator, on_coordinator
 from broker_lite.client.transport.steps import CallExchange, Operation
-from broker_lite.errors import LogbusError, error_for
+from broker_lite.errors import LogbusError, error_of
 from broker_lite.wire.calls.sinks import (
     EndBatchRequest,
     JoinBatchRequest,
@@ -42,4 +42,4 @@ def ask_sink(
 
 
 def _check(answer: SinkResponse) -> LogbusError | None:
-    return error_for(answer.error_code, answer.error_message) if answer.error_code else None
+    return error_of(answer.error_code, answer.error_message)

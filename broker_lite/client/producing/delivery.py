@@ -326,7 +326,7 @@ class Delivery:
                     part, batch, error_for(-1, "the broker's response lacks the batch"), now_ms
                 )
             elif produced.error_code:
-                error = error_for(produced.error_code, produced.error_message or "")
+                error = error_for(produced.error_code, produced.error_message)
                 error = named(error, self._user, Operation.WRITE, ResourceKind.TOPIC, batch.topic)
                 self._refused(part, batch, error, now_ms)
             else:
