@@ -17,6 +17,7 @@ from broker_lite.client.administration import admin_requests
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.callbacks import Callback, Callbacks
 from broker_lite.client.client_config import take_security
+from broker_lite.client.closing import ClosedByAsyncWith
 from broker_lite.client.consuming.aio_consumer import AsyncConsumer
 from broker_lite.client.consuming.reader_core import Joining
 from broker_lite.client.discovery import parse_endpoints, resolve, security_for
@@ -30,7 +31,7 @@ from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.client.transport.loop import LoopShell
 from broker_lite.config import ConsumerConfig, ProducerConfig, value_text
 from broker_lite.config.client_security import ClientSecurity
-from broker_lite.errors import LogbusError, TopicExistsError
+from broker_lite.errors import TopicExistsError
 from broker_lite.model import TopicPartition
 from broker_lite.wire.calls import topics as topic_calls
 
@@ -70,7 +71,7 @@ async def aconnect(
     return bus
 
 
-class AsyncBus:
+class AsyncBus(ClosedByAsyncWith):
     """The asyncio client of one cluster, for the event loop that created it.
 
     ``admin`` is the blocking ``Admin``. Call it in a thread:
@@ -245,13 +246,3 @@ class AsyncBus:
             for consumer in self._consumers:
                 if consumer.is_open:
                     closing.push_async_callback(consumer.close)
-
-    async def __aenter__(self) -> AsyncBus:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            await self.close()
-        except LogbusError:
-            if kind is None:
-                raise

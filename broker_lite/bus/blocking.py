@@ -18,13 +18,14 @@ from broker_lite.bus.reading import membership, reading
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.callbacks import Callback, Callbacks
 from broker_lite.client.client_config import take_security
+from broker_lite.client.closing import ClosedByWith
 from broker_lite.client.discovery import resolve, security_for
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.operations.cluster import ClusterView
 from broker_lite.client.options import build, check_names
 from broker_lite.config import ConsumerConfig, ProducerConfig
 from broker_lite.config.client_security import ClientSecurity
-from broker_lite.errors import InvalidConfigError, LogbusError
+from broker_lite.errors import InvalidConfigError
 from broker_lite.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def connect(
     return bus
 
 
-class Bus:
+class Bus(ClosedByWith):
     """The client of one cluster: it makes producers, consumers and transactions.
 
     ``admin`` describes and changes the cluster. ``close``, or the end of a ``with`` block, closes
@@ -310,16 +311,6 @@ class Bus:
             # The exit stack runs in reverse order, so it closes streams before their consumers.
             for streams in self._streams:
                 closing.callback(_close_open, streams)
-
-    def __enter__(self) -> Bus:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            self.close()
-        except LogbusError:
-            if kind is None:
-                raise
 
 
 def _close_open(reading: Consumer | MessageStreams) -> None:

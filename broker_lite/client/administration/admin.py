@@ -11,7 +11,7 @@ import copy
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from broker_lite.client.administration import admin_requests, replica_requests
 from broker_lite.client.administration.group_lag import PartitionLag, owned_by
@@ -123,10 +123,8 @@ class BrokerReport(NamedTuple):
 
 
 class Admin:
-    """Administration of one cluster. ``timeout_ms`` limits each call with its retries.
-
-    ``has_answered`` says that a broker of the cluster has answered before. Without it, a call fails
-    after five seconds if no broker answers: the addresses are probably wrong."""
+    """Administration of one cluster. ``timeout_ms`` limits each call with its retries. The first
+    call fails after five seconds if no broker answers: the addresses are probably wrong."""
 
     def __init__(
         self,
@@ -136,7 +134,6 @@ class Admin:
         timeout_ms: float = TIMEOUT_MS,
         pool: Pool | None = None,
         security: ClientSecurity | None = None,
-        has_answered: bool = False,
     ) -> None:
         endpoints = parse_endpoints(bootstrap_servers)
         self.bootstrap_servers = join(endpoints)
@@ -144,9 +141,7 @@ class Admin:
         if pool is None:
             pool = Pool(client_id, security_for(self.bootstrap_servers, security))
         self._pool = pool
-        self._cluster = Cluster(
-            endpoints, monotonic_ms, client_id, pool.security.user, has_answered
-        )
+        self._cluster = Cluster(endpoints, monotonic_ms, client_id, pool.security.user)
 
     def __enter__(self) -> Admin:
         return self
@@ -178,15 +173,14 @@ class Admin:
         """Close the idle connections."""
         self._pool.close()
 
-    def _run(self, operation: Operation[Any]) -> Any:
+    def _run(self, operation: Operation[T]) -> T:
         return self._pool.run(operation)
 
     def run(self, make: Callable[[Cluster, float], Operation[T]]) -> T:
         """Run an operation, for example of ``administration.transactions``, and return its result.
 
         ``make(cluster, deadline_ms)`` returns the operation."""
-        result: T = self._run(make(self._cluster, self._deadline()))
-        return result
+        return self._run(make(self._cluster, self._deadline()))
 
     def _deadline(self) -> float:
         return monotonic_ms() + self.timeout_ms
@@ -199,7 +193,7 @@ class Admin:
         A named topic that does not exist has an ``error``. Raises NoBrokersError if no broker
         answers."""
         names = None if topics is None else list(topics)
-        view: ClusterView = self._run(requests.refresh(self._cluster, names, self._deadline()))
+        view = self._run(requests.refresh(self._cluster, names, self._deadline()))
         if names is None:
             return view
         named = {name: view.topics[name] for name in names if name in view.topics}
@@ -209,8 +203,7 @@ class Admin:
         """Return the error that explains why a topic cannot be used.
 
         For a topic that does not exist, it suggests similar names."""
-        error: LogbusError = self._run(requests.missing_topic(self._cluster, name))
-        return error
+        return self._run(requests.missing_topic(self._cluster, name))
 
     def describe_cluster(self) -> ClusterView:
         """Return the brokers and the controller, without topics."""
@@ -245,7 +238,7 @@ class Admin:
             configs=tuple((key, value_text(value)) for key, value in (config or {}).items()),
         )
         try:
-            topic_id: str = self._run(
+            return self._run(
                 admin_requests.create_topic(
                     self._cluster,
                     topic,
@@ -257,7 +250,6 @@ class Admin:
             if not if_not_exists:
                 raise
             return self.cluster((name,)).topic_id(name)
-        return topic_id
 
     def delete_topic(self, name: str, *, if_exists: bool = False) -> None:
         """Delete a topic, and return when no broker serves it.
@@ -309,10 +301,7 @@ class Admin:
 
     def reassignments(self) -> dict[TopicPartition, Reassignment]:
         """Return the reassignments in progress, by partition."""
-        moves: dict[TopicPartition, Reassignment] = self._run(
-            replica_requests.reassignments(self._cluster, self._deadline())
-        )
-        return moves
+        return self._run(replica_requests.reassignments(self._cluster, self._deadline()))
 
     def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
@@ -323,7 +312,7 @@ class Admin:
         records that it lacks are lost. Return an error, or None, for each partition. If
         ``partitions`` is None, all are meant, and the result has only those whose leader had to
         change."""
-        outcomes: dict[TopicPartition, LogbusError | None] = self._run(
+        return self._run(
             replica_requests.elect_leaders(
                 self._cluster,
                 None if partitions is None else list(partitions),
@@ -331,7 +320,6 @@ class Admin:
                 deadline_ms=self._deadline(),
             )
         )
-        return outcomes
 
     def retire_broker(self, broker_id: int) -> None:
         """Remove a broker that will not return from the cluster.
@@ -351,7 +339,7 @@ class Admin:
         """
         resources = [configs.ConfigResource(configs.RESOURCE_TOPIC, name) for name in topics]
         resources += [configs.ConfigResource(configs.RESOURCE_BROKER, str(i)) for i in brokers]
-        rows: list[configs.DescribeConfigsResult] = self._run(
+        rows = self._run(
             admin_requests.describe_configs(self._cluster, resources, self._deadline())
         )
         return {
@@ -498,8 +486,7 @@ class Admin:
             empty=empty,
             before=before,
         )
-        lags: dict[str, GroupLag] = self._run(operation)
-        return lags
+        return self._run(operation)
 
     def group_members(self, group: str) -> dict[str, tuple[TopicPartition, ...]]:
         """Return the partitions of each live member of a group, by member id; empty if unknown."""
@@ -551,10 +538,9 @@ class Admin:
         }
         if not rows:
             return {}
-        done: dict[TopicPartition, LogbusError | None] = self._run(
+        return self._run(
             group_requests.commit_offsets(self._cluster, group, rows, self._deadline())
         )
-        return done
 
     def delete_group(self, group: str) -> None:
         """Delete a group and its committed offsets.
@@ -624,10 +610,9 @@ class Admin:
 
         Without ``with_sizes``, the data directories list no partitions, which saves a broker with
         1,000 replicas 4 ms."""
-        operation = admin_requests.describe_log_dirs(
-            self._cluster, self._deadline(), with_sizes=with_sizes
+        answers = self._run(
+            admin_requests.describe_log_dirs(self._cluster, self._deadline(), with_sizes=with_sizes)
         )
-        answers = self._run(operation)
         return [_report(broker_id, answers[broker_id]) for broker_id in sorted(answers)]
 
 

@@ -10,11 +10,12 @@ import asyncio
 import inspect
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
 from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
+from broker_lite.client.closing import ClosedByAsyncWith
 from broker_lite.client.consuming.face import ConsumerFace
 from broker_lite.client.consuming.fetch_collector import arrow_rows
 from broker_lite.client.consuming.no_membership import standalone
@@ -26,7 +27,7 @@ from broker_lite.client.received import Record
 from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.client.transport.loop import LoopShell
 from broker_lite.config import ConsumerConfig
-from broker_lite.errors import ClosedError, LogbusError
+from broker_lite.errors import ClosedError
 from broker_lite.model import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -37,7 +38,7 @@ from broker_lite.model import (
 T = TypeVar("T")
 
 
-class AsyncConsumer(ConsumerFace):
+class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
     """``Consumer`` for asyncio: ``async for record in consumer`` waits at the end of the log.
 
     With automatic commits, records that were being processed at a crash or an exception in the
@@ -205,9 +206,9 @@ class AsyncConsumer(ConsumerFace):
 
     async def close(self) -> None:
         """Make the last automatic commit, leave the group and stop. See ``Consumer.close``."""
-        await self._close(is_done=sys.exc_info()[0] is None)
+        await self._exit(is_done=sys.exc_info()[0] is None)
 
-    async def _close(self, *, is_done: bool) -> None:
+    async def _exit(self, *, is_done: bool) -> None:
         if self.core.is_closing:
             return  # A callback of the first close, or another task, calls close again.
         try:
@@ -216,17 +217,10 @@ class AsyncConsumer(ConsumerFace):
             self.core.stop(ClosedError("the consumer was closed; create another consumer"))
             self._shell.close()
 
-    async def __aenter__(self) -> AsyncConsumer:
+    async def __aenter__(self) -> Self:
         try:
             await self.start()
         except BaseException:
-            await self._close(is_done=False)
+            await self._exit(is_done=False)
             raise
         return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            await self._close(is_done=kind is None)
-        except LogbusError:
-            if kind is None:
-                raise

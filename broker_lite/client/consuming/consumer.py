@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
+from broker_lite.client.closing import ClosedByWith
 from broker_lite.client.consuming.face import ConsumerFace
 from broker_lite.client.consuming.fetch_collector import arrow_rows
 from broker_lite.client.consuming.no_membership import standalone
@@ -28,7 +29,7 @@ from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.received import Record
 from broker_lite.client.transport.blocking import Pool, Reactor, monotonic_ms
 from broker_lite.config import ConsumerConfig
-from broker_lite.errors import ClosedError, LogbusError
+from broker_lite.errors import ClosedError
 from broker_lite.model import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -42,7 +43,7 @@ WAIT_SLICE_S = 3600.0
 T = TypeVar("T")
 
 
-class Consumer(ConsumerFace):
+class Consumer(ConsumerFace, ClosedByWith):
     """The blocking consumer. Create it with ``Bus.consumer``.
 
     With a group, it starts at the group's committed offsets and commits every
@@ -233,9 +234,9 @@ class Consumer(ConsumerFace):
         With automatic commits, all returned records count as processed, with one exception: while
         Python handles an error, as in ``finally: consumer.close()``, those that the last call
         returned do not, and the group reads them again."""
-        self._close(is_done=sys.exc_info()[0] is None)
+        self._exit(is_done=sys.exc_info()[0] is None)
 
-    def _close(self, *, is_done: bool) -> None:
+    def _exit(self, *, is_done: bool) -> None:
         if self.core.is_closing:
             return  # A callback of the first close, or another task, calls close again.
         try:
@@ -249,16 +250,6 @@ class Consumer(ConsumerFace):
         self._reactor.stop()
         self.core.engine.close()
         self._pool.close()
-
-    def __enter__(self) -> Consumer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            self._close(is_done=kind is None)
-        except LogbusError:
-            if kind is None:
-                raise
 
     # Callbacks for the reactor's thread, and for a forked child.
 

@@ -8,8 +8,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
+from broker_lite.client.closing import ClosedByAsyncWith
 from broker_lite.client.discovery import security_for
 from broker_lite.client.producing.futures import BatchFuture, BatchMetadata, Outcome, RecordMetadata
 from broker_lite.client.producing.producer import Producer
@@ -39,7 +40,7 @@ def _nothing() -> None:
     """Return None, the result of a future that only signals completion."""
 
 
-class AsyncProducer:
+class AsyncProducer(ClosedByAsyncWith):
     """``Producer`` for asyncio: ``await producer.send(…)`` returns the acknowledgement."""
 
     _kind: type[Producer] = Producer
@@ -185,13 +186,3 @@ class AsyncProducer:
         finally:
             self._core.end()
             self._shell.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            await self.close()
-        except LogbusError:
-            if kind is None:
-                raise

@@ -16,12 +16,13 @@ import time
 import weakref
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
+from broker_lite.client.closing import ClosedByWith
 from broker_lite.client.discovery import parse_endpoints, security_for
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.bounds import INT32_MAX
@@ -77,7 +78,7 @@ def wall_ms() -> int:
     return int(time.time() * 1000)
 
 
-class Producer:
+class Producer(ClosedByWith):
     """The blocking producer. It sends records to any topic of one cluster.
 
     Create it with ``Bus.producer``, and use it in a ``with`` block. By default it is idempotent
@@ -563,16 +564,6 @@ class Producer:
 
     def _stop(self) -> None:
         self._sender.close(ClosedError("the producer was closed before the acknowledgement"))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            self.close()
-        except LogbusError:
-            if kind is None:
-                raise
 
     def _forked(self) -> None:
         """Mark the producer as unusable in a forked child: its thread runs only in the parent."""

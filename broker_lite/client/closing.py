@@ -1,0 +1,49 @@
+"""The ``with`` statement of producers, consumers and buses: it closes them at its end."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from broker_lite.errors import LogbusError
+
+
+class ClosedByWith:
+    """Base of the blocking classes. If the body of ``with`` raises an error, this error counts, and
+    one of ``close`` is dropped."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self._exit(is_done=kind is None)
+        except LogbusError:
+            if kind is None:
+                raise
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def _exit(self, *, is_done: bool) -> None:
+        """Close the object. ``is_done`` says that the body of ``with`` raised no error."""
+        self.close()
+
+
+class ClosedByAsyncWith:
+    """Base of the asyncio classes, with the rules of ``ClosedByWith``."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            await self._exit(is_done=kind is None)
+        except LogbusError:
+            if kind is None:
+                raise
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    async def _exit(self, *, is_done: bool) -> None:
+        await self.close()
