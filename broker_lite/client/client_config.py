@@ -36,7 +36,8 @@ from broker_lite.security.jaas import parse_jaas
 VARIABLE = "LOGBUS_CLIENT_CONFIG"
 """The environment variable that names a client's file of security settings."""
 ALLOWED_URLS = "LOGBUS_OAUTH_ALLOWED_URLS"
-"""The environment variable with the OAuth token URLs that this process may use, with commas.
+"""The environment variable with the OAuth token URLs that this process may use, separated by
+commas.
 
 It is no client option: a user who may set the token URL in the options could also allow it, and
 make this process connect to any address (CVE-2025-27817)."""
@@ -72,10 +73,10 @@ def is_chosen() -> bool:
 
 
 def security_of_environment() -> ClientSecurity:
-    """Return the security settings of an open ``chosen_security`` block, or of the environment.
+    """Return the security settings of an open ``chosen_security`` block, else of the file in
+    LOGBUS_CLIENT_CONFIG, else NO_SECURITY.
 
-    The latter are those of the file in LOGBUS_CLIENT_CONFIG, else NO_SECURITY. Raises
-    InvalidConfigError."""
+    Raises InvalidConfigError."""
     if _chosen is not None:
         return _chosen
     path = os.environ.get(VARIABLE)

@@ -86,7 +86,7 @@ def data_directory(environment: Mapping[str, str] | None = None) -> Path:
 def cache_directory() -> Path:
     """Return logbus's cache folder of this user: ``logbus`` in the XDG cache folder.
 
-    It is relative for a user without a home directory."""
+    The path is relative for a user without a home directory."""
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "logbus"
 
 

@@ -138,7 +138,7 @@ A batch's fixed cost is about that of 1,000 records."""
 def joinable(items: Sequence[Item], at: int) -> int:
     """Return how many batches from ``items[at]`` on ``decode_joined`` may decode together.
 
-    With 0 or 1, call ``decode`` for ``items[at]`` alone."""
+    If 0 or 1, call ``decode`` for ``items[at]`` alone."""
     epoch = NO_EPOCH
     for count, item in enumerate(items[at:]):
         if isinstance(item, Skipped):
@@ -159,9 +159,9 @@ def joinable(items: Sequence[Item], at: int) -> int:
 def decode_joined(batches: Sequence[Any], start: int, end: int | None) -> tuple[Slice | None, int]:
     """Decode small row-format batches together, which is faster than one by one.
 
-    Return their rows with offsets in ``[start, end)``, and the number of batches. All must be
-    ``joinable``. Raises CorruptMessageError for a wrong CRC or structure; ``decode`` of each batch
-    then finds the corrupt one."""
+    Return their rows with offsets in ``[start, end)``, and how many batches were decoded. All must
+    be ``joinable``. Raises CorruptMessageError for a wrong CRC or structure; ``decode`` of each
+    batch then finds the corrupt one."""
     for batch in batches:
         check_crc(batch.buffer, batch.header)
     bodies = [(batch.buffer, batch.header) for batch in batches]

@@ -489,7 +489,8 @@ class Admin:
         return self._run(operation)
 
     def group_members(self, group: str) -> dict[str, tuple[TopicPartition, ...]]:
-        """Return the partitions of each live member of a group, by member id; empty if unknown."""
+        """Return the partitions of each live member of a group, by member id; none for an unknown
+        group."""
         with contextlib.suppress(GroupIdNotFoundError):
             members = self.describe_groups([group])[group].members
             return {row.member_id: owned_by(row) for row in members}

@@ -518,6 +518,7 @@ def _group_problem(group: str, code: int) -> str:
 def describe_log_dirs(
     cluster: Cluster, deadline_ms: float, *, with_sizes: bool = True
 ) -> Operation[dict[int, log_dirs.DescribeLogDirsResponse | LogbusError]]:
-    """Return the data directories of every live broker by broker id, perhaps without partitions."""
+    """Return the data directories of every live broker by broker id; without ``with_sizes``, they
+    list no partitions."""
     call = log_dirs.DescribeLogDirsRequest(None if with_sizes else ())
     return on_every_broker(cluster, CallExchange(call), deadline_ms)

@@ -216,7 +216,8 @@ def _unanswered(name: str) -> CoordinatorNotAvailableError:
 def _fetch_groups(
     by_home: Mapping[Endpoint, Sequence[str]], empty: Collection[str], timeout_ms: float
 ) -> Operation[dict[str, _Progress | LogbusError]]:
-    """Fetch groups' committed offsets, and descriptions unless ``empty``, all in parallel."""
+    """Fetch the groups' committed offsets, and the descriptions of those not ``empty``, in
+    parallel."""
     sends = []
     for home, names in by_home.items():
         rows = tuple(groups.OffsetFetchGroup(name) for name in names)
@@ -285,8 +286,8 @@ FirstUnread = dict[tuple[TopicPartition, int], ListedOffset | LogbusError]
 def _bounds(
     cluster: Cluster, tps: set[TopicPartition], new: set[TopicPartition], deadline_ms: float
 ) -> Operation[tuple[Offsets, Offsets]]:
-    """Return the end offsets of the led partitions in ``tps``, and start offsets of those in
-    ``new``.
+    """Return the end offsets of the partitions in ``tps`` that have a leader, and the start offsets
+    of those in ``new``.
 
     Topics that are deleted during the call are missing from the result."""
     attempt = 0

@@ -30,9 +30,10 @@ def lease_of(metadata: str) -> tuple[str, int]:
 def holder_of(
     commits: Iterable[CommittedOffset], now_ms: int, *, besides: str = ""
 ) -> tuple[str, int]:
-    """Return run id and end (ms since 1970) of an unexpired lease of a group, or ("", 0).
+    """Return the run id of the Spark query that holds the group's lease, and the lease's end in ms
+    since 1970.
 
-    The query ``besides`` is ignored."""
+    Return ("", 0) without an unexpired lease, or if the query ``besides`` holds it."""
     for row in commits:
         run, until_ms = lease_of(row.metadata)
         if run and run != besides and until_ms > now_ms:
@@ -43,7 +44,8 @@ def holder_of(
 def running(
     commits: Mapping[TopicPartition, CommittedOffset], now_ms: float
 ) -> dict[TopicPartition, str]:
-    """Return the run id of the query with an unexpired lease, for each partition that has one."""
+    """Return the run id of the Spark query that publishes its progress, for each partition with an
+    unexpired lease."""
     run_ids = {}
     for tp, row in commits.items():
         run, until_ms = lease_of(row.metadata)

@@ -43,8 +43,7 @@ def elect_leaders(
 ) -> Operation[Outcomes]:
     """Elect preferred (or ``unclean``) leaders. Return an error, or None, for each partition.
 
-    If ``partitions`` is None, all are meant, and the result has only those whose leader had to
-    change."""
+    With ``partitions`` None, elect in all, and return only those whose leader had to change."""
     repeated = False
 
     def check(answer: calls.ElectLeadersResponse, is_repeat: bool) -> LogbusError | None:

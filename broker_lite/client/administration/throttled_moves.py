@@ -21,7 +21,7 @@ def throttle(admin: Admin, view: ClusterView, ongoing: Ongoing, moves: Plan, rat
     """Limit the replication of the plan ``moves`` to ``rate`` bytes per second for each live
     broker.
 
-    This replaces the lists of throttled replicas that the topics in the plan have so far."""
+    Replaces the lists of throttled replicas of the topics in the plan."""
     leaders: dict[str, list[str]] = {}
     followers: dict[str, list[str]] = {}
     for tp, row in moves.items():

@@ -225,7 +225,8 @@ def open_at(
 ) -> Operation[tuple[OpenInLog, TransactionDescription | None]]:
     """Return the open transaction that begins at an offset, with its coordinator's description.
 
-    The description is None if it hangs. Raises InvalidTxnStateError if none begins there."""
+    The description is None if the transaction hangs. Raises InvalidTxnStateError if none begins
+    there."""
     rows = yield from open_in_logs(cluster, (tp,), deadline_ms)
     row = next((row for row in rows if row.start_offset == start_offset), None)
     if row is None:
@@ -240,7 +241,8 @@ def open_at(
 def hanging(
     cluster: Cluster, tps: Iterable[TopicPartition], before_ms: int, deadline_ms: float
 ) -> Operation[list[OpenInLog]]:
-    """Return the hanging transactions whose last batch was appended before ``before_ms``."""
+    """Return the hanging transactions, which no coordinator will end, whose last batch was appended
+    before ``before_ms``."""
     rows = yield from open_in_logs(cluster, tps, deadline_ms)
     rows = [row for row in rows if row.last_append_ms < before_ms]
     known = yield from owners(cluster, rows, deadline_ms)

@@ -76,7 +76,8 @@ def check_password_of(own: str, name: str) -> None:
 
 
 def check_deletion(own: str, name: str) -> None:
-    """Raise InvalidRequestError if the client would delete its own user, perhaps the last admin."""
+    """Raise InvalidRequestError if ``name`` is ``own``, the client's own user: perhaps the last
+    admin."""
     if own and name == own:
         raise InvalidRequestError(
             f"you are logged in as {name!r}, who may be the last administrator of this cluster. "
@@ -159,8 +160,8 @@ def _await(
 ) -> Operation[None]:
     """Wait until every live broker has applied a change of the user ``name``.
 
-    ``is_known`` receives the user as a broker describes it, or None, and returns whether it has
-    applied the change."""
+    ``is_known`` receives the user as a broker describes it, or None, and returns whether that
+    broker has applied the change."""
     exchange = CallExchange(calls.DescribeUsersRequest((name,)))
 
     def is_applied(answer: calls.DescribedUsers) -> bool:

@@ -92,8 +92,8 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
             raise
 
     async def run(self, task: Task[T]) -> T:
-        """Run a generator of the reader, with the waits that it yields, on the event loop. Return
-        its result."""
+        """Run a reader's task on the event loop, with the waits that it yields. Return its
+        result."""
         try:
             step = next(task)
             while True:

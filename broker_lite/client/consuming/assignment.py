@@ -22,7 +22,7 @@ class Release(NamedTuple):
 
     is_lost: bool
     numbers: list[int]
-    """The number of each revocation (``Revoke.number``), to report after the release."""
+    """The number of each revocation (``Revoke.number``), to report once the reader has stopped."""
     grants: dict[TopicPartition, int | None]
     """The partitions to release, with the grant number of their assignment (``Assign``)."""
 
@@ -49,13 +49,14 @@ class AssignmentQueue:
         return bool(self.queue) or bool(self.pending) or is_due
 
     def grants(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the grant number (``Assign``) of each of these partitions."""
+        """Return the grant number, which identifies an assignment (``Assign``), of each of these
+        partitions."""
         return {tp: self._grants[tp] for tp in tps if tp in self._grants}
 
     def next(self) -> Release | None:
         """Apply the queued changes up to the next release. Return it, or None if there is none.
 
-        Partitions assigned before become ``pending``. Call it only when the user asks for records:
+        Partitions in an ``Assign`` become ``pending``. Call it only when the user asks for records:
         all records returned earlier are then processed."""
         if self.deleted_topics is not None:
             self.deleted_topics.release()

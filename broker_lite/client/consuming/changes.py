@@ -27,7 +27,7 @@ class StartBasis(NamedTuple):
     """The facts from which a group member chooses the offset where it begins to read a partition.
 
     ``committed`` is the group's committed offset, or None. ``is_added`` says that the partition was
-    created after the group began to read the topic: all its records are new, and read."""
+    created after the group began to read the topic: all its records are new, and must be read."""
 
     committed: CommittedOffset | None
     is_added: bool
@@ -40,8 +40,9 @@ NO_BASES: Mapping[TopicPartition, StartBasis] = MappingProxyType({})
 class Assign(NamedTuple):
     """The group assigned partitions to this member.
 
-    ``grants`` has each partition's grant number, which identifies this assignment of it. For a
-    partition that ``bases`` lacks, the reader looks up the committed offset itself."""
+    ``grants`` has each partition's grant number, which identifies this assignment of the partition.
+    ``bases`` has the facts that determine starting offsets; where they are missing, the reader
+    looks up the committed offset itself."""
 
     grants: Mapping[TopicPartition, int]
     bases: Mapping[TopicPartition, StartBasis] = NO_BASES

@@ -54,8 +54,8 @@ class Consumer(ConsumerFace, ClosedByWith):
 
     With automatic commits, each record is processed at least once. A record that ``poll`` returned
     counts as processed at the next poll, an iterated record at the next iteration. If a ``with``
-    block ends without an error, all returned records count; after a crash or an error, the group
-    reads those again that were being processed.
+    block ends without an error, all returned records count as processed. After a crash or an error,
+    the group reads again the records that were being processed.
 
     ``joining`` makes the consumer's group membership; by default it reads all its partitions alone.
     A member shares the partitions with others:

@@ -14,7 +14,8 @@ from broker_lite.model import TopicPartition
 
 
 class DeletedTopics:
-    """The errors of deleted topics that are raised only after ``patience_ms``.
+    """Delays the errors of deleted topics by ``patience_ms``: the group may revoke the partitions
+    first.
 
     ``on_delayed`` is called when the delay of an error begins."""
 
@@ -50,7 +51,7 @@ class DeletedTopics:
         return True
 
     def release(self) -> None:
-        """Queue the errors whose delay is over as fetch results again.
+        """Queue the delayed errors whose delay is over, as fetch results again.
 
         The reader ignores those of partitions that it no longer reads."""
         while self.is_due:

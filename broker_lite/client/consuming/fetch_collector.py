@@ -64,9 +64,9 @@ ROW_SCHEMA_WITH_HEADERS = ROW_SCHEMA.append(pa.field("headers", HEADERS_TYPE))
 DELETED_TOPIC_ERRORS = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 """The errors with which a fetch fails after its topic was deleted."""
 JOINED_ROWS = 4096
-"""Number of rows from which on a result of ``poll_arrow`` gets no further batch.
+"""Number of rows at which ``poll_arrow`` adds no further batch to its result.
 
-A result of one batch needs no copy."""
+Joining batches copies them."""
 JOINED_BYTES = 64 << 20
 """Maximum decoded bytes that one ``poll_arrow`` concatenates; Arrow's limit is 2 GiB a column."""
 
@@ -145,7 +145,7 @@ class FetchCollector:
     def resume_at(self, tp: TopicPartition, at: OffsetAndEpoch) -> None:
         """Resume reading a truncated log at ``at``.
 
-        The leader checks the epoch in ``at``, that of the record before, in case the log was
+        The epoch in ``at`` is that of the record before. The leader checks it, in case the log was
         truncated further."""
         epochs = NO_EPOCHS if at.leader_epoch == NO_EPOCH else {tp: at.leader_epoch}
         self.begin({tp: at.offset}, epochs)
@@ -240,8 +240,9 @@ class FetchCollector:
         self.is_single = False
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the positions for an automatic commit. In a partition whose returned records are
-        still being processed, it is the offset of the first of them, even after a seek."""
+        """Return the positions for an automatic commit: before the records still being processed.
+
+        The records that the last call returned are still being processed, even after a seek."""
         self._note_single()
         rows = self.commitable()
         for tp, before in self._in_flight.items():
@@ -277,8 +278,8 @@ class FetchCollector:
     # Methods that open and close fetched batches.
 
     def advance(self, on_out_of_range: Callable[[TopicPartition, LogbusError], None]) -> bool:
-        """Open the next batch's rows if all of the open slice are returned. Return False if none
-        remain.
+        """Open the next fetched batch if all rows of the open one are returned. Return False
+        without any.
 
         Raises the error of a partition's fetch. For an offset outside the log, ``on_out_of_range``
         seeks or raises the error."""
@@ -374,8 +375,7 @@ class FetchCollector:
     def _fetch_again(self, tp: TopicPartition, start: int, base_offset: int) -> bool:
         """Fetch a corrupt batch a second time, and return True.
 
-        Return False if it was fetched twice, or no other replica or file can have an intact
-        copy."""
+        Return False if this was the second time, or nothing else can have an intact copy."""
         if self._refetched.get(tp) == base_offset or not self._engine.may_be_intact(tp):
             return False
         self._refetched[tp] = base_offset
@@ -399,7 +399,7 @@ class FetchCollector:
         return each_record(self._tp, self._part(count))
 
     def take_records(self, count: int) -> list[Record]:
-        """Return up to ``count`` records of the open slice, and advance past them."""
+        """Return up to ``count`` records of the batch that is open, and advance past them."""
         assert self._slice is not None and self._tp is not None
         self._note_returned(self._tp)
         result = records(self._tp, self._part(count))
@@ -407,7 +407,7 @@ class FetchCollector:
         return result
 
     def take_rows(self, parts: ConcatenatedSlices, count: int | None) -> bool:
-        """Move up to ``count`` rows from the open slice to ``parts``, and return True.
+        """Move up to ``count`` rows of the open batch to ``parts``, and return True.
 
         Return False, and move none, if ``parts`` would exceed JOINED_BYTES."""
         assert self._slice is not None and self._tp is not None
@@ -423,8 +423,8 @@ class FetchCollector:
         return True
 
     def rewind(self) -> None:
-        """Move the positions back to the last ``settle``: an error prevents the return of taken
-        rows."""
+        """Move the positions back to the last ``settle``: an error keeps the rows taken since from
+        the user."""
         self.is_single = False
         rows = {tp: before.offset for tp, before in self._in_flight.items()}
         self._in_flight.clear()

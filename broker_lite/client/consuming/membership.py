@@ -43,9 +43,7 @@ class ConsumerMembership(Protocol):
 
     @property
     def reports_positions(self) -> bool:
-        """Whether ``released`` commits the positions of released partitions.
-
-        If not, the reader commits them itself before."""
+        """Whether ``released`` commits the positions. If not, the reader commits them before."""
 
     @property
     def is_settled(self) -> bool:
@@ -76,7 +74,7 @@ class ConsumerMembership(Protocol):
         """Return whether ``check`` has to raise an error or join again."""
 
     def check(self) -> None:
-        """Raise the error that ended the membership, or join again.
+        """Raise the error that ended the membership. If the member left as unpolled, join again.
 
         The reader calls it before and after it applies assignment changes."""
 
@@ -88,7 +86,8 @@ class ConsumerMembership(Protocol):
         A partition that no broker knows yet is missing from the result."""
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
-        """Return whether the member still owns a partition under this grant number.
+        """Return whether the member still owns a partition by the assignment with this grant
+        number.
 
         If not, a revocation of the partition is a loss: nothing is committed for it."""
 
@@ -106,7 +105,7 @@ class ConsumerMembership(Protocol):
     def released(self, release: Release, settled: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Receive the report that the reader stopped reading the partitions of ``release``.
 
-        If ``reports_positions``, commit the positions in ``settled``."""
+        If ``reports_positions`` is true, commit the positions in ``settled``."""
 
     def leave(self) -> Task[None]:
         """Leave the group, unless the consumer has not joined or has left already."""

@@ -63,7 +63,7 @@ class NoMembership:
         return False
 
     def check(self) -> None:
-        """Do nothing, because no group can refuse the reader."""
+        """Do nothing: a reader outside a group has no membership that could end."""
 
     def beginnings(
         self, pending: Mapping[TopicPartition, StartBasis | None], deadline_ms: float

@@ -35,8 +35,8 @@ class Reset(NamedTuple):
     """A reset: the position ``from_offset`` was not in the log, so reading resumed at
     ``to_offset``.
 
-    ``to_offset`` is where the log was truncated, for example after an unclean election, else where
-    the option ``start`` says."""
+    ``to_offset`` is where the log was truncated, for example in an unclean election, or the offset
+    that the option ``start`` selects."""
 
     tp: TopicPartition
     from_offset: int
@@ -44,7 +44,8 @@ class Reset(NamedTuple):
 
 
 class PartitionDiscovery:
-    """Finds new partitions of one consumer's topics, and records resets of its positions.
+    """Finds new partitions of one consumer's topics, and records where it replaced a position
+    outside the log.
 
     ``on_found`` receives the starting offsets of new partitions, on the thread that fetches."""
 
@@ -69,8 +70,8 @@ class PartitionDiscovery:
         self._began: dict[TopicPartition, int] = {}
 
     def discover(self, view: ClusterView, known: Collection[TopicPartition]) -> None:
-        """Look up starting offsets of partitions in ``view`` that are not ``known`` or
-        discovered."""
+        """Look up the starting offsets of those partitions in ``view`` that are new: neither
+        ``known`` nor found by an earlier call."""
         new = [
             tp
             for topic in self._topics
@@ -105,7 +106,7 @@ class PartitionDiscovery:
         return LATEST_TIMESTAMP if self._config.start == "latest" else None
 
     def truncated_at(self, error: LogbusError) -> OffsetAndEpoch | None:
-        """Return where to resume reading a truncated log, with the epoch of the record before it.
+        """Return where to resume reading a truncated log, with the leader epoch before that offset.
 
         Return None if the log was not truncated, or with ``start="none"``."""
         if isinstance(error, LogTruncatedError) and self._config.start != "none":

@@ -50,7 +50,7 @@ from broker_lite.model import EARLIEST_TIMESTAMP, CommittedOffset, TopicPartitio
 OPERATION_TIMEOUT_MS = 30_000
 """Time limit (ms) of lookups, and of commits that the caller requests."""
 LAST_COMMIT_TIMEOUT_MS = 10_000
-"""Time limit (ms) of automatic commits and of the commit in ``close``."""
+"""Time limit (ms) of an automatic commit, and of the commit in ``close``."""
 RECORDS_AHEAD = 1024
 """Maximum number of records of a batch that ``for record in consumer`` decodes ahead."""
 
@@ -60,7 +60,7 @@ Rows = Mapping[TopicPartition, CommittedOffset]
 
 
 class ReaderCore:
-    """The reader of one consumer.
+    """The reader of one consumer: it returns records, and applies what the group assigns.
 
     Methods that return a ``Task`` may wait; the others return at once. Any thread may call
     ``notify``, which wakes the reader's thread."""
@@ -122,7 +122,7 @@ class ReaderCore:
         )
 
     def deadline_ms(self, timeout_ms: float = OPERATION_TIMEOUT_MS) -> float:
-        """Return the time in ms on the shell's clock that is ``timeout_ms`` from now."""
+        """Return the time, on the clock of all client objects, that is ``timeout_ms`` from now."""
         return self.shell.now_ms() + timeout_ms
 
     def start(self) -> Task[None]:
@@ -326,8 +326,8 @@ class ReaderCore:
     def _note_outside(self, tp: TopicPartition, error: LogbusError) -> None:
         """Handle a position that is not in the log.
 
-        In a truncated log, continue at the cut. Otherwise queue the partition for ``_reset``, which
-        looks up a new position."""
+        In a truncated log, continue where it was truncated. Otherwise queue the partition for
+        ``_reset``, which looks up a new position."""
         position = self.collector.position(tp) or 0
         resume_at = self.discovery.truncated_at(error)
         if resume_at is None:
@@ -452,7 +452,7 @@ class ReaderCore:
         self.notify()
 
     def _schedule_commit(self) -> None:
-        """Start the timer of the next automatic commit, on the shell's thread."""
+        """Start the timer of the next automatic commit, on the I/O thread."""
         if self.end is None:
             self._commit_timer = self.shell.later(
                 self.config.auto_commit_interval_ms, self._set_due
@@ -480,8 +480,8 @@ class ReaderCore:
             yield from self._call_back(self._callbacks.on_revoke, self.collector.assignment())
 
     def abandon(self) -> Task[None]:
-        """Call ``on_lost`` for all partitions and commit nothing: another thread processes
-        records."""
+        """Call ``on_lost`` for all partitions and commit nothing: records are still being processed
+        on another thread."""
         if self.end is None:
             yield from self._call_back(self._callbacks.lost, self.collector.assignment())
 

@@ -19,7 +19,7 @@ FOREVER_MS = float("inf")
 
 
 class RunOperation(NamedTuple):
-    """A step that runs an operation, which sends requests to brokers."""
+    """A step of a reader's task: run an operation, which sends requests to brokers."""
 
     operation: Operation[Any]
 
@@ -29,7 +29,7 @@ class RunOperation(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A step that waits until ``is_over()`` is true or ``deadline_ms`` passes.
+    """A step of a reader's task: wait until ``is_over()`` is true or ``deadline_ms`` passes.
 
     ``is_over`` is called at the beginning and after each ``ReaderCore.notify``."""
 
@@ -38,7 +38,8 @@ class Wait(NamedTuple):
 
 
 class Await(NamedTuple):
-    """A step that awaits ``value``, the result of a user's callback, if it is awaitable.
+    """A step of a reader's task: await ``value``, the result of a user's callback, if it is
+    awaitable.
 
     The blocking consumer ignores it."""
 

@@ -151,7 +151,7 @@ class EndOffsetsWatch:
         return self._ready.wait(timeout_s)
 
     def update(self, topics: Iterable[str]) -> None:
-        """Replace the watched topics."""
+        """Watch ``topics`` in place of the present ones."""
         names = tuple(dict.fromkeys(topics))
         if names != self._names:
             self._names = names

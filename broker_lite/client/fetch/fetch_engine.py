@@ -70,8 +70,8 @@ class FetchedBatches(NamedTuple):
     """An entry of the queue ``fetched``: batches of one partition, an error, or a skipped range.
 
     ``error`` is why the engine stopped fetching the partition. ``skipped`` is a corrupt offset
-    range that ``on_corrupt="skip"`` skipped. The reader ignores an entry with an old
-    ``generation``."""
+    range that ``on_corrupt="skip"`` skipped. Each seek raises the partition's ``generation``; the
+    reader ignores entries with an older one."""
 
     tp: TopicPartition
     generation: int
@@ -164,7 +164,7 @@ class FetchEngine:
     # docstring says otherwise.
 
     def post(self, callback: Callable[[], None]) -> None:
-        """Run ``callback`` on the shell's thread. Any thread may call this."""
+        """Run ``callback`` on the thread of the network I/O. Any thread may call this."""
         self._shell.call_soon(callback)
 
     def pin(self, topic: str) -> str:
@@ -186,8 +186,10 @@ class FetchEngine:
         repair_until_ms: float = 0.0,
         epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
     ) -> None:
-        """Fetch partitions from other offsets on. ``offsets`` has offset and generation of each.
+        """Fetch partitions from other offsets on. ``offsets`` has the offset and the generation of
+        each.
 
+        The generation numbers the partition's seeks. ``repair_until_ms``: see ``FetchPosition``.
         ``epochs`` holds the leader epoch of the record before each offset, if known. The leader
         compares it with its log, to detect a truncation (KIP-320)."""
         for tp, (offset, generation) in offsets.items():
@@ -218,7 +220,7 @@ class FetchEngine:
             self.pump()
 
     def close(self) -> None:
-        """Close the brokers' segment files, after the shell's thread has ended."""
+        """Close the brokers' segment files, after the I/O thread has ended."""
         self._in_place.close_all()
 
     def pause(self, tps: Iterable[TopicPartition], is_paused: bool) -> None:
@@ -233,12 +235,10 @@ class FetchEngine:
         self.pump()
 
     def consumed(self, fetched: FetchedBatches) -> None:
-        """Record that the reader took batches, so that the engine may fetch more. Thread-safe.
-
-        It wakes the shell's thread only if a partition waits for a full buffer: each wake-up takes
-        the interpreter lock from the reader. No needed wake-up is lost: this method appends to
-        ``_consumed`` before it reads ``_is_held``, and ``pump`` sets ``_is_held`` before it reads
-        ``_consumed``."""
+        """Record that the reader took ``fetched``, so that more may be fetched. Thread-safe."""
+        # Wake the I/O thread only if a partition waits for a full buffer: each wake-up takes
+        # the interpreter lock from the reader. No needed one is lost: ``_consumed`` is appended to
+        # before ``_is_held`` is read here, and ``pump`` sets and reads them in the opposite order.
         self._consumed.append((fetched.tp, fetched.generation, fetched.size_bytes))
         if self._is_held:
             self.post(self.pump)

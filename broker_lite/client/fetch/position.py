@@ -21,9 +21,9 @@ REPAIR_MS = 10_000
 
 Meanwhile the leader may repair the batch with the copy of another replica."""
 LOGBUS_LOG = WalkPolicy()
-"""What a reader requires of batches from logbus: no gaps, and leader epochs that never decrease."""
+"""The checks of batches from logbus: no gaps in offsets, leader epochs that never decrease."""
 KAFKA_LOG = WalkPolicy(allows_gaps=True, orders_epochs=False)
-"""What a reader requires of Kafka's batches, which have gaps, and in old formats no epoch."""
+"""The checks of batches from Apache Kafka: offsets have gaps, old formats have no leader epoch."""
 
 
 class Stored(NamedTuple):
@@ -98,7 +98,7 @@ class FetchPosition:
     def seek(self, offset: int, last_epoch: int = NO_EPOCH, repair_until_ms: float = 0.0) -> None:
         """Move to ``offset``, with the leader epoch of the record before it, if known.
 
-        ``repair_until_ms`` is set to fetch a corrupt batch again."""
+        ``repair_until_ms``, for a second fetch of a corrupt batch, is explained at the class."""
         self.offset = offset
         self.at_boundary = False
         self.lineage.begin(offset, last_epoch)

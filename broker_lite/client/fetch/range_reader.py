@@ -69,7 +69,8 @@ REQUEST_TIMEOUT_MS = 30_000
 WAIT_MS = 500
 """Milliseconds for which the leader may wait for records before it answers a fetch.
 
-It has all records of the range, unless it has just become leader and its high watermark lags."""
+A leader has all records of the range, unless it has just become leader and its high watermark
+lags."""
 
 FetchedBatch = Slice
 OnSkipped = Callable[[TopicPartition, int, int], None]
@@ -291,16 +292,17 @@ class _RangeSession:
         self._interrupted = False
 
     def may_be_intact_elsewhere(self, offset: int) -> bool:
-        """Return whether to fetch the corrupt batch at ``offset`` again, which is done once.
+        """Return whether to fetch the corrupt batch at ``offset`` a second time, but no third time.
 
-        It must have been read from a local file, or the partition must have other replicas."""
+        An intact copy is possible if the batch was read from a local file, or other replicas
+        exist."""
         if self._retried_at == offset:
             return False
         return self._in_place.was_read(self.tp) or self._has_copies()
 
     def repair(self, offset: int) -> _RangeSession:
-        """Return a new session from ``offset`` on, whose fetches make the leader verify and
-        repair."""
+        """Return a new session from ``offset`` on, for which the leader checks CRCs and repairs
+        batches."""
         position = FetchPosition(self.tp, self.position.topic_id)
         position.seek(offset, repair_until_ms=monotonic_ms() + REPAIR_MS)
         other = _RangeSession(position, self._options, self._leader, self._leader_epoch)

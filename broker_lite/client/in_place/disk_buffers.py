@@ -39,7 +39,7 @@ class DiskBuffer(NamedTuple):
 
 
 class DiskBuffers:
-    """A pool of aligned buffers. Any thread may use it."""
+    """A pool of page-aligned buffers for direct disk reads. Any thread may use it."""
 
     def __init__(self, kept_max: int = KEPT_MAX) -> None:
         self._kept_max = kept_max
@@ -71,7 +71,8 @@ class DiskBuffers:
         self._lock = threading.Lock()
 
     def _has_space(self) -> bool:
-        """Return whether one more buffer may be kept, after dropping the oldest free one."""
+        """Return whether one more buffer may be kept. If the pool is full, first drop a free
+        one."""
         if len(self._buffers) < self._kept_max:
             return True
         for place, buffer in enumerate(self._buffers):

@@ -17,7 +17,7 @@ from broker_lite.client.in_place.disk_buffers import disk_buffers
 from broker_lite.client.transport.received_buffers import received_buffers
 
 FIRST_BYTES = 2 << 20
-"""Size of the first part, which is small because the reader waits for it."""
+"""Bytes of the first part, which is small because the reader waits for it."""
 PART_BYTES = 8 << 20
 """Size of each later part, which is large: a batch that crosses a part's end must be copied."""
 PARTS_AHEAD = 2
@@ -68,7 +68,7 @@ class DiskParts:
     The first part is read even if it is in the page cache; a later one is read ahead only if its
     first page is not. ``cached_fd`` and ``direct_fd`` are descriptors of the file, without and with
     ``DIRECT``; the caller closes the first, this object the second. ``probed`` says that
-    ``is_in_memory`` may have cached the page of ``position``, which ``close`` then removes."""
+    ``is_in_memory`` may have cached the page of ``position``; ``close`` then evicts it."""
 
     def __init__(
         self, cached_fd: int, direct_fd: int, position: int, end: int, *, probed: bool = True

@@ -23,7 +23,7 @@ from broker_lite.wire.fetch import StoredRange
 FILE_BYTES = 64 << 20
 """Maximum bytes of the file range that a reader requests with one fetch.
 
-Then it fetches again, and the broker answers with records that have arrived since."""
+After this range it fetches again, and so learns of records that have arrived since."""
 READ_BYTES = 1 << 20
 """Approximate bytes of one read, small enough for the processor's cache."""
 AHEAD_BYTES = 8 << 20
@@ -37,14 +37,14 @@ _NOTHING = memoryview(b"")
 
 
 class LocalRange:
-    """Reads a range of a broker's segment file, batch by batch. Raises OSError if it cannot be
-    opened.
+    """Reads a range of a broker's segment file, batch by batch. Raises OSError if the file cannot
+    be opened.
 
     With ``reads_once``, bytes read from the disk do not stay in the page cache, so that a reader of
     a long backlog evicts no pages of other readers; pages that were cached before stay. Several
-    readers of the same backlog then each read it from the disk. It uses direct I/O (``DiskParts``).
-    Without O_DIRECT, pages are removed from the cache after the read, in stretches of
-    ``AHEAD_BYTES``, also those that were cached before."""
+    readers of the same backlog then each read it from the disk, by direct I/O (``DiskParts``).
+    Without O_DIRECT, pages are evicted after the read, in stretches of ``AHEAD_BYTES``, also those
+    that were cached before."""
 
     def __init__(
         self,
@@ -81,7 +81,8 @@ class LocalRange:
     def read(self) -> WalkResult:
         """Return the next whole batches of the range.
 
-        There is none if the bytes are corrupt (``damage``) or the file ends before the range."""
+        It has no batches if the bytes are corrupt (``damage``) or the file ends before the
+        range."""
         if self._passes_cache():
             walked = self._read_parts()
             if walked is not None:

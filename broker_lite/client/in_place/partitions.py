@@ -26,20 +26,21 @@ verified."""
 OPEN_MAX = 64
 """Maximum number of open files of a consumer; it fetches other partitions over the network."""
 LOCAL_BYTES_MIN = 256 << 10
-"""Minimum fetch limit of a partition (bytes) with which a reader uses local reads."""
+"""Minimum fetch limit of a partition, in bytes, with which a reader reads local files."""
 RANGE_BYTES_MIN = 4 << 20
 """Minimum bytes of the file range that a fetch requests for each of its partitions."""
 NO_TICKETS_S = 60.0
-"""Seconds for which a reader takes no tickets after a broker handed out no descriptor for one. The
-reader may run in a container that cannot reach the broker's socket."""
+"""Seconds for which a reader accepts no tickets after a broker gave no file for one.
+
+The reader may run in a container that cannot reach the broker's socket."""
 
 
 class InPlace:
     """The file ranges that one reader has open, by partition.
 
-    ``is_here(endpoint, lane)`` tells whether this connection leads to a broker on this machine.
-    With ``reads_once``, the bytes read do not stay in the page cache. ``now_s`` returns monotonic
-    time."""
+    ``is_here(endpoint, lane)`` tells whether the connection of that lane leads to a broker on this
+    machine. With ``reads_once``, the bytes read do not stay in the page cache. ``now_s`` returns
+    monotonic time."""
 
     def __init__(
         self,
@@ -77,9 +78,10 @@ class InPlace:
     def lanes(
         self, endpoint: Endpoint, lane: str, tps: list[TopicPartition]
     ) -> list[tuple[str, list[TopicPartition]]]:
-        """Return a fetch's partitions by lane: refused ones (``refuse``) get their own lane.
+        """Return a fetch's partitions by lane (connection): those that may not be read locally
+        (``refuse``) get one of their own.
 
-        A fetch that includes a refused partition reads nothing from files."""
+        A fetch that includes such a partition reads nothing from files."""
         sent = [tp for tp in tps if tp in self._refused]
         is_mixed = lane == "fetch" and 0 < len(sent) < len(tps)
         if not is_mixed or not self._is_here(endpoint, lane):

@@ -18,17 +18,18 @@ from broker_lite.wire.fetch import FileTicket, StoredRange
 from broker_lite.wire.tickets import DESCRIPTORS_MAX, Redemption
 
 ANSWER_S = 1.0
-"""Maximum seconds for which a reader waits for the answer to a ticket. The reader's thread does
-nothing else meanwhile."""
+"""Maximum seconds for which a reader waits for the broker to exchange a ticket for a file.
+
+The reader's thread does nothing else meanwhile."""
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class SegmentFile:
-    """The file of ``stored``. ``fd`` reads through the page cache. Raises OSError if the file
-    cannot be opened, and if it is another file by now: its device or inode differs from the
-    broker's answer.
+    """The segment file that a broker named in its answer to a fetch (``stored``), open for reading.
 
-    ``may_pass_cache`` says that ``open_direct`` may follow."""
+    ``fd`` reads through the page cache. ``may_pass_cache`` says that ``open_direct`` may follow.
+    Raises OSError if the file cannot be opened, or is another one by now: its device or inode
+    differs from the broker's answer."""
 
     def __init__(self, stored: StoredRange, *, may_pass_cache: bool) -> None:
         self._stored = stored

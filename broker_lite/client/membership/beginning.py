@@ -41,7 +41,7 @@ from broker_lite.model import (
 STABLE_WAIT_MS = 1000
 """Milliseconds for which a member waits for open transactions with offsets of the group.
 
-Then it starts to read the partitions that no open transaction concerns."""
+After that it reads the partitions that are not part of such a transaction."""
 
 
 @dataclass(slots=True)

@@ -24,10 +24,9 @@ def denied_member(error: LogbusError, user: str, group: str) -> LogbusError:
 
 
 def explained(error: LogbusError, group: str, config: MemberConfig) -> LogbusError:
-    """Return the coordinator's error with an explanation, or unchanged if there is none.
+    """Return ``error`` with the cause and remedy for a consumer's user in its message.
 
-    An error with a message of its own, such as that of a request that cannot be encoded, needs no
-    explanation."""
+    An error that has a message of its own, or no known cause, is returned unchanged."""
     why = {
         InconsistentGroupProtocolError: (
             f"group {group!r} has members that support none of partition.assignment.strategy="

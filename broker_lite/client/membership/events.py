@@ -48,14 +48,13 @@ class CallFailed(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """The consumer stopped reading the partitions of the ``Revoke`` with this number, and
-    committed."""
+    """The consumer stopped reading the partitions of ``Revoke`` ``number``, and committed."""
 
     number: int
 
 
 class Polled(NamedTuple):
-    """The user asks for records again, after the member left the group unpolled (``Idle``)."""
+    """The user asks for records again, after the member left because of max.poll.interval.ms."""
 
 
 class RefreshTopics(NamedTuple):
@@ -112,8 +111,9 @@ class Idle(NamedTuple):
 
 
 class UnreadableMember(NamedTuple):
-    """This group leader could not decode a member's subscription, so the member gets no
-    partitions."""
+    """The member, as group leader, could not decode another member's subscription.
+
+    That member gets no partitions."""
 
     member_id: str
     error: LogbusError

@@ -127,7 +127,7 @@ class KafkaMembership:
     def _is_alive(self) -> bool:
         """Return whether the user waits for records, or has asked for some since the last call.
 
-        Runs on the shell's thread."""
+        Runs on the I/O thread."""
         before, self._last_seen = self._last_seen, (self._polls, self._reader.collector.at)
         return self._reader.is_waiting or self._last_seen != before
 

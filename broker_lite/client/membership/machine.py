@@ -443,10 +443,11 @@ class MemberMachine:
                 self._end(error)
 
     def _confirm(self, *, is_calm: bool = True) -> None:
-        """Extend the lease from the time at which the answered request was sent.
+        """Extend the lease, from the time at which the answered request was sent.
 
-        During a rebalance (``is_calm`` is False) the coordinator waits for a join, and then for a
-        sync, only for the rebalance timeout despite heartbeats; the lease must not exceed that."""
+        In a rebalance (``is_calm`` is False), the coordinator waits for the member's next request
+        no longer than the rebalance timeout, despite heartbeats. So the lease does not exceed that
+        timeout."""
         self._tries = 0
         self._calm_ms = self._sent_ms if is_calm else self._calm_ms
         session_ms, gathering_ms = self._config.session_timeout_ms, self._config.gathering_ms

@@ -1,7 +1,7 @@
 """``MemberShell``: runs the state machine of a Kafka group's member and carries out its effects.
 
-It sends the machine's requests over the consumer's shell, and passes assignment changes to the
-reader. Any thread may call its methods and read its public attributes. All else runs on the shell's
+It sends the machine's requests on the consumer's I/O thread, and passes assignment changes to the
+reader. Any thread may call its methods and read its public attributes. All else runs on the I/O
 thread, also the callbacks ``on_change`` and ``on_update``, which must not block."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ UPDATES = (Assign, Revoke, Lose, Idle, Refuse, LeftGroup)
 
 
 class MemberShell:
-    """Runs one member's state machine on a shell, which sends its requests and runs its timers.
+    """Runs one member's state machine, which decides by events, and carries out its effects.
 
     ``is_alive()`` tells whether the user waits for records or has asked for some since the last
     call. ``on_change`` receives each assignment change. ``on_update`` is called after any event

@@ -55,8 +55,8 @@ class SubscribedTopics:
         """Begin to lead the group, whose members subscribe to the topics ``subscribed``.
 
         ``topics`` has the topics' present metadata. If ``assigns``, this member makes the
-        assignment now. Otherwise the previous leader's stays, and is assumed to be based on no
-        newer metadata than those of this member's last refresh."""
+        assignment now. Otherwise the previous leader's assignment stays; it is taken to rest on
+        metadata no newer than this member's last refresh."""
         led = topics if assigns else {**topics, **self._facts}
         self._led = {topic: led[topic] for topic in subscribed if topic in topics}
         self._facts.update(topics)
@@ -72,7 +72,7 @@ class SubscribedTopics:
         return {topic: row.partition_count for topic, row in (self._led or {}).items()}
 
     def would_assign_otherwise(self, topics: Found) -> bool:
-        """Return whether this group leader must assign anew, because the metadata differ."""
+        """Return whether the metadata differ from those of this group leader's last assignment."""
         if self._led is None:
             return False
         now = {t: row for t, row in topics.items() if t in self.names or t in self._others}

@@ -37,9 +37,8 @@ COMMIT_ATTEMPTS = 4
 """Maximum number of attempts to commit an offset if the coordinator does not know the topic."""
 
 MARKERS_MS = 20
-"""First pause (ms) before a retry while the coordinator writes the previous transaction's markers.
-
-Writing them takes only a moment."""
+"""First pause (ms) before a retry while the coordinator still writes the previous transaction's
+markers."""
 
 NO_MEMBER = ("", -1, None)
 """Member id, generation and instance id in a commit of a client outside the group."""
@@ -221,11 +220,11 @@ def stable(
     deadline_ms: float,
     former: set[str] | None = None,
 ) -> Operation[tuple[PerPartition[CommittedOffset], set[TopicPartition]]]:
-    """Return committed offsets as ``committed`` does, and the partitions with unstable ones.
+    """Return committed offsets as ``committed`` does, and the partitions whose offset is unstable:
+    an open transaction may still change it.
 
-    An open transaction may still change an unstable offset; until ``until_ms`` its end is awaited.
-    From the present offset, a reader would process records again that such a transaction has
-    processed."""
+    Wait for such transactions until ``until_ms``. A reader that began at the present offset would
+    process records again that the transaction has processed."""
     unstable: set[TopicPartition] = set()
     partitions, attempt = list(tps), 0
     while True:

@@ -275,7 +275,7 @@ def per_partition(
 def may_retry(result: Any) -> bool:
     """Return whether ``result`` is an error after which to send the same request again.
 
-    UnknownTopicIdError is not, although Kafka calls it retriable: the same request has the same
+    Not after UnknownTopicIdError, although Kafka calls it retriable: the same request has the same
     unknown id."""
     return (
         isinstance(result, LogbusError)
@@ -285,7 +285,6 @@ def may_retry(result: Any) -> bool:
 
 
 def _may_refresh_resolve(result: Any) -> bool:
-    """Return whether ``result`` is an error that a metadata refresh may resolve."""
     return isinstance(result, LogbusError) and result.retriable
 
 
@@ -462,7 +461,7 @@ def record_times(
 def record_times_of_many(
     cluster: Cluster, after: Mapping[TopicPartition, Sequence[int]], deadline_ms: float
 ) -> Operation[PerPartition[tuple[ListedOffset, ...]]]:
-    """Do what ``record_times`` does for several offsets of each partition, in their order.
+    """Do what ``record_times`` does, for several offsets of each partition, in their order.
 
     If the lookup of one offset fails, the result of the whole partition is the error."""
     for tp, offsets_asked in after.items():

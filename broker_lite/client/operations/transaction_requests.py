@@ -82,8 +82,8 @@ def add_partitions(
     tps: Iterable[TopicPartition],
     deadline_ms: float,
 ) -> Operation[None]:
-    """Add partitions to the open transaction, as version 1 requires before a partition's first
-    batch."""
+    """Add partitions to the open transaction, as transaction version 1 requires before a
+    partition's first batch."""
     topics = tuple(
         transactions.TxnTopic(name, tuple(tp.partition for tp in rows))
         for name, rows in group_by_topic(sorted(tps)).items()

@@ -107,8 +107,8 @@ class Outcome:
     def expect(self, batches: Sequence[SentBatch], inverse: Any) -> None:
         """Set the batches into which the rows were split.
 
-        Row i, in the order of sends, has index ``inverse[i]`` in the concatenated batches, or i if
-        it is None."""
+        Row i, in the order of sends, has index ``inverse[i]`` in the concatenated batches; without
+        ``inverse``, index i."""
         self.batches = list(batches)
         self.inverse = inverse
         self._left = len(batches)

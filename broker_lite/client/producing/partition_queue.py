@@ -1,9 +1,9 @@
 """A producer's batches for one partition, queued or in flight, and the partition's next sequence.
 
 After a batch fails, the partition is ``held``: nothing is sent until the results of all batches in
-flight are known. It is ``spoiled`` if a sequence was given to a batch that will not be in the log
-with it. The broker would refuse the later sequences, so ``settle`` gives the following batches new
-ones. Only the sender's thread uses this module, which does no I/O and reads no clock."""
+flight are known. It is ``spoiled`` if a batch that has a sequence will never be in the log. The
+broker would refuse the later sequences, so ``settle`` gives the following batches new ones. Only
+the sender's thread uses this module, which does no I/O and reads no clock."""
 
 from __future__ import annotations
 
@@ -52,11 +52,13 @@ class PartitionQueue:
         self.leader_epoch = NO_EPOCH
 
     def is_remembered(self, max_in_flight: int, *, idempotent: bool) -> bool:
-        """Return whether the broker could recognise the oldest batch in flight after the next one.
+        """Return whether the broker will still recognise a retry of the oldest batch in flight
+        after the next batch.
 
-        A broker remembers only the last five batches of a producer. Limiting the batches in flight
-        is not enough: one may hang at a deposed leader while the new leader appends many later
-        ones. So the difference between the batches' numbers (order of first sending) is limited."""
+        A broker remembers only the last five batches of a producer. One batch may hang at a deposed
+        leader while the new leader appends many later ones. So not only the number of batches in
+        flight is limited, but also the distance between their ``number`` (order of first
+        sending)."""
         if not self.in_flight:
             return True
         if idempotent and self.acked_sequence < 0:
@@ -70,8 +72,7 @@ class PartitionQueue:
         return following - min(batch.number for batch in self.in_flight) < max_in_flight
 
     def sent(self, batch: ProducerBatch, leader_epoch: int) -> None:
-        """Move the first batch of the queue to those in flight, to the leader of
-        ``leader_epoch``."""
+        """Mark the first queued batch as in flight to the leader with ``leader_epoch``."""
         self.queue.popleft()
         if batch.number < 0:
             batch.number, self.sent_count = self.sent_count, self.sent_count + 1
@@ -113,8 +114,8 @@ class PartitionQueue:
     def settle(self) -> bool:
         """Let the partition send again after a failure, if no batch is in flight.
 
-        A spoiled partition's batches get new sequences. Return whether no batch is queued or in
-        flight."""
+        The batches of a ``spoiled`` partition (see the module) get new sequences. Return whether no
+        batch is queued or in flight."""
         if self.in_flight:
             return False
         self.held = False

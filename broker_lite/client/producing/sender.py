@@ -65,9 +65,9 @@ _ACKS = {"0": 0, "1": 1, "all": -1}
 class Sender:
     """Sends the rows that the producer appends to ``inbox``.
 
-    Call all methods except ``wake`` and ``batch_bytes`` on the shell's thread.
-    ``on_released(bytes)`` reports freed buffer space, ``on_finished(outcome)`` rows that are
-    acknowledged or have failed."""
+    Call all methods except ``wake`` and ``batch_bytes`` on the I/O thread. ``on_released(bytes)``
+    reports freed buffer space, ``on_finished(outcome)`` rows that are acknowledged or have
+    failed."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Sender:
     # Methods that any thread may call.
 
     def wake(self) -> None:
-        """Make the shell's thread take the rows in ``inbox``. Any thread may call it."""
+        """Make the I/O thread take the rows in ``inbox``. Any thread may call it."""
         if not self._kicked:
             self._kicked = True
             self._shell.call_soon(self._take)

@@ -28,7 +28,8 @@ KEEPS_PER_TIMEOUT = 3
 
 
 class AttemptProducer(Producer):
-    """Sends the records of one task attempt at a time, under its producer id and epoch.
+    """Sends the records of one Spark task attempt at a time, under the attempt's producer id and
+    epoch.
 
     ``config.transactional_id`` is the sink's name."""
 
@@ -52,9 +53,10 @@ class AttemptProducer(Producer):
         self._shell.call_soon(partial(self._keep_later, request, interval_ms))
 
     def join(self, request: JoinBatchRequest) -> ProducerIdentity | None:
-        """Begin an attempt. Return its producer id and epoch, or None if the batch is committed.
+        """Begin a task attempt. Return its producer id and epoch, or None if the micro-batch is
+        committed already.
 
-        Raises ProducerFencedError if another run of the query took the sink over, and
+        Raises ProducerFencedError if another run of the query writes to the sink now, and
         SinkAheadOfCheckpointError if the sink has committed a later micro-batch."""
         deadline_ms = self._cluster.now_ms() + request.timeout_ms
         answer = self.run(ask_sink(self._cluster, self._known, request, deadline_ms))

@@ -21,11 +21,11 @@ def end_batch(
     timeout_ms: int,
     security: ClientSecurity | None = None,
 ) -> None:
-    """Send ``request`` to the sink's coordinator until its outcome is known, for ``timeout_ms`` at
-    most.
+    """End a micro-batch: send ``request`` to the coordinator of the exactly-once sink, with retries
+    for ``timeout_ms``.
 
-    Raises ProducerFencedError if a task attempt was aborted, or another run of the query took the
-    sink over; SinkAheadOfCheckpointError, SinkRowsDifferError, or the last retriable error after
+    Raises ProducerFencedError if a task attempt was aborted, or another run of the query writes to
+    the sink now; SinkAheadOfCheckpointError, SinkRowsDifferError, or the last retriable error after
     the timeout. The batch may be committed despite a timeout; the coordinator reports that when
     Spark repeats it."""
     cluster = Cluster(

@@ -1,7 +1,7 @@
 """Events and effects of the state machine of a transactional producer (``machine``).
 
-A call of the user, such as ``commit``, is an event. Each is answered with one ``AnswerCall``,
-possibly after other events."""
+A call of the user, such as ``commit``, is an event. The machine answers each call with one
+``AnswerCall``, possibly after other events."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ class OpenSends(NamedTuple):
 
 
 class ShutSends(NamedTuple):
-    """Make ``send`` raise ``error``, and pass on the records of the transaction that ends."""
+    """Make ``send`` raise ``error``, and pass the records of the transaction that ends to the
+    sender."""
 
     error: LogbusError
 
@@ -116,7 +117,8 @@ class DiscardSends(NamedTuple):
 
 
 class CommitOffsets(NamedTuple):
-    """Send the user's offsets with TxnOffsetCommit, in version 1 after AddOffsetsToTxn."""
+    """Send the user's offsets with TxnOffsetCommit; in transaction version 1, after
+    AddOffsetsToTxn."""
 
     identity: ProducerIdentity
     version: int

@@ -15,7 +15,8 @@ IDLE_MAX = 8
 
 
 class Reusable(Protocol):
-    """The part of a transactional producer that ``IdleProducers`` uses."""
+    """What ``IdleProducers``, the pool of producers without a transaction, needs to know of a
+    producer."""
 
     config: ProducerConfig
 

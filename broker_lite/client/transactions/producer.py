@@ -77,7 +77,7 @@ def checked_offsets(source: OffsetsOwner | Rows, group: str | None) -> OffsetsTo
 
 
 def ended() -> InvalidTxnStateError:
-    """Return the error for a call on a transaction that has ended."""
+    """Return the error for a call on a ``BusTransaction`` that has ended."""
     return InvalidTxnStateError(
         "this transaction has ended; begin another one with bus.transaction(…)"
     )
@@ -165,8 +165,8 @@ class TransactionalProducer(Producer):
     def _set_shut(self, error: LogbusError | None) -> None:
         """Set the error that ``send`` raises from now on; None allows ``send``.
 
-        An error ends the transaction: the records accepted so far belong to it and go to the
-        sender."""
+        With an error, pass the records accepted so far to the sender: they belong to the
+        transaction that ends."""
         with self._lock:
             self._shut = error
             if error is not None:

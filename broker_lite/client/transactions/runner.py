@@ -1,8 +1,8 @@
 """``TransactionRunner``: runs the state machine of a transactional producer and its effects.
 
 It sends the machine's requests, passes the results back as events, and executes the user's calls
-(begin, commit, …) one after another. Any thread may use ``call``; all else runs on the shell's
-thread, which sends the producer's requests."""
+(begin, commit, …) one after another. Any thread may use ``call``; all else runs on the thread that
+sends the producer's requests."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class PendingCall(NamedTuple):
 class TransactionRunner:
     """Runs the transactions of one producer.
 
-    ``on_shut`` receives the error that ``send`` must raise from now on, or None to allow it. With
-    an error, it must pass the records accepted so far to the sender: they belong to the ending
-    transaction."""
+    ``on_shut`` receives the error that ``send`` must raise from now on, or None to allow it. When
+    it receives an error, it must pass the records accepted so far to the sender: they belong to the
+    ending transaction."""
 
     def __init__(
         self,
@@ -93,9 +93,9 @@ class TransactionRunner:
         return not is_called and self.machine.phase is Phase.IDLE
 
     def lose(self, error: LogbusError) -> None:
-        """Fail the open transaction, if any: one of its records was not accepted.
+        """Fail the open transaction, if any, because a record of it was not accepted.
 
-        Call it on the shell's thread."""
+        Call it on the thread of the network I/O."""
         if self.machine.phase is Phase.OPEN:
             self._sender.delivery.note_failure(error)
             self._check_delivery()
@@ -128,7 +128,7 @@ class TransactionRunner:
         """Report a failed batch (``SendFailed``), or that a commit has all acknowledgements
         (``Delivered``).
 
-        The sender calls it after each run."""
+        The sender calls it each time it has run."""
         delivery = self._sender.delivery
         if delivery.failure is not None:
             self._step(ev.SendFailed(delivery.failure))
@@ -216,8 +216,7 @@ class TransactionRunner:
             self._step(ev.Ended(None if result is None else ProducerIdentity(*result)))
 
     def _add(self, tps: set[TopicPartition]) -> None:
-        """Send AddPartitionsToTxn, for which the partitions' batches wait in transaction version
-        1."""
+        """Send AddPartitionsToTxn. In transaction version 1, batches wait for its response."""
         delivery = self._sender.delivery
         identity, delivery.unadded = delivery.identity, set()
         assert identity is not None

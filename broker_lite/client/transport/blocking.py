@@ -86,7 +86,7 @@ class _Timer:
 
 
 class Reactor:
-    """A shell with a background thread, which runs connections, timers and callbacks."""
+    """A background thread that sends requests, and runs timers and callbacks, for one client."""
 
     def __init__(self, client_id: str, name: str, security: ClientSecurity | None = None) -> None:
         self._connections = Connections(client_id, security or security_of_environment())
@@ -606,9 +606,10 @@ _shared_lock = threading.Lock()
 
 
 def shared_pool(client_id: str = "logbus", security: ClientSecurity | None = None) -> Pool:
-    """Return the pool that all callers in this process share for these settings.
+    """Return the pool that all callers in this process with this client id and security share.
 
-    Beyond SHARED_POOLS_MAX, the idle connections of the least recently used pool are closed."""
+    With more than SHARED_POOLS_MAX pools, the idle connections of the least recently used are
+    closed."""
     chosen = security or security_of_environment()
     key = client_id, chosen
     with _shared_lock:

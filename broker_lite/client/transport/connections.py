@@ -1,8 +1,9 @@
-"""``Connections``: the connections of one shell, one for each broker address and lane.
+"""``Connections``: the connections of one I/O thread, one for each broker address and lane.
 
 A lane is the name of a purpose, such as "produce", so that requests of different purposes do not
-wait for each other. The shell opens the connections and watches their sockets. After a connection
-was closed, the next request makes a new one. Only the shell's thread uses this module."""
+wait for each other. The owner (``blocking.Reactor`` or ``loop.LoopShell``) opens the connections
+and watches their sockets. After a connection was closed, the next request makes a new one. Only the
+owner's thread uses this module."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from broker_lite.model import Endpoint
 
 
 class Connections:
-    """The connections of one shell, by broker address and lane, with the same client id and
-    security."""
+    """The connections of one I/O thread, by broker address and lane (name of a purpose), with the
+    same client id and security."""
 
     def __init__(self, client_id: str, security: ClientSecurity = NO_SECURITY) -> None:
         self._client_id = client_id
@@ -47,11 +48,11 @@ class Connections:
         return connection, is_new
 
     def get(self, endpoint: Endpoint, lane: str) -> BrokerConnection | None:
-        """Return the lane's connection to ``endpoint``, which may be closed, or None."""
+        """Return the connection of ``lane`` to ``endpoint``, which may be closed, or None."""
         return self._by_place.get((endpoint, lane))
 
     def disconnect(self, endpoint: Endpoint, lane: str) -> BrokerConnection | None:
-        """Close the lane's connection to ``endpoint`` and return it, or None.
+        """Close the connection of ``lane`` to ``endpoint``, and return it, or None.
 
         Its requests in flight fail with ClosedError."""
         connection = self._by_place.get((endpoint, lane))

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class LoopShell:
-    """A shell, which sends the requests of engines and operations, on the running event loop."""
+    """Sends the requests of producers, consumers and operations on the running event loop."""
 
     def __init__(self, client_id: str, security: ClientSecurity | None = None) -> None:
         self.loop = asyncio.get_running_loop()

@@ -144,7 +144,7 @@ def overdue(endpoint: Endpoint, exchange: Exchange[Any]) -> RequestTimedOutError
 
 
 class Send(NamedTuple):
-    """A step that sends one request. Its result is the decoded response.
+    """A step of an operation: send one request. Its result is the decoded response.
 
     A connection delivers responses in order, so a long poll would delay an urgent request behind
     it. ``lane`` names the connection: a shell has one to a broker for each lane. A ``Pool`` ignores
@@ -157,7 +157,7 @@ class Send(NamedTuple):
 
 
 class SendAll(NamedTuple):
-    """A step that sends requests to several brokers in parallel.
+    """A step of an operation: send requests to several brokers in parallel.
 
     Its result has a response or an error for each request, in order."""
 
@@ -165,7 +165,7 @@ class SendAll(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """A step that waits for ``delay_ms`` milliseconds."""
+    """A step of an operation: wait for ``delay_ms`` milliseconds."""
 
     delay_ms: float
 
@@ -177,7 +177,7 @@ Operation = Generator[Step, Any, T]
 class Shell(Protocol):
     """Sends requests and runs timers for engines (of producers and consumers).
 
-    All methods except ``call_soon`` belong to one thread, the shell's."""
+    All methods except ``call_soon`` belong to one thread, the shell's own."""
 
     def now_ms(self) -> float:
         """Return the time of a monotonic clock, in milliseconds."""
@@ -188,14 +188,14 @@ class Shell(Protocol):
         Raises InvalidRequestError for a request that cannot be encoded."""
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
-        """Close the lane's connection to ``endpoint``. Its requests in flight fail with
+        """Close the connection of ``lane`` to ``endpoint``. Its requests in flight fail with
         ClosedError."""
 
     def later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         """Run ``callback`` once after ``delay_ms`` milliseconds, unless the timer is cancelled."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Run ``callback`` on the shell's thread. Any thread may call it."""
+        """Run ``callback`` on the shell's own thread. Any thread may call it."""
 
 
 class Timer(Protocol):
