@@ -51,7 +51,7 @@ SETTLED_S = 0.5
 """Seconds for which acknowledgements must arrive regularly before and after an event."""
 WAIT_S = 60.0
 WAIT_A_PARTITION_S = 0.02
-"""Seconds to wait longer for each partition if there are many."""
+"""Seconds that each of many partitions adds to the maximum wait."""
 TOPIC_PARTITIONS_MAX = 1_800
 """Partitions with three replicas that one ZooKeeper write creates, rounded down."""
 IDLE_S = 10.0

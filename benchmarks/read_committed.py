@@ -48,7 +48,7 @@ PRODUCERS, PARTITIONS = 200, 100
 
 
 def fill(bus: Bus, batches: int) -> None:
-    """Write the same batches to both topics."""
+    """Write the same batches to the topics ``plain`` and ``marked``."""
     values = [os.urandom(VALUE_BYTES) for _ in range(ROWS)]
     table = pa.table({"value": pa.array(values, pa.binary())})
     for topic in ("plain", "marked"):

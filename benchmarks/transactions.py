@@ -222,7 +222,7 @@ def idle_ids(count: int) -> dict[str, Any]:
 
 
 class SinkBench:
-    """A cluster of one broker, a Spark session, and the input for both guarantees."""
+    """A cluster of one broker, a Spark session, and the input for both delivery guarantees."""
 
     def __init__(self, cluster: LocalCluster, spark: SparkHost, folder: Path) -> None:
         self._servers = cluster.bootstrap_servers

@@ -2,9 +2,8 @@
 
 Each member has a connection and acts as a Kafka client does: it joins, syncs, and sends a heartbeat
 every three seconds. All members are coroutines of one process, which uses more processor time than
-the broker. With many members this process therefore slows the measured times down, but does not
-affect the broker's processor seconds.
-"""
+the broker. So with many members this process lengthens the measured times. The broker's processor
+seconds are measured by themselves."""
 
 from __future__ import annotations
 

@@ -136,7 +136,8 @@ class Host:
         return {}
 
     def loop_stop(self) -> dict[str, Any]:
-        """Stop the query; return the durations, in ms, of its triggers with rows."""
+        """Stop the query of ``loop_start``; return the durations, in ms, of its triggers with
+        rows."""
         progress = [p for p in self.query.recentProgress if p.numInputRows]
         self.query.stop()
         return {"triggers_ms": [p.durationMs["triggerExecution"] for p in progress]}

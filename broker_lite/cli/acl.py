@@ -294,8 +294,8 @@ def check(
 def _strangers(admin: Admin, found: Iterable[Acl]) -> list[str]:
     """Return the principals in the ACLs ``found`` for which the cluster has no user.
 
-    Return none if the command may not list the users, or if the cluster has no users at all: its
-    clients then use certificates or tokens."""
+    Return an empty list if the command may not list the users, or if the cluster has no users:
+    clients then log in with certificates or tokens."""
     try:
         known = admin.run(lambda cluster, ms: users.describe_users(cluster, None, ms))
     except LogbusError:

@@ -173,8 +173,8 @@ def renew(folder: Path, everything: bool, change: ChangeOptions, form: str | Non
 
 @contextlib.contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Run a block that writes to ``folder``, and replace its OSError by InvalidConfigError with the
-    cure."""
+    """Run a block that writes to ``folder``. Turn its OSError into an InvalidConfigError with the
+    remedy."""
     try:
         yield
     except OSError as error:

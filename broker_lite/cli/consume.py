@@ -376,8 +376,8 @@ def _print_beside(
 
 
 def _is_read(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
-    """Return whether the consumer has read all its partitions to the end offsets ``ends``, and no
-    rebalance is pending. Pause each partition that is read to its end offset."""
+    """Return whether the consumer has read all its partitions to the end offsets ``ends``, with no
+    rebalance pending. Also pause each partition that is read to its end offset."""
     # Read ``is_settled`` before the assignment. Otherwise a rebalance that ends in between would
     # make the old assignment look settled.
     is_settled = consumer.is_settled

@@ -81,7 +81,8 @@ coordinator."""
 def _listed(admin: Admin, item: GroupListing) -> dict[str, Any]:
     """Return the row of a listed group.
 
-    Only the metadata of a memberless group's commits shows a Spark query that publishes to it."""
+    A Spark query that publishes to a memberless group is found only by the metadata of the group's
+    commits."""
     state, kind = item.state, group_kind(item)
     if kind != NATIVE and state == "Empty":
         commits = admin.committed(item.group).values()

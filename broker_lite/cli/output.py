@@ -108,9 +108,9 @@ def report_change(row: Row, form: str | None, text: str) -> None:
 
 
 def raise_if_unread() -> None:
-    """Raise BrokenPipeError if the program that reads stdout has closed the pipe. Otherwise a
-    command that prints nothing for a while would not end, for example ``logbus consume t | head
-    -1``."""
+    """Raise BrokenPipeError if the program that reads stdout has closed the pipe. Without this
+    check, a command that prints nothing for a while would not end, for example ``logbus consume t |
+    head -1``."""
     try:
         number = sys.stdout.fileno()
     except (AttributeError, OSError):

@@ -232,8 +232,8 @@ class _Sending:
     """Sends files to a topic, and counts the records.
 
     ``records`` is the number sent so far, ``keyless`` that of records without a key because their
-    line lacks the delimiter of -K. If reading fails, ``unread`` names what remains
-    to be sent."""
+    line lacks the delimiter of -K. If reading fails, ``unread`` names the input that was not
+    sent."""
 
     def __init__(
         self, producer: Producer, topic: str, partition: int | None, rate: int | None
@@ -272,8 +272,8 @@ class _Sending:
     ) -> Iterator[Table]:
         """Yield the tables that ``source`` reads from the file ``path``.
 
-        If reading fails, note in ``unread`` what remains to be sent: the rest of this file, and the
-        files ``later``."""
+        If reading fails, set ``unread`` to the input that was not sent: the rest of this file, and
+        the files ``later``."""
         before = self.records
         try:
             yield from source

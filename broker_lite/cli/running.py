@@ -22,7 +22,7 @@ from broker_lite.local import process
 from broker_lite.local.cluster import write_json
 
 Facts = dict[str, Any]
-"""The record of a cluster."""
+"""The content of a cluster's ``cluster.json``: addresses, folder and processes."""
 
 
 def alive() -> list[Facts]:

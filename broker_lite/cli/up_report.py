@@ -29,7 +29,7 @@ _INTERNAL = ("processes", "zookeeper_pid", "metrics_tls")
 """Keys of a cluster's record that the report omits."""
 
 Facts = dict[str, Any]
-"""The record of a cluster (``cli.running``)."""
+"""What ``cluster.json`` says of a cluster: addresses, folder and processes (``cli.running``)."""
 
 
 class UpReport(NamedTuple):
@@ -71,7 +71,7 @@ def brokers_in(directory: Path | None) -> int:
 
 
 def announce(facts: Facts, form: str | None, ending: str, *, is_new: bool) -> None:
-    """Print the report.
+    """Print the report of a cluster that runs now.
 
     If ``form`` is None, print lines on a terminal; into a pipe print the JSON object, and the lines
     to stderr. ``ending`` is the last line: how to stop the cluster. With ``is_new``, the cluster
@@ -172,7 +172,7 @@ def _warn_of_other_clusters(facts: Facts) -> None:
 
 
 def _warn_of_slow_loop() -> None:
-    """Report the doctor's finding about a host without uvloop."""
+    """Say that this host lacks uvloop, and how to install it."""
     from broker_lite.cli import doctor
 
     finding = doctor.event_loop()

@@ -57,8 +57,8 @@ def _consume(name: str, servers: str, query: Fields) -> str:
 
 
 def _start_offset(query: Fields) -> int | None:
-    """Return the page's start offset; None if the page does not start at an offset. A page that
-    continues a search does not check the text."""
+    """Return the page's start offset; None if the page does not start at an offset, or has no valid
+    one."""
     at = query.get("at", "")
     return int(at) if query.get("from") == "offset" and at.isascii() and at.isdigit() else None
 

@@ -21,7 +21,8 @@ def spare_startup() -> None:
 
 
 def release() -> None:
-    """Free closed consumers and their records, and return the memory. Any thread may call it."""
+    """Free closed consumers and their records, and give the memory back to the system.
+    Thread-safe."""
     gc.collect()
     pa.default_memory_pool().release_unused()
     try:

@@ -150,8 +150,8 @@ class Sessions:
         return Viewer(session.bus, token, may_change, session.user, visible, session.is_old)
 
     def has(self, session_id: str) -> bool:
-        """Return whether the session is valid, which does not count as its use; True if the console
-        has no logins."""
+        """Return whether the session is valid. The check does not count as use of the session. True
+        if the console has no logins."""
         with self._lock:
             self._end_idle()
             return not self.demands_login or session_id in self._sessions
@@ -257,7 +257,8 @@ class Sessions:
 
 
 def _begin(function: Callable[[Bus], VisibleNames], bus: Bus) -> Future[VisibleNames]:
-    """Call a function in a daemon thread, which does not delay the end of the process."""
+    """Call a function in a daemon thread, so that a call that hangs does not delay the end of the
+    process."""
     future: Future[VisibleNames] = Future()
 
     def call() -> None:

@@ -24,8 +24,8 @@ class ReadyPipe:
         self._read_end, self.child_end = os.pipe()
 
     def started(self) -> None:
-        """Close this process's copy of the child's end, after the child was started or could not be
-        started."""
+        """Close the parent's copy of the end that the child writes to: the child runs, or could not
+        be started."""
         os.close(self.child_end)
 
     @property

@@ -10,8 +10,8 @@ from broker_lite.local.ready_pipe import STOP_TIMEOUT_SECONDS, ReadyPipe
 
 
 class ReadyProcess:
-    """A child process with a ``ReadyPipe``. A subclass starts the process. Its ``wait_ready`` reads
-    the report, and then sets ``_ready`` to None."""
+    """A child process that reports through a pipe that it is ready. A subclass starts the process;
+    its ``wait_ready`` reads the report, and then sets ``_ready`` to None."""
 
     stop_timeout_seconds = STOP_TIMEOUT_SECONDS
     """Seconds after SIGTERM at which ``wait_stopped`` kills the process."""

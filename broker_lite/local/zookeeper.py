@@ -5,9 +5,9 @@ under a second and takes 60 to 85 MB of memory, more after large writes. The fir
 writes an archive of its classes into the user's cache folder, which speeds up later starts
 (``class_archive``). The server listens on 127.0.0.1 and syncs its log before it answers.
 
-``start`` asks the server with ZooKeeper's four-letter words ``srvr`` and ``conf``, until the answer
-names this server's data directory. Otherwise another ZooKeeper on the same port could be mistaken
-for this server. One thread at a time may use this module."""
+``start`` sends ZooKeeper's four-letter words ``srvr`` and ``conf`` until the answer names this
+server's data directory, because another ZooKeeper could listen on the port. One thread at a time
+may use this module."""
 
 from __future__ import annotations
 
@@ -296,10 +296,10 @@ class EmbeddedZooKeeper:
         return serves
 
     def _check_serving(self) -> bool | None:
-        """Return True if this server answers, None if nothing answers yet, else False.
+        """Return True if this server answers, None if nothing answers yet, False in two cases: the
+        JVM has ended, or another server answers.
 
-        False means that the JVM has ended, or another server answers. After the timeout, kills the
-        JVM and raises CoordinationUnavailableError."""
+        After the timeout, kill the JVM and raise CoordinationUnavailableError."""
         assert self._process is not None
         if self._process.poll() is not None:
             return False

@@ -35,7 +35,7 @@ OWN = (
 """Settings that a mirror never copies: the target decides how durable the copy is, and copied
 records keep their timestamps."""
 NAMED_MAX = 20
-"""If a pattern matches no topic, the error lists at most this many existing topics."""
+"""The maximum number of existing topics in the error for a pattern that matches no topic."""
 _MARK = "mirrored from "
 """The beginning of the metadata of each committed offset that a mirror wrote."""
 
@@ -53,8 +53,8 @@ def chosen_topics(view: ClusterView, pattern: str) -> list[str]:
 
 
 def absent(pattern: str, names: Sequence[str]) -> list[str]:
-    """Return the topics that ``pattern`` names but that are not in ``names``; none unless
-    ``pattern`` is a plain list of topics (``a|b``)."""
+    """Return the topics that a plain list (``a|b``) as ``pattern`` names and that are not in
+    ``names``; an empty list for other patterns."""
     named = pattern.split("|")
     if not all(re.fullmatch(r"[a-zA-Z0-9._-]+", each) for each in named):
         return []

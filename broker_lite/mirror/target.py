@@ -285,7 +285,7 @@ class MirrorTarget:
         return None
 
     def _lose(self, tp: TopicPartition, why: str) -> LogbusError:
-        """Record that the outcome of a batch is unknown. The caller of ``write`` reads the log, and
-        goes on with a new producer."""
+        """Record that the outcome of a batch is unknown. Return the error; the caller of ``write``
+        then reads the log, and continues with a new producer."""
         self._lost = RequestTimedOutError(f"{tp}: {why}")
         return self._lost

@@ -42,11 +42,11 @@ def assign(
 
 
 def selection(subscription: NativeSubscription) -> NativeSubscription:
-    """Return only the topics and the pattern of a subscription.
+    """Return the part of a subscription that selects topics: names and pattern, without the number
+    of streams.
 
-    These are equal for most consumers of a group. A caller that matches many topics matches each
-    with each different selection once, because a selection may name thousands of topics.
-    """
+    Most consumers of a group select the same topics. A caller compares this part, to match all
+    topics with each different selection only once."""
     return NativeSubscription(subscription.topics, subscription.pattern, 0)
 
 

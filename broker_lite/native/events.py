@@ -170,8 +170,8 @@ class StreamAssign(NamedTuple):
 
 
 class StreamRevoke(NamedTuple):
-    """Ask the reader of a stream to stop reading a partition and report it (``Settled``), at most
-    within ``ownership.GRACE_MS``."""
+    """Ask the reader of a stream to stop reading a partition and to report it (``Settled``). After
+    ``ownership.GRACE_MS`` the partition is released without the report."""
 
     stream: int
     tp: TopicPartition

@@ -330,11 +330,11 @@ class NativeMachine:
             self._check_kind(self._enter)
 
     def _check_kind(self, then: Callable[[], None]) -> None:
-        """Call ``then`` if the group is still native after the registration.
+        """Call ``then`` if the group is still native after the consumer's registration.
 
-        It may have been deleted and recreated as a Kafka group just before; the znode's version, 0
-        for every new group, does not show this. From now on the group has a member, so no broker
-        deletes it."""
+        Just before, the group may have been deleted and recreated as a Kafka group. The version of
+        its znode, 0 for every new group, does not show this. From now on the group has a member, so
+        no broker deletes it."""
         path = znodes.group_path(self._group)
         self._requests.get(path, partial(self._kind_read, path, then))
 

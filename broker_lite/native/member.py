@@ -68,8 +68,8 @@ class Readers(Protocol):
         not commit its position."""
 
     def renewed(self) -> None:
-        """Tell the streams' readers to return records again: the consumer's lease had expired, and
-        is valid again."""
+        """Tell the streams' readers to return records again: the consumer's lease had expired and
+        was renewed."""
 
     def refuse(self, error: LogbusError) -> None:
         """Stop all streams. Their calls raise ``error``, with which the membership has ended."""

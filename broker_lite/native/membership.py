@@ -33,9 +33,8 @@ THREAD_CHECK_S = 0.05
 class NativeMembership:
     """The membership of one stream's reader in a native group.
 
-    The consumer waits at most 300 ms for a reader to stop reading a revoked partition. If the
-    reader takes longer, the partition's next owner receives the records again that were not yet
-    processed."""
+    When a partition is revoked, the consumer waits at most 300 ms for the reader to stop. If the
+    reader takes longer, the partition's next owner receives the unprocessed records again."""
 
     followed_topics = ()
     reports_positions = True

@@ -148,7 +148,7 @@ class Ownership:
         owned_by_others: Container[TopicPartition] = (),
     ) -> None:
         """Set the partitions that this consumer must own, each with its stream and topic, and begin
-        to claim and release. ``owned_by_others`` has those that other consumers probably still
+        to claim and release. ``owned_by_others`` has partitions that other consumers probably still
         own."""
         self._target = dict(target)
         self._owned_by_others = owned_by_others
@@ -366,9 +366,10 @@ class Ownership:
             self._advance(tp)
 
     def _lose(self, tp: TopicPartition, owned: OwnedPartition) -> None:
-        """Take a partition from its reader: another client changed its committed offset.
+        """Take a partition from its reader, because another client changed the partition's
+        committed offset.
 
-        If it is still assigned, it is claimed again and read from the new offset."""
+        If the partition is still assigned, it is claimed again and read from the new offset."""
         self._requests.out.append(StreamLose(owned.stream, tp))
         owned.final = owned.writing = None
         owned.is_sure = True
@@ -398,8 +399,8 @@ class Ownership:
         self._fail_commits()
 
     def resume(self) -> None:
-        """After a reconnect in the same session, find out which writes have succeeded among those
-        that were in flight when the connection was lost."""
+        """Find out, after a reconnect in the same session, which of the writes in flight at the
+        loss of the connection have succeeded."""
         for tp in sorted(self._uncertain):
             # First undo the claims that may have succeeded. Otherwise a new claim of the partition
             # would meet the old owner znode.

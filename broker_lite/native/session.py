@@ -119,9 +119,9 @@ class GroupSession:
         self._readers.append(reader)
 
     def enter(self) -> Awaitable[None] | None:
-        """Return an awaitable that completes once the consumer has joined the group. Assignments
-        arrive later. Raises CoordinationUnavailableError, InconsistentGroupProtocolError, or
-        another error for which the consumer cannot join."""
+        """Return an awaitable that completes once the consumer has joined the group. Its first
+        assignment arrives afterwards. Raises CoordinationUnavailableError,
+        InconsistentGroupProtocolError, or another error for which the consumer cannot join."""
         return self._enter()
 
     async def _enter(self) -> None:

@@ -80,8 +80,8 @@ class View:
         return self._stale_members or self._stale_names or bool(self._stale_topics)
 
     def owners(self, *, without: str = "") -> dict[TopicPartition, OwnerZnode]:
-        """Return the owner of each partition by the range assignment of this view's members, except
-        ``without``, and topics."""
+        """Return the owner of each partition as the range assignment computes it, without the
+        member named ``without``."""
         counts = {name: facts.partition_count for name, facts in self.topics.items()}
         members = {name: row for name, row in self.members.items() if name != without}
         return assign(members, counts)

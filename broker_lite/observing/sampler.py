@@ -33,8 +33,8 @@ Only a whole reading requests the sizes, the start offsets and the first unread 
 brokers; other readings take these slowly changing values from the reading before. Requesting them
 makes a reading cost up to half as much again."""
 GROUPS_MS = 5_000
-"""Maximum milliseconds to read the groups. A reading must end before the previous one counts as
-old, even if ZooKeeper or a broker is down."""
+"""Maximum milliseconds to read the groups. It keeps a reading, even beside a dead ZooKeeper or
+broker, shorter than the age at which the reading before counts as old."""
 VIEW_S = 0.5
 """Seconds of reading the groups after which a reading requests the metadata again, because a broker
 may have died."""
@@ -158,10 +158,10 @@ def take_reading(
 def _groups(
     admin: Admin, before: ClusterReading | None, base: ClusterReading | None
 ) -> tuple[Mapping[str, GroupReading], Mapping[str, GroupLag], str]:
-    """Return the groups, their lags, and an error's message, empty if the brokers answer.
+    """Return the groups, their lags, and an error's message ("" if the brokers answer).
 
     Without an answer, the groups and lags are those of ``before``. ``base`` is the earlier reading
-    whose first unread records may be used again; None requests all of them."""
+    from which first unread records are reused; None requests all of them."""
     try:
         listed = admin.list_groups()
         lags = admin.lag_many(

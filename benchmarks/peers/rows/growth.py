@@ -114,10 +114,10 @@ def log_size(bench: Bench, megabytes: int) -> Measures:
 
 
 def _reads(logbus: Alone, tp: TopicPartition, total: int, began_ms: int) -> Measures:
-    """Measure three reads: a record at an offset, a timestamp lookup, and the last 200 MB.
+    """Measure three reads: a record at an offset, a timestamp lookup, and the last 200 MB (or the
+    whole log, if it has less).
 
-    The timestamp is later than ``began_ms``. A smaller log is read whole.
-    """
+    The timestamp is later than ``began_ms``."""
     places, ended_ms = random.Random(1), int(time.time() * 1000)
     seeks, lookups = [], []
     with logbus.bus.consumer(tp.topic, start="earliest") as consumer:

@@ -202,11 +202,11 @@ def _first_window(partitions: int, filters: RecordFilters) -> int:
 
 
 def _newest_of(rows: list[Row]) -> tuple[list[Row], dict[TopicPartition, int]]:
-    """Return the newest ``HITS_MAX`` hits, newest first, and where the next search begins.
+    """Return the newest ``HITS_MAX`` hits, newest first, and the end offsets from which the next
+    search goes backward.
 
-    The latter is an end offset for each partition of which a hit was dropped. Hits of one partition
-    are sorted by offset, so the dropped ones are below the returned ones, where the search
-    continues."""
+    The end offsets are those of partitions of which a hit was dropped. Hits of one partition are
+    sorted by offset, so the dropped hits are below the returned ones."""
     times: dict[int, int] = {}
     timed = []
     for row in sorted(rows, key=lambda row: row["offset"]):
