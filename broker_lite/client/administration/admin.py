@@ -94,7 +94,7 @@ class GroupDescription(NamedTuple):
 class LogDir(NamedTuple):
     """A broker's data directory.
 
-    ``partitions`` has the size in bytes of each partition in it. ``total_bytes`` and
+    ``partitions`` has the size in bytes of each partition in the directory. ``total_bytes`` and
     ``usable_bytes`` describe its disk (-1: unknown). ``error`` is set if the directory has failed
     or the broker did not answer."""
 
@@ -531,8 +531,7 @@ class Admin:
     ) -> dict[TopicPartition, LogbusError | None]:
         """Set a group's committed offsets. Return an error, or None, for each partition.
 
-        Unlike ``commit_offsets``, it does not check for a Spark query that publishes to the
-        group."""
+        Unlike ``commit_offsets``, ignores the lease of a Spark query on the group."""
         rows = {
             tp: CommittedOffset(value) if isinstance(value, int) else value
             for tp, value in offsets.items()
@@ -547,7 +546,7 @@ class Admin:
         """Delete a group and its committed offsets.
 
         Raises GroupIdNotFoundError, NonEmptyGroupError if the group has members, and
-        GroupLeaseHeldError if a Spark query publishes to it."""
+        GroupLeaseHeldError if a Spark query publishes its progress to the group."""
         self.refuse_query(group)
         self._run(admin_requests.delete_group(self._cluster, group, self._deadline()))
 
@@ -555,7 +554,7 @@ class Admin:
         """Delete a group's committed offsets of some partitions.
 
         Raises GroupIdNotFoundError, GroupSubscribedToTopicError if members read the topic, and
-        GroupLeaseHeldError if a Spark query publishes to the group."""
+        GroupLeaseHeldError if a Spark query publishes its progress to the group."""
         tps = list(partitions)
         if tps:
             self.refuse_query(group)

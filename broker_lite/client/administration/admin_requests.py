@@ -417,9 +417,9 @@ def list_groups(
 ) -> Operation[list[groups.ListedGroup]]:
     """Return all groups, each once, sorted by name.
 
-    Only a group's coordinator lists it, so every live broker is asked until it has answered; one
-    that does not in time raises its error, with the broker's id. Apache Kafka supports
-    ``with_types`` from 3.8 on."""
+    A broker lists only the groups that it coordinates, so all live brokers are asked. If one does
+    not answer in time, raises its error, with the broker's id. Apache Kafka supports ``with_types``
+    from 3.8 on."""
     call = groups.ListGroupsRequest() if with_types else groups.ListUntypedGroupsRequest()
     attempt = 0
     while True:

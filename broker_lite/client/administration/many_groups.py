@@ -36,9 +36,9 @@ from broker_lite.wire.calls import groups
 from broker_lite.wire.calls.groups import DescribedGroupMember
 
 GROUPS_AT_ONCE = 100
-"""Maximum number of groups in one request to a coordinator."""
+"""Maximum number of groups in one OffsetFetch or DescribeGroups request."""
 TIMES_AT_ONCE = 2000
-"""Maximum number of offsets in one round of RecordTimes requests."""
+"""Maximum number of offsets that one round of RecordTimes requests looks up."""
 FRESH_MS = 500.0
 """Metadata of all topics that is at most this old (ms) is used without a refresh."""
 TOPIC_ATTEMPTS = 3
@@ -62,7 +62,7 @@ class GroupLag(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """The state, members and committed offsets of one group, from its coordinator."""
+    """What a coordinator reports of one group: state, members and committed offsets."""
 
     state: str
     protocol_type: str

@@ -1,6 +1,5 @@
-"""Limit the rate at which a reassignment copies records, with Kafka's throttling settings.
-
-They are ``leader.replication.throttled.*`` and ``follower.replication.throttled.*``."""
+"""Limit the rate at which a reassignment copies records, with Kafka's settings
+``leader.replication.throttled.*`` and ``follower.replication.throttled.*``."""
 
 from __future__ import annotations
 

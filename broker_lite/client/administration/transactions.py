@@ -60,7 +60,7 @@ class TransactionDescription(NamedTuple):
 class OpenInLog(NamedTuple):
     """A transaction that is open in a partition's log, as the partition's leader reports it.
 
-    The last stable offset cannot advance past ``start_offset`` until it ends."""
+    Until the transaction ends, the last stable offset cannot advance past ``start_offset``."""
 
     tp: TopicPartition
     producer_id: int

@@ -95,8 +95,8 @@ def set_password(
 ) -> Operation[None]:
     """Create a user, or replace a user's password, for the given SCRAM mechanisms.
 
-    Return once every live broker accepts it. Raises InvalidRequestError for the client's own
-    user."""
+    Return once every live broker accepts the password. Raises InvalidRequestError for the client's
+    own user."""
     check_password_of(cluster.user, name)
     rows = []
     for mechanism in mechanisms:

@@ -4,7 +4,7 @@ A position is the offset of the next record to return; it advances when a record
 when it arrives. A returned record is in flight until the user asks for more records (``settle``):
 it may still be processed, so automatic commits exclude it (``settled``).
 
-The collector decodes one batch at a time. Its rows are the open slice, from which the consumer
+The collector decodes one batch at a time, the open batch. From its rows (a slice) the consumer
 takes records or Arrow rows. No function here blocks. Only one thread at a time may use a
 collector."""
 
@@ -81,7 +81,7 @@ class ConcatenatedSlices:
 
 
 class FetchCollector:
-    """The positions of one consumer, and its open slice: the rows of the batch being returned."""
+    """The positions of one consumer, and the rows of the open batch, which are being returned."""
 
     def __init__(
         self,
@@ -204,9 +204,9 @@ class FetchCollector:
         return rows.header.base_offset + (at if deltas is None else int(deltas[at]))
 
     def _slice_end(self) -> int:
-        """Return the offset after the open slice's batch.
+        """Return the offset after the open batch.
 
-        It may exceed the last row's offset by more than 1: compaction may have removed the last
+        This offset may exceed the last row's by more than 1: compaction may have removed the last
         records."""
         assert self._slice is not None
         return self._slice.header.next_offset
@@ -391,7 +391,7 @@ class FetchCollector:
     # Methods that return the decoded records of a fetched batch.
 
     def peek_records(self, count: int) -> Iterator[Record]:
-        """Yield up to ``count`` records of the open slice without advancing past them.
+        """Yield up to ``count`` records of the open batch without advancing past them.
 
         The caller increases ``at`` for each record that it returns."""
         assert self._slice is not None and self._tp is not None
@@ -444,8 +444,8 @@ def _decoded_bytes(rows: Slice) -> int:
 
 
 def arrow_rows(parts: Sequence[tuple[TopicPartition, Slice]], *, headers: bool) -> pa.RecordBatch:
-    """Return the rows of the slices as one Arrow record batch of ROW_SCHEMA, perhaps with
-    headers."""
+    """Return the rows of the slices as one Arrow record batch of ROW_SCHEMA; ``headers`` adds the
+    column of headers."""
     schema = ROW_SCHEMA_WITH_HEADERS if headers else ROW_SCHEMA
     if not parts:
         empty = [pa.nulls(0, field.type) for field in schema]

@@ -96,8 +96,8 @@ def begin(
 ) -> Operation[StartPlan]:
     """Return where to begin reading each partition in ``bases``.
 
-    It is the committed offset; without one, the earliest record of a partition that was added after
-    the group began to read the topic, else where the option ``start`` says. Raises
+    A partition begins at its committed offset. Without one, it begins at its earliest record if it
+    was added after the group began to read the topic, else where the option ``start`` says. Raises
     OffsetOutOfRangeError if that is "none"."""
     offsets: dict[TopicPartition, int] = {}
     epochs: dict[TopicPartition, int] = {}
@@ -220,8 +220,8 @@ def reset_offsets(
 ) -> Operation[dict[TopicPartition, int]]:
     """Return the offset of each partition's first record at or after a timestamp.
 
-    It is in ms since 1970; -2 stands for the earliest record and -1 for the end of the log. A
-    partition without such a record has its end offset."""
+    The timestamp is in ms since 1970; -2 stands for the earliest record and -1 for the end of the
+    log. A partition without such a record has its end offset."""
     isolation_level = requests.isolation_code(config.isolation_level)
     listed = requests.raise_first(
         (

@@ -62,9 +62,8 @@ class InPlace:
         return tp in self._open
 
     def offer(self, endpoint: Endpoint, lane: str, tps: Sequence[TopicPartition]) -> FileOffer:
-        """Return the offer of a fetch request to read ranges of the broker's segment files.
-
-        It is ``NO_FILES`` if local reads are not possible."""
+        """Return the offer of a fetch request to read ranges of the broker's segment files, or
+        ``NO_FILES`` if local reads are not possible."""
         count = len(tps)
         if (
             not self._refused.isdisjoint(tps)

@@ -32,7 +32,7 @@ COOPERATIVE = (COOPERATIVE_STICKY,)
 EAGER_VERSION = 1
 """Version of the subscription metadata of range and sticky, which every client can read.
 
-It has no field for owned partitions."""
+This version has no field for owned partitions."""
 
 Shares = dict[str, list[TopicPartition]]
 
@@ -52,7 +52,7 @@ class Candidate(NamedTuple):
     def place(self) -> tuple[bool, str]:
         """The key by which members are sorted before the assignment.
 
-        Static members come first, by instance id, which stays the same after a restart."""
+        Static members come first, by instance id, so that a restart does not change their order."""
         return self.instance_id is None, self.instance_id or self.member_id
 
 
@@ -169,8 +169,8 @@ def _retained_owners(
 ) -> dict[TopicPartition, str]:
     """Return the member that owns each partition now.
 
-    Partitions that do not exist, or whose owner no longer subscribes, are left out. Of two owners
-    the one with the later generation counts; with equal ones, neither."""
+    Partitions that do not exist, or whose owner no longer subscribes, are left out. If two members
+    claim a partition, the one with the later generation counts; with equal generations, neither."""
     owner: dict[TopicPartition, tuple[int, str]] = {}
     for each in ordered:
         topics = frozenset(each.topics)
@@ -203,7 +203,7 @@ def _balance(
 
 
 class _Loads:
-    """Counts each member's partitions, and finds the one with the fewest among some members."""
+    """Counts each member's partitions, to find the one with the fewest among some members."""
 
     def __init__(self, members: Sequence[str], sets: Iterable[tuple[str, ...]]) -> None:
         self.of = dict.fromkeys(members, 0)
@@ -230,7 +230,7 @@ class _Loads:
 def hold_back(ordered: Sequence[Candidate], shares: Shares) -> None:
     """Remove from each member's share the partitions that another member still owns.
 
-    The owner's share lacks them too, so the owner releases them and joins again; the rebalance that
+    The share of that owner lacks them too, so it releases them and joins again; the rebalance that
     follows assigns them."""
     owners: dict[TopicPartition, set[str]] = {}
     for each in ordered:

@@ -61,7 +61,8 @@ from broker_lite.wire.consumer_protocol import decode_assignment, encode_assignm
 MARGIN_PART = 10
 """The lease ends one tenth of the session timeout before the session does.
 
-That suffices, because nothing blocks between the check of the lease and the return of a record."""
+This margin suffices, because nothing blocks between the check of the lease and the return of a
+record."""
 BACKOFF_MAX_MS = 1000
 """Longest pause (ms) before a failed request is retried."""
 JOIN_SLACK_MS = 5000

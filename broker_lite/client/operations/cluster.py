@@ -263,7 +263,7 @@ def _listed(brokers: Iterable[int]) -> str:
 def backoff_ms(attempt: int, first_ms: float = BACKOFF_FIRST_MS) -> float:
     """Return the pause (ms) before retry number ``attempt``, which is 0 after the first failure.
 
-    It is ``first_ms`` and doubles with each failure, up to a second."""
+    The pause is ``first_ms`` at first, and doubles with each failure, up to a second."""
     return min(float(BACKOFF_MAX_MS), first_ms * (1 << min(attempt, 16)))
 
 

@@ -86,7 +86,8 @@ class ProducerBatch:
 
     @property
     def is_done(self) -> bool:
-        """Whether the batch was acknowledged, has failed, or was split into ``halves``."""
+        """Whether the batch was acknowledged, has failed, or was split into ``halves``, which are
+        sent in its place."""
         return self.columns is None
 
     def renumber(self) -> None:

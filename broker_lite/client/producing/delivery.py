@@ -274,7 +274,7 @@ class Delivery:
     def _number(self, part: PartitionQueue, batch: ProducerBatch) -> bool:
         """Assign a sequence to the batch and encode it, unless an earlier attempt did.
 
-        Return False if the batch must wait for batches in flight under an older producer id."""
+        Return False if the batch must wait: batches in flight have an older producer id."""
         identity, sequence = batch.identity, batch.sequence
         is_new = self.idempotent and sequence < 0
         if is_new:
@@ -436,8 +436,8 @@ class Delivery:
     def _fail(self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError) -> None:
         """Complete a batch with an error.
 
-        Later batches of the partition then need new sequences, because the broker still expects
-        this one's. In a transaction they stay queued until the abort."""
+        The broker still expects the sequence of this batch, so later batches of the partition need
+        new ones. In a transaction they stay queued until the abort."""
         self.note_failure(error)
         if self.transactional:
             part.held = True

@@ -390,7 +390,7 @@ class Producer(ClosedByWith):
     def _limit_bytes(self, topic: str, spreads: bool) -> int:
         """Return the size in bytes at which a topic's open rows are split into batches.
 
-        It is several batches if the rows spread over several partitions."""
+        With rows that spread over several partitions, it is the size of several batches."""
         batch_bytes = self._sender.batch_bytes(topic)
         if not spreads:
             return batch_bytes

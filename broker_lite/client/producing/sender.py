@@ -49,8 +49,8 @@ STEADY_REFRESHES = 8
 REFRESH_GROWTH = 1.125
 """Factor by which the pause between metadata requests grows while a partition has no leader.
 
-It grows up to about a second, and is an eighth of the time since the leader failed, so the producer
-lengthens an outage by an eighth at most."""
+The pause grows to about a second. It is an eighth of the time since the leader failed, so the
+producer lengthens an outage by an eighth at most."""
 GROWING_REFRESHES = 32
 """Number of times that the pause between metadata requests grows, to about a second."""
 UNREPORTED_REFRESHES = 28

@@ -393,8 +393,8 @@ class PooledConnection:
     def is_reusable(self) -> bool:
         """Return whether the pool may lend the connection again.
 
-        It may not if a response is outstanding, if the broker has closed the connection or sent
-        unexpected bytes, or if the login session ends soon."""
+        Not if a response is outstanding, if the broker has closed the connection or sent unexpected
+        bytes, or if the login session ends soon."""
         if self._sent or self._frames or monotonic_ms() >= self._renewed_ms:
             return False
         return self._transport.is_silent()
