@@ -204,7 +204,6 @@ def _read_small_ranges(
 
 
 def _parts(rows: FetchedBatch) -> Iterator[FetchedBatch]:
-    """Split rows into parts of at most ROWS_MAX rows, without copying them."""
     if rows.row_count <= ROWS_MAX:
         yield rows
         return

@@ -44,6 +44,5 @@ def is_spark_process() -> bool:
 
 
 def _main_module() -> str:
-    """Return the name of the module that ``python -m`` runs; empty for a script."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return "" if spec is None else str(spec.name)

@@ -161,7 +161,6 @@ class Meter:
         return list(self._seen.get(role, {}).values())
 
     def _processes(self) -> dict[str, list[int]]:
-        """Return the living processes by role. This process is one of the clients."""
         roles = _with_all_below(self._servers)
         roles[CLIENTS] = below(os.getpid(), self._no_clients)
         return roles
@@ -202,7 +201,6 @@ class Meter:
 
 
 def _with_all_below(servers: Mapping[str, list[int]]) -> dict[str, list[int]]:
-    """Return processes by role, each with its descendants."""
     roles: dict[str, list[int]] = {role: [] for role in servers if role != SPARK}
     for role, pids in servers.items():
         for pid in pids:

@@ -93,7 +93,6 @@ def _summary(rows: list[Found]) -> Iterator[str]:
 
 
 def _where(rows: list[Found]) -> Iterator[str]:
-    """Yield the distinct machines and versions of the results."""
     variants = [variant for each in rows for variant in each["variants"]]
     machines = {
         "{cpus} cores, {memory_gb} GB, {kernel}, Python {python}".format(**each["machine"])

@@ -162,7 +162,6 @@ class Both:
         producer.flush()
 
     def _must_agree(self, topics: Mapping[str, str], count: int) -> None:
-        """Raise RuntimeError if the two sides return different rows."""
         values = {
             name: self.spark.call("aggregate", source=self.end(name, topic))
             for name, topic in topics.items()

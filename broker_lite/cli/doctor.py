@@ -614,7 +614,6 @@ _ZK_CERTIFICATE = "zookeeper.ssl.keystore.location"
 
 
 def _broker_settings(cluster: ChosenCluster) -> tuple[set[str], dict[int, dict[str, str]]]:
-    """Return the brokers' advertised hosts, and their settings by broker id."""
     with _admin(cluster) as admin:
         brokers = admin.cluster(()).brokers
         described = admin.describe_configs(brokers=brokers)

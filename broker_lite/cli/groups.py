@@ -342,7 +342,6 @@ def _committed(admin: Admin, group: str) -> dict[TopicPartition, CommittedOffset
 
 
 def _ids(topics: Iterable[TopicMetadata]) -> dict[TopicPartition, str]:
-    """Return all partitions of the topics with their topic ids."""
     return {
         TopicPartition(facts.name, part.partition): facts.topic_id
         for facts in topics

@@ -124,7 +124,6 @@ def _directory() -> Path:
 
 
 def _files(directory: Path) -> dict[str, Path]:
-    """Return the log files in a cluster's folder, by the name of the process."""
     brokers = sorted(
         directory.glob("broker-*/broker.log"), key=lambda path: (len(path.parent.name), path)
     )

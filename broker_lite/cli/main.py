@@ -302,7 +302,6 @@ def _with_near_names(error: click.NoSuchOption) -> click.NoSuchOption:
 
 
 def _wants_json(arguments: list[str]) -> bool:
-    """Return whether the command was asked for JSON by ``-o``."""
     for number, word in enumerate(arguments):
         option, _, value = word.partition("=")
         if option == "-o" or (option == "--output" and not value):

@@ -164,7 +164,6 @@ class ProgressBar:
 
 
 def _is_file(stream: TextIO) -> bool:
-    """Return whether a stream is a regular file."""
     try:
         return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
     except (AttributeError, OSError):

@@ -184,7 +184,6 @@ def _record(facts: Facts) -> Path:
 
 
 def _records() -> list[Path]:
-    """Return the record files, oldest first."""
     dated = []
     for path in _folder().glob("*.json"):
         with contextlib.suppress(OSError):

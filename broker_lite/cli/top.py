@@ -179,7 +179,6 @@ def _tables(reading: ClusterReading, view: _View, age_s: float, failure: str) ->
 
 
 def _facts(reading: ClusterReading) -> dict[str, Any]:
-    """Return the data of the view as one object, for -o json."""
     return {
         "state": reading.state,
         "controller": reading.sample.view.controller_id,

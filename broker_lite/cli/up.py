@@ -392,7 +392,6 @@ def _created_directory() -> Path:
 
 
 def _running_in(directory: Path | None) -> dict[str, Any] | None:
-    """Return the record of the cluster that runs in this folder, or None."""
     for facts in running.alive():
         if directory is not None and Path(facts["directory"]) == directory.absolute():
             return facts

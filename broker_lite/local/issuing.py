@@ -146,7 +146,6 @@ class CertificateFolder:
     def _authority(
         self, name: str, now: datetime.datetime
     ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-        """Return a CA with its key. Create the CA if it is missing."""
         path = self.folder / f"{name}{_CA_SUFFIX}.pem"
         key_path = path.with_suffix(".key")
         if path.exists():
@@ -248,7 +247,6 @@ def _ca_of(certificate: IssuedCertificate) -> tuple[str, str]:
 
 
 def _is_due(certificate: IssuedCertificate, hosts: tuple[str, ...], now: datetime.datetime) -> bool:
-    """Return whether a certificate is older than RENEWED_DAYS or lacks a host."""
     if now - certificate.begins > datetime.timedelta(days=RENEWED_DAYS):
         return True
     return not set(map(_host, hosts)) <= set(map(_host, certificate.hosts))

@@ -505,7 +505,6 @@ class Ownership:
             self._write_rows(rows)
 
     def _write_rows(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Write these offsets, in writes of at most WRITE_BYTES_MAX one after another."""
         operations: list[Operation] = []
         part: dict[TopicPartition, CommittedOffset] = {}
         rest: dict[TopicPartition, CommittedOffset] = {}

@@ -301,7 +301,6 @@ def _ends(admin: Admin, topic: str) -> dict[TopicPartition, int]:
 
 
 def _reconcile(parts: DemoParts, cluster: LocalCluster, screen: Screen) -> DemoTotals:
-    """Print all totals and return them."""
     committed = read_group_offsets(cluster.zookeeper, GROUP)
     totals = {
         "sent": parts.shipper.acknowledged,

@@ -428,7 +428,6 @@ class ReaderCore:
             self.commit_error = error
 
     def _auto_commit(self) -> None:
-        """Send an automatic commit of the processed records, without waiting for the answer."""
         self.commit_due = False
         rows = self.collector.settled()
         if self._is_committing or not rows:

@@ -176,7 +176,6 @@ class EndOffsetsWatch:
         raise error
 
     def _renew(self) -> None:
-        """Refresh the metadata, and look up the end offsets of new and recreated partitions."""
         if self._is_renewing:
             self._must_renew = True
             return

@@ -56,7 +56,6 @@ def fetch_request(
 
 
 def _topics_of(rows: Iterable[tuple[str, FetchPartition]]) -> list[FetchTopic]:
-    """Group the partitions of a request by topic id, in the order of first appearance."""
     by_id: dict[str, list[FetchPartition]] = {}
     for topic_id, row in rows:
         by_id.setdefault(topic_id, []).append(row)

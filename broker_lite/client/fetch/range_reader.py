@@ -247,8 +247,6 @@ class _Prefetcher:
 
 
 class _RangeOptions(NamedTuple):
-    """The arguments of ``read_range`` that every fetch uses."""
-
     bootstrap: str
     pool: Pool
     fetch_bytes: int

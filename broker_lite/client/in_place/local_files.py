@@ -103,7 +103,6 @@ class LocalRange:
         return walk(data, self._walker, self._tp)
 
     def _advance(self, walked: WalkResult) -> int:
-        """Advance past the batches of ``walked``, and return their size in bytes."""
         size = sum(batch.header.size_bytes for batch in walked.batches)
         self._position += size
         self._drop_cached(self._position)

@@ -126,7 +126,6 @@ class AsyncProducer(ClosedByAsyncWith):
                 future.set_exception(error)
 
     def _refuse(self, future: asyncio.Future[Any], error: LogbusError) -> None:
-        """Fail the future of rows that the producer did not accept."""
         future.set_exception(error)
 
     async def send_arrow(
@@ -159,7 +158,6 @@ class AsyncProducer(ClosedByAsyncWith):
             await done
 
     async def _queued(self) -> None:
-        """Wait until all records sent before have found space in the producer's buffer."""
         count = self._waited_count
         while self._waited_count - len(self._waiting) < count:
             await asyncio.sleep(0.001)
