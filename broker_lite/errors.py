@@ -545,7 +545,7 @@ class NullTopicError(LogbusError):
 
 
 class GroupLeaseHeldError(LogbusError):
-    """Another running Spark query publishes its progress to this consumer group."""
+    """Another running Spark query already publishes its progress to this consumer group."""
 
     code, name = 10016, "GROUP_LEASE_HELD"
 

@@ -86,9 +86,9 @@ class GroupWrites:
 class WriteShare:
     """The operations of one group that go into one ZooKeeper write.
 
-    ``writing`` are the group's queued writes, from which this share is taken; ``is_last`` tells
-    that no later write takes from them. ``planned`` has the operations on ``parts`` (pending
-    offsets) in the current attempt."""
+    ``writing`` has the group's queued writes, some of which this share contains. ``is_last`` is
+    True if no later write contains any of them. ``planned`` has the operations on ``parts``
+    (pending offsets) in the current attempt."""
 
     writing: GroupWrites
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
@@ -303,8 +303,8 @@ class GroupWriter:
     async def _learn(self, shares: list[WriteShare]) -> dict[str, Znode | None]:
         """Find out which offset znodes exist, and create missing parents, for one write.
 
-        Return the pending offsets that the write ends, and the offset znodes that it sets from
-        them."""
+        Return, by path, the znodes of the pending offsets that the write ends and of the offsets
+        that it sets from them."""
         pairs = sorted((p, share.writing.claim.group) for share in shares for p in share.parents)
         for path, _ in pairs:
             if path in self._known:
@@ -371,8 +371,8 @@ class GroupWriter:
             part.succeed()
 
     async def _lost(self, claim: GroupClaim, shares: list[WriteShare]) -> None:
-        """Record that another broker coordinates this group now; check the write's other groups
-        too."""
+        """Record that another broker coordinates this claim's group now. Read whether the other
+        groups of the write are still this broker's."""
         claim.held = False
         self.forget(claim.group)
         others = [share.writing.claim for share in shares if share.writing.claim.held]

@@ -82,8 +82,8 @@ PartWrite = AddPart | EndPart
 
 
 def group_cost(group: str) -> int:
-    """Return an upper bound, in bytes, both of the checks in a write that this broker still
-    coordinates the group and of the path of one offset. Both contain the group's name."""
+    """Return an upper bound, in bytes, of the checks of the group's claim in a write. It also
+    bounds the path of one offset. Both contain the group's name."""
     return 300 + 3 * len(group)
 
 

@@ -43,7 +43,7 @@ class MirrorCheckpoint:
         self._name = ""
         self._entries: Entries = {}
         self.signature: positions.Signature | None = None
-        """What identifies this mirror in stored positions: its producer id and epoch, and its
+        """The identity of this mirror in stored positions: its producer id and epoch, and its
         generation in the mirror's group. None before ``open``."""
         self.settings: dict[str, dict[str, str]] = {}
         """The settings that the mirror has copied from the source, by topic."""

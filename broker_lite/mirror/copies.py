@@ -17,7 +17,8 @@ class Copy:
 
     ``source_id`` and ``target_id`` are the topic's ids at the source and at the target. ``known``
     maps source offsets to target offsets, in runs of consecutive offsets. ``unsaved`` has the runs
-    that are not stored on the target yet, and ``is_dirty`` is True if any of the state is not."""
+    that are not stored on the target yet, and ``is_dirty`` is True if any of the state is not
+    stored."""
 
     tp: TopicPartition
     source_id: str

@@ -50,8 +50,8 @@ class OffsetMap:
         self.source_next = max(self.source_next, source_next)
 
     def translate(self, source: int) -> int | None:
-        """Return the target offset at which a reader continues that has read the source up to the
-        offset ``source`` (exclusive). Return None if the records before it are not all copied.
+        """Return the target offset from which a reader continues, if it has read the source up to
+        ``source`` (exclusive). Return None if the records before it are not all copied.
 
         If the source has no record at ``source``, the result is the offset of the next copied
         record."""

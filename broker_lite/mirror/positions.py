@@ -48,7 +48,7 @@ class Position(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What identifies the mirror that stored a position: its generation in the mirror's group, and
+    """The identity of the mirror that stored a position: its generation in the mirror's group, and
     its producer id and epoch."""
 
     generation: int
@@ -210,8 +210,8 @@ def epoch_before(source_next: int, committed: Position | None, source_id: str) -
 
 
 class Reconciliation(NamedTuple):
-    """What the target has beyond the stored position of a partition: the number of copies, the
-    number of records that do not come from the source, and the runs of the copies."""
+    """The records at the target beyond the stored position of a partition: the number of copies,
+    the number of records that do not come from the source, and the runs of the copies."""
 
     copied: int
     foreign: int

@@ -57,7 +57,7 @@ class _UnwrittenBatches:
     """The batches that a call of ``write`` has not written yet, by partition, in order.
 
     ``refused`` has the error of each partition whose leader refused a batch for good, ``failed``
-    the partitions of which a batch failed in the present round of requests."""
+    the partitions with a failed batch in the present round of requests."""
 
     queues: dict[TopicPartition, Queue]
     on_written: OnWritten

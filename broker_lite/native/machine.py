@@ -200,8 +200,8 @@ class NativeMachine:
             self._join()
 
     def _start_over(self) -> None:
-        """Act as if the connection had been lost and restored, after a request failed on an open
-        one.
+        """After a request failed on an open connection, act as if the connection had been lost and
+        restored.
 
         The consumer joins again after a backoff."""
         self._suspend()

@@ -43,7 +43,7 @@ GRACE_MS = 300
 """Milliseconds for which a consumer waits for the reader of a revoked partition to stop. Afterwards
 it releases the partition without a commit of the reader's position."""
 COMMIT_ROWS_MAX = 500
-"""Number of offsets from which on no further waiting commit joins a write."""
+"""A write that has this many offsets takes no further waiting commits."""
 WRITE_BYTES_MAX = 512 << 10
 """Maximum bytes of one write. ZooKeeper accepts 1 MB, including the paths (jute.maxbuffer)."""
 METADATA_BYTES_MAX = 4096
@@ -96,8 +96,8 @@ class PartitionClaim:
 
 
 class Queued(NamedTuple):
-    """A commit that waits to be written. ``claims`` has its partitions as this consumer owned them
-    when the reader committed."""
+    """A commit that waits to be written. ``claims`` has the ownership of each partition at the time
+    of the reader's commit."""
 
     number: int
     rows: Mapping[TopicPartition, CommittedOffset]
@@ -573,8 +573,8 @@ class Ownership:
     # Methods that handle the passing of time.
 
     def next_ms(self) -> int | None:
-        """The time (ms) at which the caller must call ``pass_time`` next, or None if only other
-        events can require it."""
+        """The time (ms) at which the caller must call ``pass_time`` next, or None if no time limit
+        is pending."""
         return self._next_ms
 
     def _arm(self, at_ms: int) -> None:

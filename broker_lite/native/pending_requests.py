@@ -42,7 +42,7 @@ class PendingRequests:
         self.out: list[Effect] = []
         self.session_id = 0
         self.sent_ms = 0
-        """The time (ms) at which the request was sent whose answer the machine handles now."""
+        """The time (ms) at which the machine sent the request whose answer it handles now."""
         self._tag = 0
         self._pending: dict[int, _PendingRequest] = {}
 

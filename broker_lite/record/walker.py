@@ -81,9 +81,9 @@ class BatchWalker:
     """Goes through the batches of one log, from ``offset`` on.
 
     ``position`` is where the next batch begins in the log's bytes, and ``end`` is where the bytes
-    end. If ``at_boundary``, the first batch must begin with ``offset``; otherwise it may begin
-    before it and contain it. ``epoch`` is the minimum leader epoch of the next batch. After each
-    batch, all these attributes except ``end`` have the values for the next one."""
+    end. If ``at_boundary``, the first batch must begin with ``offset``; otherwise that batch may
+    begin earlier and contain ``offset``. ``epoch`` is the minimum leader epoch of the next batch.
+    After each batch, all these attributes except ``end`` have the values for the next one."""
 
     __slots__ = (
         "_aborted_ids", "_aborting", "at_boundary", "end", "epoch", "needed_bytes",

@@ -102,7 +102,7 @@ class ClusterMetadata:
     def adopt(self, changes: Iterable[StateChange]) -> list[TopicPartition]:
         """Apply partition states that were read from ZooKeeper, if they are newer.
 
-        Those of topics that were deleted or created anew are ignored. Return the changed
+        States of topics that were deleted or created anew are ignored. Return the changed
         partitions."""
         newer: dict[str, dict[int, LeaderAndIsr]] = {}
         for change in changes:

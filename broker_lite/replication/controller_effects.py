@@ -1,6 +1,7 @@
 """The outputs of ``controller.Controller.step``: ZooKeeper writes, answers and warnings.
 
-The caller carries them out in order. ``token`` names the request of an effect."""
+The caller carries them out in order. An effect's ``token`` identifies the request that it belongs
+to."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ class StatesRead(NamedTuple):
 class WriteRefused(NamedTuple):
     """A write of partition states failed, because ZooKeeper holds the newer ``states``.
 
-    The caller then passes the request or ControllerTick of the write again, or else
-    SuspectsChanged, on which the controller decides about every partition."""
+    If a Request or ControllerTick led to the write, the caller passes it again. Otherwise it passes
+    SuspectsChanged, on which the controller decides about every partition again."""
 
     states: Sequence[StateChange]
 

@@ -65,7 +65,7 @@ def elect(
       members become the ISR.
     - If no member is live, the leader is -1 and the ISR keeps its last members.
     - A draining broker, which prepares to stop, or one with a full disk counts as dead, unless the
-      ISR has no other live members. Of such, a full broker is preferred.
+      ISR has no other live members. Among draining and full brokers, a full one is preferred.
     - A broker that is no longer assigned leaves the ISR.
 
     Every change of leader begins a new leader epoch.

@@ -1,11 +1,11 @@
 """The role of a follower: fetch from the leader, append, sync to disk, and only then fetch again.
 
-So the follower's fetch offset tells the leader which records are on the follower's disk. When the
-logs diverge, the follower truncates by leader epoch, never to the high watermark.
+The follower's fetch offset therefore tells the leader which records are on the follower's disk.
+When the logs diverge, the follower truncates by leader epoch, never to the high watermark.
 
 Within one leader epoch the leader may have counted every fetched record as replicated. So a
 follower with a damaged log first leaves the ISR in a new leader epoch, and truncates before its
-first fetch in it. ``partition`` calls this module on its own thread."""
+first fetch in it. Only ``partition`` calls this module, on one thread."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ class Follower:
     raised_start: int = 0
     """The highest ``offset`` of all RaiseStart effects, below which the records are deleted."""
     proposal: LeaderAndIsr | None = None
-    """The proposed state without this replica in the ISR, while it is being written, or None."""
+    """The state that would remove this replica from the ISR, while it is being written to
+    ZooKeeper, or None."""
     paused: bool = False
     """Whether a fetch, an append or a proposal failed, so that the next Tick retries it."""
 
@@ -70,7 +71,7 @@ class Follower:
         """Return the effects that are due next: a proposal to leave the ISR, a truncation, or a
         fetch.
 
-        Return none while there is no leader to fetch from, or in a pause."""
+        Return no effect while there is no leader to fetch from, or in a pause."""
         log, leader = self.log, self.state.leader
         if leader in (NO_BROKER, log.replica.broker_id) or self.paused:
             return []
@@ -92,7 +93,7 @@ class Follower:
     def _epoch_without_us(self) -> LeaderAndIsr:
         """Return the state without this replica in the ISR, in a new leader epoch.
 
-        In it the leader does not count this replica's earlier fetches."""
+        A leader does not count fetches of earlier leader epochs."""
         isr = tuple(replica for replica in self.state.isr if replica != self.log.replica)
         return dataclasses.replace(self.state, leader_epoch=self.state.leader_epoch + 1, isr=isr)
 

@@ -4,7 +4,7 @@
   determines the high watermark.
 - A follower counts for the high watermark from its first fetch in this leader epoch on.
 - A leader epoch starts once the leader epoch file on disk contains it.
-- ``partition`` calls this module on its own thread."""
+- Only ``partition`` calls this module, on one thread."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Leader:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other replica is in the committed ISR."""
+        """Whether this replica is the only one in the ISR, with no ISR change in flight."""
         return self.isr.replicas == (self.log.replica,)
 
     def _damage(self) -> str:
@@ -264,7 +264,8 @@ class Leader:
         """Update the time at which the follower was last caught up.
 
         A follower is caught up if its fetch offset reaches the leader's log end offset. If it
-        reaches only the end at its previous fetch, it was caught up then."""
+        reaches only the leader's log end offset at the previous fetch, the follower was caught up
+        at that time."""
         end = self.log.log_end_offset
         known = self.caught_up.get(event.replica)
         at_ms = NEVER_MS if known is None else known.at_ms
@@ -304,8 +305,8 @@ class Leader:
     def tick(self, now_ms: int) -> list[Effect]:
         """Return the effects that are due by time.
 
-        A flush, a removal of lagging followers from the ISR, or the retry of a refused ISR
-        change."""
+        These are a flush, a removal of lagging followers from the ISR, and the retry of a refused
+        ISR change."""
         effects: list[Effect] = []
         # The count may have reached flush.messages because this setting was lowered.
         if self.unflushed_count and (

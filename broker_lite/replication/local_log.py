@@ -30,7 +30,7 @@ class LocalLog:
     """Offset of the first batch that was damaged after its flush, from which on the log is not
     trusted."""
     starting_at: int | None = None
-    """Offset of the StartAt effect that is not complete, or None."""
+    """Offset at which the log is being restarted (by the effect StartAt), or None."""
 
     @property
     def is_settled(self) -> bool:

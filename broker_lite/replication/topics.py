@@ -48,7 +48,7 @@ _MIN_INSYNC = "min.insync.replicas"
 _DEFAULT_CONFIG = text(TopicConfig())
 
 _KEPT_BY_STATE = ("retention.ms", "retention.bytes", "unclean.leader.election.enable")
-"""Settings that cannot change for an internal topic, whose state of transactions could be lost."""
+"""Settings that cannot change for an internal topic, because transaction state could be lost."""
 
 
 def create(metadata: ClusterMetadata, event: TopicCreationRequested) -> TopicView:
@@ -207,8 +207,8 @@ def _rows(
 def partitions_max(name: str, factor: int) -> int:
     """Return the maximum number of partitions of a topic with this name and replication factor.
 
-    One write of at most WRITE_BYTES_MAX creates all partitions, with two znodes each, whose paths
-    contain the topic's name and of which one lists every replica."""
+    One write of at most WRITE_BYTES_MAX creates all partitions. Each has two znodes: both paths
+    contain the topic's name, and one znode lists every replica."""
     return WRITE_BYTES_MAX // (2 * len(name) + 310 + 58 * factor)
 
 

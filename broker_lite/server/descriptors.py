@@ -52,7 +52,8 @@ descriptors. The ``socket`` module lacks the constant."""
 _CREDENTIALS = struct.Struct("3i")
 """The process, user and group of a sender, which the kernel adds to a datagram (``ucred``)."""
 _CREDENTIALS_SPACE = socket.CMSG_SPACE(_CREDENTIALS.size)
-"""Space for the credentials, and for no descriptor that a sender attaches."""
+"""Space for a sender's credentials alone, so that the kernel closes any descriptors that a sender
+attaches."""
 
 
 Ancillary = list[tuple[int, int, bytes]]
@@ -66,8 +67,8 @@ class TicketHolder(Protocol):
 
 
 class _Grant(NamedTuple):
-    """The file for which a ticket is exchanged, and the connection and topic that decide whether it
-    still may be."""
+    """The file that a ticket stands for. At the exchange, the session of ``holder`` must still be
+    open and allowed to read ``topic``."""
 
     holder: TicketHolder
     topic: str
@@ -75,7 +76,8 @@ class _Grant(NamedTuple):
 
 
 class Descriptors:
-    """Issues tickets for segment files, and exchanges them for descriptors at a Unix socket.
+    """Issues tickets for segment files. A reader that sends a ticket to the Unix socket gets the
+    open file descriptor.
 
     ``may_read`` returns whether a session may read a topic. Raises OSError if the operating system
     refuses the socket. ``issue``, ``expire`` and ``close`` run on the event loop's thread."""

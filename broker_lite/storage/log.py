@@ -109,7 +109,7 @@ class Log:
 
     @property
     def log_end_offset(self) -> int:
-        """The exclusive end of the log."""
+        """The offset after the last record of the log."""
         return self.reader.tail[0]
 
     @property
@@ -138,7 +138,7 @@ class Log:
 
         ``buffer`` holds exactly this batch. Without ``keep`` it leaves the page cache once it is on
         disk (``File.append``). For a duplicate, return the offsets of the first append. A batch
-        that follows a refused batch (``note_refused``) raises that one's error.
+        that follows a refused batch (``note_refused``) raises the refused batch's error.
         ``ProducerState.check`` explains ``begins_at_zero``.
 
         Raises FencedLeaderEpochError, InvalidTimestampError, InvalidProducerEpochError,
@@ -518,7 +518,8 @@ class Log:
                 self._cut_log(cut, position, now_ms)
 
     def _cut_at(self, offset: int) -> tuple[int, int]:
-        """Return the first offset and the position of the batch or damage that has ``offset``."""
+        """Return the first offset and the file position of the batch or damaged range that contains
+        ``offset``."""
         try:
             with self._data.guard(f"truncating {self.key}"):
                 try:

@@ -110,13 +110,12 @@ class LogManager:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The damaged files that the start ignored."""
+        """Warnings about damaged files that the broker's start ignored."""
         return tuple(self._data.warnings)
 
     @property
     def suspect_logs(self) -> frozenset[PartitionKey]:
-        """The logs that may lack flushed records, or have deleted records again, after this broker
-        start.
+        """The logs that after this broker start may lack flushed records or contain deleted ones.
 
         These are the damaged logs, or all logs if a checkpoint of the directory is damaged."""
         return self._suspect_logs
@@ -181,8 +180,8 @@ class LogManager:
         return dict(self._logs)
 
     def create(self, key: PartitionKey, config: TopicConfig | None = None, now_ms: int = 0) -> Log:
-        """Return a partition's log; create it, or take back its stray from ``set_aside``, if
-        needed.
+        """Return a partition's log. If there is none, restore the partition's stray (a log that
+        ``set_aside`` renamed) or create an empty log.
 
         The new directory name is synced. Raises StorageError."""
         assert self._opened, "call open_all first: the partition may exist"

@@ -25,7 +25,8 @@ class UnstableTransactions(NamedTuple):
     open_start: int
     """First offset of the oldest open transaction."""
     ended: tuple[EndedTransaction, ...]
-    """Ended transactions by marker, whose markers may be at or above the high watermark."""
+    """The ended transactions whose markers may be at or above the high watermark, in marker
+    order."""
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Return the offset below which each transaction has ended, with its marker below

@@ -42,10 +42,10 @@ the open transaction, batch count."""
 _BATCH = struct.Struct(">iiqi")
 """Layout of one batch: first sequence, last sequence, base offset, last offset delta."""
 _ENDED = struct.Struct(">qq")
-"""Layout of an ended transaction whose marker the high watermark may not have passed: first offset
-and marker offset.
+"""Layout of an ended transaction whose marker may be above the high watermark: first offset and
+marker offset.
 
-Only version 2 has these rows, after the producers, with a count before them."""
+Only version 2 of the file has these rows. They follow the producers and begin with their count."""
 _COUNT = struct.Struct(">I")
 _MAGIC, _VERSION, _VERSION_TRANSACTIONS = b"LBPS", 1, 2
 _FLAG_FORGOT = 1

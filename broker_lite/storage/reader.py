@@ -107,7 +107,7 @@ Chain = tuple[tuple[int, ...], tuple[Segment, ...]]
 
 
 class LogReader:
-    """A log as readers see it. Only the log's writer changes this state."""
+    """A log as readers see it. Only the log's writer thread changes a LogReader."""
 
     def __init__(
         self, key: PartitionKey, segments: tuple[Segment, ...], leader_epochs: LeaderEpochs
@@ -140,7 +140,7 @@ class LogReader:
 
     @property
     def log_end_offset(self) -> int:
-        """The exclusive end of the log."""
+        """The offset after the last record of the log."""
         return self.tail[0]
 
     @property
@@ -586,11 +586,11 @@ class LogReader:
         *,
         needs_check: Callable[[BatchHeader], bool] = lambda _: False,
     ) -> Iterator[LogBatch]:
-        """Yield the batches of one segment in [start, end), skipping damage.
+        """Yield the batches of one segment with offsets in [start, end), skipping damage.
 
-        Headers inside known damage are ignored: they may have offsets beyond the segment's end. If
-        ``needs_check`` returns True for a header, the whole batch is read, and skipped as damage if
-        its checksum is wrong."""
+        Ignores headers inside known damage: their offsets may be wrong. If ``needs_check`` returns
+        True for a header, its whole batch is read, and skipped as damage if its checksum is
+        wrong."""
         size, limit = segment.size_bytes, min(segment.next_offset, end)
         at, position = start, -1
         while at < limit and size:
@@ -631,7 +631,8 @@ class LogReader:
     def _first_in_batch(
         self, segment: Segment, batch: LogBatch, timestamp: int = TIMESTAMP_MIN, *, first: int = 0
     ) -> ListedOffset | None:
-        """Return a batch's first record from offset ``first`` and ``timestamp`` on, or None."""
+        """Return the first record of a batch with an offset of at least ``first`` and at least this
+        timestamp, or None."""
         header, position = batch.header, batch.position
         first = max(header.base_offset, self.log_start_offset, first)
         if header.is_log_append_time:
@@ -653,11 +654,11 @@ class LogReader:
 
     @_translated
     def offset_for_bytes(self, start: int, max_bytes: int, end: int) -> tuple[int, int]:
-        """Return where about ``max_bytes`` stored bytes from ``start`` on end, and their exact
-        size.
+        """Return the offset that is about ``max_bytes`` stored bytes after ``start``, and the exact
+        size of that range.
 
-        The end offset is a batch boundary, at most ``end``, after at least one batch. It comes from
-        the sparse index, so the size is usually some KB below ``max_bytes``. Skips damage. Returns
+        The offset is a batch boundary, at most ``end``, after at least one batch. It comes from the
+        sparse index, so the size is usually some KB below ``max_bytes``. Skips damage. Returns
         (start, 0) at the end of the log."""
         hints = self.hints
         end = min(end, self.tail[0])

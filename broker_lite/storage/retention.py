@@ -40,10 +40,11 @@ class SegmentFacts(NamedTuple):
         )
 
     def newest_ms(self, now_ms: int) -> int:
-        """Return the time (ms) of the newest record, or of the last append if that is implausible.
+        """Return the time (ms) of the newest record, or the time of the last append if the record's
+        time is missing or too far in the future.
 
-        A time that is missing or too far in the future is implausible. The future is judged from
-        now, because the broker's clock may have been in 1970 at the append."""
+        The limit counts from ``now_ms``, because the broker's clock may have been in 1970 at the
+        append."""
         if 0 <= self.max_timestamp <= now_ms + FUTURE_MAX_MS:
             return self.max_timestamp
         return self.last_append_ms

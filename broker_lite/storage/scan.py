@@ -157,8 +157,7 @@ def is_whole(file: File, bad: BadBatch, end: int) -> bool:
     """Return whether a bad batch was written completely and damaged later.
 
     All its bytes must be present or followed by valid batches, and none of its sectors may be all
-    zeros, which means that a power cut interrupted the write. A checksum cannot tell the two
-    apart."""
+    zeros. A sector of zeros means that a power cut interrupted the write."""
     if bad.header is not None:
         beyond = bad.position + bad.header.size_bytes
     else:

@@ -208,9 +208,11 @@ class Segment:
         return True
 
     def load_prefix(self, recovery_point: int) -> IndexEntry:
-        """Load index files that describe a prefix of this log file. Return where to begin the scan.
+        """Load the index files if they describe the beginning of this log file. Return the entry at
+        which the scan begins.
 
-        That is an index entry only if the log file has the entry's batch at its position."""
+        Index files that contradict the log file are not used; the scan then begins at the segment's
+        start."""
         try:
             facts, index = offset_index.decode(self._whole(paths.INDEX))
             times_facts, times = time_index.decode(self._whole(paths.TIME_INDEX))
@@ -410,9 +412,8 @@ class Segment:
         file.truncate(self.size_bytes)
 
     def note(self, header: BatchHeader, position: int, interval_bytes: int) -> None:
-        """Extend the indexes and the segment's end by the batch at ``position``.
-
-        It was appended or scanned."""
+        """Extend the indexes and the segment's end by the batch at ``position``, which was appended
+        or scanned."""
         base = header.base_offset
         size = header.length + fmt.LENGTH_PREFIX_BYTES
         if header.attributes & fmt.ATTRIBUTES_OF_TRANSACTIONS:
@@ -537,7 +538,8 @@ class Segment:
         raise BadBatch(end, expected, "the file ends before this offset")
 
     def header_at(self, entry: IndexEntry, end: int, epoch: int = NO_EPOCH) -> BatchHeader:
-        """Return the header of the batch at a boundary before ``end``. Raises BadBatch."""
+        """Return the header of the batch that begins at ``entry``. Raises BadBatch, also if the
+        batch exceeds position ``end``."""
         expected, position = entry
         one = walk_headers(self.file, position, end, expected, epoch, chunk_bytes=fmt.HEADER_BYTES)
         return next(one).header

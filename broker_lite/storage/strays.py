@@ -24,8 +24,8 @@ class Strays:
         self._retention_ms = retention_ms
         self._since: dict[PartitionKey, int] = {}
         self._left: set[PartitionKey] = set()
-        """Strays that a full disk kept from being renamed; their directories have partitions'
-        names."""
+        """Strays that are not renamed yet, because the disk was full; their directories still have
+        partitions' names."""
 
     @property
     def keys(self) -> Collection[PartitionKey]:
@@ -39,7 +39,8 @@ class Strays:
         return stray is not None
 
     def of(self, offsets: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
-        """Return those offsets of a checkpoint that belong to strays, which it must keep."""
+        """Return those offsets of a checkpoint that belong to strays, because a checkpoint must
+        keep them."""
         return {key: offsets[key] for key in (*self._since, *self._left) if key in offsets}
 
     def set_aside(self, key: PartitionKey, now_ms: int) -> None:

@@ -43,7 +43,8 @@ class _Producer:
     epoch: int
     token: int
     number: int | None = None
-    """Number of the verified transaction; None while the verification is in flight."""
+    """Number of the verified transaction, counted by the coordinator; None while the verification
+    is in flight."""
 
 
 class Participant:
@@ -103,14 +104,14 @@ class Participant:
         return known is not None and known.number is not None
 
     def number(self, producer_id: int) -> int:
-        """Return the number of a producer's verified transaction; -1 if the producer is not
-        verified."""
+        """Return the number of a producer's verified transaction, as counted by its coordinator; -1
+        if the producer is not verified."""
         known = self._producers.get(producer_id)
         return NO_TRANSACTION if known is None or known.number is None else known.number
 
     def end(self, producer_id: int, epoch: int, number: int = NO_TRANSACTION) -> bool:
-        """End a producer's transaction, when the transaction's marker, or in a group the commit or
-        removal of the offsets, enters the queue of writes.
+        """End a producer's transaction. Call this when the transaction's marker enters the queue of
+        writes, or in a group when the commit or removal of its offsets does.
 
         Return False if the marker was sent twice and belongs to an earlier transaction than the
         verified one. The caller then answers it with success and writes nothing."""

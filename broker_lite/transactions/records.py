@@ -54,9 +54,9 @@ class TransactionState(IntEnum):
 class TransactionRecord:
     """The state of one transactional id, as ``__transaction_state`` stores it.
 
-    - ``last_epoch``: the epoch before it was last raised; -1 if a new producer has taken over the
-      transactional id since.
-    - ``previous_id``: the producer id before that raise, if it changed; otherwise -1.
+    - ``last_epoch``: the producer epoch before its last increase; -1 if a new producer has taken
+      over the transactional id since.
+    - ``previous_id``: the producer id before that increase, if it changed; otherwise -1.
     - ``next_id``: the producer id that follows at the end of the transaction, because
       ``producer_id`` has no more epochs; otherwise -1.
     - ``number``: how many transactions the transactional id has begun, which identifies the latest.

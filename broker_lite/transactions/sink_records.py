@@ -86,8 +86,8 @@ class SinkSlot:
         return self.batch == NO_BATCH
 
     def freed(self) -> SinkSlot:
-        """Return this producer id as free, in the next epoch, which is that of the ended attempt's
-        markers and of the next attempt."""
+        """Return this slot as free, with the next epoch. The ended attempt's markers and the next
+        attempt use that epoch."""
         return SinkSlot(self.epoch + 1)
 
 

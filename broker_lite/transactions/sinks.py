@@ -66,8 +66,8 @@ class _Sink:
     """The state of one sink.
 
     - ``head``: the committed record of the last batch and the decision in progress; None if new
-    - ``writing``: the number of the next such record while it is being written, or None
-    - ``parked``: the requests that wait until another such record can be written"""
+    - ``writing``: the number of the head's next record while it is being appended, or None
+    - ``parked``: the requests that wait until that record is committed"""
 
     head: SinkHead | None = None
     writing: int | None = None
@@ -78,15 +78,15 @@ class _Sink:
     unmarked: set[int] = field(default_factory=set)
     """Producer ids of the task attempts whose commit or abort markers are not all written yet."""
     freeing: set[int] = field(default_factory=set)
-    """Producer ids of ended attempts whose markers are written, but whose freeing record is not
-    committed in the log yet.
+    """Producer ids of ended attempts whose markers are written. The record that frees the producer
+    id is not committed yet.
 
-    The record that reopens the sink must follow these records. Otherwise the next coordinator would
-    find an open sink with attempts that look open, and would abort committed attempts."""
+    The record that reopens the sink must come later in the log. Otherwise the next coordinator
+    would find an open sink with attempts that look open, and would abort committed attempts."""
     refused: set[int] = field(default_factory=set)
     """The producer ids in ``freeing`` for which the append of the freeing record failed."""
     is_open_refused: bool = False
-    """Whether the record that opens the sink again after a commit or abort was not appended."""
+    """Whether the log refused the record that opens the sink again after a commit or abort."""
     retry_ms: int = 0
     waiting: list[tuple[int, int]] = field(default_factory=list)
     """Tokens of the EndBatch requests that wait for markers, each with the time (ms) at which it is
@@ -287,7 +287,7 @@ class SinkPartition:
         self._open_slot(sink, event)
 
     def _open_slot(self, sink: _Sink, event: ev.JoinBatch) -> None:
-        """Give the task attempt a free slot, or wait for a new producer id if none is free."""
+        """Give the task attempt a free slot (producer id), or let it wait for a new one."""
         if not self._free:
             self._without_slot.append(event)
             if self._ids_fetched < len(self._without_slot):
@@ -568,8 +568,8 @@ class SinkPartition:
         self._send_rows(name, sink, rows)
 
     def _send_rows(self, name: str, sink: _Sink, rows: list[ev.SlotMarkers]) -> None:
-        """Send the markers ``rows``, after the last of which the sink is open for the next
-        batch."""
+        """Send the markers ``rows``. After the last of them is written, the sink is open for the
+        next batch."""
         silent = [row for row in rows if not row.partitions]
         sent = tuple(row for row in rows if row.partitions)
         if sent:
@@ -652,8 +652,9 @@ class SinkPartition:
     def _write_open_head(self, name: str, sink: _Sink) -> None:
         """Append the record that the sink is open again after a decision.
 
-        Does nothing while a record that frees a slot is being written, whose completion calls this
-        method again, nor while the next decision is being written, which replaces this record."""
+        Does nothing while a record that frees a slot is being written: its completion calls this
+        method again. Does nothing while the next decision is being written, because that record
+        replaces this one."""
         if sink.freeing or sink.is_busy:
             return
 

@@ -387,8 +387,8 @@ class Transaction:
             raise self._invalid("commit")
 
     def _repeat_end(self, event: ev.End) -> None:
-        """Answer an EndTxn that the producer sent again, with the epoch from before it was last
-        raised."""
+        """Answer an EndTxn that the producer repeats with the epoch that it had before the last
+        increase."""
         record = self.record
         assert record is not None
         kind = _kind(event.is_commit)
@@ -407,7 +407,8 @@ class Transaction:
             raise self._invalid("commit" if event.is_commit else "abort")
 
     def _end_keeping_epoch(self, event: ev.End) -> None:
-        """Commit or abort the transaction of a client whose epoch stays the same (version 1).
+        """Commit or abort the transaction of a client whose epoch stays the same (transaction
+        version 1).
 
         A delayed EndTxn looks like that of the next transaction, so an EndTxn from an older
         connection than the one on which the transaction began is refused."""

@@ -228,8 +228,8 @@ class PartitionAnswer(NamedTuple):
 
     ``records`` are whole batches, as a list of parts. ``diverging`` tells a follower where its log
     differs from the leader's. ``leader_id`` and ``leader_epoch`` name the partition's leader, if
-    this broker does not lead it. ``stored`` and ``transactions_from`` are as in
-    ``FetchedPartition``."""
+    this broker does not lead it. ``stored`` replaces the records by their place in a file.
+    ``transactions_from`` is an offset below which the log has no transaction, or -1."""
 
     partition: int
     error_code: int = 0

@@ -177,8 +177,8 @@ def _decode_classic_request(reader: Reader) -> ProduceRequest:
 def _partitions_left(left: int, count: int) -> int:
     """Return how many more partitions a request may name after a topic with ``count`` of them.
 
-    ``left`` is the number before the topic, which counts as one too. Raises ProtocolError for too
-    many."""
+    ``left`` is how many it could name before this topic. A topic counts as one more partition.
+    Raises ProtocolError for too many."""
     left -= 1 + max(count, 0)
     if left < 0:
         raise ProtocolError(f"a produce request names more than {PARTITIONS_MAX} partitions")

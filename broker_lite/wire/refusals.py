@@ -69,8 +69,8 @@ error response then has one row, without a name."""
 class _Layout(NamedTuple):
     """The tables (lists of fields) to decode a request and to encode its response.
 
-    ``request`` is None if the response does not depend on it; ``kind`` is its class in
-    ``kafka.protocol``, if any."""
+    ``request`` is None if the response does not depend on the request. ``kind`` is the request's
+    class in ``kafka.protocol``, or None."""
 
     request: Any
     response: Any

@@ -38,7 +38,7 @@ def socket_name(socket_id: bytes) -> bytes:
 
 
 def encode(redemption: Redemption) -> bytes:
-    """Return a reader's datagram."""
+    """Encode the datagram with which a reader redeems a ticket."""
     return _MESSAGE.pack(redemption.secret, FLAG_DIRECT if redemption.wants_direct else 0)
 
 

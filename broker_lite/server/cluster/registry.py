@@ -117,8 +117,8 @@ class Registry:
     ) -> None:
         self.snapshot = MetadataSnapshot()
         self._fresh = MetadataSnapshot()
-        """The metadata read for the next snapshot. Its version is 0; ``_publish`` sets each
-        snapshot's."""
+        """The metadata read for the next snapshot. Its version is 0; ``_publish`` sets the version
+        of each snapshot."""
         self._unreadable: loader.Unreadable = {}
         self._config = config
         self._store = store
@@ -220,8 +220,8 @@ class Registry:
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     async def close(self) -> None:
-        """Leave the cluster: stop the keeper and end the ZooKeeper session, which deletes the
-        registration."""
+        """Leave the cluster: stop the watching task and end the ZooKeeper session, which deletes
+        the registration."""
         self.groups.close()
         self._closed = True
         if self._keeper is not None:
@@ -304,7 +304,8 @@ class Registry:
                     await self._published.wait()
 
     async def wait_read(self) -> None:
-        """Wait until this broker's metadata snapshot has all that it wrote as controller."""
+        """Wait until this broker's metadata snapshot has all changes that this broker wrote as
+        controller."""
         written = self._controller.written_sequence
         await self.wait_visible(lambda now: self._published_sequence >= written)
 

@@ -438,7 +438,8 @@ class GroupCoordinator:
     async def _coordinated_or_taken_over(self, group: str) -> CoordinatedGroup | None:
         """Return the group, or None if it has no members.
 
-        If members of the previous coordinator may be alive, become its coordinator first."""
+        If members of the previous coordinator may be alive, become the group's coordinator
+        first."""
         coordinated = await self._coordinated(group)
         if coordinated is None and await self._registry.groups.kind(group) == znodes.KIND_KAFKA:
             claim = await self._registry.groups.claim(group)
@@ -447,10 +448,10 @@ class GroupCoordinator:
         return coordinated
 
     def _refused_join(self, group: str, join: ev.Join) -> LogbusError | None:
-        """Return the error of a join that needs no state of the group, or None.
+        """Return the error of a join that fails whatever the group's state, or None.
 
-        Call it only for a group that this broker does not have in memory; it then need not claim
-        the group for a join that fails."""
+        Call it for a group that is not in memory, so that a failing join does not make this broker
+        claim the group."""
         if join.member_id:
             return _no_member(group)
         if len(self._groups) >= GROUPS_MAX:

@@ -59,7 +59,8 @@ VERIFY_PAUSE_S = 0.01
 TIMEOUTS = 2
 """Pending offsets are overdue when older than this many times ``transaction.max.timeout.ms``."""
 REFUSALS = (UnknownServerError, ClusterAuthorizationError, TransactionalIdAuthorizationError)
-"""Errors of a transaction coordinator that do not tell whether the transaction has ended."""
+"""Errors of a transaction coordinator after which the transaction may still be open, so its pending
+offsets remain."""
 
 
 class GroupCommit(NamedTuple):
@@ -212,7 +213,8 @@ class GroupTransactions:
     ) -> None:
         """Wait until the transaction coordinator confirms that the transaction includes the group.
 
-        Concurrent requests of one producer share one request. Raises the coordinator's error."""
+        Concurrent requests of one producer share one request to the coordinator. Raises the
+        coordinator's error."""
         task = claimed.asking.get(verification.token)
         if task is None:
             loop = asyncio.get_running_loop()

@@ -64,8 +64,7 @@ FLAG_SINK = 2
 PARK_S = 2 * ANSWER_MS / 1000
 """Maximum seconds for which a request waits until the sink's previous change is written.
 
-If markers are missing, EndBatch is answered ANSWER_MS after its decision, so this must be
-longer."""
+Longer than ANSWER_MS, for which an EndBatch may wait for its markers."""
 HEAD_DAYS = 365
 """Days after a sink's last use for which its last committed batch is remembered.
 
@@ -196,7 +195,8 @@ class SinkCoordinator:
         return led is not None and name in led.machine
 
     def open_slots(self, partition: int) -> dict[int, OpenSlot]:
-        """Return the open attempts of Spark tasks by producer id; empty for a partition not led."""
+        """Return the open attempts of Spark tasks by producer id; empty if this broker does not
+        lead the partition."""
         led = self._led.get(partition)
         if led is None:
             return {}
@@ -216,7 +216,8 @@ class SinkCoordinator:
 
         ``make`` builds the request from its token. Raises NotCoordinatorError if this broker does
         not lead the partition, ProtocolError if the partition's sinks could not be loaded, and
-        ConcurrentTransactionsError after ``PARK_S`` seconds."""
+        ConcurrentTransactionsError if the sink's previous change is not written within ``PARK_S``
+        seconds."""
         if partition in self._unreadable:
             raise self._unreadable[partition]
         led = self._led.get(partition)

@@ -73,8 +73,8 @@ class StateOwner(Protocol):
         """Start to coordinate a partition that is loaded now and that this broker leads in
         ``epoch``.
 
-        ``values`` has all keys, and is updated after each committed append. ``flags`` has the byte
-        that ``StateLog.append`` received with a key, if it is not 0."""
+        ``values`` has the values of all keys, and is updated after each committed append. ``flags``
+        has the byte that ``StateLog.append`` received with a key, if it is not 0."""
 
     def lost(self, partition: int) -> None:
         """Stop coordinating a partition that this broker no longer leads.
@@ -127,10 +127,11 @@ class StateLog:
         return led.epoch
 
     async def wait_loaded(self, partition: int) -> None:
-        """Wait ``WAIT_S`` seconds at most until a partition that this broker is to lead is loaded.
+        """Wait ``WAIT_S`` seconds at most until a partition that this broker is to lead is loaded,
+        that is, its records are read.
 
-        The log of a new topic may not exist yet. If the broker refused a request meanwhile, the
-        client would back off for longer than the creation takes."""
+        The log of a new topic may not exist yet. The client of a refused request would back off for
+        longer than its creation takes."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WAIT_S):
                 while self._is_load_due(partition):
@@ -154,8 +155,8 @@ class StateLog:
         """Set the value of a key, or delete it with None. The future completes at the commit.
 
         The future raises LogbusError if the append will certainly not be committed. After
-        NotCoordinatorError, it is committed if the next leader has it. ``StateOwner.loaded``
-        receives the byte ``flags`` with the key."""
+        NotCoordinatorError the outcome is unknown: the append is committed if the next leader has
+        it. ``StateOwner.loaded`` receives the byte ``flags`` with the key."""
         future = asyncio.get_running_loop().create_future()
         led = self._led.get(partition)
         if led is None or led.state is None:
@@ -182,7 +183,7 @@ class StateLog:
 
 
 class _LedPartition:
-    """A partition of the internal topic that this broker leads, during one leader epoch."""
+    """A partition of an internal topic, led by this broker in one leader epoch."""
 
     def __init__(self, owner: StateLog, replica: Replica, role: Leader) -> None:
         self.replica = replica
@@ -254,7 +255,7 @@ class _LedPartition:
         owner.changed()
 
     async def _committed_end(self) -> int:
-        """Return the high watermark, once all records of former leaders are committed."""
+        """Return the high watermark. Wait until all records of former leaders are committed."""
         while True:
             self._moved.clear()
             try:

@@ -216,8 +216,8 @@ class TransactionCoordinator:
         """Carry out a request for a transactional id, and return its result.
 
         ``make`` builds the request from its token. Raises NotCoordinatorError if this broker does
-        not coordinate the transactional id, and ConcurrentTransactionsError after ``PARK_S``
-        seconds."""
+        not coordinate the transactional id, and ConcurrentTransactionsError if the id's previous
+        change is not written within ``PARK_S`` seconds."""
         led = self._led_of(transactional_id)
         request = make(next(self._tokens))
         if self.sinks.is_sink(led.partition, transactional_id):
@@ -241,7 +241,10 @@ class TransactionCoordinator:
             await self._log.wait_loaded(self._log.partition_of(transactional_id.encode("utf-8")))
 
     async def ask_sink(self, sink: str, make: Callable[[int], SinkRequest]) -> SinkResult:
-        """Carry out a request for a Spark exactly-once sink, as ``ask`` does for a producer."""
+        """Carry out a request for a Spark exactly-once sink, and return its result.
+
+        ``make`` builds the request from its token. Raises InvalidRequestError if ``sink`` is the
+        transactional id of a producer, and the errors of ``SinkCoordinator.ask``."""
         await self.wait_loaded(sink)
         led = self._led_of(sink)
         if sink in led.transactions or transaction_key(sink) in led.values:
@@ -443,9 +446,9 @@ class TransactionCoordinator:
         self._alarm.set(held.machine.deadline_ms)
 
     def _drop_if_idle(self, held: CoordinatedTransaction) -> None:
-        """Drop a state machine without request and open transaction from memory.
+        """Drop from memory a state machine without waiting request and open transaction.
 
-        The committed record then has its complete state."""
+        The committed record has its complete state."""
         name = held.machine.name
         is_idle = held.machine.is_quiet and not held.appends and not held.parked
         if is_idle and held.led.transactions.get(name) is held:

@@ -98,7 +98,8 @@ class TransactionVerifier:
         adds: bool,
         done: Verified,
     ) -> None:
-        """Start the verification that ``replica.participant.admit`` returned, or join it.
+        """Start the verification that ``replica.participant.admit`` returned, or wait for it if it
+        is in flight.
 
         ``done`` is called with its outcome, in order for each producer. With ``adds`` (transaction
         version 2), the coordinator adds the partition to the transaction; otherwise the client has

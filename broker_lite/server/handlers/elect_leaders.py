@@ -1,8 +1,8 @@
 """Handle ElectLeaders 0-2: elect preferred leaders, or unclean ones that may lack records.
 
 The controller serves the request. Version 0 elects only preferred leaders and has no error for the
-whole request, so each partition gets that error. If a request selects all partitions, the answer
-lists only those that needed an election."""
+whole request, so such an error is repeated for each partition. If a request selects all partitions,
+the answer lists only those that needed an election."""
 
 from __future__ import annotations
 

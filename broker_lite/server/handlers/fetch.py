@@ -282,7 +282,8 @@ class _ConsumerFetch:
     def _collect(self, rows: list[_FetchRow], min_bytes: int = 0) -> None:
         """Read the records and answer: recent ones on the event loop, others on a read thread.
 
-        Recent records of fewer than ``min_bytes`` bytes in all let the fetch wait instead."""
+        If the recent records have fewer than ``min_bytes`` bytes in all, the fetch waits
+        instead."""
         now_ms = self._parts.clock.monotonic_ms()
         indexed: list[tuple[int, ranges.WantedRange]] = []
         is_quick = True
@@ -402,7 +403,8 @@ class _ConsumerFetch:
                 replica.report_corruption(prepared.error_offset, prepared.error)
 
     def _judged(self, row: _FetchRow, prepared: ranges.Prepared) -> ranges.Prepared:
-        """Return ``prepared``, or, if it failed and the replica lost its role, that error.
+        """Return ``prepared``, or the error of ``_check_role`` if the read failed and the replica
+        lost its role.
 
         The log may then have been truncated during the read."""
         assert row.replica is not None
@@ -516,7 +518,7 @@ def _file_bytes(parts: BrokerContext, message: wire.FetchRequest) -> int:
 
 
 class _OutOfRange(OffsetOutOfRangeError):
-    """An OffsetOutOfRangeError with the replica, whose valid offsets the answer reports."""
+    """OFFSET_OUT_OF_RANGE at a replica, whose log start and end offset the answer reports."""
 
     def __init__(self, replica: Replica, offset: int) -> None:
         super().__init__(f"{replica} has no offset {offset}")
@@ -524,9 +526,10 @@ class _OutOfRange(OffsetOutOfRangeError):
 
 
 def _diverging(log: Log, request: wire.FetchPartition) -> OffsetAndEpoch | None:
-    """Return from where on the log differs from the records that the client has read, or None.
+    """Return the leader epoch and end offset from which the log lacks records that the client has
+    read, or None.
 
-    After an unclean election, the log may lack such records."""
+    An unclean election can cause this."""
     epoch, offset = request.last_fetched_epoch, request.fetch_offset
     if epoch == NO_EPOCH or offset < log.log_start_offset:
         return None

@@ -17,7 +17,8 @@ from broker_lite.wire.tables import JoinGroupResponse as Response
 from broker_lite.wire.tables import build
 
 REBALANCE_TIMEOUT_FROM = 1
-"""The first version of JoinGroup with a rebalance timeout; before, the session timeout serves."""
+"""The first version of JoinGroup with a rebalance timeout; earlier versions use the session
+timeout."""
 TWICE_FROM = 4
 """The first version of JoinGroup in which a member without an id must send a second request."""
 NULLABLE_PROTOCOL_FROM = 7

@@ -42,9 +42,8 @@ _Partition = _Topic.MetadataResponsePartition
 NOTICE_S = 0.01
 """Seconds for which a Metadata request of a third-party client waits before it is answered.
 
-In this time, this broker notices the death of another: the kernel closes a killed broker's
-connections one by one, so a client may notice up to 6 ms before other brokers do, and franz-go then
-asks for metadata within 0.5 ms."""
+After a broker is killed, its clients may notice the death up to 6 ms before other brokers do, and
+franz-go then asks for metadata within 0.5 ms. The wait gives this broker time to notice it too."""
 ALL_WHEN_EMPTY_UNTIL = 0
 """The last version of Metadata in which an empty list, instead of null, asks for all topics."""
 NULL_NAME_FROM = 12

@@ -22,7 +22,8 @@ from broker_lite.wire.tables import build, own_tag
 
 @dataclass(slots=True)
 class OffsetRows:
-    """The offsets in a request that may be stored, and the error codes of its partitions."""
+    """The offsets of a commit request that may be stored, and the error code of each requested
+    partition."""
 
     message: Any
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)

@@ -35,7 +35,8 @@ async def handle(
 
 
 class _Lookup(NamedTuple):
-    """A lookup in the offset index: where a range from ``start`` ends, at most at ``end``."""
+    """A lookup in the offset index: the end of a range that begins at ``start`` and ends at ``end``
+    at the latest."""
 
     log: Log
     start: int

@@ -75,8 +75,8 @@ def _lookups(
 def _found(
     lookups: Sequence[_TimeLookup], first: int, monotonic_ms: Callable[[], int]
 ) -> list[TimeAnswer]:
-    """Return the results of the lookups from index ``first`` on, at least one, for ``JOB_MS`` at
-    most."""
+    """Do the lookups from index ``first`` on, at least one, for ``JOB_MS`` at most. Return their
+    results."""
     until_ms = monotonic_ms() + JOB_MS
     answers = []
     for lookup in itertools.islice(lookups, first, None):

@@ -308,7 +308,7 @@ class Access:
 class _CheckedAccess(Access):
     """The permission checks of one request at a broker with an authorizer.
 
-    Every check sets ``has_checked``; without one, the handler's answer is dropped
+    Every check sets ``has_checked``. If a handler checks nothing, its answer is dropped
     (``is_answerable``)."""
 
     __slots__ = ("_session", "has_checked")

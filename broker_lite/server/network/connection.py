@@ -439,9 +439,10 @@ class ClientConnection:
         start()
 
     def built(self, reply: ResponseSlot, size: int) -> None:
-        """Record that an announced answer is built: its ``size`` bytes replace the reserved memory.
+        """Record that the answer ``reply`` is built: its ``size`` bytes replace the memory that
+        ``may_build`` reserved.
 
-        Does nothing if the answer of ``reply`` is not being built."""
+        Does nothing if ``reply`` is not being built."""
         if self._building is reply:
             self._building = None
             announced, self._announced_bytes = self._announced_bytes, 0

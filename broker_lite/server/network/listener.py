@@ -48,7 +48,7 @@ ADDRESSES_CACHED = 1024
 SWEEP_S = 5.0
 """Maximum seconds between two sweeps for idle and stalled connections.
 
-They are more frequent if a connection timeout is shorter than 10 s."""
+Sweeps are more frequent if a connection timeout is shorter than 10 s."""
 SWEEP_MIN_S = 0.1
 """Minimum seconds between two sweeps, even if a login becomes overdue sooner; bounds their cost."""
 STALLED_MS = 5000
@@ -420,7 +420,7 @@ class Listener:
         self._sweep_later()
 
     def _close_oldest_logins(self) -> None:
-        """Close the oldest connections that have not logged in, to make room for a new one.
+        """Close the oldest connections that have not logged in, to allow a new one.
 
         TLS handshakes count as well, so that slow ones cannot keep out other clients' logins."""
         limit, handshakes = self._config.connections_before_login_max, self._handshakes

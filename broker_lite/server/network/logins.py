@@ -298,7 +298,8 @@ class Logins:
         self._sessions[id(session)] = session, connection
 
     def sweep(self) -> None:
-        """Close sessions whose stored keys were removed, and require overdue ones to log in again.
+        """Close sessions whose user's credential was changed or deleted, and require sessions past
+        their lifetime to log in again.
 
         The broker calls this every second and after each change of users."""
         now_ms = self._clock.monotonic_ms()

@@ -31,10 +31,13 @@ class Waiter(Protocol):
 class Budget:
     """The memory of the requests and answers of all connections, in bytes.
 
-    The total stays within ``limit_bytes`` plus one frame plus the answers that are being built. A
-    partial frame counts with its allocated memory, not its declared length. Partial frames share
-    ``UNFINISHED_SHARE``, announced answers ``ANSWERS_SHARE`` of the limit; one of each may exceed
-    its share, because otherwise they could wait for each other for ever."""
+    The total stays within ``limit_bytes`` plus one frame plus the answers that are being built. Two
+    kinds of memory have a share of the limit. One connection at a time may exceed each share,
+    because otherwise connections could wait for each other for ever.
+
+    - ``UNFINISHED_SHARE``: partial frames, which count with their allocated memory, not their
+      declared length
+    - ``ANSWERS_SHARE``: answers that ``ResponseSlot.build`` announced"""
 
     __slots__ = (
         "_answer_bytes",
@@ -104,11 +107,10 @@ class Budget:
         return not self.is_exceeded or self.used_bytes == self._unfinished_bytes
 
     def may_build(self, connection: Waiter, size: int) -> bool:
-        """Reserve ``size`` bytes for an answer and return True; False if the memory is not
-        available.
+        """Reserve ``size`` bytes for an answer that a connection announces, and return True. Return
+        False if there is no memory; ``connection.resume_soon`` is called when there is.
 
-        After False, the connection's ``resume_soon`` is called when it is. An answer of any size is
-        allowed while no other announced answer takes memory."""
+        An answer of any size is allowed while no other announced answer takes memory."""
         if self._fits(self._answer_bytes, size):
             self._answer_bytes += size
             return True

@@ -163,7 +163,7 @@ class Quotas:
         self._clients: dict[tuple[str, str], ClientQuota | None] = {}
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
-        """Use the quotas of the metadata snapshot. What clients have used before still counts."""
+        """Use the quotas of the metadata snapshot. Each client's earlier use still counts."""
         if snapshot.quotas is self._source:
             return
         self._source = snapshot.quotas

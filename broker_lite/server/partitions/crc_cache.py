@@ -17,7 +17,7 @@ Consumers at the log end read within this time, so the check at the append serve
 MARK_MS = 1_000
 """Minimum milliseconds between two recorded append times of a log."""
 RANGES_MAX = 64
-"""Maximum number of checked offset ranges that are remembered for a log."""
+"""Maximum number of offset ranges with checked CRCs that are remembered for a log."""
 
 
 class CrcCache:

@@ -115,7 +115,8 @@ class FollowJob(NamedTuple):
     """An append of records that a follower fetched from its leader.
 
     ``columns`` receives the end offset of the payload's last batch in logbus's column format, if it
-    has one, on the event loop before the outcome. ``keep`` means the same as in ``AppendJob``."""
+    has one, on the event loop before the outcome. ``keep`` tells whether the appended pages stay in
+    the page cache."""
 
     target: AppendTarget
     payload: memoryview
@@ -418,7 +419,8 @@ class Disk:
         return await self._awaited(lambda done: self.call(key, function, done))
 
     async def run_keeper(self, function: Callable[[], T]) -> T:
-        """Run ``function`` on the keeper thread and return its result."""
+        """Run ``function`` on the keeper thread, for operations on the whole data directory, and
+        return its result."""
         return await self._awaited(lambda done: self.keep(function, done))
 
     async def run_read(self, function: Callable[[], T]) -> T:

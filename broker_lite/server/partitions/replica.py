@@ -154,9 +154,7 @@ class Replica:
         epoch.
         """
         self._unrepairable = -1
-        """The offset of the damage that was last logged as one that no other replica can repair; -1
-        before.
-        """
+        """The damaged offset last logged as damage that no other replica can repair; -1 if none."""
         self._held_jobs: list[Job] | None = None
         """Disk jobs that wait for a truncation to complete; None while no truncation runs."""
         self.closed = False

@@ -228,7 +228,7 @@ class _Leader:
         self._idle: set[PartitionKey] = set()
         """Partitions whose answer had no records, while it is delivered to their replicas.
 
-        The replicas then ask for the same range again, which need not be sent at once."""
+        Each replica then asks for the same range again; that request need not be sent at once."""
         self._has_new = False
         """Whether a request must be sent at once, for a new range or a retry in ``_ready``."""
         self._attempts: dict[PartitionKey, int] = {}

@@ -600,8 +600,8 @@ class ReplicaManager:
         self._handover = self._loop.create_task(self._hand_over())
 
     async def _hand_over(self) -> None:
-        """Report that this broker gives up leadership (drains); repeat it until the metadata show
-        it."""
+        """Report that this broker gives up leadership (drains). Repeat until the metadata show the
+        report."""
         while True:
             with contextlib.suppress(WriteConflictError, CoordinationUnavailableError):
                 await self._cluster.drain()
@@ -693,4 +693,4 @@ class ReplicaManager:
 
 
 def _nothing() -> None:
-    """Do nothing: a job that ends only after all jobs queued before it."""
+    """Do nothing. A queued job of this function shows when all earlier jobs have ended."""
