@@ -1,7 +1,6 @@
 """The blocking client of one cluster: ``connect`` returns a ``Bus``.
 
-A bus makes producers, consumers and the cluster's ``admin``. It is light: it holds addresses,
-options, pooled connections and the idle producers of its transactions.
+A bus makes producers, consumers and the cluster's ``admin``.
 
 Threads may share a bus, and a child process may use it after a fork. Threads may share a producer
 too, but only one thread at a time may use a consumer. After a fork, the child process must create

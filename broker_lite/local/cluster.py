@@ -52,7 +52,7 @@ CONSOLE_PORT = 8088
 _PORTS_TRIED = 1000
 """Maximum ports that a search for free ports tries."""
 _OURS = ("broker.id", "port", "log.dir", "zookeeper.connect")
-"""Settings of brokers that LocalCluster sets itself, so that its caller may not give them."""
+"""Broker settings that LocalCluster sets itself. Its caller must not give them."""
 
 
 class LocalCluster:

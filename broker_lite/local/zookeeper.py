@@ -1,9 +1,9 @@
 """Run a ZooKeeper server for a cluster on one machine, from the jars that PySpark contains.
 
-The server is one JVM with a short class path and a heap that starts small. It answers clients in
-under a second and takes 60 to 85 MB of memory, more after large writes. The first JVM to stop
-writes an archive of its classes into the user's cache folder, which speeds up later starts
-(``class_archive``). The server listens on 127.0.0.1 and syncs its log before it answers.
+The server is one JVM. It answers clients in under a second and takes 60 to 85 MB of memory, more
+after large writes. The first JVM to stop writes an archive of its classes into the user's cache
+folder, which speeds up later starts (``class_archive``). The server listens on 127.0.0.1 and syncs
+its log before it answers.
 
 ``start`` sends ZooKeeper's four-letter words ``srvr`` and ``conf`` until the answer names this
 server's data directory, because another ZooKeeper could listen on the port. One thread at a time

@@ -11,6 +11,4 @@ Read the modules in this order:
 - ``group_claims``: a broker's exclusive right to write a group's offsets; ``group_kind``,
   ``group_offsets``, ``group_writer``, ``native_members``: the other state of groups
 
-The server, native groups (consumer groups that coordinate through ZooKeeper) and the client's
-discovery of brokers use this package. All code runs on the event loop's thread, unless a module
-names another thread."""
+All code runs on the event loop's thread, unless a module names another thread."""

@@ -37,8 +37,7 @@ PATH_LENGTH_MAX = 3000
 """Maximum length of a resource name in a znode's path, in characters after percent-encoding."""
 
 UNREADABLE = frozenset({Entry(ANYONE, WILDCARD, acls.Operation.ALL, Permission.DENY)})
-"""The entries in place of those of a znode that cannot be decoded: they deny everything to
-everyone.
+"""The entries that replace a znode that cannot be decoded: they deny everything to everyone.
 
 The znode may contain denials, so only super users may use the resources of its pattern."""
 

@@ -8,8 +8,7 @@ until then a native member may convert the group and keep its offsets.
 The conversion is a compare-and-set of the group's coordinator znode that removes the coordinator's
 claim (``group_claims``), so it fences the coordinator's writes in flight. A group with offsets of
 open transactions is not converted. A native group never gets such offsets, because native members
-read only committed offsets. Brokers and ``native/`` call this module.
-"""
+read only committed offsets."""
 
 from __future__ import annotations
 

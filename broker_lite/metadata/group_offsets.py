@@ -64,7 +64,8 @@ class GroupAge(NamedTuple):
     ``empty_since_ms`` is the time at which the last member left, or None if the group has members
     or the time is unknown. ``newest_commit_ms`` is the time of the newest commit, or None if the
     group has no offsets. Brokers only poll the members of a native group and may miss short-lived
-    ones; a member of it that registers or takes a partition counts as a commit."""
+    ones. In such a group, a member that registers or takes a partition therefore counts as a
+    commit."""
 
     empty_since_ms: int | None
     newest_commit_ms: int | None
@@ -580,8 +581,8 @@ class GroupOffsets:
         """Delete a group with its offsets.
 
         ``check_empty`` is called before each attempt. It raises NonEmptyGroupError if this broker
-        knows members, which may have joined since the attempt before. Each attempt takes the group
-        from its coordinator, so that a member could never join while the attempts continue.
+        knows members, which may have joined since the last attempt. Further attempts would keep
+        them out, because each attempt takes the group from its coordinator.
 
         Raises GroupIdNotFoundError, WriteConflictError, and NonEmptyGroupError if the group has
         members or offsets of open transactions."""
@@ -653,8 +654,8 @@ class GroupOffsets:
         """Delete a group's offsets of deleted topics that were committed before ``before_ms``.
         Return their number.
 
-        Such an offset tells a member that joins after the topic was created anew that its group
-        read the former topic. Raises NotCoordinatorError, CoordinationUnavailableError."""
+        From such an offset, a later member learns that its group read the former topic of that
+        name. Raises NotCoordinatorError, CoordinationUnavailableError."""
         await self._store.sync(znodes.group_path(group))
         old = [row for row in await self._rows(group) if row.touched_ms < before_ms]
         # Read the topics after the offsets. If they were read first, a topic could be deleted and

@@ -164,8 +164,8 @@ async def load_broker_configs(store: MetadataStore) -> dict[int, dict[str, str]]
 
 
 async def load_notices(store: MetadataStore, *, watch: bool = False) -> Notices:
-    """Return the change notices, which name the znodes that changed. A caller must read them before
-    those znodes: a change after this read then causes another notice."""
+    """Return the change notices, which name the znodes that changed. Read the notices before the
+    znodes that they name: a later change then causes another notice."""
     znode = await store.get(znodes.CHANGES, watch=watch)
     if znode is None:
         return Notices(-1, ())

@@ -41,7 +41,7 @@ class NoticeStates(NamedTuple):
 
 
 class NoticeContent(NamedTuple):
-    """What a notice says has changed.
+    """The changes that a notice announces.
 
     ``topics`` has the numbers of the changed partitions of each topic, or None if the topic was
     created, deleted or changed in another way. If ``topics`` and ``security`` are empty, the

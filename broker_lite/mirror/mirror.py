@@ -105,7 +105,7 @@ class Mirror:
 
     @property
     def group_rows(self) -> list[GroupRow]:
-        """What the mirror did with each offset of the source's groups when it last copied them."""
+        """The outcome of the last copy of each committed offset of the source's groups."""
         return self._group_sync.rows
 
     def close(self) -> None:

@@ -127,8 +127,8 @@ def settings_to_alter(
 ) -> dict[str, str | None]:
     """Return the settings to change at an existing copy, which has the settings ``current``.
 
-    ``given`` has the settings that the mirror set there before. One that the source no longer has
-    is removed from the copy (None), unless another client has changed its value."""
+    ``given`` has the settings that the mirror set there before. A setting that the source no longer
+    has is removed from the copy (None), unless another client has changed its value."""
     changes: dict[str, str | None] = {
         name: value
         for name, value in settings.values.items()

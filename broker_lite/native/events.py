@@ -148,7 +148,7 @@ class Beat(NamedTuple):
 
 
 class PartitionStart(NamedTuple):
-    """What a stream's reader needs to know when it receives a partition.
+    """The facts that a stream's reader receives with a partition.
 
     ``committed`` is the group's committed offset, or None. ``is_added`` says whether the partition
     was created after the group began to read its topic. ``grant`` identifies this assignment: it is
@@ -161,8 +161,8 @@ class PartitionStart(NamedTuple):
 
 
 class StreamAssign(NamedTuple):
-    """Tell the reader of a stream that the stream owns a partition from now on, and must begin to
-    read it."""
+    """Tell the reader of a stream to begin to read a partition, which the stream owns from now
+    on."""
 
     stream: int
     tp: TopicPartition

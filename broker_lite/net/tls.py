@@ -274,8 +274,8 @@ class TlsTransport:
         """Close the connection after a failed handshake, so that the peer receives the alert which
         names the cause.
 
-        Unread bytes would make the kernel reset the connection, which would discard the alert. So
-        this method reads them first."""
+        Reads unread bytes first: because of them the kernel would reset the connection and discard
+        the alert."""
         with contextlib.suppress(OSError):
             self._socket.recv(SEND_BYTES)
         self.close()

@@ -4,8 +4,7 @@ bytes.
 An encoded batch has at least one row and a correct CRC. If a column is a slice of an array, the
 batch contains only the bytes of the slice. ``decode`` checks the sizes in Arrow's metadata and runs
 pyarrow's ``validate(full=True)`` before it uses any value, because a malicious batch could
-otherwise crash the process. Clients and Spark's executors call this module. Brokers call it only to
-convert between columns and rows."""
+otherwise crash the process."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Read, check and change the header of a batch in a buffer, without decoding its records.
 
 A buffer is bytes, bytearray or memoryview. ``stamp`` and ``set_*`` write into it. The functions
-neither copy nor keep buffers. Brokers call them for every batch that they append, or read when they
-recover a log, and clients for every batch that they read."""
+neither copy nor keep buffers."""
 
 from __future__ import annotations
 

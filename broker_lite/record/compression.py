@@ -141,7 +141,8 @@ def _unsnappy(data: Buffer, limit: int) -> Buffer:
 
 def _unsnappy_block(block: memoryview, room: int, limit: int) -> Buffer:
     """Decompress one snappy block, which begins with its decompressed length as a varint of 32
-    bits, to at most ``room`` bytes. An error message names ``limit`` instead."""
+    bits, to at most ``room`` bytes. An error message names ``limit``, the maximum for the whole
+    data."""
     length = 0
     for index in range(min(5, len(block))):
         length |= (block[index] & 0x7F) << (7 * index)
@@ -185,8 +186,8 @@ def _unzstd(data: Buffer, limit: int) -> bytes:
 
 
 def _read_stream(name: str, data: Buffer, limit: int) -> bytes:
-    """Decompress data piece by piece, so that the memory grows with the data that are really there,
-    and not with a size that they declare."""
+    """Decompress data piece by piece. The memory grows with the actual data, not with the size that
+    the data declare."""
     pieces: list[bytes] = []
     total, size = 0, max(_FIRST_READ_BYTES, 4 * len(data))
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name) as stream:

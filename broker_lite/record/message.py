@@ -10,9 +10,7 @@ ten microseconds. Every position is checked before it is read, and memory is nev
 size that the metadata declare. In uncompressed buffers, the module also checks null counts, the
 first and last offset, and the order of up to ``ORDERED_MAX`` offsets. Readers check the rest with
 pyarrow's ``validate(full=True)``: the order of more offsets, UTF-8 in header keys, compressed
-buffers. ``batch`` calls this module before an append, and ``arrow`` before it passes a message to
-pyarrow.
-"""
+buffers."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ attributes. The search takes the varint before every zero byte of the body as th
 possible record, a candidate. It first drops candidates that are not adjacent to another candidate
 at their start and at their end. Among the rest it finds the chain: adjacent candidates from the
 start of the body to its end, as many as the batch has records. If the body has attributes other
-than zero, or millions of zero bytes, a loop finds the records instead, which is slower.
-``transcode`` calls this module."""
+than zero, or millions of zero bytes, a loop finds the records instead, which is slower."""
 
 from __future__ import annotations
 
@@ -49,8 +48,8 @@ def find_records(body: Bytes, count: int) -> tuple[Positions, Positions]:
 
 
 def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
-    """Return the starts, the ends and the attributes positions of the candidates (possible records)
-    that are adjacent to others, in the order of their starts."""
+    """Return the starts, the ends and the attributes' positions of the candidates (possible
+    records) that are adjacent to others, in the order of their starts."""
     zeros = _zeros(body)
     # Read each varint from its last byte to its first. ``raw`` is the value of the bytes that have
     # been read.

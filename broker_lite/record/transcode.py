@@ -3,8 +3,7 @@ handle all records.
 
 A broker converts columns to rows for a client that reads only rows. A client converts rows to
 columns. The encoded rows are byte for byte the same as those of Kafka's own writer. Both
-conversions keep offsets, timestamps, producer fields, transactional bit and leader epoch. Brokers
-call this module in threads that only convert batches."""
+conversions keep offsets, timestamps, producer fields, transactional bit and leader epoch."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ one to ten bytes, numbers near zero in fewer.
 
 ``decode`` never reads outside of the body (the bytes of a batch after its header). For a position
 past the end it reads the body's last byte and returns a position past the end, which callers must
-check. ``transcode`` calls this module."""
+check."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 ``BatchWalker`` remembers the next offset, so the bytes of the log can be given to it in several
 buffers, one after the other. It checks what the CRC of a batch does not cover: the offsets must
 continue those of the batch before, and the leader epoch must not be lower. A ``WalkPolicy`` selects
-the checks. Brokers go through their own files and the batches that they fetch from leaders; clients
-go through fetched records and local files. Only one thread at a time may use a walker."""
+the checks. Only one thread at a time may use a walker."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ class LeaderAndIsrChanged(NamedTuple):
     """The metadata has a state for this partition. A repeated or older state has no effect.
 
     ``broker_epochs`` has the broker epochs of all registrations of this process. If the controller
-    elected an earlier process of this broker, this one does not lead: the controller elects again
-    in a higher leader epoch, so that no two processes lead in one. ``replicas`` has the ids of the
-    assigned brokers; only they and ISR members may fetch as followers."""
+    elected an earlier process of this broker, this process does not lead: the controller elects
+    again in a higher leader epoch, so that each epoch has one leading process. ``replicas`` has the
+    ids of the assigned brokers; only they and ISR members may fetch as followers."""
 
     state: LeaderAndIsr
     broker_epochs: frozenset[int]
@@ -69,9 +69,9 @@ class EpochStarted(NamedTuple):
 class Appended(NamedTuple):
     """The effect Append is complete.
 
-    For transaction markers, ``errors`` has each one's error, or None. ``duplicate`` tells that an
-    idempotent producer sent the batch again; the offsets are then those of the first append, or -1
-    if the producer state no longer remembers it."""
+    For transaction markers, ``errors`` has each marker's error, or None. ``duplicate`` tells that
+    an idempotent producer sent the batch again; the offsets are then those of the first append, or
+    -1 if the producer state no longer remembers it."""
 
     token: int
     base_offset: int

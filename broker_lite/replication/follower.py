@@ -139,8 +139,8 @@ class Follower:
     def diverged(self, event: FetchDiverged) -> list[Effect]:
         """Truncate this log to the end of its common part with the leader's log (KIP-101, KIP-595).
 
-        If both logs have the epoch that the leader names, that is the smaller of its two end
-        offsets, otherwise the end of this log's newest earlier epoch."""
+        If both logs have the epoch that the leader names, truncate to the smaller of the epoch's
+        two end offsets, otherwise to the end of this log's newest earlier epoch."""
         if self._is_stale(event):
             return []
         leader_end, own_end = event.leader_end, event.own_end

@@ -84,7 +84,7 @@ def _led(
 def _restricted_to(
     view: PartitionView, replicas: Sequence[int], live: Live, controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """Return the state with an ISR of ``replicas`` only, led by one of them; None if it is
+    """Return the state with an ISR of ``replicas`` only, led by one of them; None if that ISR is
     empty. If ``view`` has other replicas, a new leader epoch begins."""
     state = view.state
     if set(view.replicas) <= set(replicas):

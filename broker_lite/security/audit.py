@@ -35,11 +35,11 @@ class AuditLimit:
         since."""
 
     def counts(self, kind: Hashable | None, now_ms: int) -> tuple[int, int] | None:
-        """Return whether to write an event's line: None if not, else two counts for the line.
+        """Return None if the event must not be written, else two counts for its line.
 
-        The counts are the number of events of the same kind that were omitted since their last
-        line, and the number of other lines that were omitted since the last line. An event with
-        ``kind`` None never counts as a repetition."""
+        The first counts the events of the same kind that were omitted since their last line, the
+        second the other lines that were omitted since the last line. An event with ``kind`` None
+        never counts as a repetition."""
         repeated = 0
         if kind is not None:
             at_ms, repeated = self._kinds.get(kind, (now_ms - REPEAT_MS, 0))

@@ -15,8 +15,8 @@ the file itself: root in a container that shares the broker's network could not.
 open the descriptor again for writing.
 
 A thread receives and sends; the event loop decides. On Linux before 6.16 any process can attach
-descriptors to a datagram, and the kernel closes them on the receiving thread. To close a TCP socket
-with SO_LINGER can take minutes. This delays the tickets of other readers, but no request."""
+descriptors to a datagram, and the kernel closes them on the receiving thread. Closing a TCP socket
+with SO_LINGER can take minutes, which delays other readers' tickets, but no request."""
 
 from __future__ import annotations
 

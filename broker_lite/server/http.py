@@ -123,7 +123,6 @@ class HttpServer:
             logger.debug("an HTTP client sent no request or read no answer", exc_info=True)
 
     async def _handle_connection(self, sock: socket.socket, host: str) -> None:
-        """Complete the TLS handshake, answer one request, and close the connection."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(REQUEST_BYTES_MAX)
         protocol = asyncio.StreamReaderProtocol(reader)

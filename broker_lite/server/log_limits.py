@@ -66,10 +66,11 @@ class _Window:
 
 
 class OutputFile(logging.StreamHandler):  # type: ignore[type-arg]
-    """A log handler for stdout and stderr that both go to the file ``path``, opened by the parent.
+    """A log handler for a process whose stdout and stderr both go to the file ``path``, opened by
+    the parent.
 
-    A full file is renamed to ``path``.1, and stdout and stderr continue in a new one, so that what
-    Python itself writes at a crash is in the newest file."""
+    A full file is renamed to ``path``.1, and both continue in a new one, so the newest file has
+    what Python itself writes at a crash."""
 
     def __init__(self, path: Path, bytes_max: int = FILE_BYTES_MAX) -> None:
         super().__init__()

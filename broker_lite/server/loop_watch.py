@@ -2,7 +2,7 @@
 
 While requests arrive, a timer runs every 20 ms and measures how late it is. Below ``BUSY_PER_S``
 requests a second the interval doubles, up to half a second: 50 wake-ups a second would take most of
-an idle broker's CPU time. (It still receives 4 fetches of its followers a second.)
+an idle broker's CPU time.
 
 The delay includes all work on the event loop's thread: callbacks of libraries, garbage collections,
 waits for the interpreter lock or for a busy core. The timer measures only the part of a block after

@@ -81,8 +81,8 @@ class DataDirectory:
         self.checkpoints = threading.RLock()
         """The lock of both offset checkpoints.
 
-        A log that changes its log start offset holds it until the offset has changed in memory too.
-        Otherwise a concurrent save could write the former offset again."""
+        A log that changes its log start offset holds the lock until the offset has changed in
+        memory too. Otherwise a concurrent save could write the former offset again."""
         self._reserve = threading.Lock()
 
     # Methods that open and release the directory.
@@ -221,8 +221,8 @@ class DataDirectory:
         """Return a context manager that fails the directory if its block raises OSError.
 
         It raises StorageError, whose message says ``doing``. With ``spare_full``, a full disk
-        raises it too but does not fail the directory: only for writes that protect no acknowledged
-        data."""
+        raises StorageError without failing the directory: use it only for writes that protect no
+        acknowledged data."""
         return _Guard(self, doing, spare_full)
 
     def full(self, doing: str, error: OSError) -> StorageError | None:

@@ -498,9 +498,9 @@ class Log:
         sync.
 
         The follower then fetches these offsets from its leader again. If ``offset`` is below the
-        log's start, the emptied log begins there, as after ``start_at``. If it is in the first
-        batch, the log is empty and keeps its start offset. An unreadable range at ``offset`` is
-        removed too."""
+        log's start, the emptied log begins there, as after ``start_at``. If ``offset`` is in the
+        first batch, the log is empty and keeps its start offset. An unreadable range at ``offset``
+        is removed too."""
         with self._flush_lock:
             self._check_usable()
             end, log_start = self.reader.tail[0], self.log_start_offset
@@ -619,8 +619,8 @@ class Log:
         """Empty the log, with its first segment at ``offset`` and its log start at ``log_start``.
 
         Recovery deletes segments below the log start, and reports a gap after the log start as
-        damage. So a new segment below the old one is created before the log start is saved, one
-        above it afterwards."""
+        damage. A new segment below the old one is therefore created before the log start is saved,
+        a segment above it afterwards."""
         base = self.reader.chain[0][0]
         self._data.raise_log_start(self.key, self.log_start_offset)
         if self.reader.tail[0] > base:

@@ -394,8 +394,8 @@ class SinkPartition:
     def _abort_attempts(self, sink: _Sink, event: ev.EndBatch) -> None:
         """Abort the failed attempts that the request names, before their batch ends.
 
-        No record has to precede the markers: no decision can include a failed attempt, and after a
-        change of coordinator the next one aborts it together with its batch."""
+        The markers need no record before them: no decision can include a failed attempt, and the
+        next coordinator would abort the attempt together with its batch."""
         if sink.is_busy:
             self._park(sink, event)
             return

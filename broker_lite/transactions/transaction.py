@@ -240,9 +240,8 @@ class Transaction:
             )
 
     def _pairs(self) -> tuple[tuple[int, int], tuple[int, int] | None]:
-        """Return the current producer id and epoch, and the former ones, before the last raise.
-
-        The latter are None if the epoch was not raised."""
+        """Return the current producer id and epoch, and those before the last increase of the epoch
+        (None without one)."""
         record = self.record
         assert record is not None
         if record.next_id != NO_PRODUCER:

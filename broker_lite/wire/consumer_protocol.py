@@ -28,7 +28,7 @@ class Subscription(NamedTuple):
     """A member's subscription.
 
     ``owned`` are the partitions that the member already reads when it joins the group (KIP-429),
-    and ``generation`` is the number of the assignment that gave it them (KIP-792). The member's
+    and ``generation`` is the generation in which the member received them (KIP-792). The member's
     assignor defines the format of ``user_data``."""
 
     topics: tuple[str, ...]

@@ -40,8 +40,7 @@ from broker_lite.wire.primitives import (
 FLEXIBLE = 12
 CLIENT_VERSION = 17
 NAMES_ADDRESSES = 16
-"""The first version whose answers have the addresses of the leaders of partitions that the broker
-refuses because it does not lead them (KIP-951)."""
+"""The first version whose NOT_LEADER_OR_FOLLOWER answers have the leaders' addresses (KIP-951)."""
 
 TAG_COLUMNS = 10000
 """Number of a tagged field of two bytes in a request: the highest version of column batches that

@@ -40,8 +40,7 @@ from broker_lite.wire.primitives import (
 FLEXIBLE = 9
 CLIENT_VERSION = 13
 NAMES_LEADERS = 10
-"""The first version whose answers name the leader of a partition that the broker refuses because it
-does not lead it (KIP-951)."""
+"""The first version whose NOT_LEADER_OR_FOLLOWER answers name the partition's leader (KIP-951)."""
 ADDS_NO_PARTITIONS = 11
 """The last version in which a client must add a partition to its transaction (AddPartitionsToTxn)
 before it sends batches to the partition."""

@@ -59,7 +59,7 @@ _BY_HAND: Mapping[int, Callable[[int, str], Any]] = {
     ApiKey.END_BATCH: SinkResponse,
     ApiKey.KEEP_BATCH: SinkResponse,
 }
-"""Functions of error code and message that create the error response, for APIs that are not in
+"""The functions that create an error response from a code and a message, for APIs that are not in
 ``kafka.protocol`` and whose response has one error for the whole request."""
 _DESCRIBE_TOPIC_PARTITIONS = 75
 """API key of DescribeTopicPartitions. An empty list of topics in its request means all topics; the

@@ -272,8 +272,8 @@ def encode(api_key: int, version: int, correlation_id: int, response: Message) -
 
 
 def _tagged(frame: bytes, number: int, value: bytes) -> bytes:
-    """Return the response ``frame``, which has no tagged fields (it ends with the byte 0), with one
-    added at its end."""
+    """Return the response ``frame`` with a tagged field added at its end. The frame must not have
+    any: it ends with the byte 0."""
     writer = Writer()
     writer.buffer += frame[:-1]
     put_tag(writer, number, value)
@@ -395,8 +395,8 @@ def _request_decoder(api_key: int, version: int) -> Decoder:
 
 
 def struct_decoder(kind: Any, table: Any, version: int, flexible: bool) -> Decoder:
-    """Return a function that decodes a structure by its table, to an object of ``kind``, a class of
-    ``kafka.protocol``, or to a SimpleNamespace if ``kind`` is None."""
+    """Return a function that decodes a structure by its table, to an object of ``kind`` (a class of
+    ``kafka.protocol``) or, if ``kind`` is None, to a SimpleNamespace."""
     steps = [
         (field.name, _field_decoder(field, version, flexible))
         for field in table.untagged_fields(version)

@@ -310,7 +310,8 @@ class Registry:
         await self.wait_visible(lambda now: self._published_sequence >= written)
 
     async def deleted_topics(self, topic_ids: Collection[str]) -> frozenset[str]:
-        """Return which of ``topic_ids``, all ids of topics that existed, belong to deleted topics.
+        """Return those of ``topic_ids`` whose topics were deleted. Each must be the id of a topic
+        that existed.
 
         The result is empty while this broker's metadata are older than ZooKeeper's, because a topic
         that they lack may be new. Raises CoordinationUnavailableError."""
@@ -538,7 +539,8 @@ class Registry:
         self._due.set()
 
     async def _catch_up(self) -> None:
-        """Take the keeper's due steps and publish the metadata snapshot.
+        """Take the due steps of the keeper task, such as reading changed metadata, and publish the
+        snapshot.
 
         A step that fails raises its error and stays due."""
         if self._register_due:
@@ -628,7 +630,6 @@ class Registry:
         self._sequence = notices.sequence
 
     async def _refresh_security(self, paths: Collection[str]) -> None:
-        """Read the users, access control lists and quotas in the changed znodes ``paths``."""
         users = [path for path in paths if path.startswith(f"{credentials.USERS}/")]
         lists = [path for path in paths if path.startswith(f"{acls.ACLS}/")]
         limits = [path for path in paths if path.startswith(f"{quotas.QUOTAS}/")]

@@ -1,10 +1,13 @@
 """Write partition states (leader and ISR) to ZooKeeper, for the partitions that this broker leads.
 
-One ZooKeeper transaction writes many states and a change notice, by which other brokers learn of
-them. It checks three versions: each state's, so that no newer state is overwritten; that of
-/controller_epoch, so that a new controller sees every state; and that of the change notices, so
-that a topic that was deleted and created anew is not taken for the old one. Writes that are
-unfinished when the ZooKeeper session ends are dropped."""
+One ZooKeeper transaction writes many states, and a change notice that tells the other brokers. The
+transaction fails if one of these has changed meanwhile:
+
+- a partition's state, which may be newer;
+- /controller_epoch, because a new controller must see every state;
+- the change notices, because a topic may have been deleted and created anew.
+
+Writes that are unfinished when the ZooKeeper session ends are dropped."""
 
 from __future__ import annotations
 

@@ -163,7 +163,6 @@ class MarkerSender:
             await self._write(broker_id, markers[at : at + PARTITIONS_PER_CALL])
 
     async def _write(self, broker_id: int, markers: Sequence[_Marker]) -> None:
-        """Send one WriteTxnMarkers request, and handle the result of each partition."""
         topics = self._registry.snapshot.topics_by_id
         jobs: dict[MarkerJob, dict[str, list[int]]] = {}
         sent: dict[tuple[int, str, int], _Marker] = {}

@@ -141,7 +141,6 @@ async def _alter_topic(parts: BrokerContext, row: Any, validate_only: bool) -> N
 
 
 def _changes(parts: BrokerContext, row: Any) -> dict[str, str | None]:
-    """Return the changes that ``row`` of the request makes to a topic's present settings."""
     topic = parts.registry.snapshot.topics.get(row.resource_name)
     if topic is None:
         raise UnknownTopicOrPartitionError(f"topic {row.resource_name!r} does not exist")

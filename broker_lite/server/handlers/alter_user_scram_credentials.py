@@ -112,7 +112,8 @@ def _credential(
 ) -> ScramCredential:
     """Return the new credential of a user.
 
-    If the request keeps the former password valid for a time, it also has that password's keys."""
+    If the request keeps the former password valid for a time, the credential also has that
+    password's keys."""
     if not ITERATIONS_MIN <= row.iterations <= ITERATIONS_MAX:
         raise UnacceptableCredentialError(
             f"user {row.name!r}: iterations={row.iterations}; "

@@ -133,7 +133,6 @@ def controller(snapshot: MetadataSnapshot) -> int:
 
 
 def _visible(access: Access, snapshot: MetadataSnapshot) -> list[TopicView]:
-    """Return the topics that the client may describe."""
     names = access.visible(ResourceKind.TOPIC, snapshot.topics)
     return [snapshot.topics[name] for name in names]
 

@@ -208,8 +208,6 @@ class _Produce:
         )
 
     def _batch(self, replica: Replica, records: memoryview | None) -> AppendBatch:
-        """Return the batch to append. Raises LogbusError if the request or its header is
-        invalid."""
         message, config = self._message, replica.log.config
         if message.acks not in ACKS:
             raise InvalidRequiredAcksError(f"acks={message.acks}: give -1 (all), 1 or 0")

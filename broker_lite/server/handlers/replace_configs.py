@@ -1,6 +1,6 @@
 """Handle AlterConfigs 0-2, Kafka's older API: replace all settings that a topic overrides.
 
-It becomes an IncrementalAlterConfigs request that sets the given settings and deletes the
+The request becomes an IncrementalAlterConfigs request that sets the given settings and deletes the
 others."""
 
 from __future__ import annotations

@@ -242,8 +242,8 @@ class Access:
         return True
 
     def check(self, operation: Operation, kind: ResourceKind, name: str, shown: str = "") -> None:
-        """Raise the error for this kind of resource, such as TopicAuthorizationError, if it is
-        forbidden.
+        """Raise the error of the resource's kind, such as TopicAuthorizationError, unless the
+        client may use the operation on it.
 
         The permission on the cluster that replaces this one (``AccessRow.instead``) suffices.
         ``shown``, if given, replaces ``name`` in the error."""

@@ -175,7 +175,7 @@ class Logins:
     async def step(self, session: Session, message: bytes) -> LoginAnswer:
         """Return the answer to a client's SASL message. The last one sets the session's principal.
 
-        Raises SaslAuthenticationError for a failed login, whose text must not reach the client, and
+        Raises SaslAuthenticationError for a failed login (its text must not reach the client), and
         IllegalSaslStateError for a message that no SaslHandshake preceded."""
         login = session.exchange
         if not session.is_login_begun:

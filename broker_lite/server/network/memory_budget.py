@@ -102,8 +102,8 @@ class Budget:
     def _may_finish(self) -> bool:
         """Whether one partial frame may exceed ``UNFINISHED_SHARE``.
 
-        It may even exceed the limit if partial frames use all memory, because then no request is
-        left whose end would release any."""
+        It may even exceed the limit if partial frames use all memory, because then no complete
+        request is left that would release memory."""
         return not self.is_exceeded or self.used_bytes == self._unfinished_bytes
 
     def may_build(self, connection: Waiter, size: int) -> bool:

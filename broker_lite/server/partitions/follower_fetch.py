@@ -10,7 +10,7 @@ answers as if the partition had no new records. A follower in the ISR is not thr
 
 Recent records are read from memory on the event loop's thread, older records on a read thread.
 Followers check CRCs themselves; the leader checks them only after a follower reported a corrupt
-batch. ``handlers/fetch`` and the simulator call this module."""
+batch."""
 
 from __future__ import annotations
 

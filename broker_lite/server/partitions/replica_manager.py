@@ -363,9 +363,9 @@ class ReplicaManager:
         )
 
     def _set_aside_strays(self, snapshot: MetadataSnapshot) -> None:
-        """Rename the logs that the metadata do not assign to this broker; they are deleted later.
+        """Rename the logs that the metadata do not assign to this broker.
 
-        They are not deleted at once, because ZooKeeper may have lost the topics."""
+        They are deleted later: ZooKeeper may have lost the topics by mistake."""
         moved = [key for key in self._logs.logs if not self._is_mine(key)]
         strays = [key for key in moved if key.topic_id not in snapshot.topics_by_id]
         for key in moved:

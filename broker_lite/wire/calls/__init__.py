@@ -1,9 +1,7 @@
 """The requests that logbus's client sends, each in one version, and their responses, encoded and
 decoded by code that is written by hand.
 
-Each module has a group of related requests: ``cluster`` has ApiVersions, Metadata and
-DescribeCluster; ``offsets`` the lookups in a log; ``members`` the requests of a group's members;
-``replicas`` elections and reassignments. Produce and Fetch are in ``wire.produce`` and
+Each module has a group of related requests. Produce and Fetch are in ``wire.produce`` and
 ``wire.fetch``. Each request class encodes its body (``encode``) and decodes the response's body
 (``decode``). ``wire.api.encode_call`` and ``decode_call`` add and remove the headers.
 

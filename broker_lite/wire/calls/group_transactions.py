@@ -1,9 +1,9 @@
 """Two requests between brokers about group offsets that a transaction commits: AddOffsetsToTxn v4
 with a tagged field of logbus, and logbus's own EndGroupOffsets v0.
 
-Such offsets are pending until the transaction ends. The group's coordinator holds them, and the
-transaction's coordinator, the leader of one partition of ``__transaction_state`` (the state
-partition), decides about them."""
+Such offsets are pending until the transaction ends. The group's coordinator holds them; the
+transaction's coordinator decides about them. It is the leader of one partition of
+``__transaction_state``, the state partition."""
 
 from __future__ import annotations
 
