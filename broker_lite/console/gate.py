@@ -38,8 +38,8 @@ HEADERS = {
 
 
 class Gate:
-    """The middleware: it passes allowed requests on to ``app``, and answers every other request
-    with the reason why it is refused."""
+    """Middleware that passes allowed requests on to ``app``, and answers every other request with
+    the reason why it is refused."""
 
     def __init__(self, app: ASGIApp, settings: ConsoleSettings) -> None:
         self._app = app

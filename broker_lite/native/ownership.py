@@ -75,8 +75,8 @@ class OwnedPartition:
     writing: bytes | None = None
     """The new value of the offset znode that a commit in flight writes, or None."""
     is_sure: bool = True
-    """Whether the consumer certainly owns the partition. After a lost connection to ZooKeeper, it
-    is only sure again when it has read the owner znode."""
+    """Whether the consumer certainly owns the partition. After a lost connection to ZooKeeper, the
+    consumer is sure again only when it has read the owner znode."""
 
 
 @dataclass(slots=True)

@@ -264,7 +264,7 @@ class Admin:
     def create_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
         """Add partitions to a topic, so that it has ``count``.
 
-        Raises InvalidPartitionsError if the topic cannot have so many, for example because it has
+        Raises InvalidPartitionsError if the topic cannot have ``count``, for example because it has
         more."""
         self._run(
             admin_requests.create_partitions(
@@ -309,9 +309,8 @@ class Admin:
         """Make each partition's preferred replica its leader, if it is in sync.
 
         With ``unclean``, elect a replica that is not in sync for partitions without a leader: the
-        records that it lacks are lost. Return an error, or None, for each partition. If
-        ``partitions`` is None, all are meant, and the result has only those whose leader had to
-        change."""
+        records that it lacks are lost. Return an error, or None, for each partition. With
+        ``partitions`` None, elect in all, and return only those whose leader had to change."""
         return self._run(
             replica_requests.elect_leaders(
                 self._cluster,
@@ -324,7 +323,7 @@ class Admin:
     def retire_broker(self, broker_id: int) -> None:
         """Remove a broker that will not return from the cluster.
 
-        Raises InvalidRequestError if it is live or still has replicas, and
+        Raises InvalidRequestError if the broker is live or still has replicas, and
         BrokerIdNotRegisteredError for an unknown broker."""
         self._run(replica_requests.retire_broker(self._cluster, broker_id, self._deadline()))
 

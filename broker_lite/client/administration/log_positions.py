@@ -33,7 +33,8 @@ class PositionSpec(NamedTuple):
 
 
 def parse(text: str, now_ms: int | None = None) -> PositionSpec:
-    """Parse a position. Relative times count from ``now_ms`` (ms since 1970, by default now).
+    """Parse a log position, as a user types it. Relative times count from ``now_ms`` (ms since
+    1970, by default now).
 
     Raises InvalidRequestError, which lists the accepted forms."""
     if text in ("earliest", "beginning"):

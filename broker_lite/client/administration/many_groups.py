@@ -42,7 +42,7 @@ TIMES_AT_ONCE = 2000
 FRESH_MS = 500.0
 """Metadata of all topics that is at most this old (ms) is used without a refresh."""
 TOPIC_ATTEMPTS = 3
-"""Maximum number of attempts to list offsets; one fails if a topic is deleted meanwhile."""
+"""Maximum number of attempts to list offsets. An attempt fails if a topic is deleted meanwhile."""
 
 DEAD, EMPTY = "Dead", "Empty"
 """The states of a group that does not exist, and of a group without members."""

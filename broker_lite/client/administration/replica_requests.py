@@ -128,7 +128,7 @@ def reassignments(
 
 
 def retire_broker(cluster: Cluster, broker_id: int, deadline_ms: float) -> Operation[None]:
-    """Remove a broker from the cluster. Raises InvalidRequestError if it is live or has
+    """Remove a broker from the cluster. Raises InvalidRequestError if the broker is live or has
     replicas."""
 
     def check(answer: calls.UnregisterBrokerResponse) -> LogbusError | None:

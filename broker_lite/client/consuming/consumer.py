@@ -232,8 +232,8 @@ class Consumer(ConsumerFace, ClosedByWith):
         """Make the last automatic commit, leave the group and stop the background thread.
 
         With automatic commits, all returned records count as processed, with one exception: while
-        Python handles an error, as in ``finally: consumer.close()``, those that the last call
-        returned do not, and the group reads them again."""
+        Python handles an error, as in ``finally: consumer.close()``, the records of the last call
+        do not, and the group reads them again."""
         self._exit(is_done=sys.exc_info()[0] is None)
 
     def _exit(self, *, is_done: bool) -> None:

@@ -187,7 +187,8 @@ class FetchCollector:
         return list(self._positions)
 
     def position(self, tp: TopicPartition) -> int | None:
-        """Return the offset of the partition's next record, or None if it is not read."""
+        """Return the offset of the partition's next record, or None if the consumer does not read
+        the partition."""
         if tp == self._tp and self._slice is not None and self.at:
             return self._open_position()
         return self._positions.get(tp)

@@ -37,9 +37,8 @@ class ConsumerMembership(Protocol):
 
     @property
     def is_held_back(self) -> Callable[[], bool] | None:
-        """A function that returns True while no rows may be returned; None if they always may.
-
-        Other members may then own the partitions."""
+        """A function that returns True while no rows may be returned, because other members may own
+        the partitions; None if rows always may."""
 
     @property
     def reports_positions(self) -> bool:

@@ -155,10 +155,10 @@ class FetchPosition:
         self._succeed()
 
     def awaits_repair(self, now_ms: float, has_copies: bool) -> bool:
-        """Return whether to fetch the corrupt batch at the position again, for REPAIR_MS.
+        """Return whether to fetch the corrupt batch at the position again, for at most REPAIR_MS.
 
-        That needs other replicas (``has_copies``): the leader may repair the batch from one, or
-        one may become leader."""
+        Only with other replicas (``has_copies``): the leader may repair the batch from one, or one
+        may become leader."""
         # A wrong leader epoch recorded here can make an intact batch seem corrupt, so forget the
         # epochs.
         self.lineage.forget()

@@ -24,7 +24,8 @@ AHEAD_BYTES = 4 << 20
 About two batches: neither thread waits, and they are still in the processor's cache when
 verified."""
 OPEN_MAX = 64
-"""Maximum number of open files of a consumer; it fetches other partitions over the network."""
+"""Maximum number of open files of a consumer. Beyond it, partitions are fetched over the
+network."""
 LOCAL_BYTES_MIN = 256 << 10
 """Minimum fetch limit of a partition, in bytes, with which a reader reads local files."""
 RANGE_BYTES_MIN = 4 << 20

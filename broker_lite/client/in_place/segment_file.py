@@ -18,7 +18,7 @@ from broker_lite.wire.fetch import FileTicket, StoredRange
 from broker_lite.wire.tickets import DESCRIPTORS_MAX, Redemption
 
 ANSWER_S = 1.0
-"""Maximum seconds for which a reader waits for the broker to exchange a ticket for a file.
+"""Maximum seconds for which a reader waits for the file that a broker hands out for its ticket.
 
 The reader's thread does nothing else meanwhile."""
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)

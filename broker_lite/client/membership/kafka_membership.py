@@ -30,7 +30,8 @@ from broker_lite.model import CommittedOffset, TopicPartition
 JOIN_WAIT_MS = 3000.0
 """Milliseconds for which a new consumer waits for its first assignment.
 
-It takes longer only if other members must first finish the records that they are processing."""
+The assignment takes longer only if other members must first finish the records that they are
+processing."""
 LEAVE_WAIT_MS = 5000.0
 """Milliseconds for which ``close`` waits for the coordinator's response to LeaveGroup."""
 DELETED_TOPIC_SLACK_MS = 5000

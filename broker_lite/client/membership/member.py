@@ -53,7 +53,7 @@ UPDATES = (Assign, Revoke, Lose, Idle, Refuse, LeftGroup)
 
 
 class MemberShell:
-    """Runs one member's state machine, which decides by events, and carries out its effects.
+    """Runs the state machine of one group member, and carries out the effects that it returns.
 
     ``is_alive()`` tells whether the user waits for records or has asked for some since the last
     call. ``on_change`` receives each assignment change. ``on_update`` is called after any event

@@ -16,7 +16,7 @@ def _setting(key: str, default: Any, doc: str, unit: str = "", at_least: int | N
 
 @dataclass(frozen=True, slots=True)
 class MemberConfig(ConsumerConfig):
-    """The settings of a consumer in a Kafka group: those of every consumer, and more."""
+    """The settings of a consumer in a Kafka group, in addition to those of every consumer."""
 
     session_timeout_ms: int = _setting(
         "session.timeout.ms",

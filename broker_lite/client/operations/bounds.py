@@ -35,7 +35,7 @@ def check_commits(commits: Mapping[TopicPartition, CommittedOffset]) -> None:
 
 
 def check_times(timestamps: Mapping[TopicPartition, int]) -> None:
-    """Raise InvalidRequestError, with the partition, for a timestamp out of bounds."""
+    """Raise InvalidRequestError, with the partition, for a timestamp that is no 64-bit integer."""
     for tp, timestamp in timestamps.items():
         if not isinstance(timestamp, int) or not -INT64_MAX <= timestamp <= INT64_MAX:
             raise InvalidRequestError(

@@ -123,7 +123,7 @@ class Cluster:
     def candidates(self) -> list[Endpoint]:
         """Return the brokers to try, in order, for a request that any broker can answer.
 
-        They are the live brokers and the bootstrap addresses. One that has failed moves to the
+        They are the live brokers and the bootstrap addresses. An address that failed moves to the
         end."""
         known = [*self.view.brokers.values(), *self.bootstrap]
         unique = list(dict.fromkeys(known))

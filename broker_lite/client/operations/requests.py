@@ -448,8 +448,8 @@ def _offsets_for_bytes(
 def record_times(
     cluster: Cluster, after: Mapping[TopicPartition, int], deadline_ms: float
 ) -> Operation[PerPartition[ListedOffset]]:
-    """Return each partition's offset and time (ms since 1970) of the first record from an offset
-    on.
+    """Return each partition's offset and time (ms since 1970) of the first record from the given
+    offset on.
 
     The offset is -1 if there is no such record yet."""
     times = yield from record_times_of_many(

@@ -96,8 +96,8 @@ def add_partitions(
 def added_error(answer: transactions.AddPartitionsToTxnResponse) -> LogbusError | None:
     """Return the error that explains why the coordinator added no partition, or None.
 
-    If one partition is refused, the others get OPERATION_NOT_ATTEMPTED. A reason that is not
-    retriable is preferred: a retry would fail too."""
+    If one partition is refused, the others get OPERATION_NOT_ATTEMPTED. Of several reasons, one
+    that is not retriable is returned: a retry would fail too."""
     errors = [
         error_for(
             row.partition_error_code,

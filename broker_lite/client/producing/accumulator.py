@@ -99,10 +99,10 @@ class OpenRows(Outcome):
             self.times[index] = timestamp_ms
 
     def take_columns(self) -> tuple[Columns, PartitionIndex | None]:
-        """Return the rows as columns, with the partition that the caller chose for each row.
+        """Return the rows as columns, with the partition that the caller chose for each row (-1:
+        the producer chooses), or None if the producer chooses for all rows.
 
-        -1 means that the producer chooses; None, that it chooses for all. This object is empty
-        afterwards."""
+        This object is empty afterwards."""
         count = len(self.values)
         value = binary_of(self.values)
         key = binary_of(self.keys) if self.has_keys else None

@@ -13,7 +13,7 @@ machine sends an abort with the same identity, to learn the reason:
 - The coordinator accepts the abort if it had aborted the transaction itself, after its timeout.
 - The coordinator refuses the abort if another producer has taken the transactional id.
 
-InitProducerId would not do, because Kafka's coordinator would abort the other producer's
+The machine sends no InitProducerId then: Kafka's coordinator would abort the other producer's
 transaction. The caller passes one call of the user at a time: the next must wait for
 ``AnswerCall``."""
 

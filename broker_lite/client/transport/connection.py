@@ -303,8 +303,8 @@ class BrokerConnection:
     def _begin_renewal(self, deadline_ms: float) -> None:
         """Log in again, before the login session ends; later requests wait.
 
-        With OAuth the login needs a newer token. If no newer token is cached yet, do nothing until
-        the next request."""
+        With OAuth the login needs a newer token. If none is cached yet, the next request tries
+        again."""
         security = self._security
         if security.token_url:
             token = fresh_token(security) if isinstance(security.secret, Secret) else None
