@@ -79,13 +79,11 @@ class Bench:
         return self._servers("spark", tuned, lambda: SparkHost(tuned))  # type: ignore[no-any-return]
 
     def folder(self) -> str:
-        """Return the folder for input files, which is removed at the end of the run."""
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="logbus-bench-")
         return self._folder.name
 
     def stop_all(self) -> None:
-        """Stop every running server, for a benchmark that starts its own servers."""
         with contextlib.ExitStack() as stack:  # The stack stops all servers even if one fails.
             for peer in list(self._stack):
                 stack.callback(self._stop, peer)

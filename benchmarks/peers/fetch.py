@@ -23,7 +23,6 @@ class Cannot(Exception):
 
 
 def cache() -> Path:
-    """Return the cache folder."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(root) / "logbus-bench"
 

@@ -28,7 +28,6 @@ class ToolFailed(Exception):
 
 
 def run(tool: str, *arguments: str) -> str:
-    """Run a Kafka tool; return its output."""
     command = [*kafka_java(HEAP), f"org.apache.kafka.tools.{tool}", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RUN_SECONDS)
     if done.returncode:

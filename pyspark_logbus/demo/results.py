@@ -39,7 +39,6 @@ class Results:
         self._thread = threading.Thread(target=self._run, name="demo-results", daemon=True)
 
     def start(self) -> None:
-        """Start the consumer thread."""
         self._thread.start()
 
     def stop(self) -> None:

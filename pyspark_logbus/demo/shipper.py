@@ -46,7 +46,6 @@ class Shipper:
         self._thread = threading.Thread(target=self._run, name="demo-shipper", daemon=True)
 
     def start(self) -> None:
-        """Start the sending thread."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -96,10 +96,10 @@ def off_broker(
 
 
 def from_text(text: str) -> Plan:
-    """Parse a plan in the JSON format of ``kafka-reassign-partitions``: ``{"partitions": [{"topic":
-    …, "partition": …, "replicas": […]}]}``.
+    """Parse a plan in the JSON format of ``kafka-reassign-partitions``.
 
-    Raises InvalidReplicaAssignmentError for other input or a repeated partition."""
+    It has the form ``{"partitions": [{"topic": …, "partition": …, "replicas": […]}]}``. Raises
+    InvalidReplicaAssignmentError for other input or a repeated partition."""
     plan: Plan = {}
     try:
         rows = json.loads(text)["partitions"]
