@@ -104,7 +104,7 @@ class LocalBroker(ReadyProcess):
             ready.started()
 
     def begin(self) -> None:
-        """Write the settings and let the prepared process read them and start."""
+        """Write the settings, and let the process of ``prepare`` read them and start to serve."""
         self._write_settings()
         self._started = time.monotonic()
         with contextlib.suppress(BrokenPipeError):

@@ -115,7 +115,7 @@ class FetchCollector:
         self._tp: TopicPartition | None = None
         self._slice: Slice | None = None
         self.at = 0
-        """Number of rows of the open slice that were returned."""
+        """Number of rows of the open batch that were returned."""
         self.is_single = False
         """Whether records are returned one by one, so that only the one before ``at`` is in flight.
 

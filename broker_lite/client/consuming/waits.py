@@ -47,10 +47,10 @@ class Await(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A commit request that the membership sends itself; its result goes to a callback, on any
-    thread.
+    """A commit request that the group membership sends itself.
 
-    It is not a step: ``ReaderCore`` calls ``send`` and waits for the result with ``Wait``."""
+    ``ReaderCore`` calls ``send`` with a callback for the result, which any thread may run, and
+    waits for it with ``Wait``."""
 
     send: Callable[[OnDone], None]
 

@@ -145,7 +145,7 @@ class FetchEngine:
 
         If another dict is here when a response arrives, its fetch was cancelled."""
         self._due_ms: dict[tuple[Endpoint, str], float] = {}
-        """The time (ms on the shell's clock) at which the fetch of each connection is overdue."""
+        """The time (ms) at which the fetch of each connection is overdue."""
         self._buffer_bytes = BUFFERED_FETCHES * config.partition_fetch_bytes
         self._total_bytes_max = BUFFERED_FETCHES * config.fetch_max_bytes
         self._total_bytes = 0

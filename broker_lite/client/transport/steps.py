@@ -177,7 +177,7 @@ Operation = Generator[Step, Any, T]
 class Shell(Protocol):
     """Sends requests and runs timers for engines (of producers and consumers).
 
-    All methods except ``call_soon`` belong to one thread, the shell's own."""
+    Call all methods except ``call_soon`` on the one thread that does the shell's I/O."""
 
     def now_ms(self) -> float:
         """Return the time of a monotonic clock, in milliseconds."""
@@ -195,7 +195,7 @@ class Shell(Protocol):
         """Run ``callback`` once after ``delay_ms`` milliseconds, unless the timer is cancelled."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Run ``callback`` on the shell's own thread. Any thread may call it."""
+        """Run ``callback`` on the thread of the network I/O. Any thread may call this."""
 
 
 class Timer(Protocol):
