@@ -170,7 +170,7 @@ class Reactor:
             self._touched.add(connection)
 
     def is_to_this_machine(self, endpoint: Endpoint, lane: str) -> bool:
-        """Return whether the lane's connection to ``endpoint`` is open and the broker runs here."""
+        """Return whether the connection of ``lane`` is open, and its broker is on this machine."""
         connection = self._connections.get(endpoint, lane)
         return connection is not None and connection.is_to_this_machine
 
