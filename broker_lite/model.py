@@ -2,8 +2,7 @@
 
 Every type is immutable. An offset named ``end_*``, ``next_*`` or ``log_end_*`` is the one after the
 last record; an offset named ``last_*`` is that of the last record. A *position* is a byte position
-in a file, never an offset. This module imports no other module of logbus.
-"""
+in a file, never an offset."""
 
 from __future__ import annotations
 

@@ -134,8 +134,8 @@ class Group:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the caller can drop this group from memory: no member has joined or is about to
-        join, none of an earlier coordinator may still consume, and no write is in flight."""
+        """Whether the caller can drop this group from memory: it has no members and none about to
+        join, no member of an earlier coordinator can still consume, and no write is in flight."""
         is_empty = self.state is State.EMPTY and not self.size and self._roster.former is None
         return is_empty and self._written_empty is None
 

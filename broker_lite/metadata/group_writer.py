@@ -84,11 +84,11 @@ class GroupWrites:
 
 @dataclass(slots=True, eq=False)
 class WriteShare:
-    """The operations of one group that go into one ZooKeeper write.
+    """The operations of one group in one ZooKeeper write.
 
-    ``writing`` has the group's queued writes, some of which this share contains. ``is_last`` is
-    True if no later write contains any of them. ``planned`` has the operations on ``parts``
-    (pending offsets) in the current attempt."""
+    ``writing`` has all queued writes of the group; the other fields have the part of them in this
+    write. ``is_last`` is True if no later write has any of them. ``planned`` has the operations on
+    ``parts`` (pending offsets) in the current attempt."""
 
     writing: GroupWrites
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
@@ -388,7 +388,7 @@ def _packed(batch: list[GroupWrites]) -> Iterator[list[WriteShare]]:
     """Divide the queued writes of all groups into ZooKeeper writes of at most WRITE_BYTES_MAX
     bytes.
 
-    The generation of a group is in the last write that has offsets of the group."""
+    A new generation of a group goes into the last of the writes that have offsets of the group."""
     packed: list[WriteShare] = []
     size = 0
     for writing in batch:

@@ -246,8 +246,8 @@ async def refresh_topics(
     topics: Mapping[str, TopicView],
     changed: Mapping[str, Mapping[int, LeaderAndIsr | None] | None],
 ) -> dict[str, TopicView]:
-    """Return a copy of ``topics`` after the changes in ``changed``, which is ``Merged.topics`` of
-    change notices. Partition states that the notices do not contain are read from ZooKeeper."""
+    """Return a copy of ``topics`` with the changes of change notices: ``changed`` is their
+    ``Merged.topics``. Partition states that the notices do not contain are read from ZooKeeper."""
     fresh = dict(topics)
     reads = [_refresh(store, name, topics.get(name), states) for name, states in changed.items()]
     for name, topic in zip(changed, await gather(reads, TOPICS_AT_ONCE_MAX)):

@@ -50,8 +50,8 @@ class NoticeContent(NamedTuple):
     topics: Mapping[str, Sequence[int] | None]
     states: NoticeStates | None = None
     security: Sequence[str] = ()
-    """Paths of changed users, access control lists and quotas. Older brokers take such a notice for
-    a change of the cluster itself and read its features and brokers again, which does no harm."""
+    """Paths of changed users, access control lists and quotas. Older brokers ignore this field: for
+    them the cluster itself changed, so they read features and brokers again, which does no harm."""
 
 
 class Notice(NamedTuple):

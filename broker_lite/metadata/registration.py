@@ -126,9 +126,9 @@ async def write_broker_config(
 class Registrar:
     """Registers one broker, and registers it again each time its ZooKeeper session was lost.
 
-    ``patience_ms`` is how long to wait if the broker id is already registered: that registration
-    may be of a dead process whose session is about to expire. ``wait_connected`` is the argument of
-    this name for ``store.write_surely``."""
+    ``patience_ms`` is the time in ms to wait if the broker id is already registered: that
+    registration may be of a dead process whose session is about to expire. ``wait_connected`` is
+    passed to ``store.write_surely``."""
 
     def __init__(
         self,

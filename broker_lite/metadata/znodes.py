@@ -329,7 +329,8 @@ class OwnerZnode(NamedTuple):
 
 class FirstReadZnode(NamedTuple):
     """The value of /consumers/<group>/offsets/<t>: how many partitions a topic had when a native
-    group first read it. The group reads later partitions from their earliest offset."""
+    group first read it. The group reads partitions that are added later from their earliest
+    offset."""
 
     topic_id: str
     partition_count: int

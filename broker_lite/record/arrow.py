@@ -300,7 +300,8 @@ def _framed(
     the columns as one Arrow message.
 
     Arrow's stream writer, which writes larger and compressed messages, begins with a message that
-    has the schema. The caller later overwrites the end of that message with header and preamble."""
+    has the schema. That message is the free space: the caller overwrites its end with header and
+    preamble."""
     before = _schema_bytes(flags)
     begin = before - fmt.COLUMNS_FROM
     if compression == "none":

@@ -2,8 +2,7 @@
 
 The module uses the library google-crc32c if its C code is available (tens of GB/s), otherwise
 crcmod. google-crc32c accepts only ``bytes``. The module copies other buffers piece by piece; the
-pieces fit into the processor's cache, so this costs only some 20 µs per MB. An Arrow buffer would
-avoid the copy, but each broker would need 27 MB of memory for pyarrow."""
+pieces fit into the processor's cache, so this costs only some 20 µs per MB."""
 
 from __future__ import annotations
 

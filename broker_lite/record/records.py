@@ -2,8 +2,7 @@
 
 This module is plain Python, for small numbers of records: the broker's own state, control batches
 and tools. For users' records, brokers and clients use ``transcode`` and ``arrow``, which are
-faster; tests compare the results of ``transcode`` with those of this module. Every length is
-checked against the remaining bytes."""
+faster. Every length is checked against the remaining bytes."""
 
 from __future__ import annotations
 

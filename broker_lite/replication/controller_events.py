@@ -137,7 +137,7 @@ class RetirementRequested(NamedTuple):
 
 
 class Written(NamedTuple):
-    """The caller has completed a write that an effect of the controller asked for."""
+    """ZooKeeper has stored a write that the controller returned as an effect."""
 
     write: Write
 

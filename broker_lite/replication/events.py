@@ -182,7 +182,8 @@ class FetchedAppendFailed(NamedTuple):
 
 
 class Truncated(NamedTuple):
-    """The effect Truncate or StartAt is complete. The fields describe the log, all on disk."""
+    """The effect Truncate or StartAt is complete. The fields describe the log, which is all on disk
+    now."""
 
     log_end_offset: int
     flushed_end: int

@@ -71,7 +71,7 @@ class Follower:
         """Return the effects that are due next: a proposal to leave the ISR, a truncation, or a
         fetch.
 
-        Return no effect while there is no leader to fetch from, or in a pause."""
+        Return no effect while there is no leader to fetch from, or in the pause after a failure."""
         log, leader = self.log, self.state.leader
         if leader in (NO_BROKER, log.replica.broker_id) or self.paused:
             return []

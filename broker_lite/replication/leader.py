@@ -249,8 +249,8 @@ class Leader:
         return None
 
     def _diverging(self, event: FollowerFetched) -> OffsetAndEpoch | None:
-        """Return where both logs' common part ends, if the follower diverges before its fetch
-        offset."""
+        """Return the end of the part that both logs share, or None if they agree up to the
+        follower's fetch offset."""
         end = event.epoch_end
         if event.last_fetched_epoch == NO_EPOCH:
             if event.fetch_offset <= self.log.log_end_offset:

@@ -35,11 +35,12 @@ class AuditLimit:
         since."""
 
     def counts(self, kind: Hashable | None, now_ms: int) -> tuple[int, int] | None:
-        """Return None if the event must not be written, else two counts for its line.
+        """Return None if the event must not be written, else how many events were omitted, for its
+        line.
 
-        The first counts the events of the same kind that were omitted since their last line, the
-        second the other lines that were omitted since the last line. An event with ``kind`` None
-        never counts as a repetition."""
+        The first count is of events of the same kind, since that kind's last line; the second of
+        other events, since the last line. An event with ``kind`` None never counts as a
+        repetition."""
         repeated = 0
         if kind is not None:
             at_ms, repeated = self._kinds.get(kind, (now_ms - REPEAT_MS, 0))

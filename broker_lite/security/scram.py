@@ -3,7 +3,7 @@
 A client needs the password only once, to derive ``ScramKeys`` from it. With these keys it can log
 in again, but only to a cluster that stores the same salt for the user. Spark's driver therefore
 sends its executors the keys instead of the password. As in Kafka, user names and passwords are
-UTF-8 without SASLprep. The module draws no random numbers: callers pass salts and nonces."""
+UTF-8 without SASLprep."""
 
 from __future__ import annotations
 

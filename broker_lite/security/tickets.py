@@ -2,10 +2,8 @@
 
 A ticket is a random secret that a client receives in a fetch response and returns at the broker's
 Unix socket. It is valid once, for ``LIFETIME_MS``, and only while its principal may read. The
-number of tickets is limited, for each principal and in all. The oldest ticket makes space for a
-new one, so that a client that never uses its tickets takes space only from itself.
-
-The caller passes the clock and draws the secrets."""
+number of tickets is limited, for each principal and in all. The oldest ticket makes space for a new
+one, so that a client that never uses its tickets takes space only from itself."""
 
 from __future__ import annotations
 

@@ -202,8 +202,8 @@ def _is_root(ancillary: Ancillary) -> bool:
 
 
 def _opened(file: HasFileno, wants_direct: bool) -> list[int]:
-    """Open the broker's own open file again, read-only. This is always the same file, even if it
-    was renamed or deleted. Leave out the descriptor for direct I/O if the file system has none."""
+    """Open the file again, read-only, even if it was renamed or deleted meanwhile. With
+    ``wants_direct``, also return a descriptor for direct I/O, if the file system supports it."""
     path = f"/proc/self/fd/{file.fileno()}"
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     descriptors = [os.open(path, flags)]

@@ -5,8 +5,8 @@ clients, else 503 with the reasons as JSON.
 
 With ``metrics.listener.name`` the port has TLS, and ``/metrics`` needs a login. Without it,
 ``/metrics`` is served only on loopback, under a host name of loopback, and a port that is bound to
-another address answers probes without reasons. ``h11`` parses requests. Another thread renders the
-text of ``/metrics``; all else runs on the event loop's thread."""
+another address answers probes without reasons. Another thread renders the text of ``/metrics``; all
+else runs on the event loop's thread."""
 
 from __future__ import annotations
 

@@ -290,7 +290,8 @@ class Metrics:
         return samples
 
     def slow_samples(self) -> list[Sample]:
-        """Return the values of the slow gauges, which call the operating system, on any thread."""
+        """Return the values of the slow gauges, which call the operating system. Any thread may
+        call this."""
         return [_gauge(name, read) for name, read in self._slow_gauges.items()]
 
 

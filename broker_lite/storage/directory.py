@@ -251,8 +251,8 @@ class DataDirectory:
             )
 
     def write_in_reserve(self, write: Callable[[], None]) -> None:
-        """Call ``write``, which writes a small file, on a full disk in the space of the reserve
-        file.
+        """Call ``write``, which writes a small file. If the disk is full, free the reserve file and
+        call ``write`` again.
 
         Raises OSError."""
         try:

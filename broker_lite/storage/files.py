@@ -4,9 +4,7 @@
 - A ``File`` has no ``close``. Its descriptor closes when no reference to the object is left, so
   that a reader can still send bytes of a deleted file.
 - Written bytes are on disk once ``datasync`` has returned, file names once ``sync_dir`` has.
-- Every error is an OSError. A failed ``append`` may leave a part of the bytes at the end.
-
-The tests have an implementation in memory, ``MemFiles``; one test suite checks both."""
+- Every error is an OSError. A failed ``append`` may leave a part of the bytes at the end."""
 
 from __future__ import annotations
 

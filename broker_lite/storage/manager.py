@@ -275,7 +275,8 @@ class LogManager:
         }
 
     def tick(self, now_ms: int) -> int:
-        """Unlink the deleted files and strays that are due, and return their number.
+        """Unlink the deleted files and strays (logs of no present replica) that are due. Return
+        their number.
 
         Also restores the directory's reserve file if it is missing."""
         if not self._data.failed:

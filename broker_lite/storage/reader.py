@@ -5,9 +5,8 @@ The writer publishes its state with single assignments: after it has written byt
 active segment and its size); and ``chain`` when segments are added or deleted. A reader that copies
 each reference once sees a consistent log without a lock.
 
-A slice holds an open file, so that a deleted segment stays readable through it. Callers pass
-offsets; positions are internal. A read in a damaged range raises CorruptMessageError, which names
-the range."""
+A slice holds an open file, so that a deleted segment stays readable through it. A read in a damaged
+range raises CorruptMessageError, which names the range."""
 
 from __future__ import annotations
 
@@ -294,7 +293,8 @@ class LogReader:
             raise CorruptMessageError(str(self._note_damage(segment, bad))) from None
 
     def _stop(self, segment: Segment, end: int, hints: Hints) -> IndexEntry:
-        """Return the boundary in ``segment`` at which a read up to offset ``end`` must stop."""
+        """Return the batch boundary in ``segment`` at which a read up to offset ``end`` must
+        stop."""
         bases, _ = self.chain
         i = bisect_right(bases, segment.base_offset)
         if i < len(bases) and end >= bases[i]:

@@ -233,7 +233,7 @@ class _Opening:
     def _scan(self, segment: Segment, following: int) -> BadBatch | None:
         """Rebuild a segment's indexes and check its checksums.
 
-        Return the first bad batch of its torn tail, or None."""
+        Return the first bad batch of its torn (half-written) tail, or None."""
         point = UNBOUNDED if following <= self.recovery_point else self.recovery_point
         segment.open_writable()
         start = segment.load_prefix(self.recovery_point if self._epochs_known else 0)

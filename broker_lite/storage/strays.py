@@ -3,8 +3,8 @@
 A log becomes a stray if its topic was deleted or its replica reassigned while the broker was down,
 or if ZooKeeper was restored from an older state. Its directory's new name contains the time of the
 renaming. It becomes a partition again when the metadata assign it to the broker again. The broker
-deletes it after ``stray.retention.ms``, ``logbus storage strays`` earlier. ``LogManager`` calls
-this module on its own thread."""
+deletes it after ``stray.retention.ms``; the command ``logbus storage strays`` can delete it
+earlier. ``LogManager`` calls this module on its own thread."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class TransactionIndex:
     def collect(self, start: int, end: int, aborted: list[AbortedEntry]) -> bool:
         """Append the transactions with records in [start, end) to ``aborted``.
 
-        Return True if no later segment can hold another one."""
+        Return True if no later segment can hold another such transaction."""
         entries = self._entries
         for i in range(bisect_left(entries, start, key=_LAST_OFFSET), len(entries)):
             if entries[i].first_offset < end:

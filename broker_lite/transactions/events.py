@@ -88,7 +88,8 @@ class ProducerIdFailed(NamedTuple):
 
 
 class ParticipantDone(NamedTuple):
-    """A participant of transaction ``number`` has written its marker, or was deleted."""
+    """A participant (partition or group) of transaction ``number`` has written its marker, or was
+    deleted."""
 
     number: int
     participant: Participating

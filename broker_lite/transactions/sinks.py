@@ -86,11 +86,12 @@ class _Sink:
     refused: set[int] = field(default_factory=set)
     """The producer ids in ``freeing`` for which the append of the freeing record failed."""
     is_open_refused: bool = False
-    """Whether the log refused the record that opens the sink again after a commit or abort."""
+    """Whether the log refused the "open" record. After a commit or abort, it lets the sink start
+    the next batch."""
     retry_ms: int = 0
     waiting: list[tuple[int, int]] = field(default_factory=list)
-    """Tokens of the EndBatch requests that wait for markers, each with the time (ms) at which it is
-    answered even without them."""
+    """The EndBatch requests (tokens) that wait for markers, each with the time (ms) at which the
+    coordinator answers in any case."""
     timeout_ms: int = 0
     active_ms: int = 0
 
@@ -122,8 +123,8 @@ class SinkPartition:
         """When each open attempt of a Spark task joined, or when this coordinator loaded its state,
         by producer id."""
         self._opening: dict[int, list[int]] = {}
-        """Tokens of the JoinBatch requests that are answered when the record of the new task
-        attempt is committed, by the attempt's producer id."""
+        """The JoinBatch requests (tokens) that wait until the record of their new task attempt is
+        committed, by the attempt's producer id."""
         self._settled: dict[int, Callable[[LogbusError | None], None]] = {}
         """The callback for each record being appended, by its number.
 
@@ -650,7 +651,8 @@ class SinkPartition:
         self._serve_waiting()
 
     def _write_open_head(self, name: str, sink: _Sink) -> None:
-        """Append the record that the sink is open again after a decision.
+        """Append the record that lets the sink take its next batch, after a decision to commit or
+        abort.
 
         Does nothing while a record that frees a slot is being written: its completion calls this
         method again. Does nothing while the next decision is being written, because that record

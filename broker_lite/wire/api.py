@@ -1,13 +1,12 @@
 """The APIs of the protocol, their versions, and the message headers.
 
 An API is a kind of request, such as Produce, with a number (its key) and several versions.
-``VERSIONS`` lists the versions that the broker serves. ``PROTOCOL.md`` explains the list, and a
-test compares each row with Kafka's message tables. The later versions of most APIs are flexible:
-strings and arrays have shorter lengths, and messages have tagged fields, which a reader may skip.
+``VERSIONS`` lists the versions that the broker serves. ``PROTOCOL.md`` explains the list. The later
+versions of most APIs are flexible: strings and arrays have shorter lengths, and messages have
+tagged fields, which a reader may skip.
 
 A request has header version 1, or 2 with tagged fields in flexible versions. A response has header
-version 0, or 1 in flexible versions. The response to ApiVersions always has header version 0.
-"""
+version 0, or 1 in flexible versions. The response to ApiVersions always has header version 0."""
 
 from __future__ import annotations
 

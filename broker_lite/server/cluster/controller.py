@@ -257,7 +257,7 @@ class ControllerShell:
             self._awake.set()
 
     def states_read(self, states: Sequence[StateChange]) -> None:
-        """Pass on partition states that this broker read because of a change notice."""
+        """Pass partition states, read after a change notice, to the controller's state machine."""
         if self._fence is not None and states:
             self._states += states
             self._awake.set()

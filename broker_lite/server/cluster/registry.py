@@ -208,7 +208,8 @@ class Registry:
         return cluster_id
 
     async def _join(self, cluster_id: str, registration: znodes.Registration) -> None:
-        """Register the broker, take the first steps, and start the keeper task."""
+        """Register the broker, read the metadata, and start the keeper task, which follows later
+        changes."""
         self._fresh = dataclasses.replace(self._fresh, cluster_id=cluster_id)
         self._registrar = Registrar(
             self._store,

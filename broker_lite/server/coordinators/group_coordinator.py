@@ -178,8 +178,8 @@ class GroupCoordinator:
         """Handle SyncGroup. Return the member's assignment once the group's leader has sent the
         assignments.
 
-        If they would exceed the memory limit that all groups share, the leader gets a retriable
-        error."""
+        If the assignments would exceed the memory limit that all groups share, the leader gets a
+        retriable error."""
         coordinated = await self._coordinated(group)
         if coordinated is None:
             return fx.SyncResult(_no_member(group))

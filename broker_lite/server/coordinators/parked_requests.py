@@ -11,8 +11,8 @@ Result = TypeVar("Result")
 
 
 class ParkedRequests(Generic[Result]):
-    """The requests that wait for a state machine's reply, by token. True while any request
-    waits."""
+    """The requests that wait for a state machine's reply, by token. The object is true while any
+    request waits."""
 
     __slots__ = ("_futures",)
 

@@ -60,7 +60,7 @@ from broker_lite.transactions.transaction import Now
 logger = logging.getLogger("logbus.transactions")
 
 FLAG_SINK = 2
-"""Flag of the records of sinks in ``__transaction_state``."""
+"""Flag that marks the records of Spark sinks in ``__transaction_state``."""
 PARK_S = 2 * ANSWER_MS / 1000
 """Maximum seconds for which a request waits until the sink's previous change is written.
 

@@ -152,7 +152,7 @@ class StateLog:
     def append(
         self, partition: int, key: bytes, value: bytes | None, flags: int = 0
     ) -> asyncio.Future[None]:
-        """Set the value of a key, or delete it with None. The future completes at the commit.
+        """Set the value of a key; None deletes the key. The future completes at the commit.
 
         The future raises LogbusError if the append will certainly not be committed. After
         NotCoordinatorError the outcome is unknown: the append is committed if the next leader has

@@ -543,7 +543,7 @@ class TransactionCoordinator:
 def _sink_view(sink: str, rows: Mapping[int, OpenSlot]) -> TransactionView:
     """Describe the open task attempts of a Spark sink as one transaction.
 
-    It has the producer id and epoch of the first attempt."""
+    This transaction has the producer id and epoch of the first attempt."""
     nothing = OpenSlot(SinkSlot(NO_PRODUCER_EPOCH), -1)
     producer_id, (first, _) = next(iter(rows.items()), (NO_PRODUCER, nothing))
     record = TransactionRecord(

@@ -249,7 +249,8 @@ class TransactionVerifier:
 
 
 def _share_row(one: _PendingVerification, other: _PendingVerification) -> bool:
-    """Return whether one row of a request can carry both verifications."""
+    """Return whether both verifications fit into one transaction of an AddPartitionsToTxn
+    request."""
     pairs = [
         (each.verification.producer_id, each.verification.epoch, each.adds) for each in (one, other)
     ]

@@ -76,7 +76,7 @@ async def _describe(parts: BrokerContext, request: RequestContext, group: str) -
 
 
 async def _found(parts: BrokerContext, group: str) -> dict[str, Any]:
-    """Return the answer's fields for the group; none if the group does not exist."""
+    """Return the answer's fields for the group; no field if the group does not exist."""
     machine = await parts.groups.find_described(group)
     if machine is None:
         kind = await parts.registry.groups.kind(group)

@@ -526,8 +526,8 @@ class _OutOfRange(OffsetOutOfRangeError):
 
 
 def _diverging(log: Log, request: wire.FetchPartition) -> OffsetAndEpoch | None:
-    """Return the leader epoch and end offset from which the log lacks records that the client has
-    read, or None.
+    """Return where the log diverges from the records that the client has read: the end of the last
+    common leader epoch. Return None if it does not diverge.
 
     An unclean election can cause this."""
     epoch, offset = request.last_fetched_epoch, request.fetch_offset

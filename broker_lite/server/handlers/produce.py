@@ -107,7 +107,8 @@ class _Produce:
             message.topics, parts.registry.snapshot.topics_by_id
         )
         self._unreadable: dict[tuple[int, int], LogbusError] = {}
-        """Errors of batches whose maximum timestamp cannot be computed, by topic and row index."""
+        """Errors of batches whose maximum timestamp cannot be computed, by the indexes of topic and
+        partition in the request."""
 
     def fill_in_times(self, untimed: list[tuple[int, int, memoryview]]) -> None:
         """Compute missing maximum timestamps on a read thread, then start the appends.

@@ -166,9 +166,10 @@ ROWS: Mapping[int, AccessRow] = {
 }  # fmt: skip
 
 _DATA_ROWS = (ROWS[ApiKey.PRODUCE], ROWS[ApiKey.FETCH])
-"""The rows of Produce (API key 0) and Fetch (1), the most frequent requests."""
+"""The permissions of Produce (API key 0) and Fetch (1), the most frequent requests."""
 _UNKNOWN = AccessRow()
-"""The row for an API key that the broker does not serve, whose requests the dispatcher refuses."""
+"""The permissions of an API key that the broker does not serve; the dispatcher refuses its
+requests."""
 
 if VERSIONS.keys() != ROWS.keys():
     _unpaired = sorted(VERSIONS.keys() ^ ROWS.keys())

@@ -233,7 +233,7 @@ class ClientConnection:
         """Bytes reserved for the answer that is being built, as ``ResponseSlot.build`` announced
         it."""
         self._built_bytes = 0
-        """Bytes of announced answers in the memory budget, built or being built, that are not
+        """Bytes that the memory budget counts for announced answers: being built, or built but not
         sent."""
         self._unfinished_bytes = 0
         self._closes = ""

@@ -50,13 +50,15 @@ SWEEP_S = 5.0
 
 Sweeps are more frequent if a connection timeout is shorter than 10 s."""
 SWEEP_MIN_S = 0.1
-"""Minimum seconds between two sweeps, even if a login becomes overdue sooner; bounds their cost."""
+"""Minimum seconds between two checks of all connections, even if a login becomes overdue sooner. It
+bounds the cost of these sweeps."""
 STALLED_MS = 5000
 """Milliseconds without bytes after which a partial request is dropped, if others wait for memory.
 
 The broker closes the connection."""
 ACCEPT_PAUSE_S = 0.5
-"""Seconds without accepts after one has failed, for example for lack of file descriptors."""
+"""Seconds for which the broker accepts no connection after an accept has failed, for example for
+lack of file descriptors."""
 
 
 SCRATCH_BYTES = 256 << 10

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from broker_lite.metadata.cache import MetadataSnapshot
 
 CLIENTS_MAX = 10_000
-"""Maximum number of cached clients, of clients' token buckets, and of addresses' token buckets."""
+"""Maximum number of cached clients. Also the maximum of clients' and of addresses' token
+buckets."""
 CLIENT_ID_LENGTH_MAX = NAME_LENGTH_MAX + 1
 """Number of leading characters of a client id that count for quotas.
 
@@ -40,7 +41,7 @@ No quota can name a client id of this length, so a cut one matches no other clie
 REQUEST_THROTTLE_MS_MAX = 1000
 """Maximum throttle time (ms) for processing time and partition changes: Kafka's quota window.
 
-What the client owes beyond that stays in its token bucket."""
+The rest of the client's debt stays in its token bucket."""
 
 T = TypeVar("T")
 

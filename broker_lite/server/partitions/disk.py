@@ -101,7 +101,8 @@ class AppendTarget(Protocol):
 
 
 class AppendJob(NamedTuple):
-    """An append to a leader's log. Its outcome, Appended or AppendFailed, carries ``token``."""
+    """An append to a leader's log. Its outcome, Appended or AppendFailed, has the ``token`` of the
+    produce request."""
 
     target: AppendTarget
     token: int
@@ -147,7 +148,8 @@ a callback."""
 
 
 class Worker(threading.Thread):
-    """An append thread or the keeper thread, with its queue of jobs."""
+    """An append thread, or the keeper thread (for the whole data directory), with its queue of
+    jobs."""
 
     def __init__(self, name: str, disk: Disk, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(name=name, daemon=True)

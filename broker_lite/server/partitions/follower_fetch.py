@@ -48,8 +48,8 @@ Answer = Callable[[list[wire.TopicAnswer]], None]
 LATE_START_WAIT_MS = 20
 """Maximum milliseconds for which a fetch waits if the follower's log starts below the leader's.
 
-The follower's next fetch reports its new start offset, for which a DeleteRecords request may
-wait."""
+A DeleteRecords request may wait for the follower's new start offset, which its next fetch
+reports."""
 
 
 class FollowerCluster(Protocol):

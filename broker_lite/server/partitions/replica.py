@@ -154,7 +154,8 @@ class Replica:
         epoch.
         """
         self._unrepairable = -1
-        """The damaged offset last logged as damage that no other replica can repair; -1 if none."""
+        """Offset of the damage for which the log last said that no other replica can repair it; -1
+        if none."""
         self._held_jobs: list[Job] | None = None
         """Disk jobs that wait for a truncation to complete; None while no truncation runs."""
         self.closed = False

@@ -1,7 +1,7 @@
 """Envelope v0 (KIP-590), with which a broker forwards a client's request to the controller.
 
-The module has the code of the broker and of the controller that answers. The principal (the
-client's user name) is sent as UTF-8 text, and the client's IP address as its 4 or 16 bytes."""
+The principal (the client's user name) is sent as UTF-8 text, and the client's IP address as its 4
+or 16 bytes."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 RecordTimes v0.
 
 Each lookup is sent to the leader of its partition. Field names are Kafka's. A topic id is a text of
-22 characters. For logbus's own requests the module also has the broker's side.
-"""
+22 characters."""
 
 from __future__ import annotations
 
@@ -166,7 +165,8 @@ _BYTES_ASKED, _TIME_ASKED = struct.Struct(">iqq"), struct.Struct(">iq")
 _ANSWERED = struct.Struct(">hqq")
 """The layout of one result in the answers to OffsetsForBytes and RecordTimes."""
 _BOUNDS = struct.Struct(">qq")
-"""The layout of the bounds of one log, in the tagged field ``TAG_BOUNDS`` of an answer."""
+"""The layout of the bounds (earliest and latest offset) of one log, in the tagged field
+``TAG_BOUNDS`` of an answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class JoinBatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class EndBatchRequest:
-    """Commit or abort a batch of a sink.
+    """Commit or abort a batch of a Spark exactly-once sink.
 
     ``winners`` are attempts, given as pairs of producer id and epoch. With ``is_commit``, the batch
     is committed with their records. Otherwise these attempts are aborted, or the whole batch if

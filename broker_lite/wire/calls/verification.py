@@ -2,9 +2,9 @@
 whether the transaction includes the partition.
 
 In transaction version 2 the coordinator adds a missing partition; in version 1 the client must have
-added it. In tagged fields of logbus, the request has the id of each topic, and the answer has the
-number of the transaction, the state partition (the partition of ``__transaction_state`` whose
-leader is the coordinator), and the leader epoch of the state partition."""
+added it. The *state partition* is the partition of ``__transaction_state`` whose leader is the
+coordinator. In tagged fields of logbus, the request has each topic's id, and the answer has the
+transaction's number, the state partition and its leader epoch."""
 
 from __future__ import annotations
 
