@@ -28,10 +28,7 @@ def test_protocol_page_lists_every_api_and_its_versions() -> None:
 
 
 def test_protocol_page_lists_the_clients_of_the_compat_results() -> None:
-    """`make compat` writes the results.
-
-    A new version of a client needs a row in them and on the page.
-    """
+    """A new version of a client needs a row in the results of `make compat`, and on the page."""
     assert set(on_page()) == in_results()
     assert len(on_page()) == len(in_results())
 
