@@ -2,9 +2,8 @@
 
 Spark 4.3.0 cannot safely push a filter into a Python source, because it keeps the pushed filters
 for every later query of the same DataFrame. So the bounds in time are arguments of ``read``. They
-become options of a batch query, which limit the offset ranges that it reads, and a filter on the
-timestamp, which removes the rest. ``read`` runs on the driver, also over Spark Connect.
-"""
+become options of a batch query, to limit its offset ranges, and a filter on the timestamp, to
+remove the other rows. ``read`` runs on the driver, also over Spark Connect."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The callbacks of a consumer in a group: for partitions that it receives, gives up or loses.
 
-The consumer calls ``callback(consumer, partitions)`` on the thread that reads from it, only within
-a call that asks for records, or that creates or closes the consumer."""
+The consumer calls ``callback(consumer, partitions)`` on the thread that reads from it. It does so
+only in calls that ask for records, or that create or close the consumer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Find the offset at which the copy of a partition resumes, when a mirror starts and after the
 source has lost records.
 
-The search uses the state that a mirror stored on the target, and the records that the target has
+The search uses the state that a mirror stored on the target. It also uses the target's records
 beyond this state: a killed mirror had written them, but not yet stored its position. The calls read
 both clusters, write nothing and block. Only the mirror's thread makes them."""
 

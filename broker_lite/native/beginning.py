@@ -21,9 +21,8 @@ def beginnings(
 ) -> Operation[StartPlan]:
     """Return the starting offsets of the partitions in ``bases``, as ``starting.begin`` does.
 
-    Partitions are left out if their topic has different ids in the brokers' metadata and in what
-    this consumer read from ZooKeeper: one of the two does not show yet that the topic was
-    recreated."""
+    A partition is left out if its topic was recreated, and either the brokers' metadata or this
+    consumer's reads of ZooKeeper still show the former topic id."""
 
     def is_known(tp: TopicPartition) -> bool:
         view = cluster.view

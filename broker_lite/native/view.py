@@ -2,10 +2,10 @@
 its own topics, with their partitions. No I/O.
 
 Every read of a znode also sets a watch, so no later change goes unnoticed. After a watch has fired,
-the view reads only the changed znode again. The view also prepares each new topic for the group: it
-creates the topic's znodes in the group, and records in one of them how many partitions the topic
-had when the group began to read it. For a topic that was created later it records 0, because all
-records of the topic are new to the group."""
+the view reads only the changed znode again. The view also creates the znodes of each new topic in
+the group. One of them records how many partitions the topic had when the group began to read it.
+For a topic that was created later this number is 0, because all records of the topic are new to the
+group."""
 
 from __future__ import annotations
 

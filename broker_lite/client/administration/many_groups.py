@@ -1,10 +1,10 @@
 """``lag_of_groups``: the lag of many groups with few requests, for ``Admin.lag`` and
 ``Admin.lag_many``.
 
-It looks up the coordinators of all groups, sends OffsetFetch and DescribeGroups to each coordinator
-for up to ``GROUPS_AT_ONCE`` groups a request, and then ListOffsets and RecordTimes (logbus's own
-API, for timestamps of records) to each leader, for all its partitions. A caller that repeats it may
-pass the earlier result, which saves RecordTimes for unchanged offsets."""
+It looks up the coordinators of all groups. To each coordinator it sends OffsetFetch and
+DescribeGroups, for up to ``GROUPS_AT_ONCE`` groups a request. To each leader it sends ListOffsets
+and RecordTimes (logbus's own API, for timestamps of records), for all its partitions. A caller that
+repeats the call may pass the earlier result, which saves RecordTimes for unchanged offsets."""
 
 from __future__ import annotations
 

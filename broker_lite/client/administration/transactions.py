@@ -1,8 +1,9 @@
 """Administration of transactions: list and describe transactions, find hanging ones, abort one.
 
 A transaction hangs in a partition if it is open in the partition's log, but no coordinator will
-write its end marker there: none knows the producer id, or the producer's transaction has ended or
-does not include the partition. The partition's last stable offset then never advances past it."""
+write its end marker there. Either no coordinator knows the producer id, or the producer's
+transaction has ended or does not include the partition. The partition's last stable offset then
+never advances past it."""
 
 from __future__ import annotations
 

@@ -231,9 +231,9 @@ class Consumer(ConsumerFace, ClosedByWith):
     def close(self) -> None:
         """Make the last automatic commit, leave the group and stop the background thread.
 
-        With automatic commits, all returned records count as processed, with one exception: while
-        Python handles an error, as in ``finally: consumer.close()``, the records of the last call
-        do not, and the group reads them again."""
+        With automatic commits, all returned records count as processed. The exception are the
+        records of the last call while Python handles an error, as in ``finally: consumer.close()``:
+        the group reads them again."""
         self._exit(is_done=sys.exc_info()[0] is None)
 
     def _exit(self, *, is_done: bool) -> None:

@@ -1,13 +1,13 @@
 """``Lineage``: the leader epochs of the records that a reader has read, to detect a truncated log.
 
-After an unclean election, the new leader's log may lack records that the reader has read, and may
-have grown beyond the reader's offset again, so the offset does not reveal the loss. The reader
+After an unclean election, the new leader's log may lack records that the reader has read. The log
+may have grown beyond the reader's offset again, so the offset does not reveal the loss. The reader
 therefore compares leader epochs with the leader, as a follower does (KIP-101, KIP-320). From the
 first record of an epoch that the leader does not know, the leader lacks the reader's records.
 
 One report of a difference is false: a batch's CRC does not cover its leader epoch, so a bit flip
-there goes unnoticed. The flip is the cause if the leader that served the batch reports a difference
-in the same leader epoch, because a leader never truncates its log within its own epoch."""
+there goes unnoticed. The flip is the cause if the leader that served the batch reports the
+difference in the same leader epoch. A leader never truncates its log within its own epoch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """A pool of aligned buffers for direct disk reads (O_DIRECT), on huge pages where available.
 
-For a direct read, the kernel handles each page of the buffer: 512 pages of 4 KB for 2 MB, or one
-huge page, which takes a third of the processor time, or half on the disk of a virtual machine. The
-pool reuses a buffer when the last view of it is released, on any thread."""
+A direct read costs processor time for each page of its buffer. A buffer of 2 MB has 512 pages of 4
+KB, or one huge page. With huge pages a read takes a third of the processor time, or half on the
+disk of a virtual machine. The pool reuses a buffer when the last view of it is released, on any
+thread."""
 
 from __future__ import annotations
 

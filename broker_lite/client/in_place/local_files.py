@@ -41,7 +41,7 @@ class LocalRange:
     be opened.
 
     With ``reads_once``, bytes read from the disk do not stay in the page cache, so that a reader of
-    a long backlog evicts no pages of other readers; pages that were cached before stay. Several
+    a long backlog evicts no pages of other readers. Pages that were cached before stay. Several
     readers of the same backlog then each read it from the disk, by direct I/O (``DiskParts``).
     Without O_DIRECT, pages are evicted after the read, in stretches of ``AHEAD_BYTES``, also those
     that were cached before."""

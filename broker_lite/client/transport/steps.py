@@ -1,9 +1,9 @@
 """The steps that an operation yields, and ``Shell``, the interface of what carries them out.
 
 An operation is a generator: client logic that needs answers from brokers, written without I/O. It
-yields a step and receives its result: for ``Send`` the decoded answer (or the error is raised in
-the generator), for ``SendAll`` an answer or error for each request, for ``Pause`` None. The shells
-are ``blocking`` on threads and ``loop`` with asyncio."""
+yields a step and receives its result. The result is the decoded answer for ``Send`` (or the error,
+raised in the generator), an answer or error for each request for ``SendAll``, and None for
+``Pause``. The shells are ``blocking`` on threads and ``loop`` with asyncio."""
 
 from __future__ import annotations
 

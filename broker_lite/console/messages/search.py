@@ -35,8 +35,10 @@ WINDOW_RECORDS = 50_000
 """Maximum records of a window (the offsets that a backward search reads in one step), counted over
 all partitions."""
 SHRINKS_MAX = 2
-"""Maximum number of retries, each with a window 16 times smaller, if a limit of a backward search
-stops it within its first window (the offsets that it reads in one step)."""
+"""Maximum number of retries of a backward search that reaches a limit within its first window.
+
+A window is the offsets that the search reads in one step. Each retry has a window 16 times
+smaller."""
 POLL_S = 0.5
 """Maximum seconds of one poll of the consumer."""
 ROWS_MAX = 500

@@ -23,8 +23,9 @@ ROWS_MAX = 50
 PAUSE_S = 0.1
 """Seconds between two events."""
 WAIT_S = 0.5
-"""Maximum seconds that a poll waits for records, and so the time within which the console notices
-that the browser has closed the connection."""
+"""Maximum seconds that a poll waits for records.
+
+The console notices within this time that the browser has closed the connection."""
 
 
 class Update:
