@@ -252,7 +252,7 @@ class FetchEngine:
                 self._total_bytes -= size_bytes
 
     def _abandon(self, tp: TopicPartition, source: _FetchedSource) -> None:
-        """Cancel the partition's fetch in flight, which requests an old offset."""
+        """Cancel the partition's fetch in flight, whose records are no longer needed."""
         self._in_place.close(tp)
         for (endpoint, lane), tps in list(self._polls.items()):
             if tp in tps and source.lane == lane:

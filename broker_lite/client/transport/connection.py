@@ -30,7 +30,7 @@ from broker_lite.wire.api import correlation_id_of
 from broker_lite.wire.frame import FrameReceiver
 
 FRAME_BYTES_MAX = 256 << 20
-"""Maximum bytes of a response; one that announces more is taken as corrupt.
+"""Maximum bytes of a response. A response that announces more counts as corrupt.
 
 A fetch response may be larger than requested: it has at least one batch, of up to 64 MiB."""
 BUFFERS_PER_SEND = 512
