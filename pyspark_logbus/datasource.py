@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 
 from broker_lite.client.discovery import resolve
 from broker_lite.errors import InvalidConfigError, LogbusError, MissingDependencyError
-from pyspark_logbus import options
 from pyspark_logbus.error_line import error_line
+from pyspark_logbus.options import parse, read_options, require_topics, write_options
 from pyspark_logbus.worker_process import modules_are_no_garbage
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class DefaultSource(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         _check_spark(pyspark.__version__)
         super().__init__(dict(options))
-        self._values = _parse(options)
+        self._values = parse(options)
         servers = self._values.get("bootstrap.servers")
         zookeeper = self._values.get("zookeeper.connect")
         if servers and zookeeper:
@@ -97,25 +97,25 @@ class DefaultSource(DataSource):
     def schema(self) -> StructType:
         from pyspark_logbus.schema import source_schema
 
-        options.require_topics(self._values)
+        require_topics(self._values)
         return source_schema(bool(self._values.get("includeHeaders", False)))
 
     @error_line()
     def reader(self, schema: StructType) -> LogbusReader:
         from pyspark_logbus.batch_reader import LogbusReader
 
-        read_options, plan = self._plan(schema, streaming=False)
-        return LogbusReader(read_options, plan.for_tasks())
+        chosen, plan = self._plan(schema, streaming=False)
+        return LogbusReader(chosen, plan.for_tasks())
 
     def streamReader(self, schema: StructType) -> LogbusStreamReader:
         from pyspark_logbus.stream_reader import LogbusStreamReader
 
         try:
-            read_options, plan = self._plan(schema, streaming=True)
+            chosen, plan = self._plan(schema, streaming=True)
         except LogbusError as error:
             # An error raised here would be hidden behind an error of Spark's runner.
             return LogbusStreamReader(None, None, error)
-        return LogbusStreamReader(read_options, plan)
+        return LogbusStreamReader(chosen, plan)
 
     @error_line()
     def writer(self, schema: StructType, overwrite: bool) -> LogbusWriter:
@@ -131,33 +131,29 @@ class DefaultSource(DataSource):
         return LogbusStreamWriter.plan(self._write_options(streaming=True), schema)
 
     def _write_options(self, *, streaming: bool) -> WriteOptions:
-        return options.write_options(self._values, self._bootstrap, streaming=streaming)
+        return write_options(self._values, self._bootstrap, streaming=streaming)
 
     def _plan(self, schema: StructType, *, streaming: bool) -> tuple[ReadOptions, Any]:
         from pyspark_logbus.read_task import ReadPlan
         from pyspark_logbus.schema import check_user_schema
 
         check_user_schema(schema)
-        read_options = options.read_options(self._values, self._bootstrap, streaming=streaming)
+        chosen = read_options(self._values, self._bootstrap, streaming=streaming)
         plan = ReadPlan(
             bootstrap_servers=self._bootstrap,
             schema=schema,
-            fail_on_data_loss=read_options.fail_on_data_loss,
-            isolation=read_options.isolation,
-            fetch_bytes=read_options.fetch_bytes,
-            local_reads=read_options.local_reads,
-            poll_timeout_ms=read_options.poll_timeout_ms,
-            request_timeout_ms=read_options.request_timeout_ms,
-            client_id=read_options.client_id,
-            security=read_options.security,
+            fail_on_data_loss=chosen.fail_on_data_loss,
+            isolation=chosen.isolation,
+            fetch_bytes=chosen.fetch_bytes,
+            local_reads=chosen.local_reads,
+            poll_timeout_ms=chosen.poll_timeout_ms,
+            request_timeout_ms=chosen.request_timeout_ms,
+            client_id=chosen.client_id,
+            security=chosen.security,
             reads_once=streaming,
         )
         self._is_planned = True
-        return read_options, plan
-
-
-def _parse(given: Mapping[str, str]) -> dict[str, Any]:
-    return options.parse(given)
+        return chosen, plan
 
 
 def register(spark: SparkSession) -> None:

@@ -59,16 +59,12 @@ class GroupProgress:
         explicit: bool,
         run: str,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
-        lease_ms: int = LEASE_MS,
-        renew_ms: int = RENEW_MS,
     ) -> None:
         self.group = group
         self._admin = admin
         self._explicit = explicit
         self._run = run
         self._now_ms = now_ms
-        self._lease_ms = lease_ms
-        self._renew_ms = renew_ms
         self._wake = threading.Condition()
         self._newest: SourceOffset | None = None
         self._published: SourceOffset | None = None
@@ -114,7 +110,7 @@ class GroupProgress:
                     lambda: (
                         self._published is self._newest or self._holder_runs or bool(self._problem)
                     ),
-                    (self._lease_ms + 2 * self._renew_ms) / 1000,
+                    (LEASE_MS + 2 * RENEW_MS) / 1000,
                 )
             self.check()
 
@@ -167,7 +163,7 @@ class GroupProgress:
             with self._wake:
                 self._wake.wait_for(
                     lambda: self._closing or self._published is not self._newest,
-                    self._pause_ms() / 1000,
+                    RENEW_MS / 1000,
                 )
                 newest, closing = self._newest, self._closing
             self._turn(newest, release=closing)
@@ -176,9 +172,6 @@ class GroupProgress:
             if self._holder or self._problem:
                 with self._wake:
                     self._wake.wait_for(lambda: self._closing, RETRY_MS / 1000)
-
-    def _pause_ms(self) -> int:
-        return self._renew_ms
 
     def _turn(self, newest: SourceOffset | None, *, release: bool) -> None:
         """Try once to commit the offsets ``newest`` to the group. On an error, store the error for
@@ -238,7 +231,7 @@ class GroupProgress:
         return holder_of(commits, self._now_ms(), besides=self._run)
 
     def _commit(self, at: SourceOffset, *, release: bool) -> None:
-        until_ms = self._now_ms() + self._lease_ms
+        until_ms = self._now_ms() + LEASE_MS
         text = "" if release else lease_text(self._run, until_ms)
         rows: dict[TopicPartition, CommittedOffset | int] = {
             TopicPartition(name, number): CommittedOffset(

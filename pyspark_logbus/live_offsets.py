@@ -28,9 +28,8 @@ UNKNOWN_END = OffsetAndEpoch(-1)
 class LiveOffsets:
     """The known log ends of a source's partitions. ``now`` returns them without waiting."""
 
-    def __init__(self, options: ReadOptions, monotonic: Callable[[], float] = time.monotonic):
+    def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._monotonic = monotonic
         self._grace_s = options.retries * options.retry_interval_ms / 1000
         topics = options.topics
         self._assigned = frozenset(topics.partitions)
@@ -114,7 +113,7 @@ class LiveOffsets:
     def _keep_missing_for_a_while(self, before: Live | None, topics: dict[str, LiveTopic]) -> None:
         """Add to ``topics`` those topics of ``before`` that brokers have not listed for less than
         the grace time. A topic counts as deleted only after the grace time."""
-        now = self._monotonic()
+        now = time.monotonic()
         for name in list(self._missing_since):
             if name in topics:
                 del self._missing_since[name]

@@ -8,7 +8,7 @@ the driver, on the planner's thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import time
 
 from broker_lite.model import TopicPartition
 from pyspark_logbus import offset_ranges as plan
@@ -22,13 +22,12 @@ class Losses:
     """The lost records of one run of a query. ``row_count`` is the number of records that the run
     skipped."""
 
-    def __init__(self, options: ReadOptions, monotonic: Callable[[], float]) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self.row_count = 0
         self.grace_s = options.retries * options.retry_interval_ms / 1000
         """Seconds for which a topic must be missing, or a log end must lie too low, before it
         counts as lost."""
         self._ends_query = options.fail_on_data_loss
-        self._monotonic = monotonic
         self._suspects: dict[tuple[str, str, int], float] = {}
         self._accepted: set[tuple[str, str, int, int]] = set()
         """The losses that are logged and counted, by ``_key``: those of the query's present
@@ -49,7 +48,7 @@ class Losses:
         self._accepted &= set(map(_key, losses))
         if not losses and not self._suspects:
             return losses
-        now = self._monotonic()
+        now = time.monotonic()
         suspects = {}
         confirmed_losses = []
         for loss in losses:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,8 +32,8 @@ from broker_lite.model import (
     ListedOffset,
     TopicPartition,
 )
-from pyspark_logbus import group_progress, offsets
 from pyspark_logbus import offset_ranges as plan
+from pyspark_logbus import offsets
 from pyspark_logbus.bytes_limit import BytesLimit
 from pyspark_logbus.first_contact import Silence
 from pyspark_logbus.group_progress import GroupProgress
@@ -57,14 +57,11 @@ Document = dict[str, Any]
 class StreamPlanner:
     """Plans the micro-batches of one query."""
 
-    def __init__(
-        self, options: ReadOptions, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self.options = options
-        self._monotonic = monotonic
         self._reader = OffsetReader(options)
-        self._live = LiveOffsets(options, monotonic)
-        self._silence = Silence(options.bootstrap_servers, monotonic)
+        self._live = LiveOffsets(options)
+        self._silence = Silence(options.bootstrap_servers, time.monotonic)
         self._admission = Admission(
             RangeLimits(
                 options.rows_max,
@@ -82,7 +79,7 @@ class StreamPlanner:
         self._target: Live | None = None
         self._parsed: tuple[Document, SourceOffset] | None = None
         self._idle: tuple[SourceOffset, Live] | None = None
-        self._losses = Losses(options, monotonic)
+        self._losses = Losses(options)
         self._planned_end: SourceOffset | None = None
         self._report: tuple[SourceOffset, tuple[Any, ...], Document] | None = None
         self._bytes_limit = BytesLimit(options, self._reader)
@@ -235,7 +232,7 @@ class StreamPlanner:
         end = start
         if not wait_for_group:
             end = self._admission.next_end(
-                int(self._monotonic() * 1000),
+                int(time.monotonic() * 1000),
                 start,
                 target.offset(),
                 unlimited=unlimited,
@@ -293,11 +290,11 @@ class StreamPlanner:
         RequestTimedOutError.
         """
         options = self.options
-        deadline = self._monotonic() + options.request_timeout_ms / 1000
-        grace_until = self._monotonic() + self._losses.grace_s
+        deadline = time.monotonic() + options.request_timeout_ms / 1000
+        grace_until = time.monotonic() + self._losses.grace_s
         ids = self._reader.partitions(start.topics)
         topic_names = set(matching(options.topics, start.topics))
-        while self._monotonic() < grace_until and not topic_names <= {tp.topic for tp in ids}:
+        while time.monotonic() < grace_until and not topic_names <= {tp.topic for tp in ids}:
             time.sleep(0.005)
             ids = self._reader.partitions(start.topics)
         listed = self._reader.listed(ids, LATEST_TIMESTAMP)
@@ -305,7 +302,7 @@ class StreamPlanner:
             live = self._live.wait(PATIENCE_S)
             if live is not None and live.is_complete() and _covers(live, listed):
                 return live
-            if self._monotonic() > deadline:
+            if time.monotonic() > deadline:
                 raise self._live.problem or RequestTimedOutError(
                     f"brokers did not return all log ends of {options.topics.describe()} within "
                     f"request.timeout.ms={options.request_timeout_ms}; check the brokers with: "
@@ -367,8 +364,6 @@ class StreamPlanner:
                 # The query's next run has the same run id. It therefore need not wait until this
                 # run's lease of the group expires.
                 run=start.query or _new_query(),
-                lease_ms=group_progress.LEASE_MS,
-                renew_ms=group_progress.RENEW_MS,
             )
         self._progress.publish(plan.existing_topics(start, live))
         if is_first:
@@ -465,7 +460,7 @@ class StreamPlanner:
         except UnknownTopicOrPartitionError as error:
             problem = error
         listed: dict[TopicPartition, ListedOffset] = {}
-        deadline = self._monotonic() + self.options.request_timeout_ms / 1000
+        deadline = time.monotonic() + self.options.request_timeout_ms / 1000
         for topic in sorted({tp.topic for tp in requested}):
             tps = [tp for tp in requested if tp.topic == topic]
             while True:
@@ -477,7 +472,7 @@ class StreamPlanner:
                 now = self._require_live().topics.get(topic)
                 if now is None or now.topic_id != requested[tps[0]].topic_id:
                     break
-                if self._monotonic() > deadline:
+                if time.monotonic() > deadline:
                     raise problem
                 time.sleep(0.005)
         return listed
