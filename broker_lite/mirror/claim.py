@@ -18,13 +18,11 @@ from collections.abc import Mapping
 from threading import Event, Thread
 from typing import Any
 
-from broker_lite.client.administration import admin_requests
+from broker_lite.client.administration.admin import Admin
 from broker_lite.client.boottime_clock import lease_ms
-from broker_lite.client.discovery import parse_endpoints, security_for
 from broker_lite.client.operations import group_requests
-from broker_lite.client.operations.cluster import Cluster
-from broker_lite.client.transport.blocking import Pool, monotonic_ms
-from broker_lite.client.transport.steps import CallExchange, Operation
+from broker_lite.client.transport.blocking import monotonic_ms
+from broker_lite.client.transport.steps import CallExchange
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import (
     CoordinatorNotAvailableError,
@@ -94,8 +92,7 @@ class MirrorClaim:
     ) -> None:
         self.member: tuple[str, int, str | None] = group_requests.NO_MEMBER
         self._session_ms = session_ms
-        self._pool = Pool(client_id, security_for(servers, security))
-        self._cluster = Cluster(parse_endpoints(servers), monotonic_ms, client_id)
+        self._admin = Admin(servers, client_id=client_id, security=security)
         self._group = ""
         self._until_ms = 0.0
         self._error: LogbusError | None = None
@@ -149,9 +146,9 @@ class MirrorClaim:
     ) -> dict[TopicPartition, LogbusError | None]:
         """Commit positions as a member of the mirror's group. Return an error, or None, for each
         position. If this mirror has lost the claim, raises the errors of ``check``."""
-        done: dict[TopicPartition, LogbusError | None] = self._pool.run(
-            group_requests.commit_offsets(
-                self._cluster, self._group, rows, monotonic_ms() + COMMIT_MS, self.member
+        done = self._admin.within(COMMIT_MS).run(
+            lambda cluster, ms: group_requests.commit_offsets(
+                cluster, self._group, rows, ms, self.member
             )
         )
         for error in done.values():
@@ -176,25 +173,19 @@ class MirrorClaim:
     def close(self) -> None:
         """Release the claim and close the connections."""
         self.release()
-        self._pool.close()
+        self._admin.close()
 
     def _coordinator(self) -> Endpoint:
-        coordinator: Endpoint = self._pool.run(
-            group_requests.find_coordinator(self._cluster, self._group, monotonic_ms() + JOIN_MS)
+        return self._admin.within(JOIN_MS).run(
+            lambda cluster, ms: group_requests.find_coordinator(cluster, self._group, ms)
         )
-        return coordinator
 
     def _members(self) -> tuple[DescribedGroupMember, ...]:
         try:
-            described: dict[str, Any] = self._pool.run(
-                admin_requests.describe_groups(
-                    self._cluster, (self._group,), monotonic_ms() + JOIN_MS
-                )
-            )
+            described = self._admin.within(JOIN_MS).describe_groups([self._group])
         except GroupIdNotFoundError:
             return ()
-        members: tuple[DescribedGroupMember, ...] = described[self._group].members
-        return members
+        return described[self._group].members
 
     def _join(self) -> None:
         joined = self._call(
@@ -230,11 +221,8 @@ class MirrorClaim:
             self._confirm(asked_ms)
 
     def _call(self, call: Any, timeout_ms: float) -> Any:
-        asking: Operation[Any] = group_requests.on_coordinator(
-            self._cluster,
-            self._group,
-            CallExchange(call),
-            group_requests.answer_error,
-            monotonic_ms() + timeout_ms,
+        return self._admin.within(timeout_ms).run(
+            lambda cluster, ms: group_requests.on_coordinator(
+                cluster, self._group, CallExchange(call), group_requests.answer_error, ms
+            )
         )
-        return self._pool.run(asking)

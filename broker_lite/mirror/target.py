@@ -274,10 +274,7 @@ class MirrorTarget:
         if isinstance(error, OutOfOrderSequenceError) or not row.error_code:
             # The broker may or may not have written the batch. The caller must read the target's
             # log, and continue with a new producer epoch.
-            self._lost = RequestTimedOutError(
-                f"{tp}: the target no longer knows this mirror's producer: {error}"
-            )
-            return self._lost
+            return self._lose(tp, f"the target no longer knows this mirror's producer: {error}")
         if error.retriable and not isinstance(error, NetworkError):
             return error
         left.refused[tp] = type(error)(f"{tp}: {error.message}")

@@ -342,10 +342,7 @@ def test_watch_of_end_offsets_reports_new_records_partitions_and_topics(
     bus: Bus, topic: str
 ) -> None:
     tp = TopicPartition(topic, 0)
-    changed = threading.Event()
-    with EndOffsetsWatch(
-        bus.bootstrap_servers, [topic], refresh_ms=200, on_change=changed.set
-    ) as watch:
+    with EndOffsetsWatch(bus.bootstrap_servers, [topic], refresh_ms=200) as watch:
         assert watch.wait_ready(20)
         assert {tp: end.offset for tp, end in watch.ends().items()} == {
             TopicPartition(topic, n): 0 for n in range(3)
@@ -354,7 +351,6 @@ def test_watch_of_end_offsets_reports_new_records_partitions_and_topics(
         assert watch.ends() is before
         fill(bus, topic, 5)
         until(lambda: watch.ends()[tp].offset == 5)
-        assert changed.is_set()
         assert before[tp].offset == 0, "snapshots do not change"
         bus.admin.create_partitions(topic, 4)
         until(lambda: len(watch.ends()) == 4)

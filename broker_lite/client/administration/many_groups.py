@@ -23,6 +23,7 @@ from broker_lite.errors import (
     LogbusError,
     UnknownTopicOrPartitionError,
     error_for,
+    error_of,
 )
 from broker_lite.model import (
     EARLIEST_TIMESTAMP,
@@ -180,17 +181,13 @@ def _progress(
                     for home, rows in by_home.items()
                     if len(rows) > GROUPS_AT_ONCE
                 }
-        pending = [name for name in pending if _is_retriable(progress[name])]
+        pending = [name for name in pending if requests.is_retriable(progress[name])]
         pause = backoff_ms(attempt)
         if not pending or cluster.now_ms() + pause >= deadline_ms:
             break
         yield Pause(pause)
         attempt += 1
     return {name: progress[name] for name in order}
-
-
-def _is_retriable(row: object) -> bool:
-    return isinstance(row, LogbusError) and row.retriable
 
 
 def _coordinators(
@@ -253,19 +250,17 @@ def _joined(
     offsets: groups.FetchedOffsetsGroup, described: groups.DescribedGroup
 ) -> _Progress | LogbusError:
     is_absent = described.error_code == GroupIdNotFoundError.code
-    for code, text in (
-        (offsets.error_code, ""),
-        (0 if is_absent else described.error_code, described.error_message or ""),
-    ):
-        if code:
-            return error_for(code, text)
+    problem = error_of(offsets.error_code)
+    if problem is None and not is_absent:
+        problem = error_of(described.error_code, described.error_message)
+    if problem is not None:
+        return problem
     committed: dict[TopicPartition, CommittedOffset] = {}
     for topic in offsets.topics:
         for row in topic.partitions:
-            if row.error_code and not isinstance(
-                error_for(row.error_code), UnknownTopicOrPartitionError
-            ):
-                return error_for(row.error_code)
+            error = error_of(row.error_code)
+            if error is not None and not isinstance(error, UnknownTopicOrPartitionError):
+                return error
             if row.committed_offset >= 0:
                 committed[TopicPartition(topic.name, row.partition_index)] = CommittedOffset(
                     row.committed_offset,

@@ -81,9 +81,8 @@ class EndOffsetsWatch:
     """The end offsets of all partitions of some topics, kept current by a background thread.
 
     ``topics`` are names, or a function that selects names from the metadata. With ``isolation``
-    "read_committed", end offsets are last stable offsets, with "read_uncommitted" high watermarks.
-    ``on_change`` is called on the watch's thread after each change of the snapshot and must not
-    block."""
+    "read_committed", end offsets are last stable offsets; with "read_uncommitted", high
+    watermarks."""
 
     def __init__(
         self,
@@ -92,7 +91,6 @@ class EndOffsetsWatch:
         *,
         isolation: str = "read_committed",
         refresh_ms: float = REFRESH_MS,
-        on_change: Callable[[], None] | None = None,
         client_id: str = "logbus",
         request_timeout_ms: float = REQUEST_TIMEOUT_MS,
         security: ClientSecurity | None = None,
@@ -102,7 +100,6 @@ class EndOffsetsWatch:
         self._names = () if callable(topics) else tuple(dict.fromkeys(topics))
         self._isolation_level = requests.isolation_code(isolation)
         self._refresh_ms = refresh_ms
-        self._on_change = on_change
         self._ends: dict[TopicPartition, LogEnd] = {}
         self.version = 0
         """Number of times that the snapshot has changed so far."""
@@ -300,8 +297,6 @@ class EndOffsetsWatch:
             self._ends = ends
             self._snapshot = EndsSnapshot(view, self._topic_ids, ends)
             self.version += 1
-            if self._on_change is not None:
-                self._on_change()
 
     def _poll_all(self) -> None:
         """Keep one long poll open to each leader, anew after a change of leader or leader epoch."""

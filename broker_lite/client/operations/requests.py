@@ -251,7 +251,7 @@ def per_partition(
                 results.update(dict.fromkeys(group, answer))
             else:
                 results.update(read(answer, group))
-        pending = [tp for tp in pending if _may_refresh_resolve(results[tp])]
+        pending = [tp for tp in pending if is_retriable(results[tp])]
         pause = backoff_ms(attempt)
         if not pending or cluster.now_ms() + pause >= deadline_ms:
             break
@@ -277,14 +277,11 @@ def may_retry(result: Any) -> bool:
 
     Not after UnknownTopicIdError, although Kafka calls it retriable: the same request has the same
     unknown id."""
-    return (
-        isinstance(result, LogbusError)
-        and result.retriable
-        and not isinstance(result, UnknownTopicIdError)
-    )
+    return is_retriable(result) and not isinstance(result, UnknownTopicIdError)
 
 
-def _may_refresh_resolve(result: Any) -> bool:
+def is_retriable(result: object) -> bool:
+    """Return whether a result is an error that a refresh of the metadata may resolve."""
     return isinstance(result, LogbusError) and result.retriable
 
 

@@ -593,10 +593,7 @@ class Pool:
     def forget(self) -> None:
         """Drop the connections in a forked child process, because the parent still uses them."""
         self._lock = threading.Lock()
-        idle, self._idle = self._idle, {}
-        for connections in idle.values():
-            for connection in connections:
-                connection.close()
+        self.close()
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
