@@ -11,6 +11,7 @@ under the whole load, which should stay below 5 ms.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import selectors
@@ -19,18 +20,21 @@ import struct
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+from peers.meter import fine_cpu_seconds
 
 from broker_lite.client.administration.admin import Admin
+from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.record import arrow
 from broker_lite.record.records import Row, encode_rows
 from broker_lite.wire import fetch, produce
 
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 READ_BYTES = 1 << 20
+SMALL = "produce_100B_16_connections_8_deep"
 PARTITIONS = 4
 
 
@@ -92,12 +96,6 @@ class Load:
             sock.sendall(self._request * done)
 
 
-def cpu_seconds(pid: int) -> float:
-    with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
-        fields = stat.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
-
-
 def produce_request(topic_id: str, batch: bytes | memoryview, partitions: int = 1) -> bytes:
     """Return a produce request with the same batch for each partition."""
     rows = [produce.PartitionRecords(number, batch) for number in range(partitions)]
@@ -139,6 +137,18 @@ def columns_batch(size: int, value_bytes: int = 200) -> memoryview:
     return arrow.encode(arrow.Columns(count, None, values, None, None), timestamp_ms=1)
 
 
+def loop_delays(broker: LocalBroker) -> dict[str, float]:
+    """Return the delays of the broker's event loop since the broker started."""
+    url = f"http://127.0.0.1:{broker.metrics_port}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        rows = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())
+    return {
+        "samples": float(rows["logbus_loop_delay_seconds_count"]),
+        "over_5_ms": float(rows["logbus_loop_rule_violations_total"]),
+        "delay_ms": 1000 * float(rows["logbus_loop_delay_seconds_sum"]),
+    }
+
+
 class Bench:
     """One broker under load; ``results`` holds the figures of each measured case."""
 
@@ -150,11 +160,7 @@ class Bench:
 
     def topic(self, name: str, partitions: int = 1) -> str:
         """Create a topic; return its id once its leader accepts produce requests."""
-        topic_id: str = self._admin.create_topic(name, partitions, 1, {})
-        while any(
-            each.error is not None for each in self._admin.cluster([name]).topics[name].partitions
-        ):
-            time.sleep(0.01)
+        topic_id = self._admin.create_topic(name, partitions, 1)
         time.sleep(0.2)
         return topic_id
 
@@ -166,9 +172,9 @@ class Bench:
         load = Load(("127.0.0.1", self._broker.port), request, connections, depth)
         pid = self._broker.pid
         assert pid is not None
-        before = cpu_seconds(pid)
+        before = fine_cpu_seconds(pid)
         took = load.run(self._seconds)
-        cpu = cpu_seconds(pid) - before
+        cpu = fine_cpu_seconds(pid) - before
         answers = max(load.answers, 1)
         moved = size * answers if size else load.received
         self.results[name] = {
@@ -178,21 +184,34 @@ class Bench:
             "broker_cores": round(cpu / took, 2),
         }
 
+    def small_produces(self) -> None:
+        """Measure requests of one record of 100 B, alone and many together."""
+        small = bytes(encode_rows([Row(0, 1, None, bytes(100), ())]))
+        request = produce_request(self.topic("small"), small)
+        self.measure("produce_100B_1_connection_1_deep", request, 1, 1, len(small))
+        self.measure(SMALL, request, 16, 8, len(small))
+
     def loop(self) -> dict[str, int]:
         """Return how many delays of the broker's event loop were measured, and how many exceeded
         5 ms."""
-        url = f"http://127.0.0.1:{self._broker.metrics_port}/metrics"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            rows = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())
-        return {
-            "samples": int(float(rows["logbus_loop_delay_seconds_count"])),
-            "over_5_ms": int(float(rows["logbus_loop_rule_violations_total"])),
-        }
+        return {name: int(loop_delays(self._broker)[name]) for name in ("samples", "over_5_ms")}
 
     def rss_mb(self) -> float:
         with open(f"/proc/{self._broker.pid}/status", encoding="ascii") as status:
             line = next(line for line in status if line.startswith("VmRSS"))
         return round(int(line.split()[1]) / 1024, 1)
+
+
+@contextlib.contextmanager
+def one_broker(seconds: float, **config: str) -> Iterator[Bench]:
+    """Start a broker with these settings, in which "_" stands for "."."""
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        LocalCluster(1, directory=directory, config=settings) as cluster,
+        Admin(cluster.bootstrap_servers) as admin,
+    ):
+        yield Bench(cluster, admin, seconds)
 
 
 def main() -> None:
@@ -201,17 +220,9 @@ def main() -> None:
     seconds = parser.parse_args().seconds
     raw, rows = (fetch.FLAG_CHECKS_CRC, 1), (0, 0)
     big = columns_batch(1 << 20)
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        LocalCluster(1, directory=directory, config={"metrics.port": "0"}) as cluster,
-        Admin(cluster.bootstrap_servers) as admin,
-    ):
-        bench = Bench(cluster, admin, seconds)
+    with one_broker(seconds, metrics_port="0") as bench:
         idle = bench.rss_mb()
-        small = bytes(encode_rows([Row(0, 1, None, bytes(100), ())]))
-        request = produce_request(bench.topic("small"), small)
-        bench.measure("produce_100B_1_connection_1_deep", request, 1, 1, len(small))
-        bench.measure("produce_100B_16_connections_8_deep", request, 16, 8, len(small))
+        bench.small_produces()
         # With default settings, a Kafka producer that has many records to send fills batches of
         # this size.
         batch = bytes(encode_rows([Row(at, 1, None, os.urandom(1000), ()) for at in range(16)]))
@@ -230,12 +241,7 @@ def main() -> None:
         results: dict[str, Any] = bench.results
         results["rss_mb"] = {"idle": idle, "after": bench.rss_mb()}
         results["loop"] = bench.loop()
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        LocalCluster(1, directory=directory, config={"fetch.verify": "always"}) as cluster,
-        Admin(cluster.bootstrap_servers) as admin,
-    ):
-        bench = Bench(cluster, admin, seconds)
+    with one_broker(seconds, fetch_verify="always") as bench:
         topic_id = bench.topic("big")
         bench.measure("warm_up", produce_request(topic_id, big), 1, 5, len(big))
         request = fetch_request(topic_id, 8 << 20, reader=raw)

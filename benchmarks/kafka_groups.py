@@ -1,12 +1,10 @@
-"""Measure how fast Kafka groups become stable, and the cost of commits, on three brokers.
+"""Measure the cost of offset commits of Kafka groups, on three brokers.
 
-    python benchmarks/kafka_groups.py [--members N] [--groups N] [--seconds S]
+    python benchmarks/kafka_groups.py [--groups N] [--seconds S]
 
-The script prints one JSON object. First, ``--members`` members join one group together, on a topic
-with three partitions for each member. The measured time begins with their first connection and ends
-when the last member has its partitions. Then ``--groups`` groups of one member each send heartbeats
-and commit once a second for ``--seconds``. The figures are the duration of a commit, and the share
-of a core that ZooKeeper and the brokers use.
+The script prints one JSON object. ``--groups`` groups of one member each send heartbeats and commit
+once a second for ``--seconds``. The figures are the duration of a commit, and the share of a core
+that ZooKeeper and the brokers use. The row growth-members measures how fast a group becomes stable.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import re
 import statistics
@@ -23,6 +20,7 @@ from typing import Any
 
 import kafka.protocol.consumer as consumer
 import kafka.protocol.metadata as metadata
+from peers.meter import fine_cpu_seconds
 
 from broker_lite.bus import connect
 from broker_lite.client.membership.assignors import assign, candidate
@@ -113,33 +111,6 @@ async def take_part(
             return int(joined.generation_id), member, decode_assignment(synced.assignment)
 
 
-async def stable(servers: str, count: int, partitions: int) -> dict[str, Any]:
-    """Form a group of ``count`` members; return how many seconds this takes.
-
-    The time runs from the first connection until the last member has its partitions.
-    """
-    group = f"of-{count}"
-
-    async def join() -> tuple[Connection, int, tuple[TopicPartition, ...]]:
-        connection = await coordinator(servers, group)
-        generation, _, share = await take_part(connection, group, count, partitions)
-        return connection, generation, share
-
-    began = time.perf_counter()
-    members = await asyncio.gather(*(join() for _ in range(count)))
-    seconds = time.perf_counter() - began
-    owned = [where for _, _, share in members for where in share]
-    assert len(owned) == len(set(owned)) == partitions, "a partition has no member or two"
-    for connection, _, _ in members:
-        connection.writer.close()
-    return {
-        "members": count,
-        "partitions": len(owned),
-        "generations": max(generation for _, generation, _ in members),
-        "stable_ms": round(seconds * 1000),
-    }
-
-
 class Committing:
     """A member alone in its group, which sends heartbeats and commits once a second."""
 
@@ -200,12 +171,12 @@ async def commits(
     end = time.perf_counter() + WARM_SECONDS + seconds
     working = asyncio.gather(*(group.run(end, took) for group in groups))
     await asyncio.sleep(WARM_SECONDS)
-    busy, began, before = [processor_s(pid) for pid in pids], time.perf_counter(), len(took)
+    busy, began, before = [fine_cpu_seconds(pid) for pid in pids], time.perf_counter(), len(took)
     wrote = writes(*zookeeper_at)
     await asyncio.sleep(seconds)
     lasted, done = time.perf_counter() - began, len(took) - before
     wrote = writes(*zookeeper_at) - wrote
-    used = [round(100 * (processor_s(pid) - at) / lasted, 1) for pid, at in zip(pids, busy)]
+    used = [round(100 * (fine_cpu_seconds(pid) - at) / lasted, 1) for pid, at in zip(pids, busy)]
     await working
     marks = statistics.quantiles(took[before:], n=100)
     return {
@@ -226,32 +197,20 @@ def writes(host: str, port: int) -> int:
     return int(found[1], 16) & 0xFFFFFFFF
 
 
-def processor_s(pid: int) -> float:
-    """Return the processor seconds of a process so far."""
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="kafka_groups.py", description=__doc__)
-    parser.add_argument("--members", type=int, default=100)
     parser.add_argument("--groups", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=20.0)
     options = parser.parse_args()
-    partitions = options.members * PARTITIONS_A_MEMBER
     with LocalCluster(brokers=3) as cluster:
         with connect(cluster.bootstrap_servers) as bus:
-            bus.create_topic(TOPIC, partitions=partitions, replication_factor=3)
+            bus.create_topic(TOPIC, partitions=PARTITIONS_A_GROUP, replication_factor=3)
         zookeeper = cluster.zookeeper_server
         assert zookeeper is not None and zookeeper.pid is not None
         servers, at = cluster.bootstrap_servers, ("127.0.0.1", zookeeper.port)
         pids = [zookeeper.pid, *(each.pid for each in cluster.brokers if each.pid is not None)]
-        result = {
-            "rebalance": asyncio.run(stable(servers, options.members, partitions)),
-            "commit": asyncio.run(commits(servers, at, pids, options.groups, options.seconds)),
-        }
-    print(json.dumps(result))
+        found = asyncio.run(commits(servers, at, pids, options.groups, options.seconds))
+    print(json.dumps({"commit": found}))
 
 
 if __name__ == "__main__":

@@ -21,10 +21,10 @@ import os
 import statistics
 import tempfile
 import time
-import urllib.request
 from typing import Any
 
 import pyarrow as pa
+from broker import loop_delays
 
 from broker_lite.bus import Bus, connect
 from broker_lite.client.administration import transactions
@@ -133,27 +133,15 @@ def write(markers: list[TransactionMarker], cluster: Cluster, deadline_ms: float
     return refused
 
 
-def loop(broker: LocalBroker) -> dict[str, float]:
-    """Return the delays of the broker's event loop since the broker started."""
-    url = f"http://127.0.0.1:{broker.metrics_port}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        rows = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())
-    return {
-        "samples": float(rows["logbus_loop_delay_seconds_count"]),
-        "over_5_ms": float(rows["logbus_loop_rule_violations_total"]),
-        "delay_ms": 1000 * float(rows["logbus_loop_delay_seconds_sum"]),
-    }
-
-
 def end(bus: Bus, broker: LocalBroker) -> dict[str, Any]:
     """Measure the WriteTxnMarkers requests that end all open transactions; return the figures."""
     with contextlib.ExitStack() as stack:
         markers = begin(bus, stack)
-        before = loop(broker)
+        before = loop_delays(broker)
         began = time.perf_counter()
         refused = bus.admin.run(lambda cluster, end_ms: write(markers, cluster, end_ms))
         took = time.perf_counter() - began
-        after = loop(broker)
+        after = loop_delays(broker)
     assert refused == 0
     return {
         "markers": PRODUCERS * PARTITIONS,

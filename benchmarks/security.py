@@ -1,8 +1,8 @@
 """Measure the cost of TLS, logins and the authorizer, beside Apache Kafka.
 
-    python benchmarks/security.py [--seconds 2] [--rounds 5] [--only NAME,…] [--before CHECKOUT]
+    python benchmarks/security.py [--seconds 2] [--rounds 5] [--only NAME,…]
 
-``--only`` chooses parts: transfer, logins, authorizer, crowds, records, start and in_place.
+``--only`` chooses parts: transfer, logins, authorizer, crowds and in_place.
 
 The script prints one JSON object. Every broker has an open listener and a listener with SASL_SSL
 (SCRAM-SHA-256), and all cases of a round run in turns. ``load`` is the machine's load average
@@ -32,21 +32,11 @@ turn before. ``own_share`` is the p99 beside ``storm`` divided by the p99 beside
 ``storm_at_another``: the part that the broker causes. ``broker_cores`` is the broker's processor
 time in a second. The crowd runs in a process of a low priority.
 
-``records``: the broker's processor ms for a MB of produce requests in TLS records of 3 KB, as
-librdkafka sends them, and of 16 KB, as Java's and logbus's clients send them.
-
-``start``: seconds of ``logbus up --detach`` with a new folder, with and without ``--secure``.
-``further_s`` is the median difference.
-
 ``in_place``: a consumer on the machine of a secured broker reads a topic of IN_PLACE_MB MB, once by
 fetches over TLS and once from the broker's segment file, which it receives as an open descriptor.
 ``columns`` are batches of logbus's producer, read as tables; ``rows`` are batches of librdkafka,
 read as records. All bytes are in the page cache. ``ratio`` is the median of the rounds' rates in
 place divided by those over TLS; ``cpu_ratio`` compares the processor time of broker and consumer.
-
-``before``: another checkout and this checkout in turns. ``cpu_us``: ``benchmarks/broker.py``,
-without any security. ``ratio`` is the former processor time of a small produce request divided by
-the present. ``records``: the part ``records``.
 """
 
 from __future__ import annotations
@@ -61,7 +51,6 @@ import socket
 import ssl
 import statistics
 import struct
-import subprocess
 import sys
 import tempfile
 import threading
@@ -73,9 +62,10 @@ from typing import Any, NamedTuple
 
 import confluent_kafka as ck
 import pyarrow as pa
-from broker import columns_batch, produce_request
+from broker import SMALL, one_broker
 from confluent_kafka import admin as ck_admin
 from peers.fetch import Cannot
+from peers.meter import fine_cpu_seconds
 from peers.servers import KafkaServers, LogbusServers, free_ports
 
 from broker_lite.bus import Bus, connect
@@ -105,8 +95,6 @@ from broker_lite.server.network.access import Authorizer
 from broker_lite.server.network.context import RequestContext, Session
 from broker_lite.wire.produce import PartitionRecords, TopicRecords
 
-FOLDER = Path(__file__).parent
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 VALUE = os.urandom(1000)
 PARTITIONS = 4
 LOGIN_THREADS = 4
@@ -114,12 +102,10 @@ LOGIN_TIMEOUT_S = 30.0
 ACLS = 10_000
 SHORT_RUN, SHORT_RUNS = 300, 400
 USER, PASSWORD = "bench", "of the bench"
-SMALL = "produce_100B_16_connections_8_deep"
-PARTS = "transfer,logins,authorizer,crowds,records,start,in_place"
+PARTS = "transfer,logins,authorizer,crowds,in_place"
 CROWD = 1000
 CROWD_NICE = 10
 PROBE_GAP_S = 0.002
-RECORD_BYTES = (3000, 16384)
 STORM_THREADS = 100
 IN_PLACE_MB = 200
 JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
@@ -149,19 +135,12 @@ class Side(NamedTuple):
     def cpu_s(self) -> float:
         """Return the broker's processor seconds so far."""
         (pid,) = self.servers.processes()["broker"]
-        return cpu_seconds(pid)
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the processor seconds of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+        return fine_cpu_seconds(pid)
 
 
 @contextlib.contextmanager
-def logbus_side(protocol: str = "SASL_SSL") -> Iterator[tuple[Side, str]]:
-    """Start a broker of logbus with an open listener and a listener of the given security protocol,
-    and create a user.
+def logbus_side() -> Iterator[tuple[Side, str]]:
+    """Start a broker of logbus with an open listener and one with logins, and create a user.
 
     Yield the benchmark's side with these servers, and the path of its CA certificate.
     """
@@ -171,12 +150,11 @@ def logbus_side(protocol: str = "SASL_SSL") -> Iterator[tuple[Side, str]]:
         pem = made.certify("clients", "broker", ["127.0.0.1"], datetime.datetime.now(datetime.UTC))
         opened, ours = free_ports(2)
         config = {
-            "listeners": f"PLAINTEXT://127.0.0.1:{opened},{protocol}://127.0.0.1:{ours}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{opened},SASL_SSL://127.0.0.1:{ours}",
             "inter.broker.listener.name": "PLAINTEXT",
             "ssl.keystore.location": str(pem),
+            "sasl.enabled.mechanisms": "SCRAM-SHA-256",
         }
-        if protocol.startswith("SASL"):
-            config["sasl.enabled.mechanisms"] = "SCRAM-SHA-256"
         servers = stack.enter_context(LogbusServers(1, config))
         with Admin(servers.bootstrap_servers) as admin:
             mechanisms = [ScramMechanism.SHA_256]
@@ -505,64 +483,11 @@ def crowds(rounds: int, seconds: float) -> dict[str, Any]:
     return found
 
 
-def records(seconds: float) -> dict[str, Any]:
-    """Return the broker's processor ms for a MB, by bytes of a TLS record."""
-    found: dict[str, Any] = {}
-    with logbus_side("SSL") as (side, _):
-        request = memoryview(produce_request(topic_id_of(side), columns_batch(1 << 20)))
-        context = ssl.create_default_context(cafile=side.ca)
-        for size in RECORD_BYTES:
-            plain = socket.create_connection(("127.0.0.1", side.port))
-            with context.wrap_socket(plain, server_hostname="127.0.0.1") as sock:
-                count, cpu_s, until = 0, side.cpu_s(), time.perf_counter() + seconds
-                while time.perf_counter() < until:
-                    for at in range(0, len(request), size):
-                        sock.sendall(request[at : at + size])
-                    receive(sock, int.from_bytes(receive(sock, 4), "big"))
-                    count += 1
-                size_mb = count * len(request) / 1e6
-                found[str(size)] = round((side.cpu_s() - cpu_s) * 1000 / size_mb, 2)
-    return found
-
-
-def receive(sock: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        found += sock.recv(size - len(found))
-    return found
-
-
 def topic_id_of(side: Side) -> str:
     """Create a topic with one partition; return its id."""
     name = side.servers.new_topic(1)
     with Admin(side.servers.bootstrap_servers) as admin:
         return admin.cluster([name]).topics[name].topic_id
-
-
-def start(rounds: int) -> dict[str, Any]:
-    """Measure the start of a cluster in a new folder, with and without security, in turns."""
-    kept: dict[str, list[float]] = {"up": [], "up --secure": []}
-    for number in range(rounds + 1):
-        for name in kept if number % 2 else reversed(kept):
-            with tempfile.TemporaryDirectory() as folder:
-                environment = os.environ | {"XDG_DATA_HOME": f"{folder}/data"}
-                command = [sys.executable, "-P", "-m", "broker_lite"]
-                where = ["--dir", f"{folder}/cluster"]
-                began = time.perf_counter()
-                run = [*command, *name.split(), "-d", "--port", "0", *where]
-                subprocess.run(run, check=True, capture_output=True, env=environment)
-                took = time.perf_counter() - began
-                down = [*command, "down", *where]
-                subprocess.run(down, check=True, capture_output=True, env=environment)
-            if number:
-                kept[name].append(took)
-    opened, secured = kept.values()
-    further = [after - before for before, after in zip(opened, secured, strict=True)]
-    return {
-        "up_s": round(statistics.median(opened), 2),
-        "up_secure_s": round(statistics.median(secured), 2),
-        "further_s": round(statistics.median(further), 2),
-    }
 
 
 def fill_topics(bus: Bus, config: str) -> None:
@@ -617,11 +542,13 @@ def in_place(rounds: int) -> dict[str, Any]:
             pid = cluster.brokers[0].pid
             for number in range(rounds + 1):
                 for topic, local in cases if number % 2 else reversed(cases):
-                    cpu_s = time.process_time() + cpu_seconds(pid)
+                    cpu_s = time.process_time() + fine_cpu_seconds(pid)
                     rate = read_topic(bus, topic, in_place=local)
                     if number:
                         rates[topic, local].append(rate)
-                        costs[topic, local].append(time.process_time() + cpu_seconds(pid) - cpu_s)
+                        costs[topic, local].append(
+                            time.process_time() + fine_cpu_seconds(pid) - cpu_s
+                        )
     return {
         topic: {
             "tls_mb_per_s": round(statistics.median(rates[topic, False])),
@@ -683,50 +610,11 @@ def authorizer(small_us: float) -> dict[str, float]:
     }
 
 
-def small_produce_us(checkout: Path, seconds: float) -> float:
-    """Run ``benchmarks/broker.py`` of a checkout.
-
-    Return the broker's processor time, in us, for a small produce request.
-    """
-    done = subprocess.run(
-        [sys.executable, "-P", "benchmarks/broker.py", "--seconds", str(seconds)],
-        cwd=checkout,
-        env=os.environ | {"PYTHONPATH": str(checkout)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return float(json.loads(done.stdout)[SMALL]["cpu_us"])
-
-
-def record_costs(checkout: Path, seconds: float) -> dict[str, float]:
-    """Run the part ``records`` with the packages of a checkout."""
-    command = [sys.executable, "-P", str(FOLDER / "security.py"), "--only", "records"]
-    path = os.pathsep.join(map(str, (checkout, FOLDER)))
-    done = subprocess.run(
-        [*command, "--seconds", str(seconds)],
-        env=os.environ | {"PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    found = json.loads(done.stdout)["records"]
-    return {str(size): found[str(size)] for size in RECORD_BYTES}
-
-
-def before(checkout: Path, rounds: int, seconds: float) -> dict[str, Any]:
-    pairs, costs = [], []
-    for number in range(rounds):
-        places = (checkout, FOLDER.parent) if number % 2 else (FOLDER.parent, checkout)
-        found = {place: small_produce_us(place, seconds) for place in places}
-        pairs.append((found[checkout], found[FOLDER.parent]))
-        ours = {place: record_costs(place, seconds) for place in places}
-        costs.append((ours[checkout], ours[FOLDER.parent]))
-    return {
-        "cpu_us": pairs,
-        "ratio": _ratio([a for a, _ in pairs], [b for _, b in pairs]),
-        "records": {size: [(a[size], b[size]) for a, b in costs] for size in costs[0][0]},
-    }
+def small_produce_us(seconds: float) -> float:
+    """Return the broker's processor time, in us, for a small produce request."""
+    with one_broker(seconds) as bench:
+        bench.small_produces()
+    return bench.results[SMALL]["cpu_us"]
 
 
 def main() -> None:
@@ -734,7 +622,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default=PARTS)
-    parser.add_argument("--before", type=Path, metavar="CHECKOUT")
     options = parser.parse_args()
     wanted = set(options.only.split(","))
     result: dict[str, Any] = {}
@@ -753,18 +640,12 @@ def main() -> None:
             if "logins" in wanted:
                 measure("logins", lambda: logins(found, options.rounds, options.seconds))
     if "authorizer" in wanted:
-        small_us = small_produce_us(FOLDER.parent, options.seconds)
+        small_us = small_produce_us(options.seconds)
         measure("authorizer", lambda: dict(authorizer(small_us)))
     if "crowds" in wanted:
         measure("crowds", lambda: crowds(options.rounds, options.seconds))
-    if "records" in wanted:
-        measure("records", lambda: records(options.seconds))
-    if "start" in wanted:
-        measure("start", lambda: start(options.rounds))
     if "in_place" in wanted:
         measure("in_place", lambda: in_place(options.rounds))
-    if options.before is not None:
-        measure("before", lambda: before(options.before, options.rounds, options.seconds))
     print(json.dumps(result, indent=1))
 
 

@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from peers.meter import fine_cpu_seconds
+
 import pyspark_logbus as logbus
 from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
@@ -45,14 +47,9 @@ def fill(bus: Bus, topic: str, partitions: int, rows: int) -> None:
 
 
 def measured(call: Callable[[], Any], broker: int) -> tuple[float, float]:
-    began, used = time.perf_counter(), time.process_time() + processor_s(broker)
+    began, used = time.perf_counter(), time.process_time() + fine_cpu_seconds(broker)
     call()
-    return time.perf_counter() - began, time.process_time() + processor_s(broker) - used
-
-
-def processor_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return time.perf_counter() - began, time.process_time() + fine_cpu_seconds(broker) - used
 
 
 def parts(bus: Bus, topic: str, rows: int, broker: int, spark: Any) -> dict[str, Part]:

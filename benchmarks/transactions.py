@@ -15,8 +15,8 @@ changes of the few ids. ``load_ms`` and ``changed_ms`` are how much later than a
 the broker can describe an id of every state partition.
 
 ``sink``: one broker and one Spark session run both guarantees, each round in the reverse order of
-the round before. ``write`` and ``stream`` are one batch of SINK_ROWS rows, from Parquet and from a
-topic. ``ratio`` is the median of the rounds' ratios of exactly_once to at_least_once rates.
+the round before. ``stream`` is one micro-batch of SINK_ROWS rows, from a topic to a topic.
+``ratio`` is the median of the rounds' ratios of exactly_once to at_least_once rates.
 ``trigger`` has one record for each trigger. ``more_ms`` is the median of the rounds' differences of
 the p50.
 """
@@ -247,14 +247,6 @@ class SinkBench:
     def _end(self, topic: str, **options: str) -> dict[str, Any]:
         return {"side": "logbus", "address": self._servers, "topic": topic, "options": options}
 
-    def write(self, guarantee: str) -> float:
-        """Run one ``df.write``; return the rows per second."""
-        topic = self._topic(SINK_PARTITIONS)
-        target = self._end(topic, deliveryGuarantee=guarantee)
-        took = self._spark.call("write", folder=str(self._folder), target=target)["seconds"]
-        self._admin.delete_topic(topic)
-        return float(SINK_ROWS / took)
-
     def stream(self, guarantee: str) -> float:
         """Run one micro-batch; return the rows per second."""
         topic = self._topic(SINK_PARTITIONS)
@@ -292,7 +284,7 @@ def sink(rounds: int) -> dict[str, Any]:
         SparkHost() as spark,
     ):
         bench = SinkBench(cluster, spark, Path(folder))
-        for run in (bench.write, bench.stream, bench.trigger):
+        for run in (bench.stream, bench.trigger):
             pairs = []
             for number in range(rounds + 1):
                 order = GUARANTEES[:: 1 if number % 2 else -1]

@@ -26,6 +26,7 @@ from broker_lite.record.arrow import Columns
 from broker_lite.wire import fetch
 from peers.bench import Bench
 from peers.meter import fine_cpu_seconds
+from peers.servers import processes_of
 
 READY_SECONDS = 300.0
 SETTLE_SECONDS = 20.0
@@ -49,31 +50,16 @@ class Alone:
         self.cluster.stop()
 
     def processes(self) -> dict[str, list[int]]:
-        server = self.cluster.zookeeper_server
-        return {
-            "broker": [broker.pid for broker in self.cluster.brokers if broker.pid],
-            "zookeeper": [server.pid] if server and server.pid else [],
-        }
+        return processes_of(self.cluster)
 
     def new_topic(self, name: str, partitions: int = 1, replicas: int = 1, **config: str) -> float:
-        """Create a topic; wait for the leader of every partition; return the seconds."""
+        """Create a topic; return the seconds until every partition has a leader."""
         before = time.perf_counter()
         self.bus.create_topic(
             name, partitions=partitions, replication_factor=replicas,
             config={key.replace("_", "."): value for key, value in config.items()},
         )  # fmt: skip
-        self.wait_leaders(name)
         return time.perf_counter() - before
-
-    def wait_leaders(self, name: str) -> None:
-        deadline = time.monotonic() + READY_SECONDS
-        while True:
-            found = self.bus.admin.cluster([name]).topics[name]
-            if found.error is None and all(each.error is None for each in found.partitions):
-                return
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{name} has partitions without a leader")
-            time.sleep(0.02)
 
     def restart(self, *, by_kill: bool, last: TopicPartition) -> float:
         """Restart the only broker; return the seconds until it accepts a record in the partition

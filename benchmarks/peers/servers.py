@@ -88,6 +88,15 @@ def files_mb(folders: list[Path], pattern: str) -> float:
     return sum(path.stat().st_size for each in folders for path in each.rglob(pattern)) / 1e6
 
 
+def processes_of(cluster: LocalCluster) -> dict[str, list[int]]:
+    """Return the pids of a cluster of logbus by role."""
+    zookeeper = cluster.zookeeper_server
+    return {
+        "broker": [broker.pid for broker in cluster.brokers if broker.pid],
+        "zookeeper": [zookeeper.pid] if zookeeper and zookeeper.pid else [],
+    }
+
+
 class LogbusServers:
     """Runs a LocalCluster with defaults: ZooKeeper, and a flush on every in-sync replica."""
 
@@ -118,11 +127,7 @@ class LogbusServers:
         return f"{self._count} broker(s) and a ZooKeeper, {changed or 'defaults'}"
 
     def processes(self) -> dict[str, list[int]]:
-        zookeeper = self._cluster.zookeeper_server
-        return {
-            "broker": [broker.pid for broker in self._cluster.brokers if broker.pid],
-            "zookeeper": [zookeeper.pid] if zookeeper and zookeeper.pid else [],
-        }
+        return processes_of(self._cluster)
 
     def new_topic(
         self,
@@ -135,13 +140,6 @@ class LogbusServers:
         """Create a topic; wait until every partition has a leader; return its name."""
         name = name or f"bench-{next(self._names)}"
         self._admin.create_topic(name, partitions, replicas, dict(config or {}))
-        deadline = time.monotonic() + START_SECONDS
-        while any(
-            partition.error is not None
-            for partition in self._admin.cluster([name]).topics[name].partitions
-        ):
-            assert time.monotonic() < deadline, f"{name} has no leader"
-            time.sleep(0.02)
         time.sleep(0.2)  # Wait until the partition's leader has the topic in its metadata.
         return name
 
