@@ -13,11 +13,6 @@ from peers.meter import CLIENTS
 from peers.row import KAFKA, LOGBUS
 
 
-def only_by_a_floor(_: Mapping[str, Any], __: str) -> None:
-    """Return None: the highest possible ratio of this benchmark is unknown. Flushes may limit its
-    rate, so only a floor (a side that does only the necessary work) could bound the rate."""
-
-
 def without_servers(found: Mapping[str, Any], measure: str, *, count: int) -> float | None:
     """Return the highest possible ratio of a rate: the ratio with servers without processor cost.
 

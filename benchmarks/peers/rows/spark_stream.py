@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from broker_lite.client.administration.admin import Admin
 from peers.bench import Bench
@@ -141,18 +140,6 @@ def _forget(path: Path) -> None:
         os.close(file)
 
 
-def by_floor_measured(found: Mapping[str, Any], _: str) -> float | None:
-    """Return the highest ratio that a Python source can reach.
-
-    It is the rate of the floor (a source of ready rows) divided by the rate of Kafka's connector.
-    """
-    sides = found["sides"]
-    floors = [each["median"].get("floor_rows_per_s") for each in sides.values()]
-    if None in floors:
-        return None
-    return float(max(floors)) / float(sides[KAFKA]["median"]["rows_per_s"])
-
-
 VARIANTS = variants(source=SOURCE)
 
 ROWS = (
@@ -167,12 +154,9 @@ ROWS = (
         "measured before the rounds, is the time of a query without records: the cost of starting "
         "and ending a query. The floor is a Python source with as many ready rows of that size; no "
         "Python source can be faster. logbus reads the backlog from the disk each time "
-        "(unread.cached.bytes), Kafka from the page cache. (If a variant has no floor, its "
-        "processor seconds cover four queries: this query, the floor, and both without records, "
-        "python_floor_s)",
+        "(unread.cached.bytes), Kafka from the page cache",
         bound="Spark itself: it starts a Python process for each query with a Python source. *At "
         "most*: a Python source that has its rows ready (the side floor)",
-        ceiling=by_floor_measured,
     ),
     Row(
         "spark-catch-up",
