@@ -1,8 +1,8 @@
-"""The ZooKeeper requests of one ``NativeMachine`` that are in flight, and the effects of its
-current step. No I/O.
+"""The ZooKeeper requests in flight of one ``NativeMachine``, the state machine of a consumer, and
+the effects (operations to carry out) of its current step. No I/O.
 
-The machine, its ``View`` and its ``Ownership`` share one object. A callback handles the answer to
-each request. If the connection to ZooKeeper is lost, the callbacks are dropped, and the requests
+The machine and its parts ``View`` and ``Ownership`` share one object. A callback handles the answer
+to each request. If the connection to ZooKeeper is lost, the callbacks are dropped, and the requests
 are made again on the next connection."""
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class _PendingRequest(NamedTuple):
 
 
 class PendingRequests:
-    """The requests of one machine that are in flight.
+    """The requests of one consumer's state machine that are in flight.
 
-    ``now_ms`` is the time of the machine's current step, and ``out`` collects the step's effects.
+    ``now_ms`` is the time of its current step, and ``out`` collects the step's effects.
     ``session_id`` is the id of the present ZooKeeper session.
     """
 
@@ -42,7 +42,7 @@ class PendingRequests:
         self.out: list[Effect] = []
         self.session_id = 0
         self.sent_ms = 0
-        """The time (ms) at which the machine sent the request whose answer it handles now."""
+        """The time (ms) of the request whose answer the state machine handles now."""
         self._tag = 0
         self._pending: dict[int, _PendingRequest] = {}
 

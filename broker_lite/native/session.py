@@ -1,8 +1,9 @@
-"""The membership of one consumer in a native group, which all its streams share.
+"""The membership of one consumer in a native group (coordinated by ZooKeeper), which all its
+streams share.
 
-``GroupSession`` runs a ``NativeShell`` on an event loop, and passes assignment changes to the
-streams' readers. An asyncio consumer has it on its own loop. For a blocking consumer,
-``ThreadSession`` has a background thread with a loop."""
+``GroupSession`` runs a ``NativeShell``, the I/O of a member, on an event loop, and passes
+assignment changes to the streams' readers. An asyncio consumer has it on its own loop. For a
+blocking consumer, ``ThreadSession`` has a background thread with a loop."""
 
 from __future__ import annotations
 
@@ -57,8 +58,8 @@ def stamped(
 
 
 class SessionDispatcher:
-    """Passes each assignment change to the reader of the stream that it concerns. It implements
-    ``member.Readers``, and runs on the session's event loop."""
+    """Passes each assignment change to the reader of the stream that it concerns. Runs on the
+    session's event loop."""
 
     def __init__(self, readers: Sequence[ReaderCore]) -> None:
         self._readers = readers
@@ -157,13 +158,15 @@ class GroupSession:
 
     @property
     def is_held_back(self) -> bool:
-        """Whether the consumer must return no records, because its lease has expired."""
+        """Whether the consumer must return no records, because its lease (the time for which its
+        partitions are surely its own) has expired."""
         member = self._member
         return member is None or lease_ms() >= member.lease_until_ms
 
     def settled(self, tp: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
         """Receive a reader's report that it stopped reading a revoked partition. Release the
-        partition, and commit ``offset``, the reader's position, unless it is None."""
+        partition, and commit ``offset``, the reader's position, unless it is None. ``grant`` is the
+        number with which the reader received the partition."""
         rows = {} if offset is None else stamped({tp: offset})
         if self._member is not None and not self._is_closed:
             settled = partial(self._member.settled, tp, rows.get(tp), grant)
@@ -175,9 +178,9 @@ class GroupSession:
         grants: Mapping[TopicPartition, int],
         on_done: Callable[[Errors | LogbusError], None],
     ) -> None:
-        """Begin to commit the offsets in ``rows``. ``grants`` has the grant number with which the
-        reader received each partition. ``on_done`` is called on the session's event loop, with the
-        error of each partition that failed."""
+        """Begin to commit the offsets in ``rows``. ``grants`` has the number with which the reader
+        received each partition, so that a commit after a later assignment is refused. ``on_done``
+        is called on the session's event loop, with the error of each partition that failed."""
         member = self._member
         if self._is_closed or member is None:
             on_done(ClosedError("the consumer was closed; create another consumer"))

@@ -1,5 +1,5 @@
-"""The entry points of native groups: ``open_streams`` joins a group as a blocking consumer with
-several streams, ``joining_on_loop`` as an asyncio consumer.
+"""The entry points of native groups, which ZooKeeper coordinates: ``open_streams`` joins a group as
+a blocking consumer with several streams, ``joining_on_loop`` as an asyncio consumer.
 
 ``Bus`` loads this module only for native groups, because it imports asyncio and kazoo."""
 
@@ -32,14 +32,15 @@ SESSION_TIMEOUT_MIN_MS, SESSION_TIMEOUT_MAX_MS = 1000, 2**31 - 1
 STREAMS_MAX = 256
 """Maximum number of streams of a consumer."""
 REGISTRATION_BYTES_MAX = 512 << 10
-"""Maximum bytes of a consumer's registration in ZooKeeper, which closes the connection if a write
-exceeds 1 MB (jute.maxbuffer)."""
+"""Maximum bytes of a consumer's registration in ZooKeeper. ZooKeeper closes the connection if a
+write exceeds 1 MB (jute.maxbuffer)."""
 READERS_TIMEOUT_S = 1.0
 """Seconds for which ``close`` waits for threads that are still processing records of a stream."""
 
 
 class MessageStreams:
-    """The streams of one consumer in a native group. Each is a ``Consumer`` that one thread reads.
+    """The streams of one consumer in a group that ZooKeeper coordinates. Each is a ``Consumer``
+    that one thread reads.
 
     Every partition that the consumer owns belongs to one stream. ``close``, or the end of a
     ``with`` block, leaves the group. A thread that asks a stream for records afterwards gets
@@ -79,8 +80,8 @@ class MessageStreams:
 
         If other threads are still processing records, wait one second for them to ask for more. If
         a thread takes longer, the next owners of its partitions receive again the records that it
-        was processing. The records of a stream that the calling thread reads count as processed,
-        unless Python is handling an exception."""
+        was processing. The records that the calling thread itself has received count as processed,
+        unless it is handling an exception."""
         self._close(is_done=sys.exc_info()[0] is None)
 
     def _close(self, *, is_done: bool) -> None:
@@ -128,8 +129,8 @@ def open_streams(
     config: ConsumerConfig,
     callbacks: Callbacks = NO_CALLBACKS,
 ) -> MessageStreams:
-    """Join a native group as one blocking consumer with ``streams`` streams, and return them. The
-    arguments and errors are those of ``Bus.create_message_streams``."""
+    """Join a group that ZooKeeper coordinates, as one blocking consumer with ``streams`` streams,
+    and return them. The arguments and errors are those of ``Bus.create_message_streams``."""
     subscription = subscribe(
         topics,
         pattern,
@@ -179,7 +180,7 @@ def joining_on_loop(
     session_timeout_ms: int,
     config: ConsumerConfig,
 ) -> Joining:
-    """Return a function that makes the membership of an asyncio consumer in a native group. The
+    """Return a function that creates the membership of an asyncio consumer in a native group. The
     consumer has one stream, and belongs to the running event loop."""
     subscription = subscribe(
         topics,

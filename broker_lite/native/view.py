@@ -1,5 +1,5 @@
-"""What one consumer of a native group has read from ZooKeeper: the group's consumers (members) and
-its own topics, with their partitions. No I/O.
+"""What one consumer of a native group (without a coordinator) has read from ZooKeeper: the group's
+members, and its own topics with their partitions. No I/O.
 
 Every read of a znode also sets a watch, so no later change goes unnoticed. After a watch has fired,
 the view reads only the changed znode again. The view also creates the znodes of each new topic in
@@ -60,14 +60,14 @@ class View:
         ids are earlier."""
         self._members_left = 0
         self._began: dict[NativeSubscription, int] = {}
-        """For each different selection of topics (``assignment.selection``), the lowest zxid of the
-        members that have it."""
+        """For each different subscription (topic names or pattern), the lowest zxid of the
+        registrations that have it."""
         self._unrecorded: list[tuple[str, Assignment, int]] = []
         """New topics that wait until the list of members has been read: name, assignment, created
         zxid."""
         self._initial_topics: set[str] = set()
-        """Ids of topics with which the group began: at this view's first read, older than all
-        readers."""
+        """Ids of the topics that were, at this view's first read, older than the registrations of
+        all members that subscribe to them."""
         self._has_read = False
         self._names = set(subscription.topics)
         self._stale_topics: set[str] = set()
@@ -109,8 +109,8 @@ class View:
             self._stale_topics.add(self._paths[path])
 
     def mark_topic(self, topic: str) -> None:
-        """Mark a topic whose znodes in the group are missing, so that ``read`` prepares it for the
-        group again."""
+        """Mark a topic whose znodes below the group's znode are missing, so that ``read`` creates
+        them again."""
         self.topics.pop(topic, None)
         self._stale_topics.add(topic)
 
@@ -218,9 +218,9 @@ class View:
     def _record(self, topic: str, assignment: Assignment, created_zxid: int) -> None:
         """Record a new topic in the group's znodes, unless another member has recorded it already.
 
-        If the topic is older than all its readers' registrations, the group began with it, and its
-        present partitions start where the option ``start`` says. Otherwise all its records are new
-        to the group."""
+        If the topic is older than the registrations of all members that subscribe to it, the option
+        ``start`` decides where its present partitions start. Otherwise all its records are new to
+        the group."""
         began = (zxid for selected, zxid in self._began.items() if covers(selected, topic))
         if not self._has_read and created_zxid < min(began, default=created_zxid + 1):
             self._initial_topics.add(assignment.topic_id)
@@ -250,10 +250,10 @@ class View:
         self._requests.write([write], partial(self._ready, topic, facts))
 
     def _first(self, assignment: Assignment, *, is_another: bool) -> FirstReadZnode:
-        """Return what to record for a topic: its id, and its number of partitions if the group
-        began with the topic, else 0.
+        """Return what to record for a topic: its id, and its number of partitions if it is one of
+        ``_initial_topics``, else 0.
 
-        ``is_another``: the group has recorded a deleted topic of this name."""
+        ``is_another``: the group's znode records a deleted topic of the same name."""
         is_old = assignment.topic_id in self._initial_topics and not is_another
         return FirstReadZnode(assignment.topic_id, len(assignment.replicas) if is_old else 0)
 

@@ -69,8 +69,8 @@ class ClientTrust:
         """Return the reason why a client's certificate (DER) is no longer accepted, or "" if it
         still is.
 
-        A revoked certificate is not accepted. With ``checks_ca``, neither is a certificate that
-        none of the CAs has signed directly."""
+        A revoked certificate is not accepted. With ``checks_ca``, a certificate that none of the
+        CAs has signed directly is not accepted either."""
         certificate = x509.load_der_x509_certificate(der)
         number = certificate.serial_number
         for revoked in self._revocations:
@@ -100,8 +100,8 @@ def read_revocations(
 ) -> tuple[x509.CertificateRevocationList, ...]:
     """Return the certificate revocation lists in a PEM file; none for an empty path.
 
-    Raises InvalidConfigError, which names the file, if it has no list or an expired list, with
-    which OpenSSL would refuse every client."""
+    Raises InvalidConfigError, which names the file, if the file has no list or an expired one. With
+    an expired list, OpenSSL would refuse every client."""
     if not path:
         return ()
     try:

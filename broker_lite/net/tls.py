@@ -4,10 +4,10 @@
 ``ssl.MemoryBIO`` and the socket. An ``ssl.SSLSocket`` makes two system calls for each record, and
 librdkafka sends records of 3 KB. Four properties of OpenSSL and Python shape this module:
 
-- One ``SSLObject.read`` returns at most one record (16 KiB). ``read_into`` repeats it. Bytes that
-  were received but not returned (``pending``) make no selector report the socket.
-- ``SSLObject.write`` encrypts all bytes and never blocks. ``write`` passes at most 64 KiB at a time
-  and reports them when all their encrypted bytes are sent, so that the encrypted bytes of one
+- One ``SSLObject.read`` returns at most one record (16 KiB). ``read_into`` repeats it. A selector
+  does not report the socket for bytes that were received but not returned (``pending``).
+- ``SSLObject.write`` encrypts all bytes and never blocks. ``write`` encrypts at most 64 KiB at a
+  time and returns when all their encrypted bytes are sent, so that the encrypted bytes of one
   connection stay below 65 KiB.
 - A read may leave bytes to send, such as an alert. The next receive or write sends them first.
 - OpenSSL does not shrink the memory of a BIO, so one receive takes at most ``RECEIVE_BYTES``.
@@ -76,7 +76,8 @@ class TlsTransport:
         """Encrypted bytes that the socket did not accept yet; they are sent before those in
         ``_outgoing``."""
         self._sending_bytes = 0
-        """Bytes of a blocked ``write`` or ``send_file``, which the next call reports as sent."""
+        """Plain bytes that ``write`` or ``send_file`` encrypted but could not send completely. The
+        next call sends the rest and returns this number."""
         self._failed: OSError | None = None
         """An error that followed the bytes of the last ``read_into``, which the next call
         raises."""
@@ -290,8 +291,8 @@ class TlsTransport:
 
 
 def _first_bytes(parts: Sequence[Buffer]) -> Buffer:
-    """Return the first bytes of ``parts``, at most ``SEND_BYTES``, without a copy if the first part
-    alone has as many."""
+    """Return the first bytes of ``parts``, at most ``SEND_BYTES``. If the first part alone has that
+    many, they are not copied."""
     first = memoryview(parts[0])
     if len(parts) == 1 or len(first) >= SEND_BYTES:
         return first[:SEND_BYTES]

@@ -45,8 +45,8 @@ class Transport(Protocol):
         """Continue the handshake. Raises BlockingIOError as long as it is not complete."""
 
     def write(self, parts: Sequence[Buffer], more: bool = False) -> int:
-        """Send some of the first bytes of ``parts``, and return how many. With ``more``, the system
-        may wait for further bytes, which the caller sends at once."""
+        """Send some of the first bytes of ``parts``, and return how many. With ``more``, the kernel
+        may wait before it sends them, because the caller writes more at once."""
 
     def send_file(self, file: int, position: int, count: int) -> int:
         """Send a range of a file and return the number of bytes sent; 0 at the end of the file."""
@@ -68,7 +68,7 @@ class Transport(Protocol):
         """Return the file descriptor, or -1 after ``close``."""
 
     def close(self) -> None:
-        """Close the descriptor, without a message to the peer."""
+        """Close the descriptor, with TLS without a close_notify alert."""
 
     @property
     def is_to_this_machine(self) -> bool:

@@ -20,7 +20,7 @@ _OPEN: Mapping[str, Callable[[str], bool]] = {
     "zookeeper.auth.file": lambda value: not value,
 }
 """The settings that protect a cluster, each with a function that returns whether a value leaves the
-cluster open."""
+cluster usable without a login."""
 
 
 def exposure_cause(settings: BrokerSettings, hosts: Collection[str], accounts: int) -> Cause | None:
@@ -53,10 +53,10 @@ def exposure_cause(settings: BrokerSettings, hosts: Collection[str], accounts: i
 
 
 def zookeeper_cause(host: str, version: tuple[int, ...], *, has_tls: bool) -> Cause | None:
-    """Return a cause if a ZooKeeper server has a version before ``ZOOKEEPER_MIN``.
+    """Return a cause for a warning if a ZooKeeper server has a version before ``ZOOKEEPER_MIN``.
 
-    Return None for such a server too if only this machine can reach it and it uses no TLS, because
-    the vulnerability is in the check of certificates."""
+    Return None even so if only this machine can reach the server and it uses no TLS: the
+    vulnerability of those versions is in the check of certificates."""
     if version >= ZOOKEEPER_MIN or (is_loopback(host) and not has_tls):
         return None
     lowest = ".".join(map(str, ZOOKEEPER_MIN))

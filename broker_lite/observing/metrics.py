@@ -49,16 +49,16 @@ CLUSTER_METRICS: Mapping[str, Metric] = {
         ),
     )
 }
-"""The metrics by name, without the prefix ``logbus_`` and the suffix ``_total``. Metrics with the
-label ``partition`` are served only with --by-partition."""
+"""The metrics of a cluster by name, without the prefix ``logbus_`` and the suffix ``_total``. Those
+with the label ``partition`` need the console's option --by-partition."""
 
 Values = dict[tuple[str, ...], float]
 """The values of a metric, by the values of its labels."""
 
 
 def samples(sampler: Sampler, *, by_partition: bool) -> list[Sample]:
-    """Return all metrics of the sampler's last reading, with ``by_partition`` those of each
-    partition too, at most ``SERIES_MAX`` time series."""
+    """Return all metrics of the sampler's last reading, at most ``SERIES_MAX`` time series. Metrics
+    of single partitions are included only with ``by_partition``."""
     reading = sampler.reading
     metrics: dict[str, Values] = {"sample_failures": {}}
     for reason, count in sampler.failures_by_reason.items():
@@ -78,8 +78,8 @@ def samples(sampler: Sampler, *, by_partition: bool) -> list[Sample]:
 
 
 def _limit(metrics: dict[str, Values]) -> int:
-    """Drop time series from the end of ``metrics`` until at most ``SERIES_MAX`` are left. Return
-    the number of dropped series."""
+    """Drop the last time series of ``metrics`` until at most ``SERIES_MAX`` are left. Return the
+    number of dropped series."""
     room, dropped = SERIES_MAX, 0
     for name, values in metrics.items():
         limited = dict(list(values.items())[: max(room, 0)]) if len(values) > room else values

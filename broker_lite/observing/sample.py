@@ -39,9 +39,9 @@ class ClusterSample(NamedTuple):
         return 1 if value is None else min_insync_of(value, replicas)
 
     def has_same_replicas(self, view: ClusterView) -> bool:
-        """Return whether this sample's sizes of partitions are complete for a later ``view``: both
-        have the same brokers, topics and partitions, and the sample has the reports of all data
-        directories."""
+        """Return whether the sizes of partitions in this sample cover all partitions of a later
+        ``view``: both have the same brokers, topics and partitions, and every data directory has
+        reported."""
         is_whole = all(row.error is None for row in self.log_dirs)
         return is_whole and _extent(self.view) == _extent(view)
 
@@ -80,8 +80,8 @@ def take_sample(
 
 
 def _with_sizes(report: BrokerReport, before: ClusterSample) -> BrokerReport:
-    """Return a broker's report, completed by the sizes of partitions in the earlier sample
-    ``before``."""
+    """Return a broker's report, which was requested without the sizes of partitions, with those of
+    the earlier sample ``before``."""
     sizes = {(row.broker_id, row.path): row.partitions for row in before.log_dirs}
     rows = (
         row._replace(partitions=sizes.get((row.broker_id, row.path), {})) for row in report.log_dirs

@@ -33,11 +33,11 @@ Only a whole reading requests the sizes, the start offsets and the first unread 
 brokers; other readings take these slowly changing values from the reading before. Requesting them
 makes a reading cost up to half as much again."""
 GROUPS_MS = 5_000
-"""Maximum milliseconds to read the groups. It keeps a reading, even beside a dead ZooKeeper or
-broker, shorter than the age at which the reading before counts as old."""
+"""Maximum milliseconds to read the groups. So even if ZooKeeper or a broker does not answer, a new
+reading is complete before viewers see the last one as outdated."""
 VIEW_S = 0.5
-"""Seconds of reading the groups after which a reading requests the metadata again, because a broker
-may have died."""
+"""If reading the groups takes more seconds than this, the sampler requests the metadata again,
+because a broker may have died."""
 RECORDS, SIZE, LAG = "records_per_s", "size_bytes", "lag"
 """Names of the series in ``Sampler.totals``."""
 
@@ -84,8 +84,8 @@ class ClusterReading(NamedTuple):
     - ``took_s``: how many seconds the reading took
     - ``groups_failure``: the reason why the groups could not be read, or "". With a reason,
       ``groups`` and ``lags`` are those of the reading before.
-    - ``whole_ms``: the time of the last whole reading (``WHOLE_S``), from which the sizes and start
-      offsets come
+    - ``whole_ms``: when the sizes and start offsets were last requested (every ``WHOLE_S``
+      seconds); other readings repeat them
     - ``starts``, ``ends``: the log start offset and the log end offset of each partition"""
 
     at_ms: float
@@ -160,8 +160,8 @@ def _groups(
 ) -> tuple[Mapping[str, GroupReading], Mapping[str, GroupLag], str]:
     """Return the groups, their lags, and an error's message ("" if the brokers answer).
 
-    Without an answer, the groups and lags are those of ``before``. ``base`` is the earlier reading
-    from which first unread records are reused; None requests all of them."""
+    Without an answer, the groups and lags are those of ``before``. For a partition whose committed
+    offset is the same as in the reading ``base``, the first unread record is taken from there."""
     try:
         listed = admin.list_groups()
         lags = admin.lag_many(
@@ -254,8 +254,8 @@ def total_lag(parts: Collection[PartitionLag]) -> tuple[int | None, float | None
 def group_reading(listing: GroupListing, lag: GroupLag) -> GroupReading:
     """Return the figures of a listed group.
 
-    A Spark query that commits its progress to a group is not a member of the group. Only its lease,
-    in the metadata of the group's commits, shows that the query exists and whether it runs."""
+    A Spark query that commits its progress to a group is not a member of it. The query writes a
+    lease into the metadata of its offset commits, which shows whether it runs."""
     kind = group_kind(listing)
     state = lag.state or listing.state
     rows = lag.partitions.values()

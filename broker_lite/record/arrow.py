@@ -173,8 +173,8 @@ def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
     """Split the rows, in order, into slices that take at most ``max_bytes`` each as a batch without
     compression. A row that is larger gets a slice of its own.
 
-    The slices have about equal sizes, because a request with a small last batch would cost as much
-    as one with a full batch."""
+    The slices have about equal sizes: no small last slice costs a produce request of its own, which
+    takes about as long as a request with a full batch."""
     start, before, count = 0, 0, columns.row_count
     if not count:
         return
@@ -286,7 +286,8 @@ def _present(columns: Columns, timestamp: pa.Array | None) -> tuple[int, pa.Reco
 
 @lru_cache(maxsize=64)
 def _schema_bytes(flags: int) -> int:
-    """Return the size of the message with the schema, with which Arrow's stream writer begins."""
+    """Return the size of the schema in bytes, which Arrow's stream writer writes before the
+    columns."""
     return len(_schema(flags).serialize())
 
 
@@ -296,12 +297,11 @@ def _framed(
     compression: Compression,
     allocate: Callable[[int], memoryview],
 ) -> memoryview:
-    """Return a buffer for a whole batch, with free space for the header and the preamble, and then
-    the columns as one Arrow message.
+    """Return a buffer for a whole batch: space for the header and the preamble, which the caller
+    writes, and then the columns as one Arrow message.
 
-    Arrow's stream writer, which writes larger and compressed messages, begins with a message that
-    has the schema. That message is the free space: the caller overwrites its end with header and
-    preamble."""
+    For larger and compressed messages, the space is the end of the schema, which Arrow's stream
+    writer writes before the columns and no reader needs."""
     before = _schema_bytes(flags)
     begin = before - fmt.COLUMNS_FROM
     if compression == "none":
@@ -408,8 +408,8 @@ def _headers(array: pa.Array | None, count: int) -> pa.Array | None:
 def _timestamps(
     array: pa.Array | None, count: int, timestamp_ms: int
 ) -> tuple[pa.Array | None, int, int]:
-    """Convert the timestamps to milliseconds. Return the column, or None if all rows have the same
-    timestamp, and the base and maximum timestamp of the batch."""
+    """Convert the timestamps to milliseconds. Return three values: the column (None if all rows
+    have the same timestamp), the base timestamp and the maximum timestamp of the batch."""
     if array is not None:
         array = _one_array(array, "timestamp", count)
     if array is None or array.null_count == count:

@@ -177,8 +177,9 @@ def check_crc(buffer: Buffer, header: BatchHeader) -> None:
 
 
 def check_structure(buffer: Buffer, header: BatchHeader) -> int:
-    """Check the metadata of the batch of columns at the start of ``buffer``: its preamble, and the
-    sizes that Arrow's metadata declare. Return the flags of its columns.
+    """Check that a batch of columns, at the start of ``buffer``, can be decoded: its preamble
+    (version and flags), and whether Arrow's metadata agree with the batch's size and header. Return
+    the flags, which name its columns.
 
     Raises CorruptMessageError. The check takes some microseconds for a batch of any size, and does
     not need pyarrow."""
@@ -192,8 +193,8 @@ def decompressed_bytes(buffer: Buffer, header: BatchHeader) -> int:
 
 
 def checked_columns(buffer: Buffer, header: BatchHeader) -> tuple[int, Message]:
-    """Make the checks of ``check_structure``. Return the flags and Arrow's metadata of the batch of
-    columns at the start of ``buffer``."""
+    """Check a batch of columns as ``check_structure`` does. Return its flags and Arrow's
+    metadata."""
     end = header.size_bytes
     if end < fmt.COLUMNS_FROM or len(buffer) < end:
         raise CorruptMessageError("a column batch is cut within its preamble")
@@ -236,14 +237,14 @@ def checked_columns(buffer: Buffer, header: BatchHeader) -> tuple[int, Message]:
 def validate_for_append(buffer: Buffer, header: BatchHeader, max_bytes: int) -> None:
     """Check that ``buffer`` is exactly one valid batch, which a client has sent for one partition.
 
-    ``max_bytes`` is the topic's ``max.message.bytes``. The records of a batch of rows are not
-    decoded. Raises:
+    ``max_bytes`` is the topic's ``max.message.bytes``. Kafka's format is a batch of rows, Arrow's a
+    batch of columns. The records of a batch of rows are not decoded. Raises:
 
     - MessageTooLargeError if the batch has more than ``max_bytes``;
     - CorruptMessageError for a wrong CRC or length;
-    - UnsupportedCompressionTypeError for a codec that the kind of batch does not allow;
-    - InvalidRecordError for several batches, a control batch, wrong counts, malformed columns, or
-      missing producer fields.
+    - UnsupportedCompressionTypeError for a codec that the format does not allow;
+    - InvalidRecordError for several batches, a control batch, a wrong record count or last offset
+      delta, malformed columns, or missing producer fields.
     """
     size, codec = header.size_bytes, header.codec
     if size > max_bytes:

@@ -21,7 +21,7 @@ from broker_lite.record import format as fmt
 Buffer = bytes | bytearray | memoryview
 
 _GZIP_WINDOW: Final = 31
-"""The argument ``wbits`` of zlib for the largest window, and gzip's header and trailer."""
+"""The argument ``wbits`` of zlib that selects the largest window and the gzip format."""
 _GZIP_LEVEL: Final = 6
 _GZIP_MEMBERS_MAX: Final = 64
 """Maximum gzip members (independently compressed pieces) in one batch. After each member the

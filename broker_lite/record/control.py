@@ -19,8 +19,8 @@ _RECORD = struct.Struct(">BbBBBhhBhiB")
 """Layout of a marker's record: length, attributes, timestamp and offset deltas, key length, key
 (version, type), value length, value (version, coordinator epoch), header count."""
 _LENGTH, _KEY_LENGTH, _VALUE_LENGTH = 2 * (_RECORD.size - 1), 2 * 4, 2 * 6
-"""The three lengths in a marker's record, as zigzag varints. A zigzag varint of one byte has twice
-the value."""
+"""The three lengths in the record of a transaction marker, as zigzag varints of one byte. Such a
+byte is twice the encoded number."""
 MARKER_BYTES = fmt.HEADER_BYTES + _RECORD.size
 
 
@@ -36,8 +36,8 @@ class Marker(NamedTuple):
     """Whether ``producer_epoch`` is one higher than in the batches of the transaction, as in
     transaction version 2."""
     transaction_number: int = -1
-    """The number of the transaction, counted for each transactional id; -1 if unknown. The log does
-    not store it."""
+    """The number of the transaction among those of its transactional id; -1 if unknown. The log
+    does not store it."""
 
 
 class EndOfTransaction(NamedTuple):

@@ -20,8 +20,8 @@ LENGTH_PREFIX_BYTES = 12
 has ``12 + batch length`` bytes."""
 
 STAMP = struct.Struct(">qii")
-"""Layout of the first 16 bytes of a batch, which the leader writes when it appends the batch: base
-offset, batch length (unchanged), leader epoch."""
+"""Layout of the first 16 bytes of a batch, which the leader overwrites when it appends the batch:
+base offset, batch length (with the same value), leader epoch."""
 
 POSITION_MAGIC = 16
 POSITION_CRC = 17
@@ -42,8 +42,8 @@ ATTRIBUTES_OF_TRANSACTIONS = ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL
 # In a batch of columns, the header is followed by a preamble (11 bytes) and one Arrow IPC record
 # batch message.
 PREAMBLE = struct.Struct(">BHII")
-"""Layout of the preamble: body version, flags (``FLAG_*``, the columns that are present), schema
-id, reserved (zero)."""
+"""Layout of the preamble, which follows the header in a batch of columns: body version, flags
+(``FLAG_*``, the columns that are present), schema id, reserved (zero)."""
 PREAMBLE_BYTES = 11
 COLUMNS_FROM = HEADER_BYTES + PREAMBLE_BYTES
 """Position of the Arrow message in a batch: 72, a multiple of 8, as Arrow's alignment requires."""

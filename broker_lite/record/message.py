@@ -48,8 +48,8 @@ _BATCH_LENGTH, _BATCH_NODES, _BATCH_BUFFERS, _BATCH_COMPRESSION, _BATCH_VARIADIC
 _COMPRESSION_CODEC, _COMPRESSION_METHOD = range(2)
 
 _ROWS, _CHILD = 0, 1
-"""The number of entries that a node (one array of the Arrow message) must have: as many as the
-batch has rows (_ROWS), or as many as all its rows together have headers (_CHILD)."""
+"""How many entries a node (the metadata of one Arrow array) must have. _ROWS: one for each row of
+the batch. _CHILD: one for each header of all rows together."""
 _VALIDITY, _OFFSETS, _DATA, _FIXED_64, _FIXED_32 = range(5)
 
 
@@ -57,11 +57,11 @@ class _Shape(NamedTuple):
     """The nodes and buffers that an Arrow message with certain columns must have, in order."""
 
     nodes: tuple[tuple[int, bool], ...]
-    """For each node (one Arrow array), its number of entries (_ROWS or _CHILD), and whether some
-    may be null."""
+    """For each node (one Arrow array), its number of entries (_ROWS: the rows, _CHILD: their
+    headers), and whether some may be null."""
     buffers: tuple[tuple[int, int], ...]
-    """For each buffer, its kind (such as _VALIDITY) and the index of the node (Arrow array) to
-    which it belongs."""
+    """For each buffer, its content (such as _VALIDITY, a bitmap of nulls) and the index of the node
+    (Arrow array) to which it belongs."""
 
 
 class _Declared(NamedTuple):
@@ -119,8 +119,8 @@ def check_message(buffer: Buffer, position: int, end: int, flags: int) -> Messag
     """Check that ``buffer[position:end]`` is exactly one Arrow message with the columns that
     ``flags`` (``fmt.FLAG_*``) name. Return its metadata.
 
-    Raises CorruptMessageError for another type or version of message, nodes or buffers of other
-    columns, inconsistent numbers of entries, buffers outside the body or too small for their
+    Raises CorruptMessageError for another type or version of message, nodes or buffers that do not
+    fit the columns, columns of different lengths, buffers outside the body or too small for their
     entries, an unknown codec, or a decompressed size above ``fmt.COLUMNS_BYTES_MAX``."""
     try:
         return _check(buffer, position, end, flags)
@@ -181,8 +181,8 @@ def _declared(metadata: bytes, body_bytes: int, flags: int) -> _Declared:
 
 
 _declared_before = lru_cache(maxsize=1024)(_declared)
-"""``_declared`` with a cache of its results, which takes at most 1 MB and halves the time of a
-check: many batches have equal metadata. Metadata that fail a check are not cached."""
+"""``_declared`` with a cache of its results of at most 1 MB. Many batches have equal metadata, so
+the cache halves the time to check a batch. Metadata that fail the checks are not cached."""
 
 
 def _message_header(metadata: bytes, message: int, body_bytes: int) -> int:
@@ -281,7 +281,8 @@ def _check_sizes(sizes: Sequence[int], nodes: tuple[int, ...], shape: _Shape) ->
 def _check_values(
     body: memoryview, nodes: tuple[int, ...], buffers: tuple[int, ...], shape: _Shape
 ) -> None:
-    """Check the null bitmaps and the offsets in the buffers of an uncompressed Arrow message."""
+    """Check in an uncompressed Arrow message that each null bitmap has the declared number of
+    nulls, and that offsets lie within their buffer and ascend (see ``ORDERED_MAX``)."""
     read_i32 = _I32.unpack_from
     for index, (kind, node) in enumerate(shape.buffers):
         if kind > _OFFSETS or not (length := nodes[2 * node]):

@@ -49,7 +49,7 @@ def find_records(body: Bytes, count: int) -> tuple[Positions, Positions]:
 
 def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
     """Return the starts, the ends and the attributes' positions of the candidates (possible
-    records) that are adjacent to others, in the order of their starts."""
+    records) that ``_drop_isolated`` leaves, in the order of their starts."""
     zeros = _zeros(body)
     # Read each varint from its last byte to its first. ``raw`` is the value of the bytes that have
     # been read.
@@ -85,8 +85,8 @@ def _zeros(body: Bytes) -> Positions:
 
 def _drop_isolated(keys: list[Positions], body: Bytes) -> tuple[Positions, Positions, Positions]:
     """Drop candidates (possible records) at whose end no other candidate begins, or at whose start
-    none ends. Return the others as ``_candidates`` does. ``keys`` has the start and the end of each
-    candidate, in one integer."""
+    none ends. Return the others as ``_candidates`` does. Each integer in ``keys`` has a candidate's
+    start in the upper 32 bits and its end in the lower ones."""
     size = len(body)
     key = np.concatenate(keys)
     starts, ends = key >> 32, key & _LOW_32
@@ -126,8 +126,8 @@ def _follow(starts: Positions, ends: Positions, size: int, count: int) -> Positi
     """Return the indexes of the ``count`` candidates (possible records) that follow one another
     without a gap from the start of the body to its end; None if there is no such chain.
 
-    The search doubles its steps: it knows for each candidate which one follows after 1, 2, 4, …
-    others."""
+    The search doubles the length of the known chain in each step: it computes for each candidate
+    its 1st, then its 2nd, 4th, 8th, … successor."""
     total = len(starts)
     if not total or starts[0] != 0:
         return None

@@ -30,15 +30,15 @@ _NO_HEADERS: Final = binary(np.array([0, 1], np.int32), b"\x00")[0]
 JOINED_BYTES: Final = 4 << 20
 """Maximum uncompressed bytes of the batches that ``join_rows`` decodes together."""
 _LEVELS_MAX: Final = 64
-"""Number of headers of a record that ``_read_headers`` decodes together with those of the other
-records. Further headers are decoded one by one."""
+"""How many headers of each record ``_read_headers`` decodes with numpy, for all records at once.
+The further headers of a record are decoded one by one."""
 
 
 def rows_to_columns(
     buffer: Buffer, header: BatchHeader, limit: int = fmt.DECOMPRESSED_BYTES_MAX
 ) -> Columns:
-    """Decode the batch of rows at the start of ``buffer`` to columns, without rows for a control
-    batch.
+    """Decode the batch of rows at the start of ``buffer`` to columns. For a control batch, return
+    columns with no rows.
 
     The caller checks the CRC. Raises CorruptMessageError if the batch is malformed or decompresses
     to more than ``limit`` bytes, and UnsupportedCompressionTypeError for an unknown codec. If a
@@ -69,11 +69,11 @@ def join_rows(batches: Sequence[tuple[Buffer, BatchHeader]]) -> tuple[Columns, B
     """Decode several small batches of rows together, as if they were one batch, which is faster
     than one by one.
 
-    The function takes the first of ``batches`` that together have at most ``JOINED_BYTES``
-    decompressed, but at least one. Return the columns, a header for the batches as a whole, and the
-    number of batches taken. The batches must follow one another in a log, have records, the same
-    leader epoch, and timestamps set by the producer. The caller checks the CRCs. Raises the errors
-    of ``rows_to_columns``. To find the invalid batch, decode the batches one by one."""
+    The function decodes the first batch, and as many of those after it as fit with it in
+    ``JOINED_BYTES`` decompressed. Return the columns, a header for these batches as a whole, and
+    their number. The batches must follow one another in a log, have records, the same leader epoch,
+    and timestamps set by the producer. The caller checks the CRCs. Raises the errors of
+    ``rows_to_columns``. To find the invalid batch, decode the batches one by one."""
     bodies: list[memoryview] = []
     size = 0
     for buffer, header in batches:
@@ -114,14 +114,14 @@ def join_rows(batches: Sequence[tuple[Buffer, BatchHeader]]) -> tuple[Columns, B
 
 
 def _repeated(values: list[int], counts: Positions) -> Positions:
-    """Return an array with one entry for each record: the value of its batch. ``counts`` are the
-    batches' numbers of records."""
+    """Return an array with one entry for each record. ``values`` has the entry for all records of
+    each batch, and ``counts`` the batch's number of records."""
     return np.repeat(np.array(values, np.int64), counts)
 
 
 class _Body(NamedTuple):
-    """The fields of all records of a batch, each field as an array. ``timestamps`` and ``deltas``
-    (of the offsets) are differences from the base values in the batch's header."""
+    """The fields of all records of a batch, each field as an array. ``timestamps`` are differences
+    from the header's base timestamp, ``deltas`` from its base offset."""
 
     ends: Positions
     timestamps: Positions
@@ -342,8 +342,8 @@ def _pack(fields: list[tuple[Bytes, Positions]], count: int) -> pa.Array:
     """Return an array of byte strings with one entry for each record: the bytes of all its
     ``fields``, one after the other.
 
-    A field is a matrix whose rows have the bytes of one record each, and the number of used bytes
-    of each row."""
+    A field is a pair: a matrix with one row of bytes for each record, and the number of bytes that
+    are used in each row."""
     columns = sum(matrix.shape[1] for matrix, _ in fields)
     joined = np.empty((count, columns), np.uint8)
     used: npt.NDArray[np.bool_] | None = None
@@ -369,8 +369,8 @@ def _binary_array(lengths: Positions, content: Bytes) -> pa.Array:
 
 
 def _tail(headers: pa.Array | None) -> tuple[pa.Array | pa.Scalar, Positions | int]:
-    """Encode the headers of each record, with which a record ends: their number, then the headers.
-    Return the bytes, and their size for each record."""
+    """Encode the end of each record: its number of headers, then the headers. Return the bytes of
+    each record's end, and their sizes."""
     if headers is None:
         return _NO_HEADERS, 1
     counts = lengths_of(headers, 0)

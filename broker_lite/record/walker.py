@@ -62,9 +62,9 @@ _new_batch = partial(tuple.__new__, LogBatch)
 
 
 class BadBatch(Exception):
-    """Raised if the bytes at ``position`` are not a valid batch with ``offset``, the next offset of
-    the log. ``header`` is set only if just the checksum is wrong; a reader can then skip the
-    batch."""
+    """Raised if the bytes at ``position`` are not a valid batch that contains ``offset``, the next
+    offset of the log. ``header`` is set only if nothing but the checksum is wrong; a reader can
+    then skip the batch."""
 
     def __init__(
         self, position: int, offset: int, reason: str, header: BatchHeader | None = None
@@ -105,15 +105,15 @@ class BatchWalker:
         self.position = position
         self.end = end
         self.needed_bytes = 0
-        """Bytes of the batch within which the last buffer ended. 0 if there was none, or if the
-        buffer did not have the whole header of the batch."""
+        """If the last buffer ended within a batch, the size of this batch in bytes. 0 if the buffer
+        ended elsewhere, or within the batch's header."""
         self.policy = policy
         self._aborting = sorted(policy.aborted, key=lambda row: row[1], reverse=True)
         """The aborted transactions that the walker has not reached yet, in descending order of
         their first offset."""
         self._aborted_ids: set[int] = set()
-        """The ids of the producers that have an aborted transaction at ``offset``: it began before,
-        and its abort marker follows later."""
+        """The ids of the producers with an aborted transaction that began before ``offset`` and
+        whose abort marker follows later."""
 
     def walk(self, data: Buffer, *, headers_only: bool = False) -> Iterator[LogBatch]:
         """Yield the whole batches in ``data``, the bytes of the log from ``position`` on.

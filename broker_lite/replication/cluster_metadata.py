@@ -1,4 +1,4 @@
-"""The controller's copy of the cluster metadata in ZooKeeper, as of its last write."""
+"""The controller's copy of the cluster metadata in ZooKeeper, with all its completed writes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class ClusterMetadata:
     live: Mapping[int, BrokerView] = field(default_factory=dict)
     suspected: Mapping[int, BrokerView] = field(default_factory=dict)
     placed_count: int = 0
-    """Number of partitions placed so far, which selects the first broker of the next topic."""
+    """Number of partitions placed on brokers so far. It selects the first leader of the next
+    topic."""
 
     def set_brokers(self, brokers: Mapping[int, BrokerView], suspects: Mapping[int, int]) -> None:
         """Set the registered brokers, and divide them into live and suspected ones.

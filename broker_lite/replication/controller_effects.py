@@ -77,8 +77,8 @@ class RemoveDisks(NamedTuple):
 class Answer(NamedTuple):
     """The answer to the request ``token``: an error, the topic, or each partition's outcome.
 
-    ``topic`` is the topic after the write, with ``validate_only`` as the write would make it. An
-    outcome is an error, or None for success."""
+    ``topic`` is the topic after the write; for a request with ``validate_only``, as the write would
+    leave it. An outcome is an error, or None for success."""
 
     token: int
     topic: TopicView | None = None

@@ -55,14 +55,16 @@ class StatesRead(NamedTuple):
 class WriteRefused(NamedTuple):
     """A write of partition states failed, because ZooKeeper holds the newer ``states``.
 
-    If a Request or ControllerTick led to the write, the caller passes it again. Otherwise it passes
-    SuspectsChanged, on which the controller decides about every partition again."""
+    If a Request or ControllerTick led to the write, the caller then passes that event to ``step``
+    again. Otherwise it passes SuspectsChanged, on which the controller decides about every
+    partition again."""
 
     states: Sequence[StateChange]
 
 
 class ControllerTick(NamedTuple):
-    """The time ``Controller.due_ms``, for a return to a preferred leader, has passed."""
+    """The time ``Controller.due_ms`` has passed, at which a partition may return to its preferred
+    leader."""
 
 
 class TopicCreationRequested(NamedTuple):

@@ -49,9 +49,9 @@ from broker_lite.replication.election import elect_preferred, elect_unclean, has
 def request(metadata: ClusterMetadata, event: Request) -> list[ControllerEffect]:
     """Return the effects that carry out a request: ZooKeeper writes, or an answer.
 
-    A request that fails or needs no write is answered at once. The answer to a reassignment or an
-    election follows its writes in the list; other writes are answered when they are reported as
-    complete."""
+    A request that fails or needs no write is answered at once. For a reassignment or an election,
+    the list has the writes and then the answer. After other writes, the answer is the effect of
+    their Written event."""
     try:
         match event:
             case TopicCreationRequested():

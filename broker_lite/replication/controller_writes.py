@@ -54,7 +54,8 @@ def with_versions(write: WriteAssignment) -> TopicView:
 
 
 def unclean_warning(before: LeaderAndIsr, state: LeaderAndIsr) -> str:
-    """Return the warning for an unclean election: its leader, and the ISR that may lose records."""
+    """Return the warning for an unclean election. It names the new leader, and the brokers of the
+    former ISR, whose records may be lost."""
     had = sorted({replica.broker_id for replica in before.isr})
     return (
         f"UNCLEAN election: broker {state.leader} leads although it was not in sync; records that "

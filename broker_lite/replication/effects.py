@@ -46,7 +46,7 @@ class StartEpoch(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Append the batch ``payload`` in this leader epoch.
+    """Append the batch ``payload`` with ``leader_epoch`` in its header.
 
     The result is Appended or AppendFailed, with the same ``token``."""
 
@@ -75,7 +75,7 @@ class Sync(NamedTuple):
 class ProposeIsr(NamedTuple):
     """Write ``state`` to the partition's znode if its version is still ``state.version``.
 
-    The result is IsrWritten or IsrRefused, even if the state has changed meanwhile. A leader
+    The result is IsrWritten or IsrRefused, even if newer metadata have arrived meanwhile. A leader
     proposes changes of its ISR, and a follower with a damaged log removes itself. A leader with a
     damaged log proposes ``leader`` -1 in the next epoch, and the controller elects another member
     of the ISR."""

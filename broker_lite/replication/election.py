@@ -101,8 +101,8 @@ def elect_preferred(
 ) -> LeaderAndIsr | None:
     """Return the state with the preferred replica as leader; None if it leads or cannot lead.
 
-    It cannot lead if it is not alive or not in sync, or its broker is draining (about to stop) or
-    full."""
+    It cannot lead if it is not alive or not in sync, or if its broker is draining (about to stop)
+    or has a full disk."""
     broker = live.get(preferred)
     if broker is None or not broker.takes_records or not has_live_leader(state, live):
         return None
@@ -134,7 +134,8 @@ def elect_unclean(
 def led_by(
     state: LeaderAndIsr, leader: BrokerView, isr: tuple[ReplicaId, ...], controller_epoch: int
 ) -> LeaderAndIsr:
-    """Return ``state`` in a new leader epoch, led by the current registration of ``leader``."""
+    """Return ``state`` in a new leader epoch, led by the broker ``leader`` as it is registered
+    now."""
     return dataclasses.replace(
         state,
         leader=leader.broker_id,
@@ -164,9 +165,9 @@ def withdrawn(
 ) -> LeaderAndIsr | None:
     """Return the state without this replica, whose log lacks flushed records; None if it must stay.
 
-    It must stay if it is the only ISR member, or if it leads and no other member is live. Before
-    its broker is registered, a leader may leave without a live successor: the other members keep
-    all records. The new state always has a new leader epoch: in the current one the leader may have
+    It must stay if it is the only ISR member, or if it leads and no other member is live. A leader
+    whose own broker is not registered yet may leave even then, because the other members keep all
+    records. The new state always has a new leader epoch: in the current one the leader may have
     counted the missing records as replicated."""
     others = tuple(replica for replica in state.isr if replica != own)
     if own not in state.isr or not others:

@@ -1,9 +1,10 @@
-"""The inputs of ``partition.Partition.step``: requests, metadata and the results of effects.
+"""The inputs of ``partition.Partition.step``: requests, metadata and the results of effects (the
+operations that ``step`` returns).
 
-The shell, ``server/partitions/replica_manager.py`` or the simulator in tests, does the I/O of the
-state machine. It creates the events on one thread, in the order in which they occur, with a
-``token`` for each request that it never reuses. Results of disk effects arrive in the order of the
-disk's queue."""
+The caller, ``server/partitions/replica_manager.py`` or the simulator in tests, carries out the
+effects. It creates the events on one thread, in the order in which they occur. The ``token`` of a
+request is never used for another. Results of disk effects arrive in the order of the disk's
+queue."""
 
 from __future__ import annotations
 
@@ -28,10 +29,11 @@ class ReplicaLimits(NamedTuple):
 class LeaderAndIsrChanged(NamedTuple):
     """The metadata has a state for this partition. A repeated or older state has no effect.
 
-    ``broker_epochs`` has the broker epochs of all registrations of this process. If the controller
-    elected an earlier process of this broker, this process does not lead: the controller elects
-    again in a higher leader epoch, so that each epoch has one leading process. ``replicas`` has the
-    ids of the assigned brokers; only they and ISR members may fetch as followers."""
+    ``broker_epochs`` has all broker epochs of this process. It gets a new one with each
+    registration, so after each lost ZooKeeper session. If the controller elected an earlier process
+    of this broker, this process does not lead: the controller elects again in a higher leader
+    epoch, so that each epoch has one leading process. ``replicas`` has the ids of the assigned
+    brokers; only they and ISR members may fetch as followers."""
 
     state: LeaderAndIsr
     broker_epochs: frozenset[int]
@@ -49,7 +51,7 @@ class AppendRequested(NamedTuple):
     """A client's produce request for this partition.
 
     ``payload`` is the batch of ``record_count`` records, which the state machine does not read.
-    acks=0 is ACKS_LEADER here, as acks=1; its caller drops the reply."""
+    ``acks`` is ACKS_LEADER also for acks=0; the caller then drops the reply."""
 
     token: int
     acks: int
@@ -58,8 +60,8 @@ class AppendRequested(NamedTuple):
 
 
 class EpochStarted(NamedTuple):
-    """The effect StartEpoch is complete: the leader epoch file has (leader_epoch,
-    log_end_offset)."""
+    """The effect StartEpoch is complete: the leader epoch file on disk lists ``leader_epoch`` with
+    its start offset, ``log_end_offset``."""
 
     leader_epoch: int
     log_end_offset: int
@@ -69,7 +71,7 @@ class EpochStarted(NamedTuple):
 class Appended(NamedTuple):
     """The effect Append is complete.
 
-    For transaction markers, ``errors`` has each marker's error, or None. ``duplicate`` tells that
+    For transaction markers, ``errors`` has each marker's error, or None. ``duplicate`` means that
     an idempotent producer sent the batch again; the offsets are then those of the first append, or
     -1 if the producer state no longer remembers it."""
 
@@ -107,7 +109,7 @@ class FollowerFetched(NamedTuple):
     """A follower's fetch request. All records below ``fetch_offset`` are on the follower's disk.
 
     The caller has checked the follower's broker epoch. There is one event for each request, also
-    for one that waits for records. Its effects include exactly one AnswerFollower."""
+    for one that waits for records. ``step`` returns exactly one AnswerFollower for the event."""
 
     replica: ReplicaId
     leader_epoch: int
@@ -129,7 +131,8 @@ class FollowerFetched(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """The leader's answer to the effect FetchFrom, whose epoch and fetch offset it repeats.
+    """The leader's answer to the effect FetchFrom, with that effect's leader epoch and fetch
+    offset.
 
     ``payload`` holds the fetched batches for AppendFetched, or None. ``high_watermark`` and
     ``log_start_offset`` are the leader's. An error answer causes no event: the caller retries."""
@@ -144,8 +147,8 @@ class Fetched(NamedTuple):
 class FetchDiverged(NamedTuple):
     """The leader's answer that the follower's log diverges from its own before ``fetch_offset``.
 
-    The first three fields repeat those of FetchFrom. By them the follower recognises an outdated
-    answer, which must not truncate batches fetched since."""
+    The first three fields are those of the effect FetchFrom, so that the follower recognises an
+    outdated answer, which must not truncate batches fetched since."""
 
     leader_epoch: int
     fetch_offset: int
@@ -154,8 +157,8 @@ class FetchDiverged(NamedTuple):
     """The end offset of the follower's last epoch, or of the newest earlier one, in the leader's
     log."""
     own_end: OffsetAndEpoch | None
-    """The end offset of ``leader_end.leader_epoch``, or of the newest earlier one, in the
-    follower's log.
+    """The end offset, in the follower's log, of the epoch that ``leader_end`` names; if the log
+    lacks that epoch, of the newest earlier one.
 
     See ``LeaderEpochs.end_offset_for``."""
 
@@ -182,8 +185,8 @@ class FetchedAppendFailed(NamedTuple):
 
 
 class Truncated(NamedTuple):
-    """The effect Truncate or StartAt is complete. The fields describe the log, which is all on disk
-    now."""
+    """The effect Truncate or StartAt is complete. The fields describe the remaining log, all of
+    which is on disk."""
 
     log_end_offset: int
     flushed_end: int
@@ -205,9 +208,9 @@ class IsrRefused(NamedTuple):
 class CorruptionFound(NamedTuple):
     """The broker found the flushed batch at ``offset`` damaged. The event may be repeated.
 
-    The replica leaves the ISR, a leader also resigns. It then truncates its log to ``offset`` and
-    fetches from the leader again. A replica that is alone in the ISR keeps its log: no other is
-    sure to have the records."""
+    The replica leaves the ISR, and gives up the leadership if it leads. Then it truncates its log
+    to ``offset`` and fetches from the leader again. A replica that is alone in the ISR keeps its
+    log, because perhaps no other replica has the records."""
 
     offset: int
 
@@ -223,8 +226,8 @@ class Closed(NamedTuple):
 class Tick(NamedTuple):
     """A periodic event, on which the replica checks due flushes, lagging followers and retries.
 
-    It comes about once a second, and every 100 ms to a leader that has appended records since its
-    last Sync."""
+    It comes about once a second, and every 100 ms to a leader with appended records for which it
+    has not requested a flush (Sync) yet."""
 
 
 Event = (

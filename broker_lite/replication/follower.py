@@ -5,7 +5,7 @@ When the logs diverge, the follower truncates by leader epoch, never to the high
 
 Within one leader epoch the leader may have counted every fetched record as replicated. So a
 follower with a damaged log first leaves the ISR in a new leader epoch, and truncates before its
-first fetch in it. Only ``partition`` calls this module, on one thread."""
+first fetch in that epoch. Only ``partition`` calls this module, on one thread."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Follower:
     state: LeaderAndIsr
     log: LocalLog
     may_have_fetched: bool
-    """Whether this broker, in any process, may have fetched in this leader epoch.
+    """Whether this broker, in this or an earlier process, may have fetched in the leader epoch of
+    ``state``.
 
     If so, the leader may have counted the fetched records as replicated."""
     in_flight: FetchFrom | None = None
@@ -63,8 +64,8 @@ class Follower:
     def begin(self) -> list[Effect]:
         """Return the effects of becoming a follower.
 
-        If disk operations of an earlier role are not complete, a Sync comes before the first
-        fetch."""
+        If disk operations of an earlier role are not complete, the first effect is a Sync (a
+        flush), and the first fetch waits for its result."""
         return [*(() if self.log.is_settled else (Sync(),)), *self.resume()]
 
     def resume(self) -> list[Effect]:
@@ -93,7 +94,7 @@ class Follower:
     def _epoch_without_us(self) -> LeaderAndIsr:
         """Return the state without this replica in the ISR, in a new leader epoch.
 
-        A leader does not count fetches of earlier leader epochs."""
+        In a new leader epoch, the leader does not count the replica's earlier fetches."""
         isr = tuple(replica for replica in self.state.isr if replica != self.log.replica)
         return dataclasses.replace(self.state, leader_epoch=self.state.leader_epoch + 1, isr=isr)
 
@@ -152,8 +153,8 @@ class Follower:
         return [self._truncate(offset)]
 
     def out_of_range(self, event: FetchOutOfRange) -> list[Effect]:
-        """Restart the log at the leader's log start offset if it ends before; else pause until the
-        next Tick."""
+        """Restart the log at the leader's log start offset if this log ends before that offset;
+        else fetch again on the next Tick."""
         if self._is_stale(event):
             return []
         if event.leader_log_start <= self.log.log_end_offset:
@@ -166,7 +167,7 @@ class Follower:
     # Methods that handle the disk's answers.
 
     def appended(self, event: FetchedAppended) -> list[Effect]:
-        """Handle a completed append of fetched batches: fetch again, or pause if it was empty."""
+        """Handle a completed append of fetched batches: fetch again, or pause if it added none."""
         # Pause if no batch was appended, because fetching again at once could loop for ever.
         self.paused = event.next_offset <= self.log.log_end_offset
         self.log.written(event.next_offset)
@@ -203,8 +204,8 @@ class Follower:
     # refused.
 
     def adopt_state(self, state: LeaderAndIsr) -> list[Effect]:
-        """Use a newer state of the same leader epoch. Return the effects that are due
-        (``resume``)."""
+        """Replace ``state`` by a newer one of the same leader epoch. Return the effects that are
+        due (``resume``)."""
         if state.version > self.state.version:
             self.state, self.proposal, self.paused = state, None, False
         return self.resume()

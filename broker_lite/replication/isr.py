@@ -25,8 +25,8 @@ class CommittedIsr:
 
 @dataclass(frozen=True, slots=True)
 class PendingExpandIsr:
-    """The ISR while the write that adds ``joining`` is in flight. ``joining`` already limits the
-    high watermark."""
+    """The ISR while the write that adds ``joining`` is in flight. The high watermark already waits
+    for ``joining``."""
 
     replicas: tuple[ReplicaId, ...]
     joining: ReplicaId
@@ -38,8 +38,8 @@ class PendingExpandIsr:
 
 @dataclass(frozen=True, slots=True)
 class PendingShrinkIsr:
-    """The ISR while the write that removes ``leaving`` is in flight. ``leaving`` still limit the
-    high watermark."""
+    """The ISR while the write that removes ``leaving`` is in flight. The high watermark still waits
+    for ``leaving``."""
 
     replicas: tuple[ReplicaId, ...]
     leaving: tuple[ReplicaId, ...]
@@ -53,7 +53,7 @@ IsrState = CommittedIsr | PendingExpandIsr | PendingShrinkIsr
 
 
 def is_enough(isr: IsrState, min_insync_replicas: int) -> bool:
-    """Return whether the committed ISR has enough members for acks=all.
+    """Return whether the ISR in the znode (the committed one) has enough members for acks=all.
 
     A replica whose addition is being written does not count."""
     return len(isr.replicas) >= min_insync_replicas

@@ -2,7 +2,7 @@
 
 - At most one change of the ISR is in flight. Until its result is known, the larger of the two ISRs
   determines the high watermark.
-- A follower counts for the high watermark from its first fetch in this leader epoch on.
+- A follower counts for the high watermark only after its first fetch in this leader epoch.
 - A leader epoch starts once the leader epoch file on disk contains it.
 - Only ``partition`` calls this module, on one thread."""
 
@@ -63,7 +63,7 @@ class CaughtUp:
     at_ms: int
     fetched_ms: int
     leader_end: int
-    """The leader's log end offset when the follower last fetched, at ``fetched_ms``."""
+    """The leader's log end offset at ``fetched_ms``, the time of the follower's last fetch."""
 
 
 @dataclass(slots=True)
@@ -98,13 +98,14 @@ class Leader:
     def begin(self, now_ms: int) -> list[Effect]:
         """Begin to lead: start the leader epoch on disk.
 
-        Each ISR member has replica.lag.time.max.ms from now for its first fetch."""
+        Each ISR member has replica.lag.time.max.ms from now to catch up."""
         for replica in self.state.isr:
             self.caught_up[replica] = CaughtUp(now_ms, now_ms, self.log.log_end_offset)
         return [StartEpoch(self.state.leader_epoch), Sync()]
 
     def epoch_started(self, event: EpochStarted) -> list[Effect]:
-        """Record the first offset of the epoch; from now on, followers' fetches count."""
+        """Record the first offset of the epoch; from now on, the leader accepts followers'
+        fetches."""
         if event.leader_epoch != self.state.leader_epoch:
             return []
         self.epoch_start_offset = event.log_end_offset
@@ -112,7 +113,7 @@ class Leader:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the committed ISR is large enough for acks=all (min.insync.replicas)."""
+        """Whether the ISR in the znode is large enough for acks=all (min.insync.replicas)."""
         return isr_arithmetic.is_enough(self.isr, self.limits.min_insync_replicas)
 
     @property
@@ -121,7 +122,8 @@ class Leader:
         return self.isr.replicas == (self.log.replica,)
 
     def _damage(self) -> str:
-        """Return, for an error message, why no follower can join the ISR: the damage of this log.
+        """Return the damage of this log, for an error message: no follower can fetch past it and
+        join the ISR.
 
         Return "" unless this leader is the only ISR member and its log is damaged."""
         if self.log.damaged_from is None or not self.is_alone:
@@ -136,7 +138,7 @@ class Leader:
     def requested(self, now_ms: int, event: AppendRequested) -> list[Effect]:
         """Append the batch of a produce request, or refuse acks=all while the ISR is too small.
 
-        Adds a Sync if ``flush.messages`` or ``flush.ms`` requires a flush at once."""
+        Adds a flush (Sync) if ``flush.messages`` or ``flush.ms`` requires one at once."""
         if event.acks == ACKS_ALL and not self.is_enough:
             error = NotEnoughReplicasError(
                 f"{self.log.key}: {len(self.isr.replicas)} replicas are in sync, but acks=all "
@@ -249,8 +251,8 @@ class Leader:
         return None
 
     def _diverging(self, event: FollowerFetched) -> OffsetAndEpoch | None:
-        """Return the end of the part that both logs share, or None if they agree up to the
-        follower's fetch offset."""
+        """Return where the follower's last epoch, or the newest earlier one, ends in this log, so
+        that the follower can truncate; None if both logs agree up to the fetch offset."""
         end = event.epoch_end
         if event.last_fetched_epoch == NO_EPOCH:
             if event.fetch_offset <= self.log.log_end_offset:
@@ -264,8 +266,8 @@ class Leader:
         """Update the time at which the follower was last caught up.
 
         A follower is caught up if its fetch offset reaches the leader's log end offset. If it
-        reaches only the leader's log end offset at the previous fetch, the follower was caught up
-        at that time."""
+        reaches only the log end offset that the leader had at the follower's previous fetch, the
+        follower was caught up at the time of that fetch."""
         end = self.log.log_end_offset
         known = self.caught_up.get(event.replica)
         at_ms = NEVER_MS if known is None else known.at_ms
@@ -361,9 +363,8 @@ class Leader:
         )
 
     def hand_over(self, now_ms: int) -> list[Effect]:
-        """Propose to end this leader epoch without a leader, if this log is damaged.
-
-        Another ISR member must be caught up; the controller then elects it."""
+        """If this log is damaged and another ISR member is caught up, propose a new leader epoch
+        without a leader, so that the controller elects another member."""
         log, isr = self.log, self.state.isr
         if log.damaged_from is None or self.proposal is not None:
             return []
@@ -378,11 +379,11 @@ class Leader:
         return [ProposeIsr(state)]
 
     def refused(self, now_ms: int, event: IsrRefused) -> list[Effect]:
-        """Handle the refused write of a proposed ISR change, which may have reached ZooKeeper.
+        """Handle a refused write of an ISR change. Perhaps ZooKeeper stored it nevertheless.
 
-        A replica that should leave therefore still counts for the high watermark. One that should
-        join counts too, until a later write or newer metadata shows whether it joined; to find out,
-        the leader proposes its previous ISR again."""
+        So the high watermark still waits for a replica that should leave. It also waits for one
+        that should join, until a later write or newer metadata shows whether it joined. To find
+        out, the leader proposes its previous ISR again."""
         if event.state != self.proposal:
             return []
         self.refused_ms = now_ms
@@ -395,8 +396,8 @@ class Leader:
         return []
 
     def adopt_state(self, state: LeaderAndIsr) -> list[Effect]:
-        """Use a newer state of the same leader epoch, which shows whether the ISR change was
-        written."""
+        """Replace ``state`` by a newer one of the same leader epoch, which shows whether the ISR
+        change was written."""
         if state.version > self.state.version:
             self.state, self.isr = state, CommittedIsr(state.isr)
             self.proposal, self.is_refused = None, False

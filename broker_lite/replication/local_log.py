@@ -13,8 +13,8 @@ from broker_lite.replication.events import Truncated
 
 @dataclass(slots=True)
 class LocalLog:
-    """Offsets of the local log, all exclusive: ``high_watermark`` <= ``flushed_end`` <=
-    ``log_end_offset``.
+    """Offsets of the local log, each one after the last record that it covers: ``high_watermark``
+    <= ``flushed_end`` <= ``log_end_offset``.
     """
 
     key: PartitionKey
@@ -30,7 +30,7 @@ class LocalLog:
     """Offset of the first batch that was damaged after its flush, from which on the log is not
     trusted."""
     starting_at: int | None = None
-    """Offset at which the log is being restarted (by the effect StartAt), or None."""
+    """Offset at which the log, emptied by the effect StartAt, is to begin; None otherwise."""
 
     @property
     def is_settled(self) -> bool:
@@ -38,8 +38,8 @@ class LocalLog:
         return self.writes_in_flight == 0 and self.flushed_end == self.log_end_offset
 
     def written(self, next_offset: int) -> None:
-        """Record a completed append that ends at ``next_offset``; the log end offset never
-        falls."""
+        """Record a completed append that ends at ``next_offset``, which lies below the log end
+        offset if a producer repeated a batch."""
         self.writes_in_flight -= 1
         if next_offset > self.log_end_offset:
             self.log_end_offset = next_offset
@@ -54,7 +54,7 @@ class LocalLog:
         return True
 
     def truncated(self, event: Truncated) -> None:
-        """Record a completed Truncate or StartAt."""
+        """Set the offsets after a completed Truncate or StartAt."""
         self.writes_in_flight -= 1
         self.log_end_offset = event.log_end_offset
         self.flushed_end = event.flushed_end

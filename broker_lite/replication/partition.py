@@ -165,7 +165,8 @@ class Partition:
 
     @property
     def awaits_flush(self) -> bool:
-        """Whether this replica leads and has appended records since its last Sync effect."""
+        """Whether this replica leads and has appended records for which it has not requested a
+        flush (Sync) yet."""
         role = self.role
         return isinstance(role, Leader) and role.unflushed_count > 0
 
@@ -173,8 +174,8 @@ class Partition:
         """Raise an error unless this replica leads, and so can answer a client's request.
 
         ``leader_epoch`` is the epoch in the request; -1 omits its check. Raises NotLeaderError,
-        FencedLeaderEpochError, UnknownLeaderEpochError, or the error for which the replica is
-        offline."""
+        FencedLeaderEpochError, UnknownLeaderEpochError, or the error of a replica in the role
+        Offline."""
         role = self.role
         if isinstance(role, Offline):
             # Clear the traceback: each raise of the same exception adds frames to it.
@@ -197,9 +198,9 @@ class Partition:
         """Return the high watermark, for ListOffsets.
 
         Raise OffsetNotAvailableError while it is below the first offset of the leader epoch: a new
-        leader may not know the latest one (KIP-207). A new partition returns 0 at once, as in
-        Kafka: no client has seen a higher offset, and some clients, such as kafkajs, give up after
-        a retriable error."""
+        leader may not know how far its predecessor's high watermark was (KIP-207). A new partition
+        returns 0 at once, as in Kafka: no client has seen a higher offset, and some clients, such
+        as kafkajs, give up after a retriable error."""
         self.check_leader()
         role = self.role
         assert isinstance(role, Leader)

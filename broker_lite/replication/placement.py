@@ -21,7 +21,8 @@ REPLICATION_FACTOR_MAX = 3
 
 
 def default_factor(known_count: int) -> int:
-    """Return the replication factor of a topic that is created without a replication factor."""
+    """Return the replication factor of a topic that is created without one, in a cluster of
+    ``known_count`` brokers."""
     return max(1, min(REPLICATION_FACTOR_MAX, known_count))
 
 
@@ -57,7 +58,7 @@ def sorted_brokers(brokers: Sequence[BrokerView]) -> list[BrokerView]:
 def _ring(brokers: Sequence[BrokerView]) -> list[tuple[int, str]]:
     """Return (broker, rack) pairs in an order that alternates between racks.
 
-    If any broker names no rack, each counts as a rack of its own."""
+    If any broker names no rack, every broker counts as a rack of its own."""
     ordered = sorted_brokers(brokers)
     if any(broker.rack is None for broker in ordered):
         return [(broker.broker_id, str(broker.broker_id)) for broker in ordered]

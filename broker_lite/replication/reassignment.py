@@ -6,9 +6,10 @@
 - ``cancel`` returns to the replicas before ``begin``. A second ``begin`` before ``finish`` replaces
   the target of the first.
 
-A write that removes a replica begins a new leader epoch. If the broker becomes a replica again,
-with an empty log, a late fetch of its former replica is then refused. It would claim records that
-the new replica lacks (Kafka's PartitionChangeBuilder has the same rule)."""
+A write that removes a replica begins a new leader epoch. A late fetch of the removed replica is
+then refused. Otherwise, if the broker had become a replica again with an empty log, the leader
+would count records that the new replica lacks (Kafka's PartitionChangeBuilder has the same
+rule)."""
 
 from __future__ import annotations
 

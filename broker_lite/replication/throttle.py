@@ -15,7 +15,8 @@ UNLIMITED = (1 << 63) - 1
 
 
 def lists(replicas: str, partition: int, broker_id: int) -> bool:
-    """Return whether a topic's setting, such as "0:1,1:2" or "*", names a replica."""
+    """Return whether a topic's list of throttled replicas, such as "0:1,1:2" (partition and broker
+    id) or "*", includes a replica."""
     if not replicas or replicas == ALL_REPLICAS:
         return bool(replicas)
     return f"{partition}:{broker_id}" in replicas.replace(" ", "").split(",")

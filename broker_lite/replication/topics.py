@@ -141,7 +141,7 @@ def configure(metadata: ClusterMetadata, event: ConfigChangeRequested) -> TopicV
 def checked_config(
     topic: str, config: Mapping[str, str], replication_factor: int
 ) -> dict[str, str]:
-    """Return the settings with each value in its canonical text, which also bounds their size.
+    """Return the settings with each value in its canonical text, so that no longer text is stored.
 
     Raises InvalidConfigError for an invalid setting, and if ``min.insync.replicas`` exceeds
     ``replication_factor``."""
@@ -159,7 +159,8 @@ def checked_config(
 
 
 def min_insync(topic: TopicView, view: PartitionView) -> int:
-    """Return the partition's min.insync.replicas, which acks=all requires."""
+    """Return how many of the partition's replicas acks=all requires: the topic's
+    min.insync.replicas, by default a majority of the replicas."""
     return min_insync_of(topic.config.get(_MIN_INSYNC), len(view.target))
 
 
@@ -213,9 +214,10 @@ def partitions_max(name: str, factor: int) -> int:
 
 
 def _replica_count(metadata: ClusterMetadata, event: TopicCreationRequested) -> int:
-    """Return the requested replication factor, limited to 1 up to the number of known brokers.
+    """Return the requested replication factor, or the nearest one from 1 to the number of known
+    brokers.
 
-    ``partitions_max`` needs a valid factor; a later check refuses an invalid one."""
+    ``partitions_max`` needs a valid factor; a later check refuses a request with an invalid one."""
     if event.assignment:
         count = len(event.assignment[0])
     else:

@@ -38,7 +38,8 @@ class ResourceKind(IntEnum):
 
 class PatternType(IntEnum):
     """The way in which a pattern's name selects resources. ANY and MATCH are for filters only:
-    MATCH selects the patterns that cover a resource of the filter's name."""
+    MATCH selects every pattern, literal or prefixed, that covers the resource which the filter
+    names."""
 
     ANY = 1
     MATCH = 2
@@ -80,7 +81,8 @@ IMPLIED_BY: dict[Operation, frozenset[Operation]] = {
     ),
     Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
 }
-"""Operations that another allowed operation implies. A denied operation implies nothing."""
+"""For each operation, those that imply it: to allow one of them allows the operation too. A denied
+operation implies nothing."""
 
 OPERATIONS: dict[ResourceKind, tuple[Operation, ...]] = {
     ResourceKind.TOPIC: (

@@ -17,8 +17,8 @@ REPEAT_MS = 10_000
 """Milliseconds for which further events of one kind are omitted after a line."""
 LINES_PER_S = 1000
 KINDS_MAX = 10_000
-"""Maximum kinds of events for which the limit remembers the time of the last line. Beyond it, the
-limit forgets all these times."""
+"""Maximum kinds of events for which the limit remembers the time of the last line. With one kind
+more, ``AuditLimit`` forgets all these times."""
 TEXT_MAX = 200
 """Maximum characters of a text that a client chose."""
 
@@ -35,12 +35,12 @@ class AuditLimit:
         since."""
 
     def counts(self, kind: Hashable | None, now_ms: int) -> tuple[int, int] | None:
-        """Return None if the event must not be written, else how many events were omitted, for its
-        line.
+        """Return None if the event must be omitted from the log, else two counts of omitted events,
+        which its line reports.
 
-        The first count is of events of the same kind, since that kind's last line; the second of
-        other events, since the last line. An event with ``kind`` None never counts as a
-        repetition."""
+        The first counts events of the same kind since the last line of this kind, the second all
+        events above ``LINES_PER_S`` since the last line. An event with ``kind`` None never counts
+        as a repetition."""
         repeated = 0
         if kind is not None:
             at_ms, repeated = self._kinds.get(kind, (now_ms - REPEAT_MS, 0))

@@ -73,8 +73,8 @@ class AclIndex:
     ) -> None:
         self._entries = {pattern: rows for pattern, rows in entries.items() if rows}
         self.mark = object()
-        """An object that no other index has. A cache of decisions outside this class notices a new
-        index by it, without keeping the old index in memory."""
+        """An object that no other index has. Other caches of decisions store it, to detect that a
+        new index has replaced this one, without keeping this one in memory."""
         self._super_users = super_users
         self._allow_if_none = allow_if_none
         lengths: dict[ResourceKind, set[int]] = {kind: set() for kind in ResourceKind}
@@ -98,7 +98,7 @@ class AclIndex:
                 yield Acl(pattern, entry)
 
     def entries(self, pattern: Pattern) -> frozenset[Entry]:
-        """Return the entries of one pattern."""
+        """Return the ACL entries of one resource pattern."""
         return self._entries.get(pattern, _NO_ENTRIES)
 
     def __len__(self) -> int:
@@ -206,8 +206,8 @@ def _is_about(entry: Entry, principal: str, host: str) -> bool:
 
 
 def _is_covered(allowed: Pattern, denied: Iterable[Pattern]) -> bool:
-    """Return whether the ``denied`` patterns deny every name of the ``allowed`` pattern. A literal
-    pattern denies only the same literal name."""
+    """Return whether one of the ``denied`` patterns denies every name of the ``allowed`` pattern. A
+    literal pattern denies only the same literal name."""
     for pattern in denied:
         if pattern.type is PatternType.PREFIXED:
             is_everything = allowed.type is PatternType.LITERAL and allowed.name == WILDCARD

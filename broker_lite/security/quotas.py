@@ -126,8 +126,8 @@ _ORDER = (
     (False, True, (CLIENT_ID,)),
     (False, False, (CLIENT_ID,)),
 )
-"""Kafka's order of precedence. Each row tells whether the user is named (or the default), whether
-the client id is named, and the types of the entity."""
+"""Kafka's order of precedence of entities. Each row: whether the entity names the user (False: the
+default user), whether it names the client id, and the entity's types."""
 
 
 class Limit(NamedTuple):
@@ -169,7 +169,8 @@ class QuotaTable:
         """Return the limit of new connections per second for an IP address; None if no quota
         applies.
 
-        If the default quota applies, all addresses of the address's network share a bucket."""
+        If the default quota applies, all addresses of ``network`` (a /64 of IPv6, see
+        ``login_failures.network_of``) share a bucket."""
         for name, sharer in ((address, address), (DEFAULT, network)):
             rate = self._quotas.get(Entity(((IP, name),)), {}).get(CONNECTION_CREATION_RATE)
             if rate is not None and _is_rate(rate):

@@ -1,9 +1,10 @@
 """``TicketTable``: the tickets for which a broker hands out segment files as open descriptors.
 
-A ticket is a random secret that a client receives in a fetch response and returns at the broker's
-Unix socket. It is valid once, for ``LIFETIME_MS``, and only while its principal may read. The
-number of tickets is limited, for each principal and in all. The oldest ticket makes space for a new
-one, so that a client that never uses its tickets takes space only from itself."""
+A ticket is a random secret that a client receives in a fetch response. At the broker's Unix socket,
+the client exchanges it for the descriptor, the ticket's grant. It is valid once, for
+``LIFETIME_MS``, and only while its principal may read. The number of tickets is limited, for each
+principal and in all. The oldest ticket makes space for a new one, so that a client that never uses
+its tickets takes space only from itself."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 LIFETIME_MS = 10_000
-"""Time in ms for which a ticket is valid. A client uses it at once."""
+"""Time in ms for which a ticket is valid. A client exchanges it for the file at once."""
 TICKETS_MAX = 4096
-"""Maximum number of valid tickets of a broker. Each one keeps an open file referenced."""
+"""Maximum number of valid tickets of a broker. Each keeps a segment file open."""
 TICKETS_OF_PRINCIPAL_MAX = 1024
 """Maximum number of valid tickets of one principal. A consumer has at most 64 at a time."""
 
@@ -27,7 +28,8 @@ class _Ticket(NamedTuple, Generic[G]):
 
 
 class TicketTable(Generic[G]):
-    """The valid tickets, from the oldest to the newest. ``G`` is what a ticket is exchanged for."""
+    """The valid tickets, from the oldest to the newest. ``G`` is the type of their grants: that for
+    which a client exchanges a ticket."""
 
     def __init__(
         self,
@@ -46,7 +48,8 @@ class TicketTable(Generic[G]):
         return len(self._tickets)
 
     def issue(self, now_ms: int, secret: bytes, principal: str, grant: G) -> None:
-        """Add a ticket of a principal for ``grant``. ``secret`` has 16 random bytes."""
+        """Add a ticket of a principal, which can be exchanged for ``grant``. ``secret`` has 16
+        random bytes."""
         self.expire(now_ms)
         own = self._of_principal.get(principal, {})
         if len(own) >= self._of_principal_max:
@@ -57,8 +60,8 @@ class TicketTable(Generic[G]):
         self._of_principal.setdefault(principal, {})[secret] = None
 
     def redeem(self, now_ms: int, secret: bytes, may_read: Callable[[str, G], bool]) -> G | None:
-        """Return the grant of a ticket and remove the ticket. Return None for an unknown, used or
-        expired ticket, and if its principal may not read any more.
+        """Remove a ticket and return its grant, for which it is exchanged. Return None for an
+        unknown, used or expired ticket, and if its principal may not read any more.
 
         The lookup needs no comparison in constant time: it compares hashes first, so its time
         reveals no prefix of a valid secret."""

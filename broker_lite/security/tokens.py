@@ -77,7 +77,7 @@ def parse_keys(text: bytes) -> TokenKeys:
 
 
 def _key(row: Mapping[str, Any]) -> TokenKey | None:
-    """Return a key of a JWKS document; None if it may not check signatures of tokens."""
+    """Return a key of a JWKS document; None if the key is not for signatures of tokens."""
     algorithms = {
         "RSA": _RSA,
         "EC": (_CURVES.get(str(row.get("crv")), ""),),
@@ -101,8 +101,8 @@ def _key(row: Mapping[str, Any]) -> TokenKey | None:
 def key_id_of(token: str) -> str:
     """Return the id (``kid``) of the key that signed the token; empty if the token names no key.
 
-    Raises SaslAuthenticationError for a broken header, and for a header that contains or names its
-    own key."""
+    Raises SaslAuthenticationError for a broken header, and for a header that contains its key or
+    the key's address (``jwk``, ``jku`` and the like)."""
     try:
         header = jwt.get_unverified_header(token)
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError):

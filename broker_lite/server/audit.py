@@ -44,7 +44,7 @@ class AuditedChange(NamedTuple):
 
 
 class _PrivateFile(RotatingFileHandler):
-    """A rotating log file that only the operating system's user of the broker may read."""
+    """A rotating log file that only the user account of the broker process may read."""
 
     def _open(self) -> TextIOWrapper:
         descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -98,7 +98,8 @@ class AuditLog:
     def changed(
         self, key: int, message: Any, response: Any, before: MetadataSnapshot, **who: Any
     ) -> None:
-        """Record the changes of an administrative request. ``before`` is the earlier metadata."""
+        """Record the changes of an administrative request. ``before`` is the metadata before it,
+        and has the old values."""
         for change in CHANGES[key](message, response, before):
             error = None if not change.code else error_for(change.code).name
             self.write(

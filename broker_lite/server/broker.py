@@ -304,7 +304,8 @@ class Broker:
         return dataclasses.replace(parts, authorizer=authorizer, audit=audit)
 
     async def _with_logins(self, parts: BrokerContext, registry: Registry) -> BrokerContext:
-        """Return the handlers' context with the logins of clients, for a broker with SASL."""
+        """Return the handlers' context with ``logins``, which checks clients' logins, for a broker
+        with SASL."""
         threads = ThreadPoolExecutor(CHECK_THREADS, "logins")
         logins = Logins(
             self._config.sasl_mechanisms,
@@ -360,8 +361,8 @@ class Broker:
         return dataclasses.replace(parts, descriptors=descriptors)
 
     def watch_loop(self) -> None:
-        """Start to measure the delays of the event loop. Call it after the start, which may be
-        slow."""
+        """Start to report delays of the event loop. Call it after the broker's start, which may
+        block the loop."""
         self._watch.start()
 
     async def stop(self) -> None:
@@ -371,9 +372,9 @@ class Broker:
         await self._stack.aclose()
 
     async def _open_logs(self) -> LogManager:
-        """Lock, identify and recover the data directory, in another thread.
+        """Lock the data directory, check its identity and recover its logs, in another thread.
 
-        The event loop can meanwhile handle signals."""
+        Meanwhile the event loop can handle signals."""
         config, clock = self._config, self._clock
         if not config.log_dir:
             raise InvalidConfigError("log.dir is not set; give the broker's data directory")
@@ -414,8 +415,8 @@ class Broker:
             logs.close()
 
     async def _drain(self, registry: Registry) -> None:
-        """Move leadership to other brokers; meanwhile clients learn the new leaders from this
-        one."""
+        """Move leadership to other brokers. Meanwhile this broker still serves clients, which learn
+        from it the new leaders."""
         if not self._clean or not registry.connected:
             return
         began_ms = self._clock.monotonic_ms()
@@ -447,7 +448,8 @@ class Broker:
     async def _finish(
         self, listener: Listener, dispatcher: Dispatcher, replicas: ReplicaManager
     ) -> None:
-        """Stop accepting connections, and give produce requests in flight ``FINISH_S`` seconds.
+        """Stop accepting connections, and wait up to ``FINISH_S`` seconds for produce requests in
+        flight.
 
         Then fail all requests that still wait, and send the answers."""
         listener.stop()
@@ -520,7 +522,7 @@ class Broker:
         return [reason for reason, applies in reasons.items() if applies]
 
     def _declare_gauges(self, parts: BrokerContext) -> None:
-        """Register the gauges that need more than one part of the broker."""
+        """Register the gauges whose values come from several parts of the broker."""
         config, gauge, registry = self._config, self._metrics.gauge, parts.registry
         labels = (__version__, parts.cluster_id(), str(config.broker_id), config.rack)
         directory = (str(parts.logs.directory),)

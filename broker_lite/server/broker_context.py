@@ -1,7 +1,7 @@
-"""The parts of the broker that handlers need, in one frozen record.
+"""The parts of the broker that request handlers need, in one immutable object.
 
 Handlers run on the event loop's thread and may block it for 5 ms at most; longer work runs on the
-threads of ``disk``. This module imports neither handlers nor the listener."""
+threads of the field ``disk``. This module imports neither handlers nor the listener."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ from broker_lite.server.log_events import log_event
 _log = logging.getLogger(__name__)
 
 REFUSALS_MAX = 20
-"""How often the controller handles one event while partition leaders' writes conflict with its
-own."""
+"""Maximum number of times that the controller handles one event because ZooKeeper refuses its
+write, when partition leaders have changed the same znodes. Then it reads all metadata again."""
 DEPOSED_PAUSE_S = 0.5
 """Seconds for which a deposed controller does not stand for election again.
 
@@ -85,8 +85,8 @@ LACK_OF_BROKERS = (
 )  # fmt: skip
 """Errors of requests that need more live brokers than the controller knows.
 
-A broker may have started since the controller last read the brokers, so it reads them and tries
-once more."""
+A broker may have started since the controller last read the brokers. So the controller reads them
+and tries such a request once more."""
 
 
 class _Deposed(Exception):
@@ -195,8 +195,8 @@ class ControllerShell:
     async def _remove(self, present: Znode, epoch: Znode) -> None:
         """Delete the znode /controller if it is still ``present`` and no broker was elected since.
 
-        An election raises the controller epoch, so the write checks that the znode ``epoch`` is
-        unchanged."""
+        An election raises the controller epoch, so the write checks that the znode with this epoch
+        still has the version of ``epoch``."""
         if await self._store.get(znodes.CONTROLLER) == present:
             check = Check(znodes.CONTROLLER_EPOCH, epoch.version)
             await self._store.write([check, Delete(znodes.CONTROLLER, present.version)])
@@ -257,7 +257,8 @@ class ControllerShell:
             self._awake.set()
 
     def states_read(self, states: Sequence[StateChange]) -> None:
-        """Pass partition states, read after a change notice, to the controller's state machine."""
+        """Pass partition states to the controller's state machine. The broker has read them because
+        a change notice (a znode) reported a change."""
         if self._fence is not None and states:
             self._states += states
             self._awake.set()
@@ -404,9 +405,8 @@ class ControllerShell:
             )
 
     async def _load_topics(self, anew: bool) -> dict[str, TopicView]:
-        """Return all topics.
-
-        Unless ``anew``, read only the topics that changed since this broker's metadata snapshot."""
+        """Return all topics. With ``anew``, read each of them from ZooKeeper; otherwise read only
+        those that changed since this broker's metadata snapshot."""
         snapshot = self._topics_snapshot()
         merged = None if anew else merge(self._notices, snapshot.sequence)
         if merged is None:
