@@ -14,6 +14,7 @@ from broker_lite.cli import offset_spec, output
 from broker_lite.cli.completion import GROUP, TOPIC
 from broker_lite.cli.context import (
     bootstrap,
+    chosen_partitions,
     cluster_options,
     found_topic,
     key_values,
@@ -132,7 +133,7 @@ def consume(
     chooser = RecordChooser(grep, wanted_key, header)
     servers = bootstrap(cluster)
     with Admin(servers, client_id="logbus-cli") as admin:
-        chosen = chosen_partitions(admin, topics, partition)
+        chosen = partitions_to_read(admin, topics, partition)
         spec = offset_spec.parse(start) if start else None
         starts = offset_spec.resolve(admin, chosen, spec) if spec is not None else {}
         ends = end_offsets(admin, chosen, end, at_end)
@@ -285,24 +286,14 @@ def _pattern(grep: str) -> bytes:
     return pattern
 
 
-def chosen_partitions(
+def partitions_to_read(
     admin: Admin, topics: tuple[str, ...], numbers: tuple[int, ...]
 ) -> list[TopicPartition]:
     """Return the partitions ``numbers`` of each topic, or all partitions if it is empty. Raises
     click.BadParameter for a missing partition, UnknownTopicOrPartitionError for a missing topic."""
     view = admin.cluster()
-    chosen = []
-    for name in topics:
-        topic = found_topic(view, name, user=admin.user, operation=Operation.READ)
-        there = [part.partition for part in topic.partitions]
-        for number in numbers:
-            if number not in there:
-                raise click.BadParameter(
-                    f"{name} has partitions 0 to {len(there) - 1}, not {number}",
-                    param_hint="--partition",
-                )
-        chosen += [TopicPartition(name, number) for number in numbers or there]
-    return chosen
+    found = (found_topic(view, name, user=admin.user, operation=Operation.READ) for name in topics)
+    return [tp for topic in found for tp in chosen_partitions(topic, numbers)]
 
 
 def _warn_past_end(offset: int, starts: dict[TopicPartition, int]) -> None:

@@ -7,7 +7,7 @@ import difflib
 import functools
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -15,6 +15,7 @@ import click
 
 from broker_lite.cli.contexts import CONTEXT, choose_cluster
 from broker_lite.errors import LogbusError, ReadOnlyContextError, UnknownTopicOrPartitionError
+from broker_lite.model import TopicPartition
 from broker_lite.security.acls import Operation, ResourceKind
 from broker_lite.security.denials import cure
 
@@ -209,6 +210,20 @@ def found_topic(
         f"topic {name!r} does not exist, or {f'User:{user}' if user else 'you'} may not see it"
         f"{hint}"
     )
+
+
+def chosen_partitions(topic: TopicMetadata, numbers: Collection[int]) -> list[TopicPartition]:
+    """Return the partitions of ``topic`` with these numbers; all if there are no numbers."""
+    there = [partition.partition for partition in topic.partitions]
+    for number in numbers:
+        if number not in there:
+            raise click.BadParameter(
+                f"topic {topic.name!r} has partitions 0 to {len(there) - 1}, not {number}",
+                param_hint="--partition",
+            )
+    return [
+        TopicPartition(topic.name, number) for number in there if not numbers or number in numbers
+    ]
 
 
 def key_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:

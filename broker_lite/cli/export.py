@@ -18,7 +18,7 @@ from broker_lite.cli.consume import (
     PrintLimits,
     RecordChooser,
     TopicReader,
-    chosen_partitions,
+    partitions_to_read,
     print_all,
 )
 from broker_lite.cli.context import bootstrap, cluster_options
@@ -80,7 +80,7 @@ def export(
 
     servers = bootstrap(cluster)
     with Admin(servers, client_id="logbus-cli") as admin:
-        chosen = chosen_partitions(admin, (topic,), partition)
+        chosen = partitions_to_read(admin, (topic,), partition)
         starts = offset_spec.resolve(admin, chosen, offset_spec.parse(start))
         ends = offset_spec.resolve(admin, chosen, offset_spec.parse(end))
     row = {"topic": topic, "file": str(file), "records": None, "exported": False}

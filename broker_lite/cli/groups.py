@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +12,13 @@ import click
 from broker_lite.cli import offset_spec, output
 from broker_lite.cli.change import ChangeOptions, change_options, if_exists_option
 from broker_lite.cli.completion import GROUP, TOPIC
-from broker_lite.cli.context import cluster_options, found_topic, name_pattern, open_admin
+from broker_lite.cli.context import (
+    chosen_partitions,
+    cluster_options,
+    found_topic,
+    name_pattern,
+    open_admin,
+)
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.nouns import Noun
 from broker_lite.cli.progress import group_progress, pending, uncounted
@@ -29,7 +35,6 @@ from broker_lite.observing.group_kinds import NATIVE, SPARK, group_kind
 
 if TYPE_CHECKING:
     from broker_lite.client.administration.admin import Admin, GroupListing
-    from broker_lite.client.operations.cluster import TopicMetadata
 
 
 @click.group(cls=Noun)
@@ -213,11 +218,7 @@ def seek(
     spec = offset_spec.parse(to)
     with open_admin(cluster) as admin:
         facts = found_topic(admin.cluster(), topic)
-        if missing := set(partition) - {part.partition for part in facts.partitions}:
-            raise click.BadParameter(
-                f"{topic} has no partition {min(missing)}", param_hint="--partition"
-            )
-        ids = {tp: i for tp, i in _ids((facts,)).items() if not partition or tp[1] in partition}
+        ids = dict.fromkeys(chosen_partitions(facts, partition), facts.topic_id)
         _move(admin, group, ids, spec, change=change, form=form)
 
 
@@ -254,7 +255,8 @@ def reset_offsets(
     with open_admin(cluster) as admin:
         names = topics or sorted({tp.topic for tp in _committed(admin, group)})
         view = admin.cluster()
-        ids = _ids(found_topic(view, name) for name in names)
+        topics_found = [found_topic(view, name) for name in names]
+        ids = {tp: facts.topic_id for facts in topics_found for tp in chosen_partitions(facts, ())}
         _move(admin, group, ids, spec, change=change, form=form)
 
 
@@ -339,14 +341,6 @@ def _committed(admin: Admin, group: str) -> dict[TopicPartition, CommittedOffset
             f"group {group!r} has no committed offsets; see: logbus groups list"
         )
     return committed
-
-
-def _ids(topics: Iterable[TopicMetadata]) -> dict[TopicPartition, str]:
-    return {
-        TopicPartition(facts.name, part.partition): facts.topic_id
-        for facts in topics
-        for part in facts.partitions
-    }
 
 
 def _move(

@@ -13,7 +13,7 @@ import click
 from broker_lite.cli import output
 from broker_lite.cli.change import ChangeOptions, change_options
 from broker_lite.cli.completion import TOPIC
-from broker_lite.cli.context import cluster_options, found_topic, open_admin
+from broker_lite.cli.context import chosen_partitions, cluster_options, found_topic, open_admin
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.numbers import Real, Whole
 from broker_lite.client.administration import replica_plans, throttled_moves
@@ -255,19 +255,9 @@ def _tps(
 ) -> list[TopicPartition]:
     if partitions and not names:
         raise click.UsageError("--partition needs a topic's name")
-    found = []
+    found: list[TopicPartition] = []
     for name in names or sorted(view.topics):
-        topic = found_topic(view, name)
-        for partition in topic.partitions:
-            if not partitions or partition.partition in partitions:
-                found.append(TopicPartition(name, partition.partition))
-        there = {partition.partition for partition in topic.partitions}
-        for number in partitions:
-            if number not in there:
-                raise click.BadParameter(
-                    f"topic {name!r} has partitions 0 to {len(there) - 1}, not {number}",
-                    param_hint="--partition",
-                )
+        found += chosen_partitions(found_topic(view, name), partitions)
     return found
 
 

@@ -12,6 +12,7 @@ from broker_lite.cli import offset_spec, output
 from broker_lite.cli.change import ChangeOptions, change_options, if_exists_option
 from broker_lite.cli.completion import TOPIC
 from broker_lite.cli.context import (
+    chosen_partitions,
     cluster_options,
     found_topic,
     key_values,
@@ -287,12 +288,7 @@ def trim(
       logbus topic trim events --before latest
     """
     with open_admin(cluster) as admin:
-        existing = [p.partition for p in found_topic(admin.cluster(), name).partitions]
-        if missing := set(partition) - set(existing):
-            raise click.BadParameter(
-                f"{name} has no partition {min(missing)}", param_hint="--partition"
-            )
-        partitions = [TopicPartition(name, p) for p in sorted(set(partition)) or existing]
+        partitions = chosen_partitions(found_topic(admin.cluster(), name), partition)
         targets = offset_spec.resolve(admin, partitions, offset_spec.parse(before))
         for tp, offset in targets.items():
             output.say(f"{tp}: all records before offset {offset}")
