@@ -40,6 +40,7 @@ LAZY_IMPORTS = {
     "broker_lite/cli/mirror.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/perf.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/produce.py": "`logbus --help` must not load pyarrow",
+    "broker_lite/cli/status.py": "completion of its options needs no client",
     "broker_lite/cli/storage.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/up.py": "`logbus --help` must not load subprocess and sockets",
     "broker_lite/cli/user.py": "kazoo is loaded only where ZooKeeper is written",

@@ -42,7 +42,7 @@ NEAR = 0.6
 COMMANDS = {
     "up": ("broker_lite.cli.up:up", "Start a cluster on this machine."),
     "down": ("broker_lite.cli.up:down", "Stop the cluster that 'up' started."),
-    "status": ("broker_lite.cli.up:status", "Processes and health of this machine's clusters."),
+    "status": ("broker_lite.cli.status:status", "Processes and health of this machine's clusters."),
     "logs": ("broker_lite.cli.logs:logs", "Logs of this machine's brokers and ZooKeeper."),
     "health": ("broker_lite.cli.health:health", "Whether a cluster works, with causes and cures."),
     "top": ("broker_lite.cli.top:top", "Watch brokers, topics and groups in the terminal."),
