@@ -56,7 +56,7 @@ def launched(bin_: Path, path: str) -> str:
     return done.stdout.strip().removesuffix(" -m pyspark.daemon two words")
 
 
-def test_logbus_python_launcher_removes_only_zips_of_packages_that_are_installed(
+def test_logbus_python_launcher_removes_pythonpath_zips_only_of_packages_that_are_installed(
     tmp_path: Path,
 ) -> None:
     packages = tmp_path / "lib" / "python3.11" / "site-packages"

@@ -139,7 +139,7 @@ def row(goals: tuple[Any, ...], runs: dict[str, list[float]]) -> Any:
     return made, order
 
 
-def test_benchmark_runs_logbus_and_its_peer_in_turns_and_stores_first_runs_separately() -> None:
+def test_benchmark_alternates_runs_of_logbus_and_kafka_and_stores_first_runs_separately() -> None:
     kinds, alternate = peers("row"), peers("alternate")
     goals = (
         kinds.Goal("rows_per_s", 2.0),
@@ -158,7 +158,7 @@ def test_benchmark_runs_logbus_and_its_peer_in_turns_and_stores_first_runs_separ
     assert ratios == [(2.0, [1.0, 3.0], True), (0.25, [0.25, 0.25], True), (2.0, [1.0, 3.0], None)]
 
 
-def test_quick_benchmark_measures_only_logbus_and_its_peer() -> None:
+def test_quick_benchmark_measures_only_logbus_and_kafka() -> None:
     made, order = row((), {"logbus": [1], "kafka": [2], "floor": [3], "floor, flushed": [4]})
     with peers("bench").Bench(quick=True) as bench:
         (variant,) = peers("alternate").run(made, bench)["variants"]
@@ -271,7 +271,7 @@ def test_benchmark_report_names_missed_goals_and_benchmarks_that_could_not_run(
     assert "cannot run: Maven is missing" in absent_page
 
 
-def test_benchmark_summary_names_the_measures_in_which_the_peer_is_ahead() -> None:
+def test_benchmark_summary_names_the_measures_in_which_kafka_is_ahead() -> None:
     kinds, alternate, summary = peers("row"), peers("alternate"), peers("summary")
     goals = (kinds.Goal("rows_per_s", 0.5), kinds.Goal("p99_ms", 2.0, "less"))
     sides = {
@@ -297,7 +297,7 @@ def test_benchmark_summary_names_the_measures_in_which_the_peer_is_ahead() -> No
     assert not list(summary.lines([{**kept, "variants": []}]))
 
 
-def test_bound_of_a_benchmark_is_unknown_if_the_cores_were_idle() -> None:
+def test_possible_rate_without_servers_is_unknown_if_the_cores_were_idle() -> None:
     bound = peers("ceilings").without_servers
 
     def found(clients: float, broker: float) -> Any:
@@ -339,7 +339,7 @@ def test_benchmark_report_says_whether_a_missed_goal_is_within_reach(
     assert "of at" not in "\n".join(missed.lines([found | {"quick": True}]))
 
 
-def test_growth_benchmark_stops_the_servers_of_the_benchmark_before(
+def test_growth_benchmark_stops_the_servers_of_the_previous_benchmark(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise the meter of processor time would count servers that stop during a measurement as
@@ -430,7 +430,9 @@ def test_benchmark_measures_the_other_systems_if_one_is_missing_or_fails(
     assert "- **4 is missing:** apt-get install it" in page
 
 
-def test_servers_that_a_measured_run_starts_are_counted_as_servers_not_clients() -> None:
+def test_processor_time_of_servers_that_start_in_a_benchmark_is_not_counted_as_the_clients() -> (
+    None
+):
     burn = "import time\nwhile time.process_time() < 0.5: pass\nimport sys; sys.stdin.read()"
     within: dict[str, list[int]] = {}
     meter = peers("meter")

@@ -63,7 +63,9 @@ def test_leaving_a_loop_over_a_consumer_loses_no_record(
         assert next(iter(consumer)).offset == 8
 
 
-def test_poll_arrow_joins_batches_up_to_a_size_and_skips_no_offset(bus: Bus, topic: str) -> None:
+def test_poll_arrow_concatenates_batches_up_to_a_size_and_skips_no_offset(
+    bus: Bus, topic: str
+) -> None:
     with bus.producer(compression="zstd", linger_ms=0) as producer:
         for _ in range(20):
             producer.send(topic, bytes(8_000_000), partition=0).result()
@@ -76,7 +78,7 @@ def test_poll_arrow_joins_batches_up_to_a_size_and_skips_no_offset(bus: Bus, top
         assert offsets == list(range(20))
 
 
-def test_records_are_delivered_again_after_joining_their_batches_failed(
+def test_records_are_delivered_again_if_their_batches_could_not_be_concatenated(
     bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Joining batches can fail: an Arrow column holds at most two gigabytes of values.

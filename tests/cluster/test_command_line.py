@@ -279,7 +279,7 @@ def test_start_offset_past_the_log_end_is_reported(logbus: Logbus, new_topic: st
     assert logbus("consume", new_topic, "-e", "-s", "2", "-p", "1").stderr == b""
 
 
-def test_export_keeps_links_and_refuses_pipes(
+def test_export_writes_through_a_symbolic_link_and_refuses_a_pipe(
     logbus: Logbus, new_topic: str, tmp_path: Path
 ) -> None:
     """Regression: a file replaced the link or the pipe, whose reader then waited for ever. With

@@ -128,7 +128,7 @@ def test_links_of_the_console_lead_to_a_topic_named_new(console: RunningConsole,
         bus.delete_topic("new")
 
 
-def test_console_pages_of_a_group_with_an_odd_name_link_to_it_and_quote_it(
+def test_console_quotes_a_group_name_with_special_characters_in_links_and_commands(
     console: RunningConsole, bus: Bus, topic: str
 ) -> None:
     """Regression: Cancel led to a missing page for a name with a slash, and the command to copy was

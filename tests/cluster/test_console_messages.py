@@ -404,7 +404,7 @@ def test_export_reports_that_it_does_not_fit_on_the_disk(
         full.close()
 
 
-def test_console_returns_the_memory_of_a_search(
+def test_console_frees_the_memory_of_a_finished_search(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     """Regression: a console kept up to 450 MB after its largest searches."""

@@ -153,7 +153,9 @@ def secured() -> Iterator[Secured]:
             yield Secured(running, Path(folder))
 
 
-def test_consumer_reads_columns_and_rows_of_a_secured_broker_in_place(secured: Secured) -> None:
+def test_consumer_reads_columns_and_rows_from_the_files_of_a_secured_broker(
+    secured: Secured,
+) -> None:
     before = secured.sent()
     with secured.connect() as bus:
         with bus.consumer(TP.topic, start="earliest", partition_fetch_bytes=300_000) as consumer:
@@ -191,7 +193,7 @@ def test_range_reader_reads_the_file_of_a_secured_broker(
     assert secured.sent() == before + 1
 
 
-def test_user_without_read_permission_gets_neither_records_nor_a_ticket(
+def test_user_without_read_permission_gets_neither_records_nor_a_ticket_for_an_open_file(
     secured: Secured,
 ) -> None:
     row, connection = secured.fetch(secured.user("stranger"))
@@ -199,7 +201,7 @@ def test_user_without_read_permission_gets_neither_records_nor_a_ticket(
     assert isinstance(row, TopicAuthorizationError)
 
 
-def test_ticket_of_a_user_is_void_once_the_acl_is_deleted(secured: Secured) -> None:
+def test_ticket_for_an_open_file_is_invalid_once_the_users_acl_is_deleted(secured: Secured) -> None:
     own = secured.user("leaver")
     secured.command("acl", "add", "leaver", "read", "--topic", TP.topic)
     row, first = secured.fetch(own)
@@ -218,7 +220,7 @@ def test_ticket_of_a_user_is_void_once_the_acl_is_deleted(secured: Secured) -> N
         connection.close()
 
 
-def test_ticket_is_void_once_its_connection_is_closed(secured: Secured) -> None:
+def test_ticket_for_an_open_file_is_invalid_once_its_connection_is_closed(secured: Secured) -> None:
     row, connection = secured.fetch(secured.admin)
     assert isinstance(row, FetchedPartition) and row.stored is not None
     connection.close()
@@ -236,7 +238,7 @@ def test_ticket_is_void_once_its_connection_is_closed(secured: Secured) -> None:
     assert secured.counts()[2] == refused + 1
 
 
-def test_client_that_takes_no_tickets_receives_records(secured: Secured) -> None:
+def test_client_that_does_not_ask_for_open_files_receives_records(secured: Secured) -> None:
     row, connection = secured.fetch(secured.admin, takes_tickets=False)
     connection.close()
     assert isinstance(row, FetchedPartition)
@@ -257,7 +259,7 @@ def test_client_with_a_byte_quota_receives_records(secured: Secured) -> None:
 
 
 @pytest.mark.parametrize("reads_once", [False, True])
-def test_reader_without_the_brokers_socket_fetches_after_one_attempt(
+def test_reader_that_cannot_reach_the_brokers_unix_socket_tries_once_and_then_fetches(
     secured: Secured, monkeypatch: pytest.MonkeyPatch, reads_once: bool
 ) -> None:
     """As in a container with another network namespace."""
@@ -304,7 +306,9 @@ def test_reader_finishes_a_file_that_is_deleted_while_it_is_open(secured: Secure
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_process_of_another_user_reads_in_place(secured: Secured) -> None:
+def test_process_of_another_user_reads_a_file_that_the_broker_opened_for_it(
+    secured: Secured,
+) -> None:
     """This user may neither enter the broker's folder nor open its files."""
     own = secured.user("other")
     secured.command("acl", "add", "other", "read", "--topic", TP.topic)

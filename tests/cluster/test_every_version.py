@@ -440,7 +440,7 @@ def test_only_the_leader_of_a_partition_deletes_its_records(
     assert (code, low >= 3) == (0, True)
 
 
-def test_unserved_api_is_refused_and_the_connection_stays_open(target: Target) -> None:
+def test_unsupported_api_is_refused_and_the_connection_stays_open(target: Target) -> None:
     """Send every API and version that kafka-python has and a broker does not serve."""
     rng = random.Random(1)
     refused = 0

@@ -155,7 +155,7 @@ def names(
     assert run(["groups", "delete", f"{group}-none", "--if-exists", "--yes"]) == 0
 
 
-def test_every_command_that_prints_rows_is_in_the_list_of_recorded_commands() -> None:
+def test_every_command_that_prints_rows_has_a_recording_of_its_json_fields() -> None:
     listed = [line.split() for line in COMMANDS.strip().splitlines()]
     for path, command in commands(cli):
         name = " ".join(path)
@@ -166,7 +166,7 @@ def test_every_command_that_prints_rows_is_in_the_list_of_recorded_commands() ->
 
 
 @pytest.mark.real
-def test_json_output_has_the_field_names_of_the_recording(
+def test_json_output_of_each_command_has_the_recorded_field_names(
     names: dict[str, str], capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
 ) -> None:
     found = []

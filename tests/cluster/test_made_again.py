@@ -112,7 +112,9 @@ def test_asyncio_close_commits_no_offset_to_a_recreated_topic(
     assert bus.admin.committed(group) == {}
 
 
-def test_committed_offsets_include_topic_id_and_time(bus: Bus, topic: str) -> None:
+def test_committed_offsets_include_the_topic_id_and_the_time_of_the_commit(
+    bus: Bus, topic: str
+) -> None:
     tp, group = TopicPartition(topic, 1), f"described-{topic}"
     before_ms = int(time.time() * 1000)
     bus.admin.commit_offsets(group, {tp: 0})

@@ -243,7 +243,7 @@ def lose_tails(cluster: LocalCluster, topic_id: str, end: int) -> None:
     broker.start()
 
 
-def test_mirror_copies_records_that_replaced_lost_source_records(
+def test_mirror_copies_the_new_records_at_offsets_that_the_source_lost_and_wrote_again(
     source: LocalCluster, origin: Bus, bus: Bus, copied: str,
     mirror: Callable[..., Mirror],
 ) -> None:  # fmt: skip
@@ -318,7 +318,7 @@ def test_offsets_are_translated_although_another_producer_wrote_to_the_copied_to
         done.translated({copied: {"0": 101}})
 
 
-def test_native_group_resumes_from_copied_offsets(
+def test_zk_based_group_resumes_from_copied_offsets(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     """Copied offsets must not turn the group into a Kafka group: native members could not join."""

@@ -100,7 +100,7 @@ def shell(cluster: LocalCluster, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_native_members_share_partitions_and_hand_them_over(
+def test_members_of_a_zk_based_group_share_partitions_and_hand_them_over(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     told: list[tuple[str, list[int]]] = []
@@ -316,7 +316,7 @@ def test_record_that_is_being_processed_when_its_stream_closes_is_redelivered(
             assert again == [b"%d" % seen[-1]], "finished records came again"
 
 
-def test_streams_whose_callback_closes_them_leave_the_group(bus: Bus, topic: str) -> None:
+def test_message_streams_whose_callback_closes_them_leave_the_group(bus: Bus, topic: str) -> None:
     """Regression: each close called the callback, which closed the streams again."""
     revoked: list[int] = []
 
@@ -356,7 +356,9 @@ def test_records_before_the_last_poll_count_as_processed_when_their_stream_is_cl
         assert heir.poll(0.1) == []
 
 
-def test_native_pattern_follows_created_and_deleted_topics(bus: Bus, topic: str) -> None:
+def test_pattern_of_a_zk_based_group_follows_created_and_deleted_topics(
+    bus: Bus, topic: str
+) -> None:
     with member(bus, group=topic, pattern=f"{topic}-.*", start="latest") as consumer:
         assert consumer.poll(0.2) == []
         for _ in range(2):
@@ -385,7 +387,7 @@ def test_topic_created_after_group_start_is_read_from_earliest(bus: Bus, topic: 
             assert sorted(drain([consumer], sent)) == sorted(sent), "older records came again"
 
 
-def test_failed_native_join_names_the_reason(
+def test_failed_join_of_a_zk_based_group_names_the_reason(
     cluster: LocalCluster, bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(error: type[LogbusError], match: str, *topics: str, **options: object) -> None:
@@ -420,7 +422,7 @@ def test_failed_native_join_names_the_reason(
     refused(InconsistentGroupProtocolError, cure, topic, **kafkas)
 
 
-def test_native_group_with_start_none_and_without_an_offset_raises_an_error(
+def test_member_of_a_zk_based_group_with_start_none_and_no_offset_raises_an_error(
     bus: Bus, topic: str
 ) -> None:
     group = f"{topic} / 100 % ümlaut"
@@ -430,7 +432,7 @@ def test_native_group_with_start_none_and_without_an_offset_raises_an_error(
     consumer.close()
 
 
-def test_asyncio_native_member_reads_and_commits(
+def test_asyncio_member_of_a_zk_based_group_reads_and_commits(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     sent = fill(bus, topic, 0, 90)

@@ -169,7 +169,7 @@ def test_unacknowledged_records_are_truncated_after_failover(watched: Watched) -
     more.check()
 
 
-def test_fetch_with_stale_epoch_or_registration_is_refused(watched: Watched) -> None:
+def test_fetch_with_a_stale_leader_epoch_or_broker_epoch_is_refused(watched: Watched) -> None:
     """Send fetches of a consumer and of a follower over a plain connection."""
     with Load(watched) as load:
         pass

@@ -64,7 +64,9 @@ def secured() -> Iterator[LocalCluster]:
             yield running
 
 
-def test_clients_with_the_admin_file_exchange_replicated_records(secured: LocalCluster) -> None:
+def test_clients_with_the_settings_file_of_the_admin_exchange_replicated_records(
+    secured: LocalCluster,
+) -> None:
     with connect(secured.bootstrap_servers, client_config=secured.client_config) as bus:
         bus.create_topic(
             "t", partitions=2, replication_factor=3, config={"min.insync.replicas": "3"}
@@ -605,7 +607,7 @@ def test_commands_and_programs_need_no_option_for_a_secured_cluster(
     assert "exclude each other" in both
 
 
-def test_up_secure_requires_logins_on_a_formerly_open_cluster(tmp_path: Path) -> None:
+def test_command_up_secure_requires_logins_on_a_formerly_open_cluster(tmp_path: Path) -> None:
     with (
         LocalCluster(1, directory=tmp_path / "c") as running,
         connect(running.bootstrap_servers) as bus,

@@ -221,7 +221,7 @@ def test_temporary_folder_is_removed_after_a_killed_up(logbus: Logbus, tmp_path:
     wait_until(lambda: not folder.exists())
 
 
-def test_up_listens_on_its_port_not_on_the_advertised_port(logbus: Logbus) -> None:
+def test_command_up_listens_on_its_port_not_on_the_advertised_port(logbus: Logbus) -> None:
     (port,) = first_free_ports("127.0.0.1", 21000, 1)
     done = logbus(
         "up", "-d", "--ephemeral", "--port", str(port), "-c", f"advertised.port={port + 1}"
@@ -285,7 +285,7 @@ def test_status_finds_a_running_cluster_although_a_later_one_was_killed(
     assert are_gone(first)
 
 
-def test_up_starts_the_cluster_although_it_cannot_record_the_clusters_address(
+def test_command_up_starts_the_cluster_although_it_cannot_record_the_clusters_address(
     logbus: Logbus, tmp_path: Path
 ) -> None:
     (tmp_path / "data").write_text("a file where the folder should be")
@@ -366,7 +366,7 @@ def test_error_of_up_for_an_address_of_another_machine_says_so(logbus: Logbus) -
         assert "the address is not of this machine" in said
 
 
-def test_up_on_an_ipv6_address_prints_it_in_brackets(logbus: Logbus) -> None:
+def test_command_up_prints_an_ipv6_address_in_brackets(logbus: Logbus) -> None:
     facts = up(logbus, "-d", "--host", "::1", "--port", "0")
     port = facts["brokers"][0]["port"]
     assert facts["bootstrap_servers"] == f"[::1]:{port}"
@@ -404,7 +404,7 @@ def test_brokers_use_the_first_free_ports(make_cluster: Callable[..., LocalClust
     assert port < ports[0] < ports[1] <= port + 50
 
 
-def test_up_uses_an_existing_zookeeper(
+def test_cluster_can_use_an_existing_zookeeper(
     make_cluster: Callable[..., LocalCluster], tmp_path: Path
 ) -> None:
     first = make_cluster(1, own_zookeeper=True)

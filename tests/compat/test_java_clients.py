@@ -111,7 +111,7 @@ TRANSACTIONS = (
 
 
 @pytest.mark.parametrize("asked", [SETTINGS, CLUSTER, GROUPS], ids=lambda asked: asked[0])
-def test_java_client_is_refused_unserved_apis(
+def test_java_client_is_refused_unsupported_apis(
     asked: tuple[str, ...], steps: Steps, note: OwnNote
 ) -> None:
     assert {name: steps.error(name) for name in asked} == dict.fromkeys(asked, UNSUPPORTED)
@@ -150,7 +150,7 @@ def test_java_client_is_refused_configs_of_unsupported_resources(
     note("settings of loggers and client metrics; a change of a group's", "refused: InvalidRequest")
 
 
-def test_every_unserved_java_request_is_refused_in_its_own_format(
+def test_every_unsupported_java_request_is_refused_in_its_own_format(
     run: Run, cluster: LocalCluster, note: OwnNote
 ) -> None:
     """The test sends all requests that logbus does not serve on one connection, which must stay

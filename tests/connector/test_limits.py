@@ -143,7 +143,9 @@ def test_max_bytes_per_trigger_counts_only_bytes_of_records_that_are_not_deleted
 
 
 @pytest.mark.parametrize("counts", [(3,), (3, 0), (9, 9)])
-def test_available_now_fails_if_a_topic_of_its_plan_is_deleted(planner, bus, make_topic, counts):
+def test_available_now_fails_if_one_of_its_topics_is_deleted_during_the_run(
+    planner, bus, make_topic, counts
+):
     topic = make_topic(5, 5)
     plan = planner(
         subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="2",
@@ -174,7 +176,9 @@ def test_available_now_fails_if_a_log_is_shorter_than_when_it_was_planned(
         plan.latest_offset(first, unlimited=False)
 
 
-def test_planning_does_not_wait_for_a_slow_lookup_for_max_bytes_per_trigger(planner, make_topic):
+def test_planning_does_not_wait_for_the_slow_offset_lookup_of_max_bytes_per_trigger(
+    planner, make_topic
+):
     """Spark calls the planner every 12 ms. During a call, the query's other sources wait."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="100000")
@@ -201,7 +205,9 @@ def test_planning_does_not_wait_for_a_slow_lookup_for_max_bytes_per_trigger(plan
     assert rows(plan, start, end) == [(0, 0, 5)]
 
 
-def test_batch_that_is_due_stays_due_while_max_bytes_per_trigger_is_looked_up(planner, make_topic):
+def test_batch_delayed_until_max_trigger_delay_does_not_wait_again_for_max_bytes_per_trigger(
+    planner, make_topic
+):
     """Regression: the batch waited for maxTriggerDelay once more after the lookup."""
     topic = make_topic(5)
     plan = planner(

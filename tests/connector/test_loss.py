@@ -374,9 +374,7 @@ def test_log_that_was_truncated_and_grew_again_is_data_loss(bus, make_cluster, c
 
 
 @pytest.mark.parametrize("before", ["deleted", "damaged"])
-def test_lost_record_before_a_range_in_a_new_leader_epoch_is_no_data_loss(
-    make_cluster, caplog, before
-):
+def test_loss_of_a_record_that_the_query_already_read_is_no_data_loss(make_cluster, caplog, before):
     """At the first range in a new leader epoch, a task checks the epoch of the record before the
     range.
 

@@ -321,7 +321,9 @@ def test_second_driver_of_a_checkpoint_fences_the_first(make: Callable[..., Run]
     assert first.visible() == ["a", "of the second"]
 
 
-def test_commit_whose_response_was_lost_can_be_repeated(make: Callable[..., Run]) -> None:
+def test_commit_of_a_batch_can_be_repeated_if_its_response_was_lost(
+    make: Callable[..., Run],
+) -> None:
     run = make()
     attempt = run.write(0, "a", "b")
     run.send_commit(0, attempt)

@@ -21,7 +21,7 @@ from pyspark_logbus import options
 from pyspark_logbus.stream_planner import StreamPlanner
 
 
-def test_each_micro_batch_starts_at_the_end_offset_of_the_batch_before(planner, bus, make_topic):
+def test_each_micro_batch_starts_at_the_end_offset_of_the_previous_batch(planner, bus, make_topic):
     topic = make_topic(5, 3)
     plan = planner(subscribe=topic, startingOffsets="earliest")
     start = plan.initial_offset()

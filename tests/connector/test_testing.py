@@ -93,7 +93,7 @@ def test_setting_of_zero_brokers_for_the_test_cluster_is_refused_with_a_reason(t
 
 
 @pytest.mark.parametrize("mark", ["logbus(3)", "logbus(broker=3)", "logbus(brokers='3')"])
-def test_error_for_a_wrong_marker_names_the_right_marker(tmp_path, mark):
+def test_error_for_a_wrong_pytest_marker_names_the_right_marker(tmp_path, mark):
     text = f"import pytest\n@pytest.mark.{mark}\ndef test_x(): pass\n"
     done = run_pytest(tmp_path, text)
     assert done.returncode == 4 and "takes brokers=N" in done.stderr, done.stdout + done.stderr

@@ -309,7 +309,7 @@ def test_rename_of_an_in_memory_file_is_atomic_across_a_power_cut() -> None:
     assert seen == {(b"old", ("a", "t")), (b"new", ("a",))}
 
 
-def test_in_memory_files_lose_pages_in_a_failed_sync_that_a_later_sync_does_not_restore() -> None:
+def test_in_memory_files_lose_pages_of_a_failed_sync_even_if_a_later_sync_succeeds() -> None:
     files = MemFiles()
     file = files.create("/a")
     files.sync_dir("/")

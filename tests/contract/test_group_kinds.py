@@ -31,7 +31,9 @@ async def native_takeover(broker: Broker) -> list[Operation]:
     return made_native("g", group, coordinator, has_pending=pending is not None)
 
 
-def test_native_member_converts_a_group_without_members_and_keeps_its_offsets(world: World) -> None:
+def test_member_converts_an_empty_group_to_a_zk_based_group_and_keeps_its_offsets(
+    world: World,
+) -> None:
     """After the conversion, the broker that wrote the offsets can no longer write to the group."""
 
     async def body(cluster: Cluster) -> None:
@@ -64,7 +66,7 @@ def test_native_member_converts_a_group_without_members_and_keeps_its_offsets(wo
     run(world, body)
 
 
-def test_conversion_to_a_native_group_is_refused_if_the_group_has_changed_meanwhile(
+def test_group_that_changes_during_its_conversion_to_a_zk_based_group_is_not_converted(
     world: World,
 ) -> None:
     """The group changes after the native member read it, and before the member converts it.
@@ -102,7 +104,7 @@ def test_conversion_to_a_native_group_is_refused_if_the_group_has_changed_meanwh
 
 
 @pytest.mark.parametrize("has_pending", [False, True])
-def test_conversion_to_a_native_group_is_refused_if_a_transaction_has_added_offsets(
+def test_group_is_not_converted_to_a_zk_based_group_if_a_transaction_added_offsets(
     world: World, has_pending: bool
 ) -> None:
     """The transaction adds offsets after the member read the group and before it converts it."""

@@ -139,7 +139,7 @@ def test_new_controller_starts_from_its_metadata_in_memory_without_reading_znode
     run(world, body)
 
 
-def test_reconnected_broker_reads_only_the_notices_that_it_missed(world: World) -> None:
+def test_reconnected_broker_reads_only_the_change_notices_that_it_missed(world: World) -> None:
     """Regression: after their ZooKeeper server had failed, brokers read every topic again."""
 
     async def body(cluster: Cluster) -> None:

@@ -462,7 +462,7 @@ def test_too_many_pending_offset_commits_of_a_group_are_refused(
     run(world, body)
 
 
-def test_stable_offset_fetch_returns_no_offset_older_than_a_committed_transaction(
+def test_stable_offset_fetch_never_returns_an_offset_that_a_committed_transaction_replaced(
     world: World,
 ) -> None:
     """The transaction commits between two reads of the fetch. The test tries each pair of reads."""

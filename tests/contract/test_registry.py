@@ -91,7 +91,7 @@ def test_created_topics_are_placed_round_robin_and_seen_by_all_brokers(world: Wo
     run(world, body)
 
 
-def test_broker_runs_with_more_topics_than_fit_into_one_write(
+def test_broker_runs_with_more_topics_than_fit_into_one_zk_write(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     limit = 30_000

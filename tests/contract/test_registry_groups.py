@@ -207,7 +207,7 @@ def test_simultaneous_commits_share_one_metadata_write(world: World) -> None:
     run(world, body)
 
 
-def test_commit_for_a_group_with_a_new_coordinator_fails_alone_in_a_write_of_20_groups(
+def test_commit_by_a_replaced_coordinator_fails_without_failing_19_groups_in_the_same_write(
     world: World,
 ) -> None:
     async def body(cluster: Cluster) -> None:
@@ -343,7 +343,7 @@ def test_generation_is_written_once_although_zookeepers_response_is_lost(world: 
     run(world, body)
 
 
-def test_native_group_with_members_does_not_expire_despite_old_commits(
+def test_zk_based_group_with_members_does_not_expire_despite_old_commits(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A member may also join while a large group is deleted in several writes.
@@ -393,7 +393,7 @@ def test_native_group_with_members_does_not_expire_despite_old_commits(
     run(world, body)
 
 
-def test_deletion_of_a_group_with_native_members_is_refused(world: World) -> None:
+def test_deletion_of_a_zk_based_group_with_members_is_refused(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await create(broker, "t", 1)
@@ -473,7 +473,7 @@ def hold_back(broker: Broker) -> asyncio.Event:
     return go_on
 
 
-def test_broker_with_a_stale_snapshot_returns_committed_offsets(world: World) -> None:
+def test_broker_with_stale_topic_metadata_returns_committed_offsets(world: World) -> None:
     """Regression: the broker's metadata snapshot lacked the topic, or had a deleted topic of the
     same name.
 

@@ -90,7 +90,7 @@ def test_suspected_controller_is_deposed_and_its_partitions_get_new_leaders(worl
     run(world, body)
 
 
-def test_suspected_live_controller_is_replaced_and_stays_a_broker(world: World) -> None:
+def test_wrongly_suspected_controller_is_replaced_and_stays_a_broker(world: World) -> None:
     """A wrong suspicion deposes the controller, but its process stays registered as a broker."""
 
     async def body(cluster: Cluster) -> None:
@@ -449,7 +449,7 @@ def test_broker_with_a_damaged_log_leaves_the_isr_when_it_starts(world: World) -
     run(world, body)
 
 
-def test_replication_waits_until_the_last_older_broker_is_upgraded(world: World) -> None:
+def test_replication_begins_only_after_the_last_older_broker_is_upgraded(world: World) -> None:
     """Until then, no broker writes a format that the older broker cannot read."""
 
     async def body(cluster: Cluster) -> None:

@@ -59,7 +59,9 @@ def test_check_detects_records_that_were_acknowledged_out_of_order() -> None:
     assert kinds(made, [(0, b"b"), (1, b"a")]) == {"reordered"}
 
 
-def test_record_below_an_earlier_acknowledged_end_is_detected() -> None:
+def test_history_check_detects_a_record_at_an_offset_that_was_acknowledged_before_its_send() -> (
+    None
+):
     made, _ = history([b"a", b"b"])
     late = made.send("v", 0, b"c")
     made.acked(late, 1)
@@ -74,7 +76,7 @@ def test_check_detects_a_record_that_was_read_and_then_lost() -> None:
     assert kinds(made, [(0, b"a")]) == {"uncommitted"}
 
 
-def test_readers_that_disagree_or_skip_are_detected() -> None:
+def test_history_check_detects_readers_that_disagree_or_skip_records() -> None:
     made, _ = history([b"a", b"b", b"c"])
     made.saw("r", 0, 0, 0, b"a")
     made.saw("q", 0, 0, 0, b"b")

@@ -42,7 +42,7 @@ def test_mixed_group_simulation_passes_on_seeds_that_once_failed(seed: int) -> N
 
 
 @pytest.mark.parametrize("members", [0, 1])
-def test_late_commit_without_a_member_id_is_a_fault_only_while_the_group_has_members(
+def test_simulation_accepts_a_late_commit_without_a_member_id_only_in_an_empty_group(
     members: int,
 ) -> None:
     """A commit without a member id may be applied late, and so set the offset back, but only when
@@ -73,7 +73,7 @@ def test_late_commit_without_a_member_id_is_a_fault_only_while_the_group_has_mem
     assert world.counts["set back"] == 1
 
 
-def test_group_has_either_native_or_kafka_members_and_expires_when_empty() -> None:
+def test_group_has_either_zk_based_or_kafka_members_and_expires_when_empty() -> None:
     first, counts = first_seed(), Counter[str]()
     for seed in (*range(SEEDS), *range(first, first + SEEDS)):
         counts += either_kind.run(seed)
@@ -148,7 +148,7 @@ def commits_without_a_member_beside_members(patch: Patch) -> None:
         (commits_without_a_member_beside_members, 1),
     ],
 )
-def test_simulation_fails_without_a_protocol_rule_of_native_and_kafka_groups(
+def test_mixed_group_simulation_fails_if_any_one_rule_of_the_protocol_is_removed(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
     """Run seeds until the simulation detects that ``plant`` removed a rule.

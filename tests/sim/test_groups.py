@@ -31,11 +31,11 @@ KEPT = {
 
 
 @pytest.mark.parametrize("seed", KEPT)
-def test_native_group_simulation_passes_on_seeds_that_once_failed(seed: int) -> None:
+def test_zk_based_group_simulation_passes_on_seeds_that_once_failed(seed: int) -> None:
     groups.run(seed)
 
 
-def test_native_group_simulation_passes_on_seeds_of_the_present_commit() -> None:
+def test_zk_based_group_simulation_passes_on_new_seeds_of_the_present_commit() -> None:
     first = first_seed()
     counts = Counter[str]()
     for seed in range(first, first + SEEDS):
@@ -44,7 +44,7 @@ def test_native_group_simulation_passes_on_seeds_of_the_present_commit() -> None
     assert counts["commits"] and counts["kills"] and counts["resets"]
 
 
-def test_native_group_simulation_of_one_seed_takes_the_same_steps_twice() -> None:
+def test_zk_based_group_simulation_of_one_seed_takes_the_same_steps_twice() -> None:
     assert groups.run(5) == groups.run(5)
 
 
@@ -126,7 +126,7 @@ def last_position_counts_for_the_present_claim(patch: Patch) -> None:
         (claims_are_not_compared, 14),
     ],
 )
-def test_simulation_fails_without_a_protocol_rule_of_native_groups(
+def test_zk_based_group_simulation_fails_if_any_one_rule_of_the_protocol_is_removed(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
     """``first`` is at or shortly before a seed that detects the removed rule.

@@ -32,7 +32,7 @@ def test_kafka_group_simulation_passes_on_fixed_seeds_and_seeds_that_once_failed
     assert counts["commits"] and counts["generations"]
 
 
-def test_kafka_group_simulation_passes_on_seeds_of_the_present_commit() -> None:
+def test_kafka_group_simulation_passes_on_new_seeds_of_the_present_commit() -> None:
     first = first_seed()
     counts = Counter[str]()
     for seed in range(first, first + SEEDS):
@@ -135,7 +135,7 @@ class _Instead:
         (any_generation_commits, 0),
     ],
 )
-def test_simulation_fails_without_a_protocol_rule_of_kafka_groups(
+def test_kafka_group_simulation_fails_if_any_one_rule_of_the_protocol_is_removed(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
     """Run seeds until the simulation detects that ``plant`` removed a rule.

@@ -42,7 +42,7 @@ def test_kafka_member_simulation_passes_on_fixed_seeds_and_seeds_that_once_faile
     assert counts["commits"] and counts["generations"]
 
 
-def test_kafka_member_simulation_passes_on_seeds_of_the_present_commit() -> None:
+def test_kafka_member_simulation_passes_on_new_seeds_of_the_present_commit() -> None:
     first = first_seed()
     counts = Counter[str]()
     for seed in range(first, first + SEEDS):
@@ -148,7 +148,7 @@ def heartbeat_in_a_rebalance_renews_the_lease(patch: Patch) -> None:
         (heartbeat_in_a_rebalance_renews_the_lease, 2),
     ],
 )
-def test_simulation_fails_without_a_protocol_rule_of_kafka_group_members(
+def test_kafka_member_simulation_fails_if_any_one_rule_of_the_protocol_is_removed(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
     """Run seeds until the simulation detects that ``plant`` removed a rule.

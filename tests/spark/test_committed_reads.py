@@ -60,7 +60,7 @@ def mixed(queries, bus):
             yield topic, waiting
 
 
-def test_end_offset_of_a_topic_includes_the_start_of_its_first_transaction(mixed, bus):
+def test_end_offsets_watch_returns_the_offset_at_which_a_topics_transactions_begin(mixed, bus):
     topic, _ = mixed
     with EndOffsetsWatch(bus.bootstrap_servers, [topic]) as watch:
         assert watch.wait_ready(20)

@@ -204,7 +204,7 @@ def test_rows_of_a_speculative_task_attempt_are_visible_once(bus: Bus, driver: D
     assert visible(bus, topic) == VALUES
 
 
-def test_rows_of_a_stage_that_is_repeated_after_a_failed_fetch_are_written_once(
+def test_rows_of_a_stage_that_is_repeated_after_a_failed_shuffle_fetch_are_written_once(
     bus: Bus, driver: Driver
 ) -> None:
     """The killed executor held shuffle output, so Spark repeats the sink's stage.

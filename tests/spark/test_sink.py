@@ -42,7 +42,7 @@ def test_sink_writes_rows_to_the_topic_and_partition_of_their_columns(queries, b
     assert len(records(bus, three)) == 60
 
 
-def test_modules_in_task_processes_are_frozen_because_sparks_daemon_forked_them(queries):
+def test_task_processes_keep_imported_modules_out_of_garbage_collection(queries):
     """Spark's daemon runs garbage collection after every task, but skips frozen objects."""
 
     def look(batches):

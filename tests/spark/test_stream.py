@@ -291,7 +291,7 @@ def test_converted_kafka_checkpoint_keeps_state_and_batch_numbers(queries, bus, 
     assert seen == first | {2: [(0, 5), (1, 4)]}
 
 
-def test_spark_refuses_operations_without_a_python_api(queries):
+def test_spark_refuses_operations_that_a_python_data_source_cannot_offer(queries):
     """These are operations that a Python data source cannot offer.
 
     The README quotes Spark's messages.

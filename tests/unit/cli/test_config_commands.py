@@ -44,7 +44,7 @@ def test_config_describe_shows_a_files_settings_with_default_and_source(
     assert run(["config", "describe"]) == 2
 
 
-def test_describe_changed_omits_a_setting_that_the_broker_reports_as_a_default() -> None:
+def test_config_describe_changed_omits_a_setting_that_the_broker_reports_as_a_default() -> None:
     """Regression: --changed listed the rates of throttles, which have the brokers' default."""
     name = "leader.replication.throttled.rate"
     entry = ConfigEntry(name, "9", True, False, "default", "")

@@ -24,6 +24,6 @@ def test_health_of_an_unreachable_cluster_is_critical(
     assert run(["health", "-b", "127.0.0.1:1", "--wait", "--timeout", "0"]) == 124
 
 
-def test_health_with_a_negative_timeout_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_health_refuses_a_negative_timeout(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["health", "--timeout", "-1"]) == 2
     assert "--timeout" in capsys.readouterr().err

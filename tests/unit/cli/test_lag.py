@@ -43,14 +43,14 @@ def row(partition: int, lag: int | None, lag_s: float | None, topic: str = "t") 
         ([], (), {"lag": (0, 0)}, 0),
     ],
 )
-def test_exit_code_of_lag_treats_an_unknown_lag_as_above_every_limit(
+def test_exit_code_of_command_lag_treats_an_unknown_lag_as_above_every_limit(
     rows: list[dict[str, Any]], wanted: tuple[str, ...], limits: dict[str, Any], code: int
 ) -> None:
     both = {"lag": (None, None), "lag_s": (None, None)} | limits
     assert verdict(_by_topic(rows), wanted, both) == code
 
 
-def test_lag_names_each_group_and_topic_over_a_limit() -> None:
+def test_command_lag_names_each_group_and_topic_over_a_limit() -> None:
     """Exit code 5 alone does not tell which group and topic exceeded the limit."""
     totals = [row(0, 5, 1.5), row(0, 0, 0, "u"), row(0, 9, 75.2, "v"), row(0, None, None, "w")]
     assert list(over(totals, {"lag": (5, 100), "lag_s": (1.0, 60.0)})) == [
@@ -60,7 +60,7 @@ def test_lag_names_each_group_and_topic_over_a_limit() -> None:
     ]
 
 
-def test_lag_names_partitions_and_groups_with_an_unknown_lag() -> None:
+def test_command_lag_names_partitions_and_groups_with_an_unknown_lag() -> None:
     rows = [row(0, None, None), row(1, 3, None), row(2, 3, 1.0)]
     records = list(unknown(rows, ("g", "stuck"), {"lag": (1, None), "lag_s": (None, None)}))
     assert records == [
@@ -78,7 +78,7 @@ def test_lag_names_partitions_and_groups_with_an_unknown_lag() -> None:
     ]
 
 
-def test_lag_with_watch_reports_a_repeated_error_once_and_continues(
+def test_command_lag_with_watch_reports_a_repeated_error_once_and_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A broker restart or a deleted topic must not end ``logbus lag --watch``."""

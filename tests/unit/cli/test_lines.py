@@ -316,7 +316,7 @@ def test_gzipped_csv_is_read_as_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["t.log", "t.log.gz", "t.csv", "t.csv.gz", "t.arrows", "t.arrow"])
-def test_progress_through_an_input_file_is_a_share_that_grows_to_nearly_one(
+def test_progress_through_an_input_file_grows_from_zero_to_nearly_one(
     tmp_path: Path, name: str
 ) -> None:
     path = tmp_path / name
@@ -362,7 +362,7 @@ def test_binary_file_is_split_into_lines_only_with_the_option_input_lines(tmp_pa
     assert found.column("value").to_pylist() == [b"FEA1\0\0"]
 
 
-def test_up_with_an_unwritable_home_folder_fails_and_offers_the_option_ephemeral(
+def test_command_up_with_an_unwritable_home_folder_fails_and_offers_the_option_ephemeral(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "home").write_text("a file in the way")

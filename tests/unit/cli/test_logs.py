@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_logs_prints_the_last_lines_of_each_process_with_its_name(
+def test_command_logs_prints_the_last_lines_of_each_process_with_its_name(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["logs", "--dir", str(folder), "-n", "2"]) == 0
@@ -39,7 +39,7 @@ def test_logs_prints_the_last_lines_of_each_process_with_its_name(
     assert lines[0].endswith("broker-0 4")
 
 
-def test_logs_with_json_output_has_a_row_for_each_line(
+def test_command_logs_with_json_output_has_a_row_for_each_line(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["logs", "--dir", str(folder), "-n", "1", "-o", "jsonl"]) == 0
@@ -50,7 +50,7 @@ def test_logs_with_json_output_has_a_row_for_each_line(
     assert "give -o jsonl" in capsys.readouterr().err
 
 
-def test_logs_of_one_process_have_no_prefix(
+def test_command_logs_prints_lines_of_a_single_process_without_a_prefix(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["logs", "10", "--dir", str(folder), "-n", "1", "--warnings"]) == 0
@@ -61,7 +61,7 @@ def test_logs_of_one_process_have_no_prefix(
     assert "'broker-7'; there are: broker-0, broker-10, zookeeper" in capsys.readouterr().err
 
 
-def test_logs_follows_a_file_across_a_rotation(tmp_path: Path) -> None:
+def test_command_logs_follows_a_file_across_a_rotation(tmp_path: Path) -> None:
     path = tmp_path / "broker.log"
     path.write_text("old\nold\n")
     tail = LogTail(path)
@@ -89,11 +89,11 @@ def test_logs_follows_a_file_across_a_rotation(tmp_path: Path) -> None:
         (b"13:00 [myid:] - WARN  [main:X@1] - y\n", True),
     ],
 )
-def test_logs_recognises_the_warnings_of_every_process(line: bytes, expected: bool) -> None:
+def test_command_logs_recognises_the_warnings_of_every_process(line: bytes, expected: bool) -> None:
     assert is_warning(line) is expected
 
 
-def test_logs_of_a_folder_without_logs_is_an_error(
+def test_command_logs_in_a_folder_without_logs_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))

@@ -100,7 +100,7 @@ def test_stdout_on_a_full_disk_gives_an_error_without_a_stack_trace() -> None:
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_command_with_closed_descriptors_works(closed: str, tmp_path: Path) -> None:
+def test_command_works_without_stdin_stdout_and_stderr(closed: str, tmp_path: Path) -> None:
     """Regression: with ``>&-`` commands ended with a traceback."""
     done = tmp_path / "done"
     script = f"{sys.executable} -m broker_lite context list {closed}; echo $? > {done}"
@@ -248,7 +248,7 @@ def test_unreadable_folder_of_another_user_gives_permission_denied(
     assert "permission denied" in capsys.readouterr().err
 
 
-def test_down_error_for_another_users_cluster_names_the_cluster(
+def test_error_of_command_down_for_another_users_cluster_names_the_cluster(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     facts = {"directory": str(tmp_path), "pid": os.getpid(), "processes": {}}
@@ -344,7 +344,7 @@ def test_error_for_a_negative_number_says_that_a_number_must_be_positive(
     ],
     ids=" ".join,
 )
-def test_number_without_meaning_is_a_usage_error(
+def test_nan_or_out_of_range_number_is_a_usage_error(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Regression: these gave a traceback, or a check that never fails (--crit-s nan)."""
@@ -397,7 +397,7 @@ def test_user_add_without_input_names_the_option_for_a_password_file() -> None:
         user._password("alice", None)
 
 
-def test_setting_that_topic_alter_sets_and_resets_is_a_usage_error(
+def test_topic_alter_that_sets_and_resets_the_same_setting_is_a_usage_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Regression: the command ignored the value and reset the setting."""

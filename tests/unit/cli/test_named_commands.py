@@ -56,7 +56,7 @@ def options(command: click.Command) -> set[str]:
     return {"-h", "--help"} | {name for each in command.params for name in each.opts}
 
 
-def test_commands_in_pages_and_messages_have_the_named_options() -> None:
+def test_commands_in_pages_and_messages_exist_with_their_options() -> None:
     paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
     paths = [*paths, ROOT / "README.md", ROOT / "CHANGELOG.md"]
     found = [
@@ -78,7 +78,9 @@ def test_commands_in_pages_and_messages_have_the_named_options() -> None:
         ("the logbus of today --really", []),
     ],
 )
-def test_unknown_option_of_a_command_in_a_text_is_found(text: str, said: list[str]) -> None:
+def test_check_of_commands_in_texts_finds_an_unknown_command_or_option(
+    text: str, said: list[str]
+) -> None:
     found = list(faults(text))
     assert len(found) == len(said)
     assert all(each in fault for each, fault in zip(said, found, strict=True))

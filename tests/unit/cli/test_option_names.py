@@ -33,7 +33,7 @@ def refusal(error: type[LogbusError]) -> str:
     return explained(error(), "g", MEMBER).message
 
 
-def test_explanation_replaces_no_message_that_names_the_cause() -> None:
+def test_error_that_names_its_own_cause_is_not_replaced_by_an_explanation() -> None:
     error = InvalidRequestError("JoinGroupRequest cannot be sent")
     assert explained(error, "g", MEMBER) is error
 
@@ -114,7 +114,9 @@ def test_errors_name_client_settings_by_the_command_line_option(
     assert spelt(message, spellings_of(command)) == told
 
 
-def test_errors_about_a_missing_or_doubly_named_cluster_name_cli_options(tmp_path: Path) -> None:
+def test_error_for_no_cluster_or_two_clusters_names_the_command_line_options(
+    tmp_path: Path,
+) -> None:
     for command in (consume, create):
         spellings = spellings_of(command)
         with pytest.raises(NoClusterError) as none:
@@ -140,7 +142,7 @@ def test_errors_about_a_missing_or_doubly_named_cluster_name_cli_options(tmp_pat
         (["groups", "list", "-b", "a", "-r", "["], "--regex: '[' is not a regular expression"),
     ],
 )
-def test_errors_of_a_command_name_the_options_of_this_command(
+def test_command_line_errors_name_the_options_of_their_own_command(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) in (1, 2)

@@ -46,7 +46,7 @@ class Starting:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, EXIT_INTERRUPTED)]
 )
-def test_signal_during_up_ends_the_start_and_does_not_disturb_the_stop(
+def test_signal_during_command_up_ends_the_start_and_stops_the_cluster(
     number: int, code: int
 ) -> None:
     cluster = Starting(number)
@@ -55,7 +55,7 @@ def test_signal_during_up_ends_the_start_and_does_not_disturb_the_stop(
     assert cluster.is_stopped
 
 
-def test_background_process_of_up_starts_the_cluster_if_d_is_joined_with_another_option(
+def test_background_process_of_command_up_starts_the_cluster_with_combined_options_like_dn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: with ``up -dn 3`` the background process detached again, and so did the next."""
@@ -71,7 +71,7 @@ def test_background_process_of_up_starts_the_cluster_if_d_is_joined_with_another
     assert started == [3]
 
 
-def test_up_under_nohup_keeps_sighup_ignored() -> None:
+def test_command_up_under_nohup_keeps_sighup_ignored() -> None:
     """Regression: the end of the terminal stopped a cluster that was started with nohup."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     up._run_until_stopped(Starting(signal.SIGTERM), None, None, console=False)  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def test_up_under_nohup_keeps_sighup_ignored() -> None:
         ((), False),
     ],
 )
-def test_up_warns_of_an_advertised_address_that_other_machines_cannot_use(
+def test_command_up_warns_of_an_advertised_address_that_other_machines_cannot_use(
     words: tuple[str, ...],
     is_warned: bool,
     monkeypatch: pytest.MonkeyPatch,
@@ -99,7 +99,7 @@ def test_up_warns_of_an_advertised_address_that_other_machines_cannot_use(
     assert ("add: -c advertised.host=NAME" in capsys.readouterr().err) == is_warned
 
 
-def test_cluster_on_an_ipv6_address_counts_as_the_same_when_up_runs_again() -> None:
+def test_command_up_recognises_its_running_cluster_on_an_ipv6_address() -> None:
     """Regression: "cannot change to --host ::1 (it has [::1])"."""
     context = click.Context(up.up)
     up.up.parse_args(context, ["-d", "--host", "::1"])

@@ -101,7 +101,7 @@ def test_up_report_names_replaced_ports_and_other_running_clusters(
     assert f"-b 127.0.0.1:9092 (--dir {tmp_path / 'one'})" in said
 
 
-def test_up_counts_the_brokers_with_data_in_the_data_directory(tmp_path: Path) -> None:
+def test_number_of_brokers_with_data_is_counted_in_the_data_directory(tmp_path: Path) -> None:
     assert brokers_in(None) == brokers_in(tmp_path / "none") == brokers_in(tmp_path) == 0
     for name in ("broker-0", "broker-1", "zookeeper"):
         (tmp_path / name).mkdir()

@@ -111,7 +111,7 @@ def test_positions_to_commit_keep_the_topic_id_with_which_the_reader_started() -
     assert engine.topic_ids == {"t": TOPIC_ID}
 
 
-def test_offsets_that_a_user_commits_get_the_topic_id_of_the_reader() -> None:
+def test_offsets_committed_by_the_user_are_sent_with_the_topic_id_of_the_reader() -> None:
     world = World()
     _, collector, _ = intake_of(world, Cluster((ONE,), world.now_ms, view=view()))
     collector.begin({T0: 0})
@@ -285,7 +285,7 @@ def test_lookup_by_name_finds_the_recreated_topic() -> None:
         assert broker.asked == [TOPIC_ID, OTHER_ID]
 
 
-def test_lookup_of_an_offset_a_number_of_bytes_ahead_refuses_a_recreated_topic() -> None:
+def test_offsets_for_bytes_lookup_refuses_a_recreated_topic() -> None:
     world = World()
     broker = MadeAgain(world)
     cluster = Cluster((ONE,), world.now_ms, view=view())

@@ -112,7 +112,7 @@ def test_json_that_cannot_be_parsed_or_encoded_is_exported_as_text(value: bytes)
     assert json.loads(line)["value"] == value.decode()
 
 
-def test_more_records_on_a_page_are_each_cut_to_fewer_bytes() -> None:
+def test_record_values_are_cut_shorter_on_a_console_page_with_more_records() -> None:
     assert values.cut_for(1) == values.CUT_BYTES
     assert values.cut_for(100) * 100 <= values.PAGE_BYTES
     assert values.cut_for(10_000) == values.LEAST_BYTES

@@ -91,7 +91,7 @@ commits = st.lists(
 
 
 @given(rows=commits, interval_ms=st.integers(0, 50), write_ms=st.integers(0, 40))
-def test_group_writes_keep_the_commit_interval_and_a_commit_completes_after_its_write(
+def test_group_offsets_are_written_at_most_once_per_commit_interval(
     rows: list[Commit], interval_ms: int, write_ms: int
 ) -> None:
     """Two writes start at least offset.commit.interval.ms apart.

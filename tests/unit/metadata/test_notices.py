@@ -105,7 +105,7 @@ def test_merge_of_change_notices_returns_none_if_a_notice_is_missing() -> None:
     assert merge(Notices(5, (Notice(3, NoticeContent({})), five)), 2) is None
 
 
-def test_merge_returns_none_if_the_last_seen_notice_is_newer_than_all_stored_notices() -> None:
+def test_merge_of_change_notices_returns_none_if_all_are_older_than_the_last_seen_notice() -> None:
     assert merge(after(n.topic_changed("t")), 2) is None
 
 

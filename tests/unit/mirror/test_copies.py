@@ -29,14 +29,14 @@ def test_offset_gap_in_the_source_adds_a_pair_of_offsets_to_the_offset_map() -> 
     assert (made.copied, made.is_dirty) == (5, True)
 
 
-def test_records_of_other_producers_between_copied_records_are_counted() -> None:
+def test_records_of_other_producers_between_two_copied_records_are_counted_as_foreign() -> None:
     made = copy(OffsetMap())
     # The target's records before the first copied record are not counted.
     assert made.record_write(piece((0, 2)), 7) == 0
     assert made.record_write(piece((2, 1)), 12) == made.foreign == 3
 
 
-def test_copy_records_its_source_position_only_after_progress() -> None:
+def test_mirror_stores_its_source_position_only_if_it_has_advanced() -> None:
     made = copy(OffsetMap((), 4, 4))
     made.passed(4)
     assert not made.is_dirty

@@ -54,7 +54,7 @@ def test_partitions_of_a_topic_are_assigned_to_its_subscribers_only() -> None:
     assert all(tp.topic != "other" for tp in owners)
 
 
-def test_streams_beyond_the_number_of_partitions_get_no_partition() -> None:
+def test_message_streams_beyond_the_number_of_partitions_get_no_partition() -> None:
     assert counts(assign({name: names("t") for name in "abcd"}, {"t": 2})) == {"a": 1, "b": 1}
     assert assign({}, {"t": 2}) == {}
 
@@ -76,7 +76,7 @@ def test_every_partition_has_one_owner_and_shares_differ_by_at_most_one(
     assert assign(dict(reversed(members.items())), {"t": partitions}) == owners
 
 
-def test_assignment_searches_the_topics_of_equal_subscriptions_once() -> None:
+def test_assignment_matches_the_topics_of_members_with_equal_subscriptions_only_once() -> None:
     """Regression: with 70 consumers of 5,000 topics, each change of the group blocked every
     consumer for 15 s, longer than its session timeout."""
     topics = tuple(CountedName(f"topic-{number}") for number in range(200))
@@ -115,7 +115,7 @@ def test_consumer_id_must_be_a_valid_znode_name() -> None:
     assert consumer_name("a", "b") != consumer_name("a", "b")
 
 
-def test_invalid_native_subscription_is_refused_before_any_request() -> None:
+def test_invalid_subscription_of_a_zk_based_group_is_refused_before_any_request() -> None:
     def registered(
         *topics: str, group: str = "g", pattern: str | None = None
     ) -> NativeSubscription:

@@ -75,7 +75,7 @@ def test_consumer_whose_requests_zookeeper_refuses_gets_the_reason() -> None:
     asyncio.run(main())
 
 
-def test_session_of_a_failed_start_is_closed() -> None:
+def test_zk_session_is_closed_if_the_start_of_the_consumer_fails() -> None:
     """Regression: after a failed attempt to open a new session, the old client stayed connected. It
     could join the group beside the next session, and kept its partitions for ever."""
 
@@ -91,7 +91,7 @@ def test_session_of_a_failed_start_is_closed() -> None:
 
 
 @pytest.mark.parametrize("is_started", [False, True])
-def test_session_that_never_ran_closes_its_event_loop(is_started: bool) -> None:
+def test_zk_session_that_was_never_opened_closes_its_event_loop(is_started: bool) -> None:
     """Regression: each failed attempt to open streams left the three descriptors of an event loop
     open until the next garbage collection."""
 

@@ -104,7 +104,9 @@ def test_commit_that_is_split_into_several_writes_completes_after_the_last_write
     assert world.offsets() == [5] * PARTITIONS
 
 
-def test_commit_split_into_several_writes_fails_only_for_a_partition_reset_meanwhile() -> None:
+def test_large_commit_fails_only_for_a_partition_whose_offset_was_reset_between_its_writes() -> (
+    None
+):
     world = Large()
     world.meanwhile = "reset"
     world.commit()
@@ -153,7 +155,7 @@ class Partitions(dict[TopicPartition, Any]):
         return super().values()
 
 
-def test_event_does_not_look_at_all_partitions_of_a_member() -> None:
+def test_event_is_handled_without_a_loop_over_all_partitions_of_the_member() -> None:
     """Regression: a member took 78 s to claim 6,000 partitions, 70 s of them for these looks."""
     member = Large()
     ownership = member.machine.ownership

@@ -40,7 +40,7 @@ def test_member_reads_its_group_only_a_few_times_during_a_burst_of_watch_events(
     assert len(world.machine.view.members) == 1 + CHANGES
 
 
-def test_native_group_with_the_maximum_number_of_members_refuses_another_member() -> None:
+def test_zk_based_group_with_the_maximum_number_of_members_refuses_another_member() -> None:
     world = NativeVerb({"name": "m", "topics": "t"})
     world.do("topic", {"name": "t", "partitions": "1"})
     world.do("connect", {})

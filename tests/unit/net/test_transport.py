@@ -178,7 +178,7 @@ def test_tls_transport_reports_that_decrypted_bytes_are_left_after_a_short_read(
     server.close()
 
 
-def test_blocked_tls_write_repeats_the_same_bytes(pem: PemFiles) -> None:
+def test_blocked_tls_write_is_retried_with_the_same_bytes(pem: PemFiles) -> None:
     client, server = tls_ends(*contexts(pem))
     shake(client, server)
     data = os.urandom(32 << 20)

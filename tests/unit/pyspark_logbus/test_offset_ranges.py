@@ -157,7 +157,7 @@ def test_split_ranges_cover_every_offset_once(sizes, minimum, maximum, tasks_max
         assert len(tasks) <= tasks_max or len(tasks) == 0
 
 
-def test_joined_ranges_give_balanced_tasks_in_partition_order():
+def test_small_offset_ranges_are_grouped_into_balanced_tasks_in_partition_order():
     parts = plan.split_ranges(ranges((0, 100), (0, 10), (0, 10), (0, 90)), 0, 50)
     tasks = plan.join_ranges(parts, 2)
     assert sorted(sum(item.size for item in task) for task in tasks) == [105, 105]
@@ -231,14 +231,14 @@ def live(topics, *, ids=None, epoch=0):
         ([20, 9], [21, 9], True),
     ],
 )
-def test_batch_may_have_transactions_only_if_it_ends_after_a_partitions_first_marker(
+def test_batch_is_planned_as_transactional_only_if_it_ends_after_a_partitions_first_marker(
     start, end, found
 ):
     known = Live("c", {"t": LiveTopic("id-t", {}, {0: 7}), "u": LiveTopic("id-u", {})})
     assert has_transactions(offset({"t": start}), offset({"t": end}), known) is found
 
 
-def test_range_of_a_new_partition_may_have_transactions_unless_it_starts_at_latest():
+def test_range_of_a_new_partition_is_planned_as_transactional_unless_it_starts_at_latest():
     known = Live("c", {"t": LiveTopic("id-t", {}, {1: 0})})
     start, end = offset({"t": [5]}), offset({"t": [5, 2]})
     assert has_transactions(start, end, known)
@@ -249,7 +249,7 @@ def ends(at, name="t"):
     return [at.topics[name].partitions[p].offset for p in sorted(at.topics[name].partitions)]
 
 
-def test_partitions_share_a_row_limit_by_backlog_and_each_gets_a_row():
+def test_partitions_share_a_row_limit_by_backlog_and_each_gets_at_least_one_row():
     admission = Admission(RangeLimits(rows_max=10))
     start, target = offset({"t": [0, 0, 0]}), offset({"t": [101, 11, 1]})
     first = admission.next_end(0, start, target)

@@ -223,7 +223,7 @@ def offsets(batches):
     return pa.Table.from_batches(batches).column("offset").to_pylist()
 
 
-def test_small_batches_are_joined_in_order():
+def test_small_batches_are_concatenated_in_order():
     counts = [1] * 2_500 + [5_000] + [999] * 12 + [3]
     found = joined(parts(*counts))
     assert [batch.num_rows for batch in found] == [2_500, 5_000, 10_989, 1_002]
@@ -249,7 +249,7 @@ MIXED = {
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_joined_batches_have_the_rows_of_each_batch(name):
+def test_concatenated_batches_have_the_rows_of_each_batch(name):
     schema = to_arrow_schema(source_schema(True), timezone="UTC")
     whole = reader._build(MIXED[name], schema)
     whole.validate(full=True)
@@ -257,14 +257,14 @@ def test_joined_batches_have_the_rows_of_each_batch(name):
     assert whole.to_pylist() == alone.to_pylist()
 
 
-def test_batches_of_large_rows_are_joined_only_up_to_the_byte_limit():
+def test_batches_of_large_rows_are_concatenated_only_up_to_the_byte_limit():
     found = joined(parts(1, 1, 1, 1, size=reader.JOINED_BYTES // 2 + 8))
     assert [batch.num_rows for batch in found] == [2, 2]
     found = joined(parts(1, 1, size=reader.JOINED_BYTES + 8))
     assert [batch.num_rows for batch in found] == [1, 1]
 
 
-def test_size_of_a_joined_batch_is_limited_by_its_decoded_bytes(monkeypatch):
+def test_size_of_a_concatenated_batch_is_limited_by_its_decoded_bytes(monkeypatch):
     """Regression: the limit counted compressed bytes.
 
     258 batches of 8 MB of zeros, each 300 bytes long in the log, overflowed an Arrow column. The

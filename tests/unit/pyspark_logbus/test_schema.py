@@ -51,7 +51,7 @@ def test_spark_schema_matches_arrow_schema():
     ]
 
 
-def test_users_schema_may_select_columns_in_any_order():
+def test_schema_that_the_user_gives_may_select_columns_in_any_order():
     schema.check_user_schema(struct(value=BinaryType()))
     schema.check_user_schema(struct(headers=HEADER_TYPE, offset=LongType(), key=BinaryType()))
     schema.check_user_schema(StructType([StructField("offset", LongType(), nullable=False)]))

@@ -36,7 +36,7 @@ def counts(name: str) -> list[int]:
     return [int(word) for word in done.stdout.split()]
 
 
-def test_imported_modules_are_frozen_once_and_again_after_new_imports() -> None:
+def test_new_imported_modules_are_excluded_from_garbage_collection_once() -> None:
     first, second, third = counts("pyspark.daemon")
     assert first > 0
     assert abs(second - first) < 500, "objects were frozen though no module was imported"
@@ -44,5 +44,5 @@ def test_imported_modules_are_frozen_once_and_again_after_new_imports() -> None:
 
 
 @pytest.mark.parametrize("name", ["notebook", "pyspark.worker"])
-def test_modules_are_not_frozen_in_other_processes(name: str) -> None:
+def test_modules_stay_in_garbage_collection_in_processes_other_than_sparks(name: str) -> None:
     assert counts(name) == [0, 0, 0]

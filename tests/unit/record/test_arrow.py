@@ -135,7 +135,7 @@ def test_slice_of_an_arrow_array_is_encoded_without_the_rest_of_the_array(
         assert lists(out)[3] == lists(part)[3]
 
 
-def test_chunked_columns_are_joined() -> None:
+def test_chunked_columns_are_concatenated() -> None:
     columns = sample(100)
     assert columns.key is not None and columns.value is not None
     chunked = columns._replace(
@@ -365,7 +365,7 @@ def test_descending_value_offsets_in_a_column_batch_are_detected() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, 60])
-def test_small_column_batch_built_by_copying_equals_one_that_pyarrow_writes(
+def test_small_column_batch_encoded_from_a_copied_template_equals_one_that_pyarrow_writes(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for columns in (sample(count), sample(2 * count).slice(count, 2 * count)):

@@ -37,7 +37,9 @@ SAMPLES = [b"x", b"ab" * 1000, os.urandom(70_000), b"log line " * 30_000]
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("data", SAMPLES, ids=len)
-def test_logbus_and_other_implementations_read_each_others_data(codec: int, data: bytes) -> None:
+def test_logbus_and_other_implementations_decompress_each_others_data(
+    codec: int, data: bytes
+) -> None:
     assert bytes(DECODERS[codec](compress(codec, data))) == data
     assert bytes(decompress(codec, ENCODERS[codec](data))) == data
 

@@ -115,7 +115,7 @@ def other_messages() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", other_messages())
-def test_arrow_message_that_is_no_record_batch_of_columns_is_refused(name: str) -> None:
+def test_arrow_message_of_another_type_than_record_batch_is_refused(name: str) -> None:
     message = other_messages()[name]
     with pytest.raises(CorruptMessageError):
         check_message(message, 0, len(message), fmt.FLAG_VALUE)

@@ -98,7 +98,7 @@ def test_logbus_and_other_clients_read_each_others_compressed_batches(
     assert others_decode(name, encode_rows(rows, codec=codec)) == rows
 
 
-def test_idempotent_producers_batch_has_the_same_header_as_other_clients() -> None:
+def test_idempotent_producers_batch_header_equals_that_of_other_clients() -> None:
     rows = [Row(0, 5, b"k", b"v")]
     ours = encode_rows(
         rows,
@@ -117,7 +117,7 @@ def test_idempotent_producers_batch_has_the_same_header_as_other_clients() -> No
     )
 
 
-def test_offset_gaps_and_base_offset_and_timestamp_are_encoded() -> None:
+def test_row_batch_encodes_its_base_offset_its_base_timestamp_and_offset_gaps() -> None:
     rows = [Row(100, 50, None, b"a"), Row(103, 49, b"", b""), Row(107, 60, b"k", None)]
     buffer = encode_rows(rows, leader_epoch=4)
     header = batch.read_header(buffer)

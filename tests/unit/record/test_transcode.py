@@ -194,7 +194,7 @@ def test_records_that_contain_encoded_batches_are_transcoded() -> None:
     both_ways([Row(i, i, inner, inner) for i in range(20)])
 
 
-def test_records_with_undefined_attributes_are_walked_one_by_one(
+def test_records_with_undefined_attributes_are_decoded_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = [Row(i, i, b"k", b"v" * 70) for i in range(3)]
@@ -270,7 +270,7 @@ def in_a_log(
     st.lists(st.sampled_from(CODECS), min_size=6, max_size=6),
     st.lists(st.sampled_from([0, 0, 3]), min_size=6, max_size=6),
 )
-def test_joined_row_batches_have_all_rows(
+def test_concatenated_row_batches_have_all_rows(
     raw: list[list[tuple]], codecs: list[int], gaps: list[int]
 ) -> None:
     groups = []
@@ -286,7 +286,7 @@ def test_joined_row_batches_have_all_rows(
     assert header.record_count == columns.row_count == sum(map(len, groups))
 
 
-def test_row_batches_are_joined_up_to_the_byte_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_batches_are_concatenated_up_to_the_byte_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [Row(0, 5, None, b"x" * 100)]
     batches = in_a_log([rows] * 5, [0] * 5, [0] * 5)
     monkeypatch.setattr(transcode, "JOINED_BYTES", 250)
@@ -305,7 +305,7 @@ def test_row_batches_are_joined_up_to_the_byte_limit(monkeypatch: pytest.MonkeyP
     ids=str,
 )
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_wrong_record_count_in_any_of_several_joined_row_batches_is_corrupt(
+def test_wrong_record_count_in_any_of_several_concatenated_row_batches_is_corrupt(
     which: int, lies: dict[str, int]
 ) -> None:
     """A surplus of records in one batch must not make up for a missing record in the next batch."""

@@ -232,7 +232,7 @@ def test_damaged_replica_leaves_the_isr_if_another_member_remains(
 
 
 @given(states, assignments, registered_brokers, st.sampled_from(IDS))
-def test_draining_broker_cannot_leave_any_isr_after_the_election(
+def test_after_an_election_no_draining_broker_waits_to_leave_the_isr(
     state: LeaderAndIsr, replicas: list[int], live: dict[int, BrokerView], own: int
 ) -> None:
     """A draining broker waits until ``can_leave_isr`` is false for each of its partitions, and then

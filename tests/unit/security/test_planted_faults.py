@@ -51,7 +51,7 @@ PLANTS = {
         NETWORK + "access.py",
         "if session.listener != self._inter_broker or session.is_forwarded:",
         "if session.is_forwarded:",
-        (ACCESS, "test_envelope_of_a_client_or_in_an_envelope_is_refused"),
+        (ACCESS, "test_envelope_sent_by_a_client_or_inside_another_envelope_is_refused"),
     ),
     "an Envelope is authorized for the broker that sent it": Plant(
         "server/dispatch.py",
@@ -132,19 +132,19 @@ PLANTS = {
         SECURITY + "tickets.py",
         "        ticket = self._remove(secret)\n        if ticket is None or",
         "        ticket = self._tickets.get(secret)\n        if ticket is None or",
-        (DESCRIPTORS, "test_ticket_is_exchanged_once_for_the_file_opened_read_only"),
+        (DESCRIPTORS, "test_ticket_is_exchanged_once_for_a_segment_file_opened_read_only"),
     ),
     "a ticket for a file is exchanged without asking its principal's ACLs": Plant(
         "server/descriptors.py",
         "            and self._may_read(holder.session, grant.topic)\n",
         "",
-        (DESCRIPTORS, "test_ticket_of_a_principal_that_may_not_read_any_more_is_refused"),
+        (DESCRIPTORS, "test_file_ticket_of_a_principal_without_read_permission_is_refused"),
     ),
     "a segment file is handed out for writing": Plant(
         "server/descriptors.py",
         "flags = os.O_RDONLY |",
         "flags = os.O_RDWR |",
-        (DESCRIPTORS, "test_ticket_is_exchanged_once_for_the_file_opened_read_only"),
+        (DESCRIPTORS, "test_ticket_is_exchanged_once_for_a_segment_file_opened_read_only"),
     ),
     "PLAIN is accepted without TLS": Plant(
         NETWORK + "logins.py",
@@ -195,7 +195,7 @@ def _with_nonce(server: ScramServer, text: str) -> str:
 
 
 @pytest.mark.parametrize("name", PLANTS)
-def test_code_and_test_of_each_planted_fault_exist(name: str) -> None:
+def test_code_and_test_of_each_deliberate_security_fault_exist(name: str) -> None:
     """Regression: after tests had been renamed, no test checked six of the planted faults."""
     plant = PLANTS[name]
     file, test = plant.test
@@ -207,7 +207,9 @@ def test_code_and_test_of_each_planted_fault_exist(name: str) -> None:
 @pytest.mark.planted
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTS)
-def test_planted_fault_makes_its_test_fail(name: str, tmp_path: Path) -> None:
+def test_deliberate_security_fault_in_the_code_makes_its_test_fail(
+    name: str, tmp_path: Path
+) -> None:
     plant = PLANTS[name]
     copy = tmp_path / "broker_lite"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))

@@ -46,7 +46,7 @@ def test_quota_of_the_most_specific_entity_applies(present: set[int]) -> None:
     assert table.limits("alice", "app")[PRODUCER_BYTE_RATE].rate == min(present) + 1
 
 
-def test_most_specific_entity_is_chosen_for_each_kind_of_quota_by_itself() -> None:
+def test_most_specific_entity_is_chosen_independently_for_each_kind_of_quota() -> None:
     table = QuotaTable({ORDER[0]: {PRODUCER_BYTE_RATE: 1.0}, ORDER[7]: {REQUEST_PERCENTAGE: 5.0}})
     limits = table.limits("alice", "app")
     assert {key: limit.rate for key, limit in limits.items()} == {

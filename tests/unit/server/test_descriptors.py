@@ -129,7 +129,7 @@ def refused(stored: StoredRange) -> bool:
     return isinstance(error.value, PermissionError)
 
 
-def test_ticket_is_exchanged_once_for_the_file_opened_read_only(bench: Bench) -> None:
+def test_ticket_is_exchanged_once_for_a_segment_file_opened_read_only(bench: Bench) -> None:
     stored = bench.stored()
     file = opened(stored)
     assert os.pread(file.fd, 20_000, 0) == CONTENT
@@ -152,7 +152,7 @@ def test_expired_ticket_is_refused_and_its_file_released(bench: Bench) -> None:
     assert refused(other)
 
 
-def test_ticket_of_a_principal_that_may_not_read_any_more_is_refused(bench: Bench) -> None:
+def test_file_ticket_of_a_principal_without_read_permission_is_refused(bench: Bench) -> None:
     """The permission of the principal that got the ticket counts, not that of another reader."""
     stored, other = bench.stored(), bench.stored(Holder("bob"))
     assert refused(other)
@@ -160,21 +160,21 @@ def test_ticket_of_a_principal_that_may_not_read_any_more_is_refused(bench: Benc
     assert refused(stored)
 
 
-def test_ticket_is_void_once_its_connection_is_closed(bench: Bench) -> None:
+def test_file_ticket_is_invalid_once_its_connection_is_closed(bench: Bench) -> None:
     """Brokers close the connections of a deleted user."""
     stored = bench.stored()
     bench.holder.closed = True
     assert refused(stored)
 
 
-def test_file_that_was_deleted_or_replaced_is_still_handed_out(bench: Bench) -> None:
+def test_segment_file_that_was_deleted_or_replaced_can_still_be_requested(bench: Bench) -> None:
     stored = bench.stored()
     bench.path.unlink()
     bench.path.write_bytes(b"another segment of this name")
     assert content(stored) == CONTENT
 
 
-def test_descriptor_of_another_file_is_closed(bench: Bench) -> None:
+def test_reader_closes_a_received_descriptor_of_another_file(bench: Bench) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for change in ({"inode": 1}, {"device": 1}):
         with pytest.raises(FileNotFoundError):
@@ -212,7 +212,7 @@ def _flags(fd: int) -> bytes:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="this process is not root")
-def test_root_gets_no_file_from_a_broker_of_another_user(
+def test_broker_of_another_user_gives_no_open_file_to_root(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Root in a container could open the descriptor again for writing."""
@@ -225,7 +225,7 @@ def test_root_gets_no_file_from_a_broker_of_another_user(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("broker_user", [0, 1000])
-def test_process_of_another_user_reads_a_file_that_its_user_may_not_open(
+def test_process_of_another_user_receives_an_open_file_that_its_user_may_not_open(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, broker_user: int
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: broker_user)
@@ -294,7 +294,7 @@ def test_reader_fails_at_once_if_the_broker_has_stopped(bench: Bench) -> None:
     bench.descriptors = bench.call(bench._make)
 
 
-def test_broker_without_free_descriptors_refuses_at_once(
+def test_broker_without_free_file_descriptors_refuses_a_request_for_an_open_file_at_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def exhausted(*_: Any) -> list[int]:
@@ -328,7 +328,7 @@ def sender(bench: Bench, name: str | None = "") -> Iterator[Sender]:
         yield Sender(sock)
 
 
-def test_broker_answers_neither_malformed_datagrams_nor_senders_with_paths(
+def test_broker_ignores_malformed_datagrams_and_senders_without_an_abstract_address(
     bench: Bench, tmp_path: Path
 ) -> None:
     ticket = bench.stored().ticket
@@ -350,7 +350,7 @@ def test_broker_answers_neither_malformed_datagrams_nor_senders_with_paths(
     assert bench.outcomes() == (1, 0), "the ticket is not used up"
 
 
-def test_guessed_tickets_are_refused_without_harm_to_valid_ones(bench: Bench) -> None:
+def test_guessed_file_tickets_are_refused_and_valid_tickets_stay_valid(bench: Bench) -> None:
     stored = bench.stored()
     with sender(bench) as guesser:
         for number in range(5):
@@ -367,7 +367,9 @@ def test_sender_that_never_reads_does_not_delay_others(bench: Bench) -> None:
             assert content(bench.stored()) == CONTENT
 
 
-def test_descriptors_that_a_sender_attaches_do_not_block_the_event_loop(bench: Bench) -> None:
+def test_file_descriptors_that_a_hostile_sender_attaches_do_not_block_the_event_loop(
+    bench: Bench,
+) -> None:
     """The kernel closes attached descriptors on the broker's receiving thread. To close a TCP
     socket with SO_LINGER and unsent bytes blocks that thread.
     """

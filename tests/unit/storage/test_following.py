@@ -123,7 +123,7 @@ def test_indexes_that_a_follower_saves_after_large_fetches_are_used_at_a_clean_s
     assert disk.manager.reports[KEY].scanned_bytes == 0
 
 
-def test_fetched_append_error_other_than_a_full_disk_stops_the_data_directory() -> None:
+def test_append_error_of_a_follower_other_than_a_full_disk_stops_the_data_directory() -> None:
     leader, disk = filled(60), Disk()
     disk.files.fail_next("create", EIO, path=segment_name(34))
     with pytest.raises(StorageError):
@@ -225,7 +225,7 @@ def test_diverged_logs_become_equal_by_comparing_leader_epochs() -> None:
 
 @pytest.mark.parametrize("start", [0, 10, 33, 34, 40, 68, 80, 81, 5000])
 @pytest.mark.parametrize("log_start", [0, 36, 70])
-def test_start_at_empties_the_log_and_continues_it_at_any_offset(
+def test_log_restarted_at_any_offset_is_empty_and_continues_there(
     start: int, log_start: int
 ) -> None:
     disk = Disk()

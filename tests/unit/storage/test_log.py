@@ -55,7 +55,7 @@ def test_append_stamps_offset_and_epoch_and_keeps_the_checksum() -> None:
     assert disk.log.reader.read(3, 1000, 5).read() == bytes(data)
 
 
-def test_flushed_end_advances_only_at_a_flush() -> None:
+def test_flushed_offset_of_a_log_advances_only_at_a_flush() -> None:
     log = Disk().log
     append(log)
     append(log)

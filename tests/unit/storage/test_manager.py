@@ -52,7 +52,7 @@ def test_new_directories_have_different_ids(tmp_path: Path) -> None:
     assert len(ids) == 2
 
 
-def test_start_counter_is_on_disk_before_lock_returns() -> None:
+def test_start_counter_is_on_disk_once_the_data_directory_is_locked() -> None:
     for seed in range(10):
         files = MemFiles()
         for count in range(1, 4):
@@ -191,7 +191,7 @@ def test_log_whose_checkpointed_start_offset_is_damaged_begins_at_its_first_segm
     assert (disk.log.log_start_offset, disk.log.reader.corruption) == (34, ())
 
 
-def test_many_partitions_are_reopened_by_their_keys() -> None:
+def test_restarted_log_manager_opens_all_partitions() -> None:
     files = MemFiles()
     made = manager(files)
     keys = [PartitionKey(f"-{'x' * 20}{t}", p) for t in "ab" for p in range(3)]

@@ -200,7 +200,7 @@ def behind(
     return None
 
 
-def test_expiry_removes_idle_producers_and_records_that_state_was_removed() -> None:
+def test_expiry_removes_idle_producers_and_remembers_that_producers_were_removed() -> None:
     made = ProducerState()
     made.update(header(0), 0, 100)
     made.update(header(0, producer=8), 1, 500)

@@ -646,7 +646,9 @@ def test_read_that_a_truncation_overtakes_returns_no_range_of_the_removed_batche
 # Readers run on other threads than the writer.
 
 
-def test_flushed_end_only_grows_while_another_thread_appends(tmp_path: Path) -> None:
+def test_flushed_offset_never_falls_or_passes_synced_bytes_while_another_thread_appends(
+    tmp_path: Path,
+) -> None:
     """``flushed_end`` never passes the bytes that were synced, and finally reaches the end of
     the log."""
     manager = LogManager(OsFiles(), str(tmp_path / "data"))

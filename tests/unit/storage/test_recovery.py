@@ -164,7 +164,7 @@ def test_recovery_cuts_the_log_at_a_batch_of_an_older_leader_epoch_than_the_one_
     assert offsets(disk.reopen()) == [0]
 
 
-def test_recovery_sets_aside_the_segments_behind_the_offset_at_which_it_cuts_the_log() -> None:
+def test_recovery_sets_aside_the_segments_above_the_offset_at_which_it_cuts_the_log() -> None:
     disk = Disk()
     disk.write(80, flush=False)
     second, third = (segment_name(b) for b in (34, 68))

@@ -90,7 +90,7 @@ def test_oldest_open_transaction_bounds_the_last_stable_offset() -> None:
     assert stable(log) == log.log_end_offset
 
 
-def test_ended_transaction_bounds_no_stable_offset_once_its_marker_is_committed() -> None:
+def test_ended_transaction_does_not_hold_back_stable_offset_once_its_marker_is_committed() -> None:
     log = Disk().log
     for sequence in range(5):
         write(log, sequence=sequence)
@@ -366,7 +366,7 @@ def test_truncation_drops_a_transaction_whose_first_batch_it_removes() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 17, 40, 41, 60, 100, 138])
-def test_truncation_keeps_the_earlier_transactions_also_after_a_restart(cut: int) -> None:
+def test_aborted_transactions_below_a_truncation_stay_known_also_after_a_restart(cut: int) -> None:
     disk, other = Disk(), Disk()
     fill_segments(disk.log)
     fill_segments(other.log)

@@ -71,6 +71,8 @@ def test_authorization_error_without_a_message_names_the_command_that_grants_acc
 
 
 @pytest.mark.parametrize(("code", "cure"), [(12, "commit less metadata"), (24, "750 characters")])
-def test_refused_commit_without_a_message_says_what_to_change(code: int, cure: str) -> None:
+def test_client_explains_refused_commit_if_the_response_has_no_message(
+    code: int, cure: str
+) -> None:
     """Regression: the client showed just "OFFSET METADATA TOO LARGE" and "INVALID GROUP ID"."""
     assert cure in error_for(code).message

@@ -302,7 +302,7 @@ def test_client_decodes_kafka_python_fetch_responses(version: int) -> None:
                 )
 
 
-def test_each_file_range_is_a_separate_part_of_a_fetch_response() -> None:
+def test_each_file_range_is_a_separate_buffer_of_a_fetch_response() -> None:
     ranges = [FileRange(FILE, 0, 100), FileRange(FILE, 100, 50)]
     answer = TopicAnswer("", TOPIC_ID, [PartitionAnswer(0, 0, 9, 9, 0, ranges)])
     parts = encode_response([answer], 17, 1)
@@ -310,7 +310,7 @@ def test_each_file_range_is_a_separate_part_of_a_fetch_response() -> None:
     assert sum(1 for part in parts if not isinstance(part, FileRange)) == 2
 
 
-def test_fetch_response_without_records_is_a_single_part() -> None:
+def test_fetch_response_without_records_is_a_single_buffer() -> None:
     answer = TopicAnswer("", TOPIC_ID, [PartitionAnswer(0, 0, 9, 9, 0)])
     assert len(encode_response([answer], 17, 1)) == 1
 
@@ -365,7 +365,7 @@ def test_tagged_field_for_columns_may_be_longer_but_not_shorter_than_two_bytes(t
 
 
 @pytest.mark.parametrize("takes_tickets", [False, True])
-def test_fetch_request_has_the_offer_to_read_files(takes_tickets: bool) -> None:
+def test_fetch_request_offers_to_read_local_files(takes_tickets: bool) -> None:
     files = FileOffer(bytes(range(16)), 77, takes_tickets)
     request = FetchRequest([], 1, columns_body_version=1, files=files)
     sent = bytes(encode_request(request, correlation_id=1, client_id=None))
@@ -399,7 +399,7 @@ def test_fetch_response_to_a_reader_on_the_same_machine_has_file_ranges(
     assert list(theirs.unknown_tags) == [f"_{tag}"]
 
 
-def test_ticket_does_not_appear_in_the_text_of_a_file_range() -> None:
+def test_file_ticket_is_hidden_in_the_text_of_a_file_range() -> None:
     stored = StoredRange("", 1, 2, 3, 4, FileTicket(b"a secret, 16 byt", bytes(16)))
     for text in (repr(stored), str(stored), f"{stored.ticket}"):
         assert "hidden" in text and "secret" not in text

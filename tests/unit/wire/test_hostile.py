@@ -63,7 +63,7 @@ def test_false_declared_size_is_refused_without_allocation(
     assert peak < ALLOCATED_MAX
 
 
-def test_flipped_bytes_of_every_api_are_refused_or_decoded() -> None:
+def test_requests_of_every_api_with_flipped_bytes_are_refused_or_decoded() -> None:
     rng = random.Random(1)
     for key, kind in tables.REQUESTS.items():
         for version in range(VERSIONS[key][0], VERSIONS[key][1] + 1):

@@ -57,7 +57,7 @@ def codes(item: Any) -> list[int]:
 
 
 @pytest.mark.parametrize(("key", "version"), THEIRS)
-def test_unserved_request_is_refused_in_its_own_response_format(key: int, version: int) -> None:
+def test_unsupported_request_is_refused_in_its_own_response_format(key: int, version: int) -> None:
     asks, answers = refusals._kinds()[key]
     rng = random.Random(key * 100 + version)
     told = 0
@@ -119,7 +119,7 @@ def value(field: Any, rng: random.Random) -> Any:
 
 
 @pytest.mark.parametrize(("key", "version"), THEIRS)
-def test_unserved_request_that_names_no_object_gets_a_response(key: int, version: int) -> None:
+def test_unsupported_request_that_names_no_object_gets_a_response(key: int, version: int) -> None:
     """Without any response, the broker would have to close the connection."""
     asks, answers = refusals._kinds()[key]
     asked = asks(version=version)
@@ -161,7 +161,7 @@ def test_requests_that_kafka_python_lacks_are_refused_in_their_own_format(
     assert octets is not None and octets[4:] == answered
 
 
-def test_refusals_file_lists_every_unserved_api_version() -> None:
+def test_refusals_file_lists_every_unsupported_api_version() -> None:
     every = [
         f"{api.name} {version}"
         for api in NEWEST.values()
@@ -170,7 +170,9 @@ def test_refusals_file_lists_every_unserved_api_version() -> None:
     assert [name for name, _, _ in newest()] == every
 
 
-def test_describe_topic_partitions_of_all_topics_is_refused_in_a_row_without_a_name() -> None:
+def test_describe_topic_partitions_of_all_topics_is_refused_with_an_error_without_topic_name() -> (
+    None
+):
     asks, answers = refusals._kinds()[75]
     asked = asks(version=0)
     asked.with_header(correlation_id=7, client_id="c")
@@ -193,7 +195,7 @@ def refused(data: memoryview) -> bytes | None:
     return refusals.refused(parse_header(data), data, CODE, "no")
 
 
-def test_large_request_is_refused_only_if_the_response_has_no_rows() -> None:
+def test_large_unsupported_request_gets_no_error_response_that_would_list_its_objects() -> None:
     """The broker does not decode a request of 1 MiB only to repeat its rows with errors."""
     assert refused(frame(72, 0, bytes(1 << 20))) is not None
     # ConsumerGroupDescribe (69) needs an error for each requested group.
@@ -210,7 +212,7 @@ def test_undecodable_request_gets_no_response() -> None:
         refused(frame(0, 2, b"\0\1"))
 
 
-def test_flipped_bytes_are_refused_or_decoded() -> None:
+def test_requests_with_flipped_bytes_get_an_error_response_or_a_protocol_error() -> None:
     rng, every = random.Random(1), [asked for _, asked, _ in newest()]
     for key, version in THEIRS:
         asked = message(refusals._kinds()[key][0], version, rng)

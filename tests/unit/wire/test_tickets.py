@@ -13,13 +13,15 @@ SECRET = bytes(range(16))
     ("wants_direct", "octets"),
     [(False, "000102030405060708090a0b0c0d0e0f 00"), (True, "000102030405060708090a0b0c0d0e0f 01")],
 )
-def test_redemption_has_the_ticket_and_its_flags(wants_direct: bool, octets: str) -> None:
+def test_redeemed_ticket_is_encoded_with_its_secret_and_flags(
+    wants_direct: bool, octets: str
+) -> None:
     redemption = Redemption(SECRET, wants_direct)
     assert encode(redemption) == bytes.fromhex(octets)
     assert decode(bytes.fromhex(octets)) == redemption
 
 
-def test_datagram_of_another_length_is_no_redemption() -> None:
+def test_datagram_of_a_wrong_length_is_not_decoded() -> None:
     for size in (*range(MESSAGE_BYTES), MESSAGE_BYTES + 1, 100):
         assert decode(bytes(size)) is None
 

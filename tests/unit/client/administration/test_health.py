@@ -109,7 +109,7 @@ def test_cluster_health_and_broker_loads_cover_every_partition() -> None:
     assert broker_loads(view) == {1: BrokerLoad(2, 3, 3), 2: BrokerLoad(1, 2, 2)}
 
 
-def test_plan_that_moves_partitions_to_given_brokers_rotates_their_preferred_leaders() -> None:
+def test_reassignment_plan_for_given_brokers_rotates_the_preferred_leaders() -> None:
     view = view_of(3, (1,), (1,), (2, 3))
     plan = to_brokers(view, {}, tps(view), (2, 3))
     assert plan == {
@@ -120,7 +120,7 @@ def test_plan_that_moves_partitions_to_given_brokers_rotates_their_preferred_lea
         to_brokers(view, {}, tps(view), (2, 2))
 
 
-def test_plan_changes_the_replication_factor() -> None:
+def test_reassignment_plan_can_change_the_replication_factor() -> None:
     view = view_of(3, (1,), (1,), (1,), (1,))
     plan = to_factor(view, {}, tps(view), 2)
     assert sorted(row[1] for row in plan.values()) == [2, 2, 3, 3]
@@ -134,7 +134,7 @@ def test_plan_changes_the_replication_factor() -> None:
         to_factor(view, {}, [T0], 4)
 
 
-def test_plan_that_empties_a_broker_puts_each_new_replica_at_the_place_of_the_removed_one() -> None:
+def test_reassignment_plan_to_empty_a_broker_keeps_the_position_of_each_replaced_replica() -> None:
     view = view_of(3, (1, 2), (2, 1), (3, 2))
     plan = off_broker(view, {}, tps(view), 1)
     assert plan == {TopicPartition("t", 0): (3, 2), TopicPartition("t", 1): (2, 3)}
@@ -142,7 +142,7 @@ def test_plan_that_empties_a_broker_puts_each_new_replica_at_the_place_of_the_re
         off_broker(view_of(2, (1, 2)), {}, [T0], 1)
 
 
-def test_plan_with_an_unknown_broker_is_refused() -> None:
+def test_reassignment_plan_with_an_unknown_broker_is_refused() -> None:
     view = view_of(2, (1, 2), (9, 1))
     with pytest.raises(BrokerIdNotRegisteredError, match=r"no broker 5.*live brokers: \[1, 2\]"):
         off_broker(view, {}, [T0], 5)
@@ -180,7 +180,7 @@ def test_reassignment_plan_of_kafkas_tools_is_parsed() -> None:
     assert from_text(f'{{"version": 1, "partitions": [{row}]}}') == {T0: (2, 1)}
 
 
-def test_plan_treats_a_reassignment_in_progress_as_completed() -> None:
+def test_reassignment_plan_treats_a_reassignment_in_progress_as_completed() -> None:
     view = view_of(3, (3, 1, 2))
     ongoing = {T0: Reassignment((3, 1, 2), (3,), (2,))}
     assert target(view.topics["t"].partitions[0], ongoing[T0]) == (3, 1)
@@ -195,7 +195,7 @@ def test_plan_treats_a_reassignment_in_progress_as_completed() -> None:
     st.integers(1, 6),
     st.data(),
 )
-def test_every_plan_gives_a_partition_distinct_live_brokers(
+def test_every_reassignment_plan_gives_a_partition_distinct_live_brokers(
     live: int, rows: list[list[int]], factor: int, data: st.DataObject
 ) -> None:
     size = data.draw(st.integers(1, 6))

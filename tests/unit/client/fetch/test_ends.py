@@ -176,7 +176,7 @@ def test_watch_of_a_malformed_address_opens_no_descriptors(monkeypatch: pytest.M
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_watch_reports_that_its_thread_ended() -> None:
+def test_end_offsets_watch_raises_an_error_after_its_thread_has_ended() -> None:
     """Regression: a watch whose thread had ended returned its last snapshot as if it were current,
     and a Spark query waited for records without an error."""
 

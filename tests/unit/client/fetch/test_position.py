@@ -180,7 +180,7 @@ def test_consecutive_errors_are_counted_until_a_successful_fetch() -> None:
     assert position.evaluate(error) == Retry(error, 0)
 
 
-def test_position_awaits_the_repair_of_a_corrupt_batch_only_if_other_replicas_exist() -> None:
+def test_reader_waits_for_the_repair_of_a_corrupt_batch_only_if_other_replicas_exist() -> None:
     position = at()
     read(position, batch(0, 2))
     assert not position.awaits_repair(1000, has_copies=False)

@@ -30,7 +30,7 @@ class Bench:
         return offer.machine == machine_id() != b"", offer.takes_tickets
 
 
-def test_reader_that_gets_no_descriptor_takes_no_tickets_for_a_while(
+def test_reader_that_gets_no_open_file_does_not_ask_for_open_files_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench()
@@ -47,7 +47,9 @@ def test_reader_that_gets_no_descriptor_takes_no_tickets_for_a_while(
     assert bench.offers() == (True, True)
 
 
-def test_reader_that_cannot_open_a_path_fetches_this_partition(tmp_path: Path) -> None:
+def test_reader_that_cannot_open_the_file_of_a_partition_fetches_this_partition(
+    tmp_path: Path,
+) -> None:
     bench = Bench()
     stored = write(tmp_path / "0.log", [b"a"])
     walker = BatchWalker(WalkPolicy(leader_epoch=3), 0, epoch=0, at_boundary=True)

@@ -102,7 +102,7 @@ def test_commit_that_the_coordinator_answers_in_part_fails_for_the_other_partiti
     assert str(T1) in error.message
 
 
-def test_partition_without_a_row_in_the_committed_offsets_has_an_error() -> None:
+def test_committed_offsets_contain_an_error_for_a_partition_missing_in_the_response() -> None:
     """Regression: the reader took such a partition for one without a committed offset, started at
     the log's end and skipped records."""
     world = World()

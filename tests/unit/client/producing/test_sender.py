@@ -375,7 +375,7 @@ def test_rows_of_a_new_producer_fail_if_no_broker_of_the_cluster_has_ever_answer
     assert isinstance(rows.error, NoBrokersError)
 
 
-def test_rows_of_a_new_producer_wait_for_silent_brokers_of_a_known_cluster() -> None:
+def test_rows_of_a_new_producer_wait_for_unresponsive_brokers_of_a_known_cluster() -> None:
     """Regression: a new producer of a connected client failed its first record after five seconds
     while all brokers restarted.
     """

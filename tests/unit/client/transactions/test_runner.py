@@ -297,7 +297,7 @@ def test_late_response_to_an_aborted_transaction_does_not_affect_the_next_transa
     assert rows.error is None
 
 
-def test_batch_is_retried_while_brokers_write_the_markers_of_the_transaction_before() -> None:
+def test_batch_is_retried_while_brokers_write_the_markers_of_the_previous_transaction() -> None:
     bench = Bench()
     bench.begin()
     rows = bench.send()

@@ -17,7 +17,7 @@ from pyspark_logbus.demo.sources import FileTail, from_file, from_machine
     ("ending", "pack"),
     [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)],
 )
-def test_users_file_is_read_whether_plain_or_compressed(
+def test_file_given_to_the_demo_is_read_whether_plain_or_compressed(
     tmp_path: Path, ending: str, pack: object
 ) -> None:
     path = tmp_path / f"access.log{ending}"
@@ -26,7 +26,7 @@ def test_users_file_is_read_whether_plain_or_compressed(
     assert from_file(path, 2)[0].lines == [b"one", b"two\xff"]
 
 
-def test_nul_bytes_do_not_hide_the_lines_of_a_users_file(tmp_path: Path) -> None:
+def test_nul_byte_does_not_hide_the_lines_of_the_file_given_to_the_demo(tmp_path: Path) -> None:
     """Regression: one NUL byte silently hid all lines of the file."""
     path = tmp_path / "crashed.log"
     path.write_bytes(b"one\ntw\x00o\nthree\n")

@@ -27,7 +27,7 @@ def test_metadata_age_grows_only_while_zookeeper_is_unreachable() -> None:
     run(body)
 
 
-def test_changes_that_a_later_change_replaces_do_not_wait_to_be_seen(
+def test_metadata_change_replaced_by_a_later_change_does_not_wait_to_be_visible(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: the broker may read both changes together, and then never sees the first."""

@@ -126,7 +126,7 @@ def test_metadata_error_of_a_missing_topic_says_why_the_topic_cannot_be_created(
     run(body)
 
 
-def test_one_metadata_request_creates_at_most_a_limited_number_of_topics() -> None:
+def test_one_metadata_request_auto_creates_at_most_a_limited_number_of_topics() -> None:
     async def body(world: World) -> None:
         await world.start(1, auto_create_topics=True)
         names = [f"t{number}" for number in range(CREATED_MAX + 1)]

@@ -13,7 +13,7 @@ from broker_lite.metadata.store import Create, Delete, Set
 from broker_lite.model import CommittedOffset, TopicPartition
 
 
-def test_native_group_without_members_expires_after_offsets_retention() -> None:
+def test_zk_based_group_without_members_expires_after_offsets_retention() -> None:
     async def body(world: World) -> None:
         await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
         await world.make_topic("t")
@@ -58,7 +58,7 @@ def test_offsets_that_a_mirror_stores_do_not_expire() -> None:
     run(body)
 
 
-def test_native_group_with_short_lived_members_does_not_expire() -> None:
+def test_zk_based_group_whose_members_come_and_go_between_checks_does_not_expire() -> None:
     """Regression: a broker did not notice members that joined and left between two of its checks.
 
     It then counted the retention time of such a group from the last commit.

@@ -20,7 +20,7 @@ from broker_lite.native.events import PartitionStart
 from broker_lite.native.member import NativeShell as NativeMember
 
 
-def test_native_group_refuses_kafka_members() -> None:
+def test_zk_based_group_refuses_kafka_members() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
@@ -75,7 +75,7 @@ class NativeReader:
         self.refused.append(error.name)
 
 
-def test_first_member_determines_whether_a_group_is_native_or_kafka() -> None:
+def test_first_member_determines_whether_a_group_is_zk_based_or_a_kafka_group() -> None:
     """Regression: a commit without a member made the group a Kafka group.
 
     Native members could then not join a group whose offsets had been copied into it.

@@ -164,7 +164,9 @@ def test_transactional_offsets_are_pending_until_the_transaction_ends_in_every_v
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_FETCH))
-def test_offset_fetch_with_require_stable_reports_pending_offsets(version: int) -> None:
+def test_offset_fetch_with_require_stable_fails_while_offsets_of_a_transaction_are_pending(
+    version: int,
+) -> None:
     async def body(world: World) -> None:
         await start(world)
         await commit(world, 5)
@@ -361,7 +363,7 @@ def test_end_group_offsets_request_of_a_client_is_refused() -> None:
     run(body)
 
 
-def test_transactional_offsets_at_another_broker_get_not_coordinator() -> None:
+def test_transactional_offset_requests_to_a_broker_other_than_the_coordinator_are_refused() -> None:
     async def body(world: World) -> None:
         await start(world, count=3)
         view = world.brokers[1].groups.coordinator_of("g")
@@ -374,7 +376,7 @@ def test_transactional_offsets_at_another_broker_get_not_coordinator() -> None:
     run(body)
 
 
-def test_native_group_refuses_offsets_of_transactions() -> None:
+def test_zk_based_group_refuses_offsets_of_transactions() -> None:
     async def body(world: World) -> None:
         await start(world)
         native = znodes.encode_group(znodes.KIND_NATIVE)

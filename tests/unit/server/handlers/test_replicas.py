@@ -245,7 +245,7 @@ def test_reassignment_may_not_change_the_replication_factor_if_the_request_says_
     run(body)
 
 
-def test_reassignment_at_another_broker_gets_not_controller() -> None:
+def test_reassignment_request_to_a_broker_that_is_not_the_controller_gets_not_controller() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         await make(world, "t", [1])

@@ -135,7 +135,7 @@ def test_init_producer_id_without_a_transactional_id_returns_a_new_producer_id()
         ({"producer_id": 99, "producer_epoch": 0}, 90),
     ],
 )
-def test_init_producer_id_refuses_a_wrong_timeout_id_or_epoch(
+def test_init_producer_id_refuses_a_wrong_timeout_or_producer_id_or_producer_epoch(
     fields: dict[str, Any], code: int
 ) -> None:
     async def test(desk: Desk) -> None:
@@ -204,7 +204,7 @@ def test_end_txn_of_version_5_returns_the_next_producer_id_and_epoch() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.ADD_OFFSETS_TO_TXN))
-def test_add_offsets_to_txn_of_a_client_adds_the_group(version: int) -> None:
+def test_add_offsets_to_txn_sent_by_a_client_adds_the_group(version: int) -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         asked = {"transactional_id": "x", "producer_id": 5, "producer_epoch": 0}
@@ -215,7 +215,7 @@ def test_add_offsets_to_txn_of_a_client_adds_the_group(version: int) -> None:
     with_desk(test)
 
 
-def test_add_offsets_to_txn_of_a_broker_adds_or_verifies_the_group() -> None:
+def test_add_offsets_to_txn_sent_by_a_broker_adds_or_verifies_the_group() -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         verify = AddGroupRequest("x", 5, 0, "g", verify_only=True)
@@ -233,7 +233,7 @@ def broker_add(
     return VerifyPartitionsRequest((AskedTransaction("x", 5, 0, verify_only, tuple(topics)),))
 
 
-def test_add_partitions_to_txn_of_a_broker_adds_or_verifies_partitions() -> None:
+def test_add_partitions_to_txn_sent_by_a_broker_adds_or_verifies_partitions() -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         first = AskedTopic("out", OUT, (0,))

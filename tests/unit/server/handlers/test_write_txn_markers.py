@@ -445,7 +445,7 @@ def test_long_lookup_of_timestamps_by_offset_is_split_into_several_disk_jobs(
     run(body, brokers=1)
 
 
-def test_lookup_of_timestamps_by_offset_stops_after_many_aborted_batches(
+def test_timestamp_lookup_by_offset_stops_after_many_aborted_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def body(world: World) -> None:
@@ -480,7 +480,7 @@ def test_describe_producers_shows_the_start_of_an_open_transaction() -> None:
     run(body, brokers=1)
 
 
-def test_fetch_that_asks_only_for_end_offsets_returns_the_start_of_the_first_transaction() -> None:
+def test_fetch_of_end_offsets_returns_the_offset_at_which_transactions_begin() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"plain"])

@@ -457,7 +457,7 @@ def test_envelope_is_authorized_for_the_forwarded_client_not_for_the_broker(
         ("User:broker-2", "BROKERS", True),
     ],
 )
-def test_envelope_of_a_client_or_in_an_envelope_is_refused(
+def test_envelope_sent_by_a_client_or_inside_another_envelope_is_refused(
     principal: str, listener: str, nested: bool
 ) -> None:
     async def body(world: World) -> None:

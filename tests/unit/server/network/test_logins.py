@@ -156,7 +156,7 @@ def test_client_must_log_in_again_as_the_same_user_after_its_session_lifetime() 
     assert not world.session.needs_login
 
 
-def test_password_of_plain_is_checked_against_the_scram_keys() -> None:
+def test_password_of_sasl_plain_is_checked_against_the_scram_keys() -> None:
     world = World()
     world.send_once("PLAIN", plain_message("alice", "a"))
     assert (world.session.principal, world.session.mechanism) == ("User:alice", "PLAIN")

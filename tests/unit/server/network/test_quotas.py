@@ -187,7 +187,7 @@ def test_throttle_time_is_limited_to_int32_and_the_rest_of_the_wait_is_kept(rate
     assert alice.produced(0) == WAIT_MS_MAX
 
 
-def test_fetch_allowance_is_overdrawn_only_while_the_client_is_throttled() -> None:
+def test_fetch_allowance_of_a_client_is_negative_only_while_the_client_is_throttled() -> None:
     """The allowance is overdrawn (negative) after a fetch that was larger than it."""
     quotas, clock, _ = made({ALICE: {CONSUMER_BYTE_RATE: 0.5}})
     alice = quota_of(quotas, "alice")
@@ -213,7 +213,7 @@ def test_client_has_no_quota_before_its_login() -> None:
     assert quotas.of(asked) is not None
 
 
-def test_broker_forgets_the_quota_use_of_the_least_throttled_clients_at_the_limit(
+def test_broker_drops_quota_state_of_the_least_throttled_clients_when_it_has_too_many_clients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(quotas_module, "CLIENTS_MAX", 100)

@@ -112,7 +112,7 @@ class StoppedClock(Clock):
         return self._first_us if self._looks > 1 else 0
 
 
-def test_flush_waits_at_most_one_flush_time_for_producers_that_were_just_acknowledged(
+def test_flush_waits_for_just_acknowledged_producers_at_most_as_long_as_one_flush_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(disk_module, "COALESCE_US_MAX", 10_000_000)
@@ -250,7 +250,9 @@ def test_all_appends_to_a_partition_use_the_same_thread() -> None:
     asyncio.run(main())
 
 
-def test_call_soon_runs_after_results_of_disk_jobs_and_before_the_next_event_loop_turn() -> None:
+def test_disk_call_soon_runs_callbacks_after_job_results_and_before_the_next_event_loop_turn() -> (
+    None
+):
     async def main() -> None:
         loop = asyncio.get_running_loop()
         disk = Disk(loop, append_threads=1, read_threads=1, clock=Clock())

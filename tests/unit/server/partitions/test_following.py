@@ -244,7 +244,7 @@ def test_produce_with_too_few_in_sync_replicas_is_refused_before_or_after_the_ap
     run(test, replica_lag_ms=1000)
 
 
-def test_follower_fetch_with_another_broker_or_leader_epoch_is_refused() -> None:
+def test_follower_fetch_with_a_wrong_broker_epoch_or_leader_epoch_is_refused() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"a"])
@@ -297,7 +297,7 @@ def test_deposed_leader_does_not_send_records_that_it_read_as_leader() -> None:
     run(test)
 
 
-def test_follower_records_that_the_batches_it_fetched_are_row_batches() -> None:
+def test_follower_remembers_that_the_batches_it_fetched_are_row_batches() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"a"])

@@ -76,7 +76,7 @@ def damage(log: Log, position: int) -> None:
     path.write_bytes(data)
 
 
-def test_range_without_a_crc_check_is_sent_as_one_file_range(log: Log) -> None:
+def test_range_that_needs_no_crc_check_is_sent_as_one_file_range(log: Log) -> None:
     for n in range(5):
         append(log, columns_batch([b"%d" % n * 4000]))
     (found,) = prepare([wanted(log)], 1 << 20)
@@ -85,7 +85,7 @@ def test_range_without_a_crc_check_is_sent_as_one_file_range(log: Log) -> None:
     assert values(content(found)) == [b"%d" % n * 4000 for n in range(5)]
 
 
-def test_batch_that_contains_the_log_start_offset_passes_the_check(log: Log) -> None:
+def test_batch_that_contains_the_log_start_offset_passes_the_crc_and_epoch_check(log: Log) -> None:
     append(log, rows_batch([b"0", b"1", b"2"]), epoch=3)
     append(log, rows_batch([b"3"]), epoch=5)
     log.delete_records_before(2)
@@ -114,7 +114,7 @@ def test_only_column_batches_are_transcoded_to_rows(log: Log) -> None:
     assert [h.base_offset for _, h in batches(content(found))] == list(range(6))
 
 
-def test_column_batch_that_decompresses_beyond_the_limit_is_transcoded_only_on_request(
+def test_column_batch_that_decompresses_beyond_the_limit_is_transcoded_only_as_a_fetchs_first(
     log: Log,
 ) -> None:
     """If the batch is the first of a fetch, ``prepare`` raises OversizedBatch, and accepts the size
@@ -323,7 +323,7 @@ def test_read_error_fails_only_its_own_partition_of_a_fetch(
 @pytest.mark.parametrize(
     ("number", "kind"), [(errno.EIO, UnreadableRecordsError), (errno.EMFILE, StorageError)]
 )
-def test_only_a_read_that_the_disk_fails_means_that_records_are_unreadable(
+def test_failed_read_reports_the_records_as_unreadable_only_for_an_io_error(
     log: Log, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[StorageError]
 ) -> None:
     append(log, rows_batch([b"0"]))

@@ -73,7 +73,7 @@ class Follower:
         self.ask()
 
 
-def test_partitions_of_two_fetches_without_records_share_one_waiting_fetch() -> None:
+def test_waiting_fetches_of_two_idle_partitions_are_merged_into_one() -> None:
     """Regression: two waiting fetches of a broker kept ending each other's wait."""
 
     async def test() -> None:

@@ -369,7 +369,7 @@ def test_stray_logs_are_set_aside_and_restored_with_their_topic(
     run(test)
 
 
-def test_column_batch_is_recorded_as_such_before_the_high_watermark_advances() -> None:
+def test_appended_column_batch_is_in_the_crc_cache_before_the_high_watermark_advances() -> None:
     async def test(shell: Shell) -> None:
         from support.data_calls import columns_batch
 
