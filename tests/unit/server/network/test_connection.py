@@ -403,6 +403,31 @@ def test_large_response_is_built_only_after_the_client_has_read_earlier_response
     run(main)
 
 
+def test_announced_response_is_not_built_while_the_response_before_it_is_unread() -> None:
+    """Both requests arrive, and announce their responses, before the first response is built."""
+
+    async def main() -> None:
+        built: list[ResponseSlot] = []
+
+        def begin(frame: memoryview, reply: ResponseSlot) -> None:
+            reply.build(2 << 20, lambda: built.append(reply))
+
+        peer = Peer(begin, budget=Budget(64 << 20))
+        await peer.send(framed(b"1") + framed(b"2"))
+        await turns()
+        assert len(built) == 1
+        built[0].answer([bytes(2 << 20)])
+        await turns()
+        assert len(built) == 1
+        assert len(await peer.receive(2 << 20)) == 2 << 20
+        await peer.until(lambda: len(built) == 2)
+        built[1].answer([b"2"])
+        assert await peer.receive(1) == b"2"
+        peer.close()
+
+    run(main)
+
+
 def test_closed_connection_releases_the_memory_reserved_for_its_response() -> None:
     async def main() -> None:
         budget = Budget(8 << 20)
