@@ -609,11 +609,13 @@ def _log_recovery(logs: LogManager) -> None:
     for key, report in logs.reports.items():
         if report.torn_bytes:
             logger.warning(
-                "%s: %d bytes from offset %d on were %s; they were moved to a separate file",
+                "%s: %d bytes from offset %d on were %s and were cut off; .torn files in the "
+                "partition's folder have %d of them",
                 key,
                 report.torn_bytes,
                 report.torn_offset,
                 "damaged" if report.torn_whole else "half written",
+                report.saved_bytes,
                 extra=log_event("log_end_repaired"),
             )
     for key, log in logs.logs.items():

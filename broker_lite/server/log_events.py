@@ -39,7 +39,7 @@ EVENTS: Mapping[str, str] = {
     "isr_changed": "A partition's in-sync replicas changed.",
     "isr_write_failed": "A change of in-sync replicas could not be written; the write is retried.",
     "log_create_failed": "The log of a new replica could not be created.",
-    "log_end_repaired": "Unusable bytes at the end of a log were moved to another file.",
+    "log_end_repaired": "Unusable bytes at the end of a log were cut off.",
     "login_failed": "A login was refused.",
     "logs_opened": "The broker opened its logs at start.",
     "peer_connected": "The connection to another broker is open again.",

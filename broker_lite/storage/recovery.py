@@ -3,7 +3,8 @@
 - After a clean stop, saved indexes that fit their files are used without a scan.
 - After a crash, every segment that reaches beyond the recovery point is scanned with checksums.
 - Above the recovery point the first bad batch begins a torn tail: bytes that a crash left half
-  written. Recovery copies the torn tail into ``.torn`` files and cuts it off.
+  written. Recovery copies the torn tail into ``.torn`` files and cuts it off. A full disk gets no
+  copy of a partial batch.
 - Below the recovery point recovery cuts nothing. It reports a bad range as damage, and the log
   continues behind the range. New records never get offsets below the recovery point.
 
@@ -19,7 +20,7 @@ from broker_lite.model import PartitionKey
 from broker_lite.record.batch import BatchHeader
 from broker_lite.record.walker import BadBatch
 from broker_lite.storage import leader_epochs, paths
-from broker_lite.storage.directory import DataDirectory
+from broker_lite.storage.directory import SPACE_ERRORS, DataDirectory
 from broker_lite.storage.leader_epochs import LeaderEpochs
 from broker_lite.storage.log import Log
 from broker_lite.storage.producer_snapshots import ProducerSnapshots
@@ -39,6 +40,8 @@ class RecoveryReport:
 
     scanned_bytes: int = 0
     torn_bytes: int = 0
+    saved_bytes: int = 0
+    """The part of ``torn_bytes`` that ``.torn`` files have."""
     torn_offset: int = -1
     torn_whole: bool = False
     """Whether the batch at ``torn_offset`` has its full length and is not all zeros.
@@ -132,12 +135,14 @@ class _Opening:
         self.epochs = LeaderEpochs(data.files, self.directory)
         self._epochs_known = True
         self._changed = False
-        self._scanned = self._torn_bytes = 0
+        self._scanned = self._torn_bytes = self._saved_bytes = 0
         self._torn_offset = -1
         self._torn_whole = False
 
     def report(self) -> RecoveryReport:
-        return RecoveryReport(self._scanned, self._torn_bytes, self._torn_offset, self._torn_whole)
+        return RecoveryReport(
+            self._scanned, self._torn_bytes, self._saved_bytes, self._torn_offset, self._torn_whole
+        )
 
     def run(self, log_start: int) -> tuple[Segment, ...]:
         """Recover the log. Return its segments, all synced and the last writable."""
@@ -295,16 +300,33 @@ class _Opening:
         self._torn_offset = torn.offset
         self._torn_whole = is_whole(segment.file, torn, end)
         if self._has_content(segment, torn.position, end):
-            copy = self.files.create(self._torn_path(torn.offset))
-            for position in range(torn.position, end, COPY_BYTES):
-                copy.append([segment.file.pread(position, min(COPY_BYTES, end - position))])
-            copy.datasync()
-            self.files.sync_dir(self.directory)
+            self._save_tail(segment, torn, end)
         segment.size_bytes = end
         segment.cut(torn.position, torn.offset)
         segment.datasync()
         for suffix in (paths.INDEX, paths.TIME_INDEX):
             self._remove(segment.base_offset, suffix)
+
+    def _save_tail(self, segment: Segment, torn: BadBatch, end: int) -> None:
+        """Copy the bytes from ``torn`` to ``end`` into a ``.torn`` file.
+
+        If the disk has no space for the copy of a partial batch, there is none: such a batch was
+        never acknowledged, and a broker must start on a full disk. Raises OSError."""
+        path = self._torn_path(torn.offset)
+        copy = self.files.create(path)
+        try:
+            for position in range(torn.position, end, COPY_BYTES):
+                copy.append([segment.file.pread(position, min(COPY_BYTES, end - position))])
+            copy.datasync()
+        except OSError as error:
+            if error.errno not in SPACE_ERRORS:
+                raise
+            self.files.remove(path)
+            if self._torn_whole:
+                raise
+        else:
+            self._saved_bytes += end - torn.position
+        self.files.sync_dir(self.directory)
 
     @staticmethod
     def _has_content(segment: Segment, position: int, end: int) -> bool:
@@ -322,7 +344,9 @@ class _Opening:
         indexes."""
         for base in reversed(bases):
             source = paths.segment_file(self.directory, base, paths.LOG)
-            self._torn_bytes += self.files.size(source)
+            size = self.files.size(source)
+            self._torn_bytes += size
+            self._saved_bytes += size
             self._torn_offset = base if self._torn_offset < 0 else self._torn_offset
             self.files.rename(source, self._torn_path(base))
             self._remove(base)

@@ -145,6 +145,37 @@ def test_zero_filled_tail_of_a_log_is_cut_off_without_saving_it() -> None:
     assert disk.files.size(f"{FOLDER}/{FIRST}") == 360
 
 
+def test_partial_write_that_a_full_disk_has_no_space_to_save_is_cut_off() -> None:
+    """The broker must start on a full disk. A partial batch was never acknowledged."""
+    disk = Disk()
+    disk.write(3)
+    disk.grow(FIRST, bytes(batch(size=3 << 20))[: 2 << 20])
+    disk.fill()
+    assert offsets(disk.reopen()) == [0, 1, 2]
+    assert disk.names(".torn") == []
+    assert disk.files.size(f"{FOLDER}/{FIRST}") == 360
+    report = disk.manager.reports[KEY]
+    assert (report.torn_bytes, report.saved_bytes) == (2 << 20, 0)
+
+
+def test_complete_corrupt_batch_is_not_cut_off_without_space_to_save_it() -> None:
+    """The broker may have acknowledged a complete batch, so it does not start without a copy."""
+    disk = Disk()
+    disk.write(3)
+    damaged = batch(size=2 << 20)
+    damaged[0:8] = (3).to_bytes(8, "big")
+    damaged[12:16] = (1).to_bytes(4, "big")
+    damaged[-1] ^= 0xFF
+    disk.grow(FIRST, damaged)
+    disk.fill()
+    with pytest.raises(StorageError, match="No space left on device"):
+        disk.reopen()
+    disk.fill(64 << 20)
+    assert offsets(disk.reopen()) == [0, 1, 2]
+    assert disk.names(".torn") == [segment_name(3, "-1.torn")]
+    assert disk.manager.reports[KEY].saved_bytes == 2 << 20
+
+
 def test_recovery_cuts_the_log_at_a_batch_with_a_wrong_length() -> None:
     disk = Disk()
     disk.write(2)
