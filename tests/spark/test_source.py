@@ -92,6 +92,7 @@ def test_tasks_read_every_row_once(queries):
         ({}, "One of the following options must be specified"),
         ({"subscribePattern": "[a-z&&[^bc]]+"}, "which Java reads diff"),
         ({"subscribe": "t", "pushFilters": "true"}, "logbus.read"),
+        ({"subscribe": "t", "kafka.partitioner.class": "x.Y"}, "write a column 'partition'"),
     ],
 )
 def test_invalid_options_fail_when_load_is_called(queries, given, said):
