@@ -156,7 +156,7 @@ figures: java $(VENV)/.installed $(VENV)/.dependencies-check
 
 # Injects hundreds of faults under a workload and checks its history. Needs root to mount file systems.
 chaos: java $(VENV)/.installed $(VENV)/.dependencies-check
-	PYTHONPATH=tests $(BIN)/python -P -m faults.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(CUTS),--cuts $(CUTS)) $(if $(PAUSES),--pauses $(PAUSES)) $(if $(ISOLATIONS),--isolations $(ISOLATIONS)) $(if $(FLIPS),--flips $(FLIPS)) $(if $(SINK_KILLS),--sink-kills $(SINK_KILLS)) $(if $(LOOP_KILLS),--loop-kills $(LOOP_KILLS)) $(if $(SECURE),--secure)
+	PYTHONPATH=tests $(BIN)/python -P -m faults.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(CUTS),--cuts $(CUTS)) $(if $(PAUSES),--pauses $(PAUSES)) $(if $(FULL_DISKS),--full-disks $(FULL_DISKS)) $(if $(ISOLATIONS),--isolations $(ISOLATIONS)) $(if $(FLIPS),--flips $(FLIPS)) $(if $(SINK_KILLS),--sink-kills $(SINK_KILLS)) $(if $(LOOP_KILLS),--loop-kills $(LOOP_KILLS)) $(if $(SECURE),--secure)
 
 # Simulates a cluster in virtual time, without processes and ports. Writes benchmarks/results/soak.json.
 # TRANSACTIONS=1: every seed has transactions and a sink. Writes benchmarks/results/soak-transactions.json.

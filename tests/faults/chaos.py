@@ -1,7 +1,7 @@
 """Inject many faults, one after the other, under a workload whose history is checked.
 
-    make chaos [KILLS=100] [CUTS=100] [PAUSES=0] [ISOLATIONS=0] [FLIPS=0] [SINK_KILLS=0]
-        [LOOP_KILLS=0] [SECURE=1]
+    make chaos [KILLS=100] [CUTS=100] [PAUSES=0] [FULL_DISKS=0] [ISOLATIONS=0] [FLIPS=0]
+        [SINK_KILLS=0] [LOOP_KILLS=0] [SECURE=1]
     (``python -m faults.chaos`` with tests on the path)
 
 Each round creates a topic and injects ten faults while a workload writes and reads the topic. Then
@@ -11,6 +11,7 @@ the round checks the log of each replica against the history. The kinds of fault
   times; some while another broker is still starting.
 * Cuts of the power of one broker's or of all brokers' machines.
 * Pauses: SIGSTOP for a while.
+* Full disks: one broker's disk has no space until the controller has replaced the broker.
 * Isolations, with sessions of a second: a broker reaches no other broker, no client and not
   ZooKeeper.
 * Flips of bits: ``bit_flips``.
@@ -49,7 +50,10 @@ FAULTS_PER_TOPIC = 10
 ONE_BROKER = ("leader", "follower", "controller")
 ALL_EVERY = 5
 """One fault in this many hits all brokers together."""
-ISOLATED = "isolated"
+ISOLATED, FULL_DISK = "isolated", "full disk"
+ONE_AT_A_TIME = (ISOLATED, FULL_DISK)
+"""Kinds of faults that never hit all brokers together: no record would be acknowledged until the
+fault is undone."""
 ISOLATED_SESSION_MS = "1000"
 WITH_ZOOKEEPER = "leader and ZooKeeper"
 ZOOKEEPER_EVERY = 7
@@ -84,7 +88,7 @@ class Chaos:
                 work.wait_acked()
                 for _ in range(min(FAULTS_PER_TOPIC, count - done)):
                     role = ONE_BROKER[done % len(ONE_BROKER)]
-                    if done % ALL_EVERY == ALL_EVERY - 1 and kind != ISOLATED:
+                    if done % ALL_EVERY == ALL_EVERY - 1 and kind not in ONE_AT_A_TIME:
                         role = "all"
                     elif strike == self.kill and done % ZOOKEEPER_EVERY == ZOOKEEPER_EVERY - 1:
                         role = WITH_ZOOKEEPER
@@ -151,6 +155,14 @@ class Chaos:
         for broker in victims:
             broker.resume()
 
+    def fill(self, topic: str, role: str) -> Callable[[], None]:
+        """Fill the disk of the broker that has this role for the topic, until it is in no ISR."""
+        (victim,) = self.victims(topic, role)
+        disk = self.cluster.disks[victim.id]
+        disk.fill()
+        self.cluster.wait_out_of_sync(topic, victim)
+        return disk.free
+
 
 def gap_figures(gaps_ms: dict[str, list[float]]) -> dict[str, Any]:
     """Return the count, median and maximum of the times without acknowledgement, by kind of
@@ -212,6 +224,18 @@ def isolations(cluster: Replicated, wires: Network, random: Random, count: int) 
     }
 
 
+def full_disks(cluster: Replicated, random: Random, count: int) -> dict[str, Any]:
+    """Fill one broker's disk after the other. Raises AssertionError for an anomaly."""
+    chaos = Chaos(cluster, random)
+    chaos.run(FULL_DISK, count, chaos.fill)
+    return {
+        "full_disks": count,
+        "acknowledged": chaos.acknowledged,
+        "lost_doubled_reordered_or_read_uncommitted": 0,
+        "longest_gap_ms": gap_figures(chaos.gaps_ms),
+    }
+
+
 def keep(part: str, result: dict[str, Any]) -> None:
     """Write one part of the results file, and leave its other parts unchanged."""
     kept = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
@@ -237,6 +261,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--cuts", type=int, default=100)
     parser.add_argument("--pauses", type=int, default=0)
+    parser.add_argument("--full-disks", type=int, default=0)
     parser.add_argument("--isolations", type=int, default=0)
     parser.add_argument("--flips", type=int, default=0)
     parser.add_argument("--sink-kills", type=int, default=0, help="of each kind")
@@ -252,6 +277,11 @@ def main() -> int:
                 found = kills_and_cuts(cluster, Random(options.seed), *counts)
                 part = "kills_and_cuts_secured" if options.secure else "kills_and_cuts"
                 keep(part, facts | found)
+        if options.full_disks:
+            assert not why_no_disks(), why_no_disks()
+            with on_disks(Path(directory) / "full") as cluster:
+                found = full_disks(cluster, Random(options.seed), options.full_disks)
+                keep("full_disks", facts | found)
         if options.isolations:
             place = Path(directory) / "network"
             place.mkdir()

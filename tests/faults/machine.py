@@ -121,6 +121,9 @@ class LoopDisk:
 
     def fill(self) -> None:
         """Fill the file system."""
+        # ext4 can use freed blocks only after the journal's next commit. Without the sync, the
+        # space of a file that was deleted shortly before would become free after the fill.
+        run("sync", "--file-system", self.place)
         with self._ballast.open("ab") as file:
             step = 8 << 20
             while step >= PAGE:
