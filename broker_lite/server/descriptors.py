@@ -11,12 +11,13 @@ broker keeps nothing for a reader that connects or sends nothing, because datagr
 connections.
 
 A broker that is not root hands out nothing to root, although root on the same machine could open
-the file itself: root in a container that shares the broker's network could not. Linux would let it
-open the descriptor again for writing.
+the file itself: root in a container that shares the broker's network could not. With the descriptor
+it could write too, because Linux would let it open the file again for writing.
 
 A thread receives and sends; the event loop decides. On Linux before 6.16 any process can attach
-descriptors to a datagram, and the kernel closes them on the receiving thread. Closing a TCP socket
-with SO_LINGER can take minutes, which delays other readers' tickets, but no request."""
+descriptors to a datagram, and the kernel closes them on the receiving thread. If one is a TCP
+socket with SO_LINGER, this can take minutes, which delays other readers' tickets, but no
+request."""
 
 from __future__ import annotations
 
@@ -41,34 +42,35 @@ from broker_lite.wire import tickets as wire
 from broker_lite.wire.fetch import TICKET_BYTES, FileTicket, HasFileno
 
 PAUSE_S = 0.001
-"""Seconds for which the thread waits after a refused ticket. With this pause, a flood of false
+"""Seconds for which the thread that answers tickets waits after a false one. So a flood of false
 tickets takes little processor time."""
 DECISION_S = 1.0
-"""Maximum seconds for which the thread waits for the event loop's decision about a ticket."""
+"""Maximum seconds for which the thread that answers tickets waits until the event loop has accepted
+or refused a ticket."""
 _DIRECT = getattr(os, "O_DIRECT", 0)
 _SO_PASSRIGHTS = 83
-"""A socket option of Linux 6.16 and later: without it, the kernel refuses datagrams that carry
+"""A socket option of Linux 6.16 and later. While it is off, the kernel refuses datagrams that carry
 descriptors. The ``socket`` module lacks the constant."""
 _CREDENTIALS = struct.Struct("3i")
 """The process, user and group of a sender, which the kernel adds to a datagram (``ucred``)."""
 _CREDENTIALS_SPACE = socket.CMSG_SPACE(_CREDENTIALS.size)
-"""Space for a sender's credentials alone, so that the kernel closes any descriptors that a sender
-attaches."""
+"""Space for a sender's credentials alone: the kernel closes descriptors that a sender attaches,
+because they do not fit."""
 
 
 Ancillary = list[tuple[int, int, bytes]]
 
 
 class TicketHolder(Protocol):
-    """The connection on which a client received a ticket."""
+    """The connection on which a client received a ticket, its permission to read a segment file."""
 
     closed: bool
     session: Session
 
 
 class _Grant(NamedTuple):
-    """The file that a ticket stands for. At the exchange, the session of ``holder`` must still be
-    open and allowed to read ``topic``."""
+    """The file for which a reader exchanges a ticket. At that time the connection ``holder`` must
+    still be open, and its session allowed to read ``topic``."""
 
     holder: TicketHolder
     topic: str
@@ -110,15 +112,16 @@ class Descriptors:
         threading.Thread(target=self._serve, name="descriptors", daemon=True).start()
 
     def issue(self, holder: TicketHolder, topic: str, file: HasFileno) -> FileTicket:
-        """Return a new ticket for a segment file of ``topic``, which is valid while ``holder`` is
-        open."""
+        """Return a new ticket for a segment file of ``topic``. It is valid at most while the
+        connection ``holder`` is open."""
         secret = secrets.token_bytes(TICKET_BYTES)
         grant = _Grant(holder, topic, file)
         self._tickets.issue(self._clock.monotonic_ms(), secret, holder.session.principal, grant)
         return FileTicket(secret, self.socket_id)
 
     async def expire(self) -> None:
-        """Remove expired tickets, so that the files of deleted segments are closed."""
+        """Remove expired tickets, each of which keeps a segment file open even if the segment is
+        deleted."""
         self._tickets.expire(self._clock.monotonic_ms())
 
     def close(self) -> None:
@@ -160,8 +163,8 @@ class Descriptors:
     def _answer(self, message: bytes, ancillary: Ancillary, _flags: int, sender: Any) -> bool:
         """Answer a datagram. Return whether the answer has the file.
 
-        Answer only an abstract address, which Python returns as bytes: to send to a path, the
-        kernel would look the path up in file systems that the sender chooses."""
+        Answer only a sender with an abstract address, which Python returns as bytes. To answer a
+        path, the kernel would look it up in file systems that the sender chooses."""
         redemption = wire.decode(message)
         if redemption is None or not isinstance(sender, bytes) or not sender:
             return False
@@ -175,8 +178,8 @@ class Descriptors:
         return False
 
     def _send(self, file: HasFileno, wants_direct: bool, sender: bytes) -> bool:
-        """Send the file's descriptors. Return whether the operating system allows it: it limits how
-        many descriptors are open, and how many are sent and not received."""
+        """Send descriptors of the file. Return False if the operating system refuses: it limits how
+        many are open, and how many of those sent are not received yet."""
         descriptors: list[int] = []
         try:
             descriptors += _opened(file, wants_direct)
@@ -192,7 +195,8 @@ class Descriptors:
 
 
 def _is_root(ancillary: Ancillary) -> bool:
-    """Return whether the sender of a datagram is root, or the kernel does not name it."""
+    """Return whether root sent a datagram. A sender that the kernel does not name counts as
+    root."""
     users = [
         _CREDENTIALS.unpack(content)[1]
         for _, kind, content in ancillary
@@ -203,7 +207,8 @@ def _is_root(ancillary: Ancillary) -> bool:
 
 def _opened(file: HasFileno, wants_direct: bool) -> list[int]:
     """Open the file again, read-only, even if it was renamed or deleted meanwhile. With
-    ``wants_direct``, also return a descriptor for direct I/O, if the file system supports it."""
+    ``wants_direct``, also return a descriptor for direct I/O (without the page cache), if the file
+    system supports it."""
     path = f"/proc/self/fd/{file.fileno()}"
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     descriptors = [os.open(path, flags)]

@@ -34,7 +34,8 @@ class HttpLogin:
         self.tls = tls
 
     async def refusal(self, host: str, certificate: bytes, authorization: str) -> int:
-        """Return the HTTP status, 401 or 403, that refuses a request for ``/metrics``; 0 allows it.
+        """Return 0 if a request for ``/metrics`` is allowed, else the HTTP status of the refusal:
+        401 without a valid login, 403 without the permission.
 
         ``certificate`` is the client's certificate (DER), or empty. ``authorization`` is the value
         of the Authorization header."""

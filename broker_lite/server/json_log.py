@@ -1,4 +1,5 @@
-"""Format log lines as JSON objects, for ``log.format=json`` and for files of ``--logging``."""
+"""Format log lines as JSON objects, for ``log.format=json`` and for the logging configuration that
+``logbus broker --logging`` names."""
 
 from __future__ import annotations
 

@@ -88,8 +88,8 @@ def log_event(
 ) -> dict[str, Any]:
     """Return the ``extra`` argument of a log statement, which names the event of its line.
 
-    ``RepeatLimit`` takes lines with equal ``about`` for repetitions. Raises KeyError for a name
-    that ``EVENTS`` does not declare."""
+    ``RepeatLimit`` treats lines with equal ``about`` as repetitions of one line. Raises KeyError
+    for a name that ``EVENTS`` does not declare."""
     EVENTS[name]
     fields: dict[str, Any] = {"event": name}
     if tp is not None:

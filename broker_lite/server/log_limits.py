@@ -69,8 +69,8 @@ class OutputFile(logging.StreamHandler):  # type: ignore[type-arg]
     """A log handler for a process whose stdout and stderr both go to the file ``path``, opened by
     the parent.
 
-    A full file is renamed to ``path``.1, and both continue in a new one, so the newest file has
-    what Python itself writes at a crash."""
+    A full file is renamed to ``path``.1, and stdout and stderr go to a new file. So the newest file
+    also has the text that Python writes to stderr when it crashes."""
 
     def __init__(self, path: Path, bytes_max: int = FILE_BYTES_MAX) -> None:
         super().__init__()

@@ -19,14 +19,15 @@ INTERVAL_MS = 20
 INTERVAL_MAX_MS = 500
 """Maximum time (ms) between measurements on an idle broker.
 
-The first request after an idle period does not shorten the interval that is running."""
+The first request after an idle period does not move the measurement that is already due."""
 BUSY_PER_S = 20
 """Number of requests a second from which on a broker counts as busy."""
 RULE_MS = 5
 
 
 class LoopWatch:
-    """A timer that records ``loop_delay_seconds`` and counts ``loop_rule_violations``."""
+    """A timer that measures how late it runs, in the metric ``loop_delay_seconds``. It counts
+    delays above ``RULE_MS`` in ``loop_rule_violations``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, clock: Clock, metrics: Metrics) -> None:
         self._loop = loop
@@ -44,7 +45,7 @@ class LoopWatch:
         self._handle = self._loop.call_later(self._interval_ms / 1000, self._measure)
 
     def close(self) -> None:
-        """Stop the measurement."""
+        """Stop measuring the event loop."""
         if self._handle is not None:
             self._handle.cancel()
 

@@ -1,8 +1,9 @@
 """All metrics of a broker: their declarations and their values.
 
-``METRICS`` declares every metric once. Code that measures holds a ``Counter`` or ``Histogram``, so
-no request looks up a metric by name. Gauges are functions called when the metrics are read.
-``Histogram.observe`` runs on the thread that measures, all else on the event loop's thread."""
+``METRICS`` declares every metric once. The code of a frequent event holds its ``Counter`` or
+``Histogram``, so that no request looks up a metric by name. Gauges are functions called when the
+metrics are read. ``Histogram.observe`` runs on one thread for each histogram, which may be any; all
+else runs on the event loop's thread."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ SERIES_MAX = 200
 
 Further label values are counted together, under ``OTHER``."""
 FEW_SERIES_MAX = 20
-"""Maximum number of series of other counters; a broker thus has at most 1,500 series in all."""
+"""Maximum number of series of a counter by other labels than topic and API. With these limits, a
+broker has at most 1,500 series in all."""
 OTHER = "(other)"
-"""The label value for all that exceeds a counter's limit of series; no topic or error has it."""
+"""The label value under which a counter counts all values above its limit of series. No topic or
+error has this name."""
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
@@ -237,7 +240,8 @@ class Metrics:
         return counter
 
     def count(self, name: str, *labels: str, amount: float = 1) -> None:
-        """Add ``amount`` to a counter. Code that counts often should keep ``counter``'s result."""
+        """Add ``amount`` to a counter. Code that counts often should call ``counter`` once and use
+        the counter that it returns."""
         self.counter(name, *labels).n += amount
 
     def histogram(self, name: str, *labels: str) -> Histogram:
@@ -274,7 +278,8 @@ class Metrics:
         return sum(counter.n for counter in self._counters[name].values())
 
     def snapshot(self) -> list[Sample]:
-        """Return a copy of all values but those of slow gauges, on the event loop's thread."""
+        """Return a copy of all values except those of slow gauges. Call it on the event loop's
+        thread."""
         samples = [
             Sample(METRICS[name], {labels: counter.n for labels, counter in series.items()})
             for name, series in self._counters.items()

@@ -41,9 +41,10 @@ logger = logging.getLogger("logbus.peers")
 RETRY_MS = (0, 5, 20, 50, 100, 200, 500)
 """Milliseconds before the first and each further attempt to reconnect. The last value repeats."""
 SETTLED_MS = 1000
-"""Milliseconds after which a connection counts as stable, so that its loss restarts the backoff."""
+"""Milliseconds after which a connection counts as stable: if it is then lost, the first attempt to
+reconnect has no delay."""
 ANSWER_MS = 5000
-"""Milliseconds after which an answer is overdue, added to the wait time in the request."""
+"""Milliseconds after which an answer is overdue. A fetch also has the wait time in its request."""
 SWEEP_S = 1.0
 """Seconds between two checks for overdue answers."""
 IDLE_FETCHES = -1
@@ -118,8 +119,8 @@ class Peers:
         self._broker_id = config.broker_id
         self._peers: dict[int, _Peer] = {}
         self._lanes: dict[tuple[int, int], _Peer] = {}
-        """Additional connections, by broker id and by API key or kind of fetch (lane). The loss of
-        such a connection is not reported to ``failure_listener``."""
+        """Additional connections (lanes), by broker id and by API key, or IDLE_FETCHES. Their loss
+        is not reported to ``failure_listener``."""
         self._brokers: Mapping[int, BrokerView] = {}
         self._closed = False
         self._sweep = loop.call_later(SWEEP_S, self._expire)
@@ -152,7 +153,8 @@ class Peers:
     def fetch(self, leader: BrokerView, request: FetchRequest, answered: Answered) -> None:
         """Send a fetch request to a leader, and pass the response or the error to ``answered``.
 
-        A request with ``FLAG_IDLE``, for idle partitions, uses a connection of its own."""
+        A request for idle partitions (``FLAG_IDLE``) waits long for records, so it uses another
+        connection than the other fetches, whose answers it would delay."""
         peer = self._peers.get(leader.broker_id)
         if peer is None or not peer.is_of(leader):
             error = NetworkError(f"broker {leader.broker_id} is no longer registered")
@@ -210,7 +212,7 @@ class Peers:
 
 
 class _Peer:
-    """A connection to one registration (broker epoch) of another broker.
+    """A connection to another broker. When that broker registers anew, it gets a new ``_Peer``.
 
     ``gives_hints`` marks the main connection, whose loss and return are reported to
     ``Peers.failure_listener``."""

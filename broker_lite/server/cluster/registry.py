@@ -236,8 +236,8 @@ class Registry:
         """Give up leadership and leave the ISRs before a controlled shutdown.
 
         Return when no other broker could take over a partition or an ISR place of this broker; the
-        caller limits the time. Raises CoordinationUnavailableError if ZooKeeper does not store
-        within ``DRAIN_ANSWER_S`` seconds that the broker drains."""
+        caller limits the time. Raises CoordinationUnavailableError if ZooKeeper does not confirm
+        the broker's mark as draining within ``DRAIN_ANSWER_S`` seconds."""
         if self._registrar is None or self._fresh.features.get("metadata", 0) < REPLICATION_LEVEL:
             return
         try:
@@ -720,7 +720,8 @@ class Registry:
 def _changed_states(
     before: Mapping[str, TopicView], now: Mapping[str, TopicView]
 ) -> list[StateChange]:
-    """Return the partition states that differ, for topics that have the same id in both sets."""
+    """Return the states in ``now`` that differ from ``before``, without those of new topics and of
+    topics that were created anew."""
     changes = []
     for name, topic in now.items():
         known = before.get(name)

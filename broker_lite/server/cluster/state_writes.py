@@ -1,7 +1,7 @@
 """Write partition states (leader and ISR) to ZooKeeper, for the partitions that this broker leads.
 
-One ZooKeeper transaction writes many states, and a change notice that tells the other brokers. The
-transaction fails if one of these has changed meanwhile:
+One ZooKeeper transaction writes many states, and a change notice, by which the other brokers learn
+of them. The transaction fails if one of these has changed meanwhile:
 
 - a partition's state, which may be newer;
 - /controller_epoch, because a new controller must see every state;
@@ -111,8 +111,8 @@ class StateWrites:
         snapshot: Callable[[], loader.TopicsSnapshot],
         session_id: int,
     ) -> list[int]:
-        """Write changes of partition states in one transaction. Return the keys of the written
-        ones.
+        """Write partition states in one ZooKeeper transaction. Return the keys, in ``changes``, of
+        those that were written.
 
         A change that conflicts with another broker's write is dropped, and the others are tried
         again. Raises _SessionEnded."""
@@ -148,10 +148,11 @@ class StateWrites:
     def _drop_refused(
         self, left: dict[int, StateChange], rows: list[tuple[int, StateChange]], refused: Refused
     ) -> None:
-        """Remove from ``left`` the change for which ZooKeeper refused the transaction of ``rows``.
+        """Remove from ``left`` the change because of which ZooKeeper refused the transaction. The
+        transaction wrote ``rows``.
 
-        Nothing is removed if the controller epoch or the change notice was the reason: all changes
-        are tried again."""
+        If the controller epoch or the change notice was the reason, nothing is removed, because all
+        changes are tried again."""
         at = refused.position - 1
         if 0 <= at < len(rows):
             number, change = rows[at]
@@ -248,8 +249,8 @@ class StateWrites:
 def _is_assigned(
     change: StateChange, topic: TopicView | None, assignment: znodes.Assignment | None
 ) -> bool:
-    """Return whether a change still applies to its topic, whose znode in ZooKeeper is
-    ``assignment``.
+    """Return whether a change still applies to its topic. ``assignment`` is the decoded content of
+    the topic's znode.
 
     The topic must have the change's topic id, and each added ISR member must be an assigned
     replica. ``topic`` is the topic as this broker read it last."""
@@ -267,8 +268,8 @@ def _is_assigned(
 def _may_be_written(
     change: StateChange, topics: Mapping[str, TopicView], live: Mapping[int, BrokerView]
 ) -> bool:
-    """Return whether each added ISR member is an assigned replica on a live broker that takes
-    records."""
+    """Return whether each added ISR member is an assigned replica, and its broker is live and
+    neither draining nor full."""
     topic = topics.get(change.topic)
     if topic is None or topic.topic_id != change.topic_id:
         return False

@@ -16,16 +16,16 @@ from broker_lite.model import NO_EPOCH, NULL_TOPIC_ID, TRANSACTION_STATE
 class CoordinatorEpochs:
     """The highest known leader epoch of each partition of ``__transaction_state``.
 
-    It comes from the metadata and from messages of coordinators."""
+    The epochs come from the metadata and from messages of coordinators."""
 
     def __init__(self, snapshot: Callable[[], MetadataSnapshot]) -> None:
         self._snapshot = snapshot
         self._seen: dict[int, int] = {}
 
     def check(self, partition: int, epoch: int) -> None:
-        """Record ``epoch``, which a coordinator's message carries.
+        """Record ``epoch``, with which the coordinator of ``partition`` sent a message.
 
-        Raises TransactionCoordinatorFencedError if a higher epoch of the partition is known."""
+        Raises TransactionCoordinatorFencedError if a higher epoch of this partition is known."""
         _, known = self._snapshot().leader(TRANSACTION_STATE, NULL_TOPIC_ID, partition)
         known = max(known, self._seen.get(partition, NO_EPOCH))
         if epoch < known:

@@ -50,7 +50,8 @@ class CoordinatorFencing:
         self._next_peer = 0
 
     async def check(self) -> None:
-        """Give up the groups that another broker coordinates, while ZooKeeper is not connected.
+        """Without a connection to ZooKeeper, ask other brokers, and give up the groups that another
+        broker coordinates. With a connection, do nothing: the metadata show such groups.
 
         The broker calls this every ``CHECK_MS`` milliseconds."""
         names = self._groups.group_names
@@ -71,8 +72,8 @@ class CoordinatorFencing:
         await asyncio.gather(*(self._give_up_moved(peer, call) for call in calls for peer in peers))
 
     async def _give_up_moved(self, peer: int, call: FindCoordinatorRequest) -> None:
-        """Give up the groups in ``call`` that another broker coordinates, as the broker ``peer``
-        answers."""
+        """Send ``call`` to the broker ``peer``, and give up the groups for which its answer names
+        another coordinator."""
         for row in await self._rows(peer, call):
             if not row.error_code and row.node_id not in (NO_BROKER, self._broker_id):
                 self._groups.give_up(row.key, row.node_id)

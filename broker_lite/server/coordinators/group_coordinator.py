@@ -63,7 +63,8 @@ still be able to receive the requests that end the rebalance."""
 HEARTBEATS = 3
 """Minimum number of heartbeats that a member sends in its session timeout, as in Kafka.
 
-A broker that takes over a group therefore waits a third of the session timeout for heartbeats."""
+So a living member sends one in each third of its session timeout. A broker that takes over a group
+waits that long for heartbeats."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +82,7 @@ class CoordinatedGroup:
     """Bytes of the group's subscriptions and assignments; they count towards the memory limit that
     all groups share."""
     members: int = 0
-    """Number of members of the last written generation."""
+    """Number of members in the group's generation that ZooKeeper has."""
 
 
 class GroupCoordinator:
@@ -163,10 +164,10 @@ class GroupCoordinator:
         return result
 
     def _counted(self, group: Group, join: ev.Join) -> ev.Join:
-        """Return the join event; if the group's static leader sent it, with current partition
-        counts.
+        """Return the join event. If it is from the group's leader, a static member, add the topics'
+        current partition counts.
 
-        From the counts, the group notices partitions that are not assigned yet."""
+        From the counts, the group's state machine detects partitions that are not assigned yet."""
         if join.instance_id is None or not group.is_led_by(join.instance_id):
             return join
         topics = self._registry.snapshot.topics
@@ -222,10 +223,10 @@ class GroupCoordinator:
         return result
 
     async def claim_for_commit(self, group: str, make: Callable[[int], ev.Commit]) -> GroupClaim:
-        """Check whether an offset commit is allowed. Return the claim that the write must check.
+        """Check whether an offset commit is allowed. Return the group's claim: this broker's right
+        to write the group's offsets, which the write of the commit checks in ZooKeeper.
 
-        The claim is this broker's right to write the group's offsets. Raises the error of a refused
-        commit."""
+        Raises the error of a refused commit."""
         coordinated = await self._coordinated(group)
         if coordinated is None:
             probe = make(0)
@@ -294,8 +295,8 @@ class GroupCoordinator:
     async def find_or_take_over(self, group: str) -> Group | None:
         """Return the group's state machine if it is in memory, or None.
 
-        If members of the previous coordinator may be alive, this broker first becomes the
-        coordinator, which creates the state machine."""
+        If ZooKeeper lists members, which another broker has coordinated and which may be alive,
+        this broker first becomes the coordinator and creates the state machine."""
         coordinated = await self._coordinated_or_taken_over(group)
         return None if coordinated is None else coordinated.group
 
@@ -310,8 +311,8 @@ class GroupCoordinator:
         return None if coordinated is None else coordinated.group
 
     async def has_former_members(self, group: str) -> bool:
-        """Return whether ZooKeeper has members of the previous coordinator, which may still be
-        alive.
+        """Return whether ZooKeeper lists members of the group. Another broker has coordinated them,
+        and they may be alive.
 
         Call it only for a group that this broker does not have in memory."""
         return await self._registry.groups.members_left(group) > 0
@@ -353,8 +354,8 @@ class GroupCoordinator:
         return chosen is not None and chosen.broker_id == self._config.broker_id
 
     def _watch_fired(self, path: str | None) -> None:
-        """Check in ZooKeeper whether this broker still coordinates the group with coordinator znode
-        ``path``; None means all groups."""
+        """Check in ZooKeeper whether this broker still coordinates a group. ``path`` is the group's
+        znode that names the coordinator; None means all groups."""
         for coordinated in list(self._groups.values()):
             if path in (None, znodes.coordinator_path(coordinated.group.name)):
                 self._watch_claim(coordinated)
@@ -423,9 +424,9 @@ class GroupCoordinator:
     # Methods that claim groups in ZooKeeper and give them up.
 
     async def _coordinated(self, group: str) -> CoordinatedGroup | None:
-        """Return the group if this broker has it in memory as coordinator, else None.
+        """Return the group if this broker is its coordinator and has it in memory, else None.
 
-        If the broker is just becoming its coordinator, wait for that."""
+        If the broker has begun to load the group, wait for the end of the load."""
         self.check_coordinator(group)
         if group in self._loading:
             return await self._load(group)
@@ -438,8 +439,8 @@ class GroupCoordinator:
     async def _coordinated_or_taken_over(self, group: str) -> CoordinatedGroup | None:
         """Return the group, or None if it has no members.
 
-        If members of the previous coordinator may be alive, become the group's coordinator
-        first."""
+        If ZooKeeper lists members, which another broker has coordinated, become the group's
+        coordinator first."""
         coordinated = await self._coordinated(group)
         if coordinated is None and await self._registry.groups.kind(group) == znodes.KIND_KAFKA:
             claim = await self._registry.groups.claim(group)

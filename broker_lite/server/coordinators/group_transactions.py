@@ -57,7 +57,7 @@ Then the producer gets a retriable error."""
 VERIFY_PAUSE_S = 0.01
 """Seconds between a retriable error of the transaction coordinator and the next attempt."""
 TIMEOUTS = 2
-"""Pending offsets are overdue when older than this many times ``transaction.max.timeout.ms``."""
+"""Pending offsets are overdue after ``TIMEOUTS`` times ``transaction.max.timeout.ms``."""
 REFUSALS = (UnknownServerError, ClusterAuthorizationError, TransactionalIdAuthorizationError)
 """Errors of a transaction coordinator after which the transaction may still be open, so its pending
 offsets remain."""
@@ -80,18 +80,20 @@ class GroupCommit(NamedTuple):
     offsets: Offsets
 
     def check(self, token: int) -> Commit:
-        """Return the event by which the group checks the member and its generation (KIP-447)."""
+        """Return the event that makes the group's state machine check the member and its generation
+        (KIP-447)."""
         return Commit(token, self.member_id, self.instance_id, self.generation, True)
 
 
 @dataclass(slots=True, eq=False)
 class _ClaimedGroup:
-    """The producers with open transactions in one group, while this broker coordinates it."""
+    """The producers with open transactions in one group that this broker coordinates."""
 
     claim: GroupClaim
     participant: Participant = field(default_factory=Participant)
     asking: dict[int, asyncio.Task[None]] = field(default_factory=dict)
-    """The verifications that wait for a transaction coordinator, by ``Verification.token``."""
+    """The tasks that ask a transaction coordinator whether a transaction includes the group, by
+    ``Verification.token``."""
 
 
 class GroupTransactions:
@@ -118,8 +120,8 @@ class GroupTransactions:
     async def commit(self, request: GroupCommit) -> dict[TopicPartition, LogbusError | None]:
         """Store a transaction's offsets until it ends. Return an error or None for each partition.
 
-        Raises LogbusError if the group refuses the member, or the transaction coordinator the
-        producer."""
+        Raises LogbusError if the group refuses the member, or if the transaction coordinator
+        refuses the producer."""
         if not self._registry.snapshot.has_transactions:
             raise TransactionalIdAuthorizationError(
                 "a broker of the cluster does not support transactions; upgrade it"
@@ -157,8 +159,8 @@ class GroupTransactions:
         )
 
     async def end_overdue(self) -> None:
-        """Drop overdue offsets (``TIMEOUTS``) of transactions that ended without
-        EndGroupOffsets."""
+        """Drop overdue pending offsets (see ``TIMEOUTS``) of transactions that have ended without
+        an EndGroupOffsets request."""
         for group in await self._registry.groups.kinds():
             try:
                 self._groups.check_coordinator(group)
@@ -187,7 +189,7 @@ class GroupTransactions:
                 await self._registry.groups.end_pending(group, transaction, is_commit=False)
 
     async def _is_over(self, group: str, row: PendingRow) -> bool:
-        """Return whether a transaction has ended, as its transaction coordinator answers."""
+        """Return whether a transaction has ended, according to its transaction coordinator."""
         transaction = row.part.transaction
         request = AddGroupRequest(
             row.value.transactional_id, transaction.producer_id, transaction.epoch, group, True
@@ -247,7 +249,8 @@ class GroupTransactions:
             return
 
     async def _add_group(self, request: AddGroupRequest) -> AddGroupResponse:
-        """Send a request to add or verify the group to the transactional id's coordinator.
+        """Send ``request``, which adds the group to a transaction or verifies that it is included,
+        to the transaction coordinator.
 
         Return the answer, or raise its error."""
         snapshot = self._registry.snapshot

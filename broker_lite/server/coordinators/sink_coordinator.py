@@ -73,7 +73,7 @@ _DAY_MS = 86_400_000
 
 
 class SinkStore(Protocol):
-    """The transaction coordinator, as far as the sink coordinator uses it."""
+    """The methods of the transaction coordinator that the sink coordinator calls."""
 
     def append_state(
         self, partition: int, key: bytes, value: bytes | None, flags: int
@@ -87,9 +87,10 @@ class SinkStore(Protocol):
 
 
 class OpenSlot(NamedTuple):
-    """An open attempt of a Spark task: the state of its producer id.
+    """An open attempt of a Spark task. ``slot`` is its record in ``__transaction_state``.
 
-    ``opened_ms`` is the wall time at which it joined, or at which this broker loaded it."""
+    ``opened_ms`` is the wall time at which it joined the batch, or at which this broker loaded
+    it."""
 
     slot: SinkSlot
     opened_ms: int
@@ -97,9 +98,10 @@ class OpenSlot(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _LedSinks:
-    """The state of all sinks in one partition of ``__transaction_state``, which this broker leads.
+    """The state of all Spark sinks in one partition of ``__transaction_state``, which this broker
+    leads.
 
-    ``jobs`` are the markers that are being sent, by producer id."""
+    ``jobs`` has the transaction markers that are being sent, by producer id."""
 
     partition: int
     epoch: int
@@ -110,7 +112,8 @@ class _LedSinks:
 
 
 class SinkCoordinator:
-    """Coordinates the sinks whose partition of ``__transaction_state`` this broker leads.
+    """Coordinates the sinks of Spark queries whose partition of ``__transaction_state`` this broker
+    leads.
 
     ``timeout_max_ms`` is the broker's setting ``transaction.max.timeout.ms``."""
 
@@ -130,7 +133,7 @@ class SinkCoordinator:
         self._timeout_max_ms = timeout_max_ms
         self._led: dict[int, _LedSinks] = {}
         self._unreadable: dict[int, ProtocolError] = {}
-        """The errors of the led partitions whose sinks could not be loaded."""
+        """For partitions that this broker leads but whose sinks it could not load, the error."""
         self._tokens = itertools.count(1)
         self._tasks = TaskSet()
         self._alarm = Alarm(clock, self._tick)
@@ -189,8 +192,8 @@ class SinkCoordinator:
     # Methods that handle requests, and that describe the sinks.
 
     def is_sink(self, partition: int, name: str) -> bool:
-        """Return whether a led partition has a sink of this name, even one whose first record is
-        not written."""
+        """Return whether a Spark sink of this name is in a partition that this broker leads, even
+        if the sink's first record is still being written."""
         led = self._led.get(partition)
         return led is not None and name in led.machine
 
@@ -204,7 +207,8 @@ class SinkCoordinator:
         return {row: OpenSlot(slot, opened[row].wall_ms) for row, slot in slots.items()}
 
     def opened_ms(self) -> list[int]:
-        """Return the wall time (ms) at which each sink's open batch began."""
+        """Return for each Spark sink with an open batch the wall time (ms) at which the batch
+        began."""
         opened: dict[str, int] = {}
         for partition in self._led:
             for slot, opened_ms in self.open_slots(partition).values():
@@ -248,8 +252,7 @@ class SinkCoordinator:
             ) from None
 
     def expire(self) -> None:
-        """Delete the state of completed batch writes, and of sinks unused for ``HEAD_DAYS``
-        days."""
+        """Delete the state of completed batches, and of sinks unused for ``HEAD_DAYS`` days."""
         before_day = self._clock.now_ms() // _DAY_MS - HEAD_DAYS
         before_ms = self._clock.monotonic_ms() - self._timeout_max_ms
         for led in list(self._led.values()):
@@ -284,7 +287,8 @@ class SinkCoordinator:
         self._alarm.set(led.machine.deadline_ms)
 
     def _count(self, led: _LedSinks, effect: ev.PersistHead) -> None:
-        """Count a batch in the metrics as committed or aborted when its decision is written."""
+        """Count a Spark batch as committed or aborted in the metrics when the sink's record
+        (``effect``) decides it."""
         state = SinkState.OPEN if effect.head is None else effect.head.state
         if state is SinkState.PREPARE_COMMIT:
             self._metrics.count("spark_sink_batches", "committed")

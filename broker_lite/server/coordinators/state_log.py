@@ -2,8 +2,8 @@
 
 A new leader waits until all records of former leaders are committed, and reads its partition on a
 read thread; all else runs on the event loop's thread. Appends in one iteration of the event loop
-form one batch. ``coordinator/keyed_state.py`` decides what to append and when to compact the log by
-a copy of the state.
+form one batch. ``coordinator/keyed_state.py`` decides what to append, and when to compact the log:
+then a copy of all values is appended, and the log before it is deleted.
 
 An append needs ``min.insync.replicas``, as with acks=all. It completes when the high watermark
 passes it, when the log refuses it, or when this broker loses the leadership. The result of a
@@ -130,8 +130,8 @@ class StateLog:
         """Wait ``WAIT_S`` seconds at most until a partition that this broker is to lead is loaded,
         that is, its records are read.
 
-        The log of a new topic may not exist yet. The client of a refused request would back off for
-        longer than its creation takes."""
+        A new topic's log may not exist yet. To wait for it is faster than to refuse the request,
+        because the client would then back off for longer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WAIT_S):
                 while self._is_load_due(partition):
@@ -156,7 +156,8 @@ class StateLog:
 
         The future raises LogbusError if the append will certainly not be committed. After
         NotCoordinatorError the outcome is unknown: the append is committed if the next leader has
-        it. ``StateOwner.loaded`` receives the byte ``flags`` with the key."""
+        it. The byte ``flags`` is stored with the key; ``StateOwner.loaded`` receives it from the
+        log."""
         future = asyncio.get_running_loop().create_future()
         led = self._led.get(partition)
         if led is None or led.state is None:
@@ -255,7 +256,8 @@ class _LedPartition:
         owner.changed()
 
     async def _committed_end(self) -> int:
-        """Return the high watermark. Wait until all records of former leaders are committed."""
+        """Wait until all records of former leaders are committed, then return the high
+        watermark."""
         while True:
             self._moved.clear()
             try:

@@ -97,8 +97,8 @@ class LedState:
 class CoordinatedTransaction:
     """The state machine of one transactional id, with the requests that wait for it.
 
-    ``appends`` counts its records that are being appended. ``job`` sends its markers; None
-    if none are due."""
+    ``appends`` counts the transaction's records that are being appended. ``job`` sends the
+    transaction's markers; None if none are due."""
 
     machine: Transaction
     led: LedState
@@ -259,8 +259,8 @@ class TransactionCoordinator:
     async def _ask_slot(self, led: LedState, sink: str, request: Request) -> fx.AddResult:
         """Verify or add the partitions of a Spark task attempt, as the partitions' leader asks.
 
-        Raises InvalidRequestError for a producer, which must not use a sink's name as transactional
-        id."""
+        Raises InvalidRequestError for the request of a producer whose transactional id is the name
+        of a Spark sink."""
         if not isinstance(request, ev.Add) or request.connection is not None:
             raise InvalidRequestError(
                 f"{sink!r} is the id of a Spark sink; give the producer another transactional.id"
@@ -283,7 +283,7 @@ class TransactionCoordinator:
     def append_state(
         self, partition: int, key: bytes, value: bytes | None, flags: int
     ) -> asyncio.Future[None]:
-        """Append a sink's record to a partition of ``__transaction_state``.
+        """Append a record of a Spark sink to a partition of ``__transaction_state``.
 
         The returned future completes when the record is committed."""
         return self._log.append(partition, key, value, flags)
@@ -446,7 +446,7 @@ class TransactionCoordinator:
         self._alarm.set(held.machine.deadline_ms)
 
     def _drop_if_idle(self, held: CoordinatedTransaction) -> None:
-        """Drop from memory a state machine without waiting request and open transaction.
+        """Drop a state machine from memory if no request waits for it and no transaction is open.
 
         The committed record has its complete state."""
         name = held.machine.name
@@ -541,7 +541,8 @@ class TransactionCoordinator:
 
 
 def _sink_view(sink: str, rows: Mapping[int, OpenSlot]) -> TransactionView:
-    """Describe the open task attempts of a Spark sink as one transaction.
+    """Describe a Spark query's sink as one transaction with all partitions of the open task
+    attempts.
 
     This transaction has the producer id and epoch of the first attempt."""
     nothing = OpenSlot(SinkSlot(NO_PRODUCER_EPOCH), -1)

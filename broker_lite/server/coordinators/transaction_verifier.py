@@ -73,7 +73,8 @@ class _PendingVerification:
 
 
 class TransactionVerifier:
-    """The verifications in progress on one broker."""
+    """Sends the verifications of one broker: the requests whether a transaction includes a
+    partition."""
 
     def __init__(
         self,
@@ -98,12 +99,12 @@ class TransactionVerifier:
         adds: bool,
         done: Verified,
     ) -> None:
-        """Start the verification that ``replica.participant.admit`` returned, or wait for it if it
-        is in flight.
+        """Ask the coordinator whether the transaction includes the replica's partition, or wait for
+        the same verification if it is in flight.
 
-        ``done`` is called with its outcome, in order for each producer. With ``adds`` (transaction
-        version 2), the coordinator adds the partition to the transaction; otherwise the client has
-        added it."""
+        ``replica.participant.admit`` has returned ``verification``. ``done`` is called with the
+        outcome, in order for each producer. With ``adds`` (transaction version 2), the coordinator
+        adds the partition to the transaction; otherwise the client has added it."""
         participant = replica.participant
         key = participant, verification.token
         pending = self._pending.get(key)
@@ -156,7 +157,8 @@ class TransactionVerifier:
     async def _send(self, broker_id: int, by_id: dict[str, list[_PendingVerification]]) -> None:
         """Send one request to a coordinator.
 
-        ``by_id`` has the verifications by transactional id, all of equal producer id and epoch."""
+        ``by_id`` has the verifications by transactional id. Those of one id have the same producer
+        id and epoch."""
         rows = []
         for transactional_id, same in by_id.items():
             partitions: dict[tuple[str, str], list[int]] = {}
@@ -192,8 +194,8 @@ class TransactionVerifier:
                 self._read(pending, results.get(transactional_id))
 
     def _read(self, pending: _PendingVerification, row: VerifiedTransaction | None) -> None:
-        """Handle the coordinator's answer to one verification: ``row``, or None if it is
-        missing."""
+        """Handle the coordinator's answer to one verification: ``row``, or None if the response has
+        no row for it."""
         replica = pending.replica
         codes = {
             (topic.name, part.partition_index): part.partition_error_code
@@ -249,8 +251,8 @@ class TransactionVerifier:
 
 
 def _share_row(one: _PendingVerification, other: _PendingVerification) -> bool:
-    """Return whether both verifications fit into one transaction of an AddPartitionsToTxn
-    request."""
+    """Return whether both verifications, of one transactional id, can share a row of an
+    AddPartitionsToTxn request, which has one producer id and epoch."""
     pairs = [
         (each.verification.producer_id, each.verification.epoch, each.adds) for each in (one, other)
     ]

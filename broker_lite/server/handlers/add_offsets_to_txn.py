@@ -2,8 +2,8 @@
 
 A producer of transaction version 1 sends this request before its first TxnOffsetCommit. A group
 coordinator sends it too, with a tagged field of logbus: to verify that such a transaction includes
-the group, or to add the group for a producer of version 2 (KIP-890). Its answer has tagged
-fields."""
+the group, or to add the group for a producer of version 2 (KIP-890). The answer to a group
+coordinator has tagged fields too."""
 
 from __future__ import annotations
 

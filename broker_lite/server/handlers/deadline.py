@@ -25,8 +25,8 @@ T = TypeVar("T")
 async def within(timeout_ms: int, work: Awaitable[T], whom: str = "ZooKeeper") -> T:
     """Wait for ``work`` and return its result.
 
-    After ``timeout_ms``, raise RequestTimedOutError, whose message says that ``whom`` did not
-    confirm."""
+    After ``timeout_ms``, raise RequestTimedOutError. Its message names ``whom``, the part of the
+    cluster that did not confirm the change in time."""
     wait_ms = min(max(timeout_ms, WAIT_MS_MIN), WAIT_MS_MAX)
     try:
         return await asyncio.wait_for(work, wait_ms / 1000)

@@ -16,7 +16,7 @@ from broker_lite.wire.calls.sinks import EndBatchRequest, SinkResponse
 async def handle(
     parts: BrokerContext, request: RequestContext, message: EndBatchRequest
 ) -> SinkResponse:
-    """Commit or abort the batch. A repeated request gets the same answer."""
+    """Commit or abort a batch of a Spark query. A repeated request gets the same answer."""
     try:
         request.access.check_transactional_id(message.sink)
         result = await parts.transactions.ask_sink(

@@ -230,9 +230,10 @@ class _ConsumerFetch:
         return rows
 
     def _check_role(self, replica: Replica, request: wire.FetchPartition) -> None:
-        """Raise the error of ``Replica.check_leader``, unless a follower may serve the client.
+        """Raise an error if this broker does not lead the partition, or the client's leader epoch
+        is not the current one (``Replica.check_leader``).
 
-        It may if the client asks with the replica id ``ANY_REPLICA``."""
+        If the request has the replica id ``ANY_REPLICA``, a follower serves the client too."""
         try:
             replica.check_leader(request.current_leader_epoch)
         except NotLeaderError:
@@ -403,8 +404,8 @@ class _ConsumerFetch:
                 replica.report_corruption(prepared.error_offset, prepared.error)
 
     def _judged(self, row: _FetchRow, prepared: ranges.Prepared) -> ranges.Prepared:
-        """Return ``prepared``, or the error of ``_check_role`` if the read failed and the replica
-        lost its role.
+        """Return ``prepared``, the result of a read. If the read failed and this replica may no
+        longer serve the client, return the error of ``_check_role`` instead.
 
         The log may then have been truncated during the read."""
         assert row.replica is not None
@@ -473,8 +474,8 @@ class _ConsumerFetch:
         )
 
     def _place(self, replica: Replica, prepared: ranges.Prepared) -> wire.StoredRange | None:
-        """Return the place of a range that the client reads itself: the path of its file or, with
-        an authorizer, a ticket for it."""
+        """Return where the client finds a range that it reads itself: the path of the segment file
+        or, with an authorizer, a ticket that it exchanges for the open file."""
         stored, file = prepared.stored, prepared.file
         if stored is None or file is None:
             return None
@@ -508,8 +509,8 @@ class _ConsumerFetch:
 def _file_bytes(parts: BrokerContext, message: wire.FetchRequest) -> int:
     """Return how many bytes the client may read itself from the log files.
 
-    That is 0 if it runs on another machine, the broker allows no local reads, or the broker hands
-    out descriptors but the client takes no tickets."""
+    That is 0 if the client runs on another machine, if the broker allows no local reads, or if the
+    broker gives tickets instead of paths and the client cannot use them."""
     files = message.files
     if not files.machine or files.machine != machine_id():
         return 0
@@ -526,10 +527,10 @@ class _OutOfRange(OffsetOutOfRangeError):
 
 
 def _diverging(log: Log, request: wire.FetchPartition) -> OffsetAndEpoch | None:
-    """Return where the log diverges from the records that the client has read: the end of the last
-    common leader epoch. Return None if it does not diverge.
+    """Return where the log diverges from the records that the client has read, judged by the leader
+    epoch in its request: the end of the last common leader epoch. Return None if it does not.
 
-    An unclean election can cause this."""
+    After an unclean election, the log can lack records that the client has read."""
     epoch, offset = request.last_fetched_epoch, request.fetch_offset
     if epoch == NO_EPOCH or offset < log.log_start_offset:
         return None

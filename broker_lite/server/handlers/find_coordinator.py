@@ -52,14 +52,15 @@ STATE_CONFIG = {
 }
 """Topic settings of ``__transaction_state``.
 
-The segments are small, because the broker compacts the topic by a copy of the state to the end of
-the log, and then deletes the whole segments before the copy."""
+To compact the topic, the broker appends a copy of all values to the log and deletes the whole
+segments before the copy. Small segments let it delete more of them."""
 CREATION_WAIT_MS = 5000
 """Maximum time (ms) for which a request waits for the creation of ``__transaction_state``."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer from the metadata snapshot; only a new ``__transaction_state`` needs ZooKeeper."""
+    """Answer from the metadata snapshot. Only the creation of ``__transaction_state`` needs
+    ZooKeeper."""
     batched = request.api_version >= BATCHED_FROM
     rows = []
     for key in message.coordinator_keys if batched else [message.key]:

@@ -15,7 +15,8 @@ from broker_lite.wire.calls.sinks import JoinBatchRequest, SinkResponse
 async def handle(
     parts: BrokerContext, request: RequestContext, message: JoinBatchRequest
 ) -> SinkResponse:
-    """Register the task attempt. A repeated request gets the same answer."""
+    """Register the attempt of a Spark task in its batch. A repeated request gets the same
+    answer."""
     try:
         request.access.check_transactional_id(message.sink)
         known = parts.registry.snapshot.topics_by_id

@@ -1,6 +1,6 @@
 """Handle KeepBatch, logbus API 10005: a task attempt of a Spark query is still writing a batch.
 
-The query has the exactly-once sink."""
+The query writes through logbus's exactly-once sink."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker_lite.wire.calls.sinks import KeepBatchRequest, SinkResponse
 async def handle(
     parts: BrokerContext, request: RequestContext, message: KeepBatchRequest
 ) -> SinkResponse:
-    """Restart the sink's timeout, after which the coordinator aborts the batch."""
+    """Restart the timeout of the query's open batch, after which the coordinator aborts it."""
     try:
         request.access.check_transactional_id(message.sink)
         result = await parts.transactions.ask_sink(

@@ -51,12 +51,12 @@ NULL_NAME_FROM = 12
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer from the metadata snapshot, after elections that are due; new topics need ZooKeeper.
+    """Answer from the metadata snapshot, after elections that are due and the creation of topics.
 
     A client asks for metadata when a leader's connection closes, often before the next election. If
     the answer named the dead leader, the client would connect to a closed port and retry after a
-    backoff. Only logbus's own clients send no ApiVersions; they retry at once, so they do not wait
-    ``NOTICE_S``."""
+    backoff. So third-party clients wait ``NOTICE_S``, in which this broker too may notice the
+    death. logbus's own clients retry at once and do not wait; only they send no ApiVersions."""
     if request.session.software and len(parts.registry.snapshot.brokers) > 1:
         await asyncio.sleep(NOTICE_S)
     requested, access = message.topics, request.access

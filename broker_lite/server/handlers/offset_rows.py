@@ -1,4 +1,5 @@
-"""Check the offsets in OffsetCommit and TxnOffsetCommit requests, and build the answers' rows."""
+"""Validate and authorize the offsets in OffsetCommit and TxnOffsetCommit requests, and build the
+answers with each partition's error code."""
 
 from __future__ import annotations
 

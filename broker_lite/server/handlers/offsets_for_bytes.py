@@ -1,9 +1,9 @@
-"""Handle OffsetsForBytes, logbus API 10000: return where a range of so many stored bytes ends.
+"""Handle OffsetsForBytes, logbus API 10000: return the end offset of a range with a given size.
 
-The request names the range's first offset and its maximum bytes. Spark's planning thus divides a
-log into ranges of similar size. The answer comes from the sparse offset index. End offsets are
-boundaries of batches, at most the high watermark or, with read_committed, the last stable offset. A
-range has at least one batch if there is one.
+The request names the range's first offset and its maximum size in stored bytes. Spark's planning
+thus divides a log into ranges of similar size. The answer comes from the sparse offset index. End
+offsets are boundaries of batches, at most the high watermark or, with read_committed, the last
+stable offset. A range has at least one batch if there is one.
 
 The answer also has the latest offset, as from ListOffsets, so that one request plans a whole log;
 clients of earlier versions do not get it. For the offset of a batch with a damaged header, the
@@ -25,7 +25,7 @@ from broker_lite.wire.fetch import READ_COMMITTED
 async def handle(
     parts: BrokerContext, request: RequestContext, message: Any
 ) -> OffsetsForBytesResponse:
-    """Return where each requested range ends, in the order of the request."""
+    """Return the end offset of each requested range, in the order of the request."""
     level = message.isolation_level
     lookups = [_find(parts, request, row, level) for row in message.partitions]
     # One job of a read thread looks up all partitions: starting a job for each would cost more
@@ -47,8 +47,8 @@ class _Lookup(NamedTuple):
 def _find(
     parts: BrokerContext, request: RequestContext, row: BytesPartition, level: int | None
 ) -> BytesAnswer | _Lookup:
-    """Return the lookup for a requested partition, to run on a read thread, or the answer if none
-    is needed."""
+    """Return the lookup in the offset index for a requested partition, which a read thread carries
+    out; or an answer, such as an error, if no lookup is needed."""
     try:
         request.access.check_topic_id(row.topic_id, parts.registry.snapshot.topics_by_id)
         replica = parts.replicas.find_by_id(row.topic_id, row.partition)
@@ -84,7 +84,8 @@ def _refusal(error: LogbusError) -> BytesAnswer:
 
 
 def _reach(log: Log, start: int, max_bytes: int, end: int) -> tuple[int, int]:
-    """Return the end offset and the number of bytes of the range from ``start``.
+    """Return the end offset and the bytes of the range that begins at ``start`` and has at most
+    ``max_bytes``.
 
     At a damaged batch the range has 0 bytes and ends at the next readable offset, at most at
     ``end``."""

@@ -1,8 +1,8 @@
 """Handle Produce 3-13: append one batch to each partition, and answer as ``acks`` asks.
 
 The handler runs on the event loop's thread, without a task for each request. It parses only the
-batch header; the append thread checks the batch's CRC, counts and structure. Each partition reports
-its outcome by callback, and the last callback sends the answer.
+batch header; the append thread checks the batch's CRC, record count and structure. Each partition
+reports its outcome by callback, and the last callback sends the answer.
 
 A request with acks=0 has no answer. If one of its batches is refused, the broker closes the
 connection, so that the client refreshes its metadata. The first batch of a transaction in a
@@ -113,8 +113,9 @@ class _Produce:
     def fill_in_times(self, untimed: list[tuple[int, int, memoryview]]) -> None:
         """Compute missing maximum timestamps on a read thread, then start the appends.
 
-        ``untimed`` lists the batches without one, each with its topic's and its partition's index
-        in the request. The connection's later requests wait, to keep the order of batches."""
+        ``untimed`` lists the batches without a maximum timestamp, each with its topic's and its
+        partition's index in the request. The connection's later requests wait, to keep the order of
+        batches."""
 
         def fill_in() -> dict[tuple[int, int], LogbusError]:
             errors: dict[tuple[int, int], LogbusError] = {}
@@ -182,8 +183,8 @@ class _Produce:
         self._parts.replicas.append(replica, message.acks, batch, deadline_ms, done)
 
     def _verify(self, t: int, p: int, replica: Replica, batch: AppendBatch) -> None:
-        """Append the batch once the transaction coordinator confirms that its transaction includes
-        the partition."""
+        """Append the batch once the transaction coordinator confirms that the producer's
+        transaction includes the partition."""
         transactional_id = self._message.transactional_id
         assert transactional_id is not None
         header = batch.header

@@ -27,7 +27,8 @@ Another job continues with the remaining lookups."""
 
 
 class _TimeLookup(NamedTuple):
-    """A lookup of the time of the first record from ``offset`` on, below ``end``."""
+    """A lookup of the timestamp of the first record whose offset is at least ``offset`` and below
+    ``end``."""
 
     reader: LogReader
     offset: int
@@ -59,8 +60,8 @@ async def handle(
 def _lookups(
     parts: BrokerContext, request: RequestContext, rows: Sequence[TimePartition]
 ) -> list[TimeAnswer | _TimeLookup]:
-    """Return the lookup for each requested offset of one partition, or its answer if none is
-    needed."""
+    """Return for each requested offset of one partition the lookup of its record; or an answer,
+    such as an error, if no lookup is needed."""
     first = rows[0]
     try:
         request.access.check_topic_id(first.topic_id, parts.registry.snapshot.topics_by_id)
@@ -75,8 +76,8 @@ def _lookups(
 def _found(
     lookups: Sequence[_TimeLookup], first: int, monotonic_ms: Callable[[], int]
 ) -> list[TimeAnswer]:
-    """Do the lookups from index ``first`` on, at least one, for ``JOB_MS`` at most. Return their
-    results."""
+    """Look up record times, from ``lookups[first]`` on, for at most ``JOB_MS`` but at least once.
+    Return the results."""
     until_ms = monotonic_ms() + JOB_MS
     answers = []
     for lookup in itertools.islice(lookups, first, None):

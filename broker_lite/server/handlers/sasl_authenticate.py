@@ -24,15 +24,17 @@ FAILED = (
 
 
 class Token(NamedTuple):
-    """A SASL message without Kafka's header, in place of a decoded request."""
+    """A SASL message that came without Kafka's request header (KIP-43). ``handle`` takes it like a
+    decoded SaslAuthenticate request."""
 
     auth_bytes: bytes
 
 
 def token_frame(response: Any) -> bytes:
-    """Return the server's SASL message as a frame without Kafka's header.
+    """Return the server's SASL message as a frame: its length and its bytes, without Kafka's
+    header.
 
-    After a failed login it is empty, because it has no field for an error code."""
+    After a failed login the frame is empty, because it has no field for an error code."""
     if response.error_code:
         return b""
     return I32.pack(len(response.auth_bytes)) + bytes(response.auth_bytes)

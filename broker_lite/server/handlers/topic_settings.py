@@ -86,7 +86,8 @@ def resource(kind: int, name: str) -> str:
 def check_resource(access: Access, row: Any) -> None:
     """Raise an authorization error unless the client may use the settings of the resource ``row``.
 
-    A topic needs the permission on that topic, a broker the one on the cluster."""
+    For a topic's settings, the client needs the permission on the topic; for a broker's, the
+    permission on the cluster."""
     if row.resource_type == RESOURCE_TOPIC:
         access.check_topic(row.resource_name)
     else:
@@ -114,8 +115,9 @@ def broker_settings(
 ) -> Iterator[Setting]:
     """Yield every setting of a running broker.
 
-    ``own`` has the settings in ZooKeeper: rates of replication throttling. ``listeners`` are the
-    broker's advertised addresses, listed as Kafka's ``advertised.listeners``."""
+    ``own`` has the broker's settings in ZooKeeper, which can only be rates of replication
+    throttling. ``listeners`` are the broker's advertised addresses, listed as Kafka's
+    ``advertised.listeners``."""
     for key in sorted(RATES):
         doc = "maximum rate of throttled replication; unlimited if unset (bytes per second)"
         levels = [(str(UNLIMITED), SOURCE_DEFAULT)]

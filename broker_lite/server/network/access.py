@@ -59,7 +59,7 @@ class AccessRow(NamedTuple):
 
     - ``topic``, ``group``, ``transactional_id``: on each such resource that a request names. The
       handler checks them.
-    - ``instead``: on the cluster. A client with this permission needs none of those on resources.
+    - ``instead``: on the cluster. A client that may use it needs none of the operations above.
     - ``cluster``: on the cluster. The dispatcher requires one of them before it calls the handler.
     - ``names``: the request's fields with resource names. If all are empty, there is nothing to
       check."""
@@ -217,8 +217,8 @@ _NOTHING: Mapping[int, LogbusError] = {}
 
 
 class Access:
-    """The permission checks of one request. This base class allows everything: no authorizer is
-    set."""
+    """The permission checks of one request. This base class, for brokers without an authorizer,
+    allows everything."""
 
     __slots__ = ("_authorizer", "row")
 
@@ -246,8 +246,8 @@ class Access:
         """Raise the error of the resource's kind, such as TopicAuthorizationError, unless the
         client may use the operation on it.
 
-        The permission on the cluster that replaces this one (``AccessRow.instead``) suffices.
-        ``shown``, if given, replaces ``name`` in the error."""
+        A client that may use the operation ``AccessRow.instead`` on the cluster needs no permission
+        on the resource. ``shown``, if given, replaces ``name`` in the error."""
 
     def check_topic(self, name: str, shown: str = "") -> None:
         """Raise TopicAuthorizationError unless the client may use the API on the topic.

@@ -60,15 +60,16 @@ class ResponseSlot:
         self._held_bytes = held_bytes
         self.arrived_ms = arrived_ms
         self.announced: tuple[int, Callable[[], None]] | None = None
-        """The size in bytes of an answer that ``build`` has announced, and the callback that builds
-        it; None without such an answer.
+        """The size in bytes of an answer that is to be built later (``build``), and the callback
+        that builds it; None without such an answer.
         """
         self.closes = ""
         """Why the connection closes after this answer; empty if it stays open."""
         self.parts: Sequence[Part] | None = None
         """The buffers and file ranges of the answer; None until ``answer`` is called."""
         self.duration: Histogram | None = None
-        """The histogram to which the seconds from arrival to answer go, less ``waited_ms``."""
+        """The histogram of the seconds from a request's arrival to its answer, without
+        ``waited_ms``."""
         self.waited_ms = 0
         """Time in ms for which a fetch request waited for records."""
 
@@ -217,8 +218,8 @@ class ClientConnection:
         self.clock = clock
         self._requests_max = requests_max
         self._late_frame_bytes = frame_bytes_max if session.needs_login else 0
-        """Maximum bytes of a request once the client has logged in; 0 keeps the receiver's
-        limit."""
+        """Maximum bytes of a request once the client has logged in. 0 if it needs no login: the
+        frame receiver's limit then stays as it is."""
         self._begin = begin
         self._ended = ended
         self._replies: deque[ResponseSlot] = deque()
@@ -230,11 +231,11 @@ class ClientConnection:
         """Bytes in memory of unsent answers, including those that wait for earlier ones."""
         self._building: ResponseSlot | None = None
         self._announced_bytes = 0
-        """Bytes reserved for the answer that is being built, as ``ResponseSlot.build`` announced
-        it."""
+        """Bytes that the memory budget reserves for the answer that is being built: the size given
+        to ``ResponseSlot.build``."""
         self._built_bytes = 0
-        """Bytes that the memory budget counts for announced answers: being built, or built but not
-        sent."""
+        """Bytes that the memory budget counts for answers of ``ResponseSlot.build`` that are being
+        built, or are built but not sent."""
         self._unfinished_bytes = 0
         self._closes = ""
         """Why the connection closes once ``_out`` is sent; empty if it stays open."""
@@ -246,7 +247,8 @@ class ClientConnection:
         self.budget = budget
         self.closed = False
         self.held = False
-        """Whether the connection must not start its next request (``ResponseSlot.hold``)."""
+        """Whether a handler keeps the connection from starting its next request
+        (``ResponseSlot.hold``)."""
         self.session = session
         self.active_ms = clock.monotonic_ms()
         self.frame_began_ms = 0
@@ -260,8 +262,8 @@ class ClientConnection:
 
     @property
     def unread_since_ms(self) -> int:
-        """Monotonic time (ms) at which the client last read, while it has bytes to read; otherwise
-        0."""
+        """Monotonic time (ms) at which the socket last accepted bytes, while answers wait to be
+        sent because the client does not read; otherwise 0."""
         return self.sent_ms if self._writing else 0
 
     # Methods that receive and start requests.
@@ -350,8 +352,8 @@ class ClientConnection:
                 self._loop.remove_reader(self._fd)
 
     def _start_backlog(self) -> bool:
-        """Start the received requests that wait, within the limits; return whether the connection
-        is open."""
+        """Start the received requests that wait, as far as throttling and the limits of the
+        connection allow. Return whether the connection is open."""
         backlog, replies = self._backlog, self._replies
         while backlog and self._may_begin():
             frame = backlog.popleft()
@@ -366,8 +368,8 @@ class ClientConnection:
     def mute(self, duration_ms: int) -> None:
         """Start no request for ``duration_ms`` milliseconds, to throttle the client (KIP-219).
 
-        Meanwhile read at most the rest of a partial request. A longer pause that runs already
-        stays."""
+        Meanwhile read at most the rest of a partial request. An earlier call with a later end
+        remains in effect."""
         until_s = self._loop.time() + duration_ms / 1000
         if self.closed or (self._mute is not None and self._muted_until_s >= until_s):
             return
@@ -398,14 +400,14 @@ class ClientConnection:
         )
 
     def resume_soon(self) -> None:
-        """Call ``resume`` in the next iteration of the event loop, when the memory budget is
-        consistent."""
+        """Call ``resume`` in the next iteration of the event loop, when the caller has completed
+        its update of the memory budget."""
         self._loop.call_soon(self.resume)
 
     def _admit(self) -> bool:
-        """Return whether the budget has memory for the next bytes.
+        """Return whether the memory budget allows the connection to receive more bytes.
 
-        If not, the budget calls ``resume_soon`` when it has."""
+        If not, the budget calls ``resume_soon`` when it has the memory."""
         receiver = self._receiver
         if not receiver.pending_bytes:
             return self.budget.may_start(self)
@@ -424,7 +426,7 @@ class ClientConnection:
     # Methods that build and send answers.
 
     def build_next(self) -> None:
-        """Start to build the next answer if it was announced with ``ResponseSlot.build``.
+        """Start to build the next answer if its handler has called ``ResponseSlot.build``.
 
         Do nothing until all earlier answers are built and nearly all of their bytes are sent, and
         the budget has the memory."""
@@ -439,8 +441,8 @@ class ClientConnection:
         start()
 
     def built(self, reply: ResponseSlot, size: int) -> None:
-        """Record that the answer ``reply`` is built: its ``size`` bytes replace the memory that
-        ``may_build`` reserved.
+        """Record that the answer ``reply`` is built. Count its ``size`` bytes instead of the memory
+        that the budget reserved for it (``Budget.may_build``).
 
         Does nothing if ``reply`` is not being built."""
         if self._building is reply:
@@ -453,9 +455,9 @@ class ClientConnection:
         self._built_bytes = size
 
     def answered(self, reply: ResponseSlot, unsent: int) -> None:
-        """Record that a request has its answer, with ``unsent`` bytes in memory.
+        """Record that a request has its answer, of which ``unsent`` bytes are in memory.
 
-        Send it in this iteration of the event loop if all earlier requests are answered."""
+        Send the answer in this iteration of the event loop if all earlier requests are answered."""
         self._unsent_bytes += unsent
         if self._building is not None:
             self.built(reply, unsent)
@@ -502,15 +504,15 @@ class ClientConnection:
                 return
 
     def _sent_all(self) -> None:
-        """After all bytes are sent: start the waiting requests, and build the next answer if
-        ``ResponseSlot.build`` announced it."""
+        """After all bytes are sent, start the waiting requests, and build the next answer if its
+        handler has called ``ResponseSlot.build``."""
         if not self._reading:
             self.resume_soon()
         self.build_next()
 
     def _fill(self) -> bool:
-        """Move the buffers and file ranges of the next answers to ``_out``; return whether it has
-        any."""
+        """Move the buffers and file ranges of the next answers to ``_out``. Return whether ``_out``
+        has any."""
         out, replies = self._out, self._replies
         retired = False
         while replies and len(out) < GATHER_MAX and not self._closes:
@@ -580,7 +582,7 @@ class ClientConnection:
             self._loop.remove_writer(self._fd)
 
     def close(self, reason: str, *, quiet: bool = False) -> None:
-        """Close the connection. The reason is logged as a warning, with ``quiet`` at level
+        """Close the connection, and log the reason: as a warning, or with ``quiet`` at level
         DEBUG."""
         if self.closed:
             return

@@ -44,7 +44,7 @@ BACKLOG = 512
 ACCEPTS_PER_TURN = 16
 """Maximum number of connections accepted in one iteration of the event loop: about 2 ms."""
 ADDRESSES_CACHED = 1024
-"""Number of client hosts whose network address, for ``max.connections.per.ip``, is cached."""
+"""Number of client hosts for which the address that ``max.connections.per.ip`` counts is cached."""
 SWEEP_S = 5.0
 """Maximum seconds between two sweeps for idle and stalled connections.
 
@@ -165,10 +165,10 @@ class Listener:
     ) -> None:
         """Start to accept connections. ``begin`` receives every request.
 
-        ``may_connect`` counts a new connection of an address and returns whether its quota allows
-        it; None means no quota. ``on_login`` records logins with client certificates
-        (``AuditLog.write``). ``call_soon`` schedules the sending of answers (``Disk.call_soon``),
-        by default the event loop's own."""
+        ``may_connect`` counts a new connection from an address against the address's quota, and
+        returns whether the quota allows it; None means no quota. ``on_login`` records logins with
+        client certificates (``AuditLog.write``). ``call_soon`` schedules the sending of answers:
+        ``Disk.call_soon``, by default the event loop's method."""
         self._may_connect = may_connect
         self._call_soon = call_soon
         self._on_login = on_login
@@ -467,7 +467,8 @@ class Listener:
                 del self._of_address[address]
 
     def _end_silent(self) -> None:
-        """Close idle and stalled connections, and schedule the next sweep if any need one."""
+        """Close idle and stalled connections. Schedule the next sweep if connections or free
+        buffers are left."""
         assert self._loop is not None
         now_ms = self._clock.monotonic_ms()
         idle_before = now_ms - self._config.connection_idle_ms

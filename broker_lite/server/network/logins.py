@@ -173,7 +173,8 @@ class Logins:
             )
 
     async def step(self, session: Session, message: bytes) -> LoginAnswer:
-        """Return the answer to a client's SASL message. The last one sets the session's principal.
+        """Return the answer to a client's SASL message. The last message of a login sets the
+        session's principal.
 
         Raises SaslAuthenticationError for a failed login (its text must not reach the client), and
         IllegalSaslStateError for a message that no SaslHandshake preceded."""
@@ -204,7 +205,7 @@ class Logins:
         return LoginAnswer(proof.answer, True)
 
     async def check_password(self, claim: PlainClaim) -> Proof:
-        """Return the proof of a login with user name and password.
+        """Check a user name and a password, and return the outcome of the login.
 
         Raises SaslAuthenticationError if they are wrong."""
         mechanism, credential = self._strongest(claim.user)

@@ -11,7 +11,8 @@ from typing import Protocol
 UNFINISHED_SHARE = 0.5
 """Fraction of the memory limit that partially received frames may take."""
 ANSWERS_SHARE = 0.5
-"""Fraction of the memory limit that answers announced with ``ResponseSlot.build`` may take."""
+"""Fraction of the memory limit that answers may take which are built only when there is memory
+(``ResponseSlot.build``)."""
 LARGE_ANSWER_BYTES = 4 << 20
 """An answer of more than this many bytes is large: it is one single batch, which cannot be
 split."""
@@ -31,13 +32,14 @@ class Waiter(Protocol):
 class Budget:
     """The memory of the requests and answers of all connections, in bytes.
 
-    The total stays within ``limit_bytes`` plus one frame plus the answers that are being built. Two
+    The total exceeds ``limit_bytes`` at most by one frame and the answers that are being built. Two
     kinds of memory have a share of the limit. One connection at a time may exceed each share,
     because otherwise connections could wait for each other for ever.
 
     - ``UNFINISHED_SHARE``: partial frames, which count with their allocated memory, not their
       declared length
-    - ``ANSWERS_SHARE``: answers that ``ResponseSlot.build`` announced"""
+    - ``ANSWERS_SHARE``: answers of ``ResponseSlot.build``, which reserves memory before an answer
+      is built"""
 
     __slots__ = (
         "_answer_bytes",
@@ -107,10 +109,10 @@ class Budget:
         return not self.is_exceeded or self.used_bytes == self._unfinished_bytes
 
     def may_build(self, connection: Waiter, size: int) -> bool:
-        """Reserve ``size`` bytes for an answer that a connection announces, and return True. Return
-        False if there is no memory; ``connection.resume_soon`` is called when there is.
+        """Reserve ``size`` bytes for an answer that a connection is to build, and return True.
+        Return False if there is no memory; ``connection.resume_soon`` is called when there is.
 
-        An answer of any size is allowed while no other announced answer takes memory."""
+        An answer of any size is allowed while no other such answer takes memory."""
         if self._fits(self._answer_bytes, size):
             self._answer_bytes += size
             return True
@@ -118,7 +120,7 @@ class Budget:
         return False
 
     def _fits(self, answer_bytes: int, size: int) -> bool:
-        """Return whether an answer of ``size`` bytes may be built beside others of
+        """Return whether an answer of ``size`` bytes may be built while other answers take
         ``answer_bytes``."""
         share = self.limit_bytes * ANSWERS_SHARE
         if size > LARGE_ANSWER_BYTES:
@@ -126,7 +128,8 @@ class Budget:
         return not answer_bytes or answer_bytes + size <= share
 
     def count_answers(self, change: int) -> None:
-        """Add ``change`` to the bytes of announced answers, after one was built or sent."""
+        """Add ``change`` to the bytes for which ``may_build`` has reserved memory, after an answer
+        was built or sent."""
         self._answer_bytes += change
         if self._building:
             self._wake_building()
@@ -141,7 +144,8 @@ class Budget:
         self._unfinished_bytes += size
 
     def finish(self, connection: Waiter, size: int) -> None:
-        """Count the connection's partial frame of ``size`` bytes as a complete request."""
+        """Count the connection's frame of ``size`` bytes as a complete request, no longer as a
+        partial frame."""
         self._unfinished_bytes -= size
         if self._finisher is connection:
             self._finisher = None
