@@ -130,7 +130,7 @@ def function_faults(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) ->
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_every_file_follows_the_rules_of_contributing_about_form(package: str) -> None:
+def test_every_file_follows_the_formal_rules_of_contributing_md(package: str) -> None:
     found = [
         fault for path in sources() if name(path).startswith(package) for fault in faults(path)
     ]

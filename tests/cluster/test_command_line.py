@@ -100,7 +100,7 @@ def rows(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_commands_report_the_cluster_of_an_address_option_or_a_context(
+def test_commands_use_the_cluster_of_the_option_bootstrap_servers_or_of_a_context(
     logbus: Logbus, cluster: LocalCluster, environment: dict[str, str], new_topic: str
 ) -> None:
     del environment["LOGBUS_BOOTSTRAP_SERVERS"]
@@ -334,7 +334,9 @@ def test_consume_exits_when_the_reader_of_its_pipe_exits_even_on_an_idle_topic(
         assert consumer.wait(60) == 0
 
 
-def test_groups_and_lag_commands_report_a_group(logbus: Logbus, new_topic: str) -> None:
+def test_commands_groups_describe_and_lag_agree_with_consumed_records(
+    logbus: Logbus, new_topic: str
+) -> None:
     group = f"g-{new_topic}"
     logbus("produce", new_topic, stdin=b"x\n" * 100)
     assert logbus("consume", new_topic, "-g", group, "-n", "60").stdout.count(b"\n") == 60

@@ -260,7 +260,7 @@ def test_commands_distinguish_clusters_by_their_directory(logbus: Logbus, tmp_pa
     logbus("status", code=3)
 
 
-def test_status_of_brokers_that_do_not_answer_exits_with_3(logbus: Logbus) -> None:
+def test_command_status_exits_with_3_if_the_brokers_do_not_answer(logbus: Logbus) -> None:
     """Regression: the exit code was 0 while every broker was hung."""
     (broker,) = json.loads(logbus("up", "-d", "--port", "0").stdout)["brokers"]
     os.kill(broker["pid"], signal.SIGSTOP)

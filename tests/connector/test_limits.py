@@ -297,7 +297,7 @@ def test_lookup_for_max_bytes_per_trigger_of_a_deleted_topic_delays_no_other_top
             each.set()
 
 
-def test_lookup_for_max_bytes_per_trigger_uses_the_id_of_a_recreated_topic(
+def test_lookup_for_max_bytes_per_trigger_uses_the_new_id_of_a_recreated_topic(
     planner, bus, make_topic
 ):
     """Regression: the lookup always sent the id of the deleted topic, so the query stopped."""

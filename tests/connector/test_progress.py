@@ -33,7 +33,7 @@ def test_progress_is_committed_in_the_next_planning_call(planner, bus, make_topi
     assert all(not lease_of(row.metadata)[0] for row in rows_left.values())
 
 
-def test_restarted_query_commits_although_the_lease_of_its_last_run_is_unexpired(
+def test_restarted_query_commits_although_its_previous_runs_lease_on_the_group_is_unexpired(
     planner, bus, make_topic
 ):
     """Spark ends a run by killing its planner, which then cannot release the lease."""

@@ -43,7 +43,7 @@ def test_each_micro_batch_starts_at_the_end_offset_of_the_previous_batch(planner
     assert report["lostRecords"] == 0
 
 
-def test_repeated_first_batch_reads_the_same_rows_although_earliest_has_moved(
+def test_repeated_first_batch_reads_the_same_rows_although_the_earliest_offset_has_advanced(
     planner, bus, make_topic
 ):
     topic = make_topic(10)

@@ -89,7 +89,9 @@ def test_batch_query_with_an_invalid_offset_range_is_refused(bus, make_topic):
         ({"startingTimestamp": "2", "endingTimestamp": "1"}, (0, 0)),
     ],
 )
-def test_error_for_an_end_offset_below_the_start_offset_names_both(bus, make_topic, given, named):
+def test_error_for_an_end_offset_below_the_start_offset_names_both_offsets(
+    bus, make_topic, given, named
+):
     topic = make_topic(0)
     fill(bus, topic, 6, start_ms=1_700_000_000_000)
     given = {key: value.replace("%s", topic) for key, value in given.items()}

@@ -35,7 +35,9 @@ def count_reads(store: MetadataStore) -> Counter[str]:
     return reads
 
 
-def test_brokers_apply_partition_states_from_notices_without_reading_znodes(world: World) -> None:
+def test_brokers_apply_partition_states_from_change_notices_without_reading_znodes(
+    world: World,
+) -> None:
     """Regression: when a broker died, every other broker read a znode for each of its replicas."""
 
     async def body(cluster: Cluster) -> None:
@@ -88,7 +90,7 @@ async def write_without_states(
     assert refused is None
 
 
-def test_brokers_read_the_state_znodes_of_partitions_whose_state_a_notice_lacks(
+def test_brokers_read_state_znodes_of_partitions_whose_state_a_change_notice_lacks(
     world: World,
 ) -> None:
     """Older brokers write notices without states, and drop the states of other brokers' notices."""

@@ -330,7 +330,9 @@ def test_end_of_a_transaction_waits_until_zookeeper_has_confirmed_its_pending_of
     run(world, body)
 
 
-def test_repeated_requests_after_lost_responses_take_effect_once(world: World) -> None:
+def test_pending_offset_requests_repeated_after_lost_responses_take_effect_once(
+    world: World,
+) -> None:
     """ZooKeeper applies every write, but each response is lost, so the senders repeat their
     requests."""
 
@@ -361,7 +363,9 @@ def test_repeated_requests_after_lost_responses_take_effect_once(world: World) -
     run(world, body)
 
 
-def test_offsets_of_a_recreated_topic_are_kept(world: World) -> None:
+def test_pending_offsets_of_a_topic_that_was_deleted_and_recreated_are_not_committed(
+    world: World,
+) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)

@@ -353,7 +353,7 @@ def test_leader_reads_back_whether_its_isr_write_with_a_lost_response_was_applie
     run(world, body)
 
 
-def test_isr_write_is_refused_if_the_leaders_session_expires_before_it() -> None:
+def test_isr_write_is_refused_if_the_leaders_session_expires_before_the_write() -> None:
     world = SimWorld()
 
     async def body(cluster: Cluster) -> None:

@@ -101,7 +101,7 @@ def test_at_most_one_sentence_in_twenty_of_a_page_is_long() -> None:
     assert len(long) <= LONG_SHARE_MAX * len(found), f"{len(long)} of {len(found)}:\n{listing}"
 
 
-def test_how_to_guides_have_a_check_and_an_undo() -> None:
+def test_every_how_to_guide_says_how_to_check_and_how_to_undo_its_steps() -> None:
     guides = [name for name in written() if name.startswith("how-to/")]
     assert guides
     for name in guides:

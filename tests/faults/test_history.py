@@ -28,7 +28,7 @@ def kinds(made: History, rows: Rows) -> set[str]:
 GOOD: Rows = [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
-def test_check_finds_no_anomaly_if_the_logs_hold_every_acknowledged_record() -> None:
+def test_history_check_finds_no_anomaly_if_the_logs_hold_every_acknowledged_record() -> None:
     made, _ = history([b"a", b"b", b"c"])
     made.saw("r", 0, 0, 0, b"a")
     assert kinds(made, GOOD) == set()
@@ -44,14 +44,14 @@ def test_check_finds_no_anomaly_if_the_logs_hold_every_acknowledged_record() -> 
         ([*GOOD[:2], (3, b"c")], {"gap", "moved"}),
     ],
 )
-def test_check_detects_lost_duplicated_and_reordered_records_in_a_log(
+def test_history_check_detects_lost_duplicated_and_reordered_records_in_a_log(
     rows: Rows, found: set[str]
 ) -> None:
     made, _ = history([b"a", b"b", b"c"])
     assert kinds(made, rows) == found
 
 
-def test_check_detects_records_that_were_acknowledged_out_of_order() -> None:
+def test_history_check_detects_records_that_were_acknowledged_out_of_order() -> None:
     made = History()
     first, second = made.send("w", 0, b"a"), made.send("w", 0, b"b")
     made.acked(first, 1)
@@ -68,7 +68,7 @@ def test_history_check_detects_a_record_at_an_offset_that_was_acknowledged_befor
     assert "stale" in kinds(made, [(0, b"a"), (1, b"b"), (2, b"c")])
 
 
-def test_check_detects_a_record_that_was_read_and_then_lost() -> None:
+def test_history_check_detects_a_record_that_was_read_and_then_lost() -> None:
     made, _ = history([b"a"])
     made.send("w", 0, b"b")
     made.saw("r", 0, 0, 0, b"a")

@@ -69,7 +69,9 @@ def test_end_offsets_watch_returns_the_offset_at_which_a_topics_transactions_beg
 
 
 @pytest.mark.parametrize("local", ["true", "false"])
-def test_batch_reads_committed_rows_below_the_open_transaction(queries, mixed, local):
+def test_spark_batch_query_reads_committed_rows_below_the_first_open_transaction(
+    queries, mixed, local
+):
     topic, waiting = mixed
     given = {"subscribe": topic, "localReads": local}
     committed = queries.read(**given, **COMMITTED)
@@ -84,7 +86,7 @@ def test_batch_reads_committed_rows_below_the_open_transaction(queries, mixed, l
 
 
 @pytest.mark.parametrize("local", ["true", "false"])
-def test_stream_reads_committed_rows_and_reports_none_missing(queries, mixed, local):
+def test_spark_stream_reads_committed_rows_and_reports_no_missing_rows(queries, mixed, local):
     topic, waiting = mixed
     seen, lags = [], []
     listener = LagListener(lags.append)

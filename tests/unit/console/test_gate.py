@@ -63,7 +63,7 @@ def test_console_serves_an_allowed_host_name() -> None:
         ("null", 403),
     ],
 )
-def test_console_refuses_a_form_of_another_origin(origin: str, status: int) -> None:
+def test_console_refuses_a_form_posted_from_another_origin(origin: str, status: int) -> None:
     given = {"host": "127.0.0.1:8088", "content_length": "3"}
     assert answer("POST", origin=origin, **given)[0] == status
     assert answer("POST", **given)[0] == 403

@@ -27,7 +27,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "logbus" / "classes"
 
 
-def test_embedded_zookeeper_restarts_on_its_port_with_a_class_archive(
+def test_embedded_zookeeper_restarts_on_its_port_with_a_jvm_class_archive(
     tmp_path: Path, cache: Path
 ) -> None:
     server = EmbeddedZooKeeper(tmp_path)

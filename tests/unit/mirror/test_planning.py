@@ -43,7 +43,7 @@ def test_topic_named_in_the_pattern_but_absent_at_the_source_is_reported() -> No
     )
 
 
-def test_settings_that_both_systems_have_are_copied_and_others_reported() -> None:
+def test_topic_settings_of_kafka_that_logbus_supports_are_copied_and_others_are_reported() -> None:
     wanted = planning.wanted_settings(
         entries(
             retention_ms=("3600000", "topic"),

@@ -126,7 +126,7 @@ def test_member_returns_no_records_once_its_lease_has_ended(
     assert values(consumer.poll()) == [b"1", b"2"]
 
 
-def test_iteration_over_a_consumer_stops_when_its_lease_ends(
+def test_iteration_over_a_consumer_stops_when_the_members_lease_ends(
     case: Any, face: Face, consumer: Any
 ) -> None:
     case.lease(consumer, FOR_EVER)

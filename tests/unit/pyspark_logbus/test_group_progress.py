@@ -99,7 +99,9 @@ def start(group):
         progress.close()
 
 
-def test_commit_of_progress_has_leader_epoch_topic_id_and_lease(group, start):
+def test_progress_is_committed_with_leader_epoch_topic_id_and_the_querys_lease_on_the_group(
+    group, start
+):
     progress = start("one")
     progress.publish(at(5))
     assert progress.wait(5)
@@ -110,7 +112,7 @@ def test_commit_of_progress_has_leader_epoch_topic_id_and_lease(group, start):
     assert progress.state == "published"
 
 
-def test_stopping_query_commits_pending_progress_and_releases_its_lease(group, start):
+def test_stopping_query_commits_pending_progress_and_releases_its_lease_on_the_group(group, start):
     progress = start("one")
     progress.publish(at(5))
     progress.wait(5)
@@ -124,7 +126,9 @@ def test_stopping_query_commits_pending_progress_and_releases_its_lease(group, s
     other.check()
 
 
-def test_second_query_with_the_same_default_group_commits_nothing_and_runs_on(group, start, caplog):
+def test_second_query_with_the_same_default_group_commits_nothing_and_keeps_running(
+    group, start, caplog
+):
     first, second = start("one"), start("two")
     first.publish(at(5))
     first.wait(5)
@@ -142,7 +146,9 @@ def _asks_again_soon(monkeypatch):
 
 
 @pytest.mark.usefixtures("_asks_again_soon")
-def test_second_query_with_the_same_named_group_fails_once_the_first_renews_its_lease(group, start):
+def test_second_query_with_the_same_named_group_fails_once_the_first_renews_its_lease_on_it(
+    group, start
+):
     first, second = start("one"), start("two", explicit=True)
     first.publish(at(5))
     first.wait(5)
@@ -160,7 +166,9 @@ def test_second_query_with_the_same_named_group_fails_once_the_first_renews_its_
 
 
 @pytest.mark.usefixtures("_asks_again_soon")
-def test_query_with_a_named_group_waits_until_the_lease_of_a_killed_query_expires(group, start):
+def test_query_with_a_named_group_waits_until_a_killed_querys_lease_on_the_group_expires(
+    group, start
+):
     group.rows[T0] = CommittedOffset(5, 3, lease_text("killed", start.clock.ms + 9_000), "id")
     progress = start("two", explicit=True)
     progress.publish(at(7))
@@ -180,7 +188,7 @@ def test_query_with_a_named_group_does_not_wait_for_an_unavailable_coordinator(g
     assert progress.state == "[LOGBUS_COORDINATOR_NOT_AVAILABLE] not now"
 
 
-def test_query_commits_after_the_lease_of_a_killed_query_has_expired(group, start):
+def test_query_commits_after_a_killed_querys_lease_on_the_group_has_expired(group, start):
     group.rows[T0] = CommittedOffset(5, 3, lease_text("killed", start.clock.ms - 1), "id")
     progress = start("two", explicit=True)
     progress.publish(at(7))
@@ -189,7 +197,7 @@ def test_query_commits_after_the_lease_of_a_killed_query_has_expired(group, star
     assert group.rows[T0].offset == 7
 
 
-def test_restarted_query_commits_at_once_under_the_lease_of_its_previous_run(group, start):
+def test_restarted_query_commits_at_once_under_its_previous_runs_lease_on_the_group(group, start):
     """The lease names the query, so the new run need not wait until the lease expires."""
     until_ms = start.clock.ms + 14_000
     group.rows[T0] = CommittedOffset(5, 3, lease_text("query", until_ms), "id")
@@ -238,7 +246,7 @@ def test_no_offset_is_committed_to_a_recreated_topic(group, start, caplog):
     assert (group.rows[T0].offset, progress.state) == (2, "published")
 
 
-def test_stopping_query_releases_its_lease_but_commits_nothing_to_a_recreated_topic(
+def test_stopping_query_releases_its_lease_on_the_group_without_commits_to_a_recreated_topic(
     group, start, caplog
 ):
     group.ids["u"] = "other"
@@ -264,5 +272,5 @@ def test_progress_of_a_deleted_topic_is_reported_as_not_committed(group, start):
 
 
 @pytest.mark.parametrize("text", ["", "x", "{}", "[]", '{"spark":1}', '{"spark":"a","until":"x"}'])
-def test_commit_metadata_of_another_client_are_not_taken_for_the_lease_of_a_query(text):
+def test_commit_metadata_of_another_client_is_not_taken_for_a_querys_lease_on_the_group(text):
     assert lease_of(text) == ("", 0)

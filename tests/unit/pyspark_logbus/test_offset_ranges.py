@@ -283,7 +283,7 @@ def test_batch_with_fewer_than_the_minimum_rows_waits_up_to_the_maximum_delay():
     assert ends(admission.next_end(9_999, second, offset({"t": [19]}))) == [19]
 
 
-def test_minimum_and_maximum_rows_apply_together():
+def test_minimum_and_maximum_rows_of_a_micro_batch_apply_together():
     admission = Admission(RangeLimits(rows_min=15, rows_max=20, delay_max_ms=5_000))
     at = offset({"t": [0]})
     at = admission.next_end(0, at, offset({"t": [10]}))

@@ -111,7 +111,7 @@ def test_cluster_address_in_the_environment_is_read_on_the_driver(monkeypatch):
     assert source.reader(source.schema())._plan.bootstrap_servers == "env:1234"
 
 
-def test_stream_option_error_is_raised_in_a_call_that_spark_reports():
+def test_error_for_a_stream_option_is_raised_in_a_call_whose_errors_spark_reports():
     source = datasource.DefaultSource(
         {"subscribe": "t", "bootstrap.servers": "h:1", "endingOffsets": "latest"}
     )

@@ -104,7 +104,7 @@ PLANTS = {
         "key = client_id, chosen.username",
         (
             "unit/client/transport/test_blocking.py",
-            "test_pool_is_shared_only_by_clients_with_the_same_credential",
+            "test_connection_pool_is_shared_only_by_clients_with_the_same_credential",
         ),
     ),
     "a reload fails for unusable files": Plant(

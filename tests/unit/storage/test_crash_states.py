@@ -260,7 +260,7 @@ def test_failed_fsync_before_a_power_cut_loses_no_flushed_batch(operation: str, 
     trace.check()
 
 
-def test_runs_with_equal_seeds_leave_equal_disks() -> None:
+def test_simulated_runs_with_equal_seeds_leave_equal_disks() -> None:
     states = []
     for _ in range(2):
         trace = _cut_and_recover(77, 60, 150, Random(5))

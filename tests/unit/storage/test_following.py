@@ -123,7 +123,7 @@ def test_indexes_that_a_follower_saves_after_large_fetches_are_used_at_a_clean_s
     assert disk.manager.reports[KEY].scanned_bytes == 0
 
 
-def test_append_error_of_a_follower_other_than_a_full_disk_stops_the_data_directory() -> None:
+def test_failed_append_of_fetched_batches_takes_the_data_directory_offline() -> None:
     leader, disk = filled(60), Disk()
     disk.files.fail_next("create", EIO, path=segment_name(34))
     with pytest.raises(StorageError):
@@ -321,7 +321,7 @@ def test_truncation_below_the_log_start_is_completed_after_a_full_disk() -> None
             assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (30, 30, ())
 
 
-def test_truncation_on_a_full_disk_does_not_stop_the_data_directory() -> None:
+def test_truncation_on_a_full_disk_does_not_take_the_data_directory_offline() -> None:
     disk = Disk(dataclasses.replace(SMALL, index_interval_bytes=0))
     disk.write(30)
     # Save indexes that describe all 30 batches.

@@ -42,7 +42,7 @@ from broker_lite.storage.directory import RESERVE_BYTES, SPACE_BYTES_MIN
 HOUR = 3_600_000
 
 
-def test_append_stamps_offset_and_epoch_and_keeps_the_checksum() -> None:
+def test_append_sets_offset_and_leader_epoch_without_a_change_of_the_checksum() -> None:
     disk = Disk()
     append(disk.log, batch(3))
     data = batch(2)
@@ -328,7 +328,7 @@ def test_every_batch_after_a_refused_batch_gets_an_error_with_the_same_text() ->
         log.note_refused(read_header(refused), failed.value)
 
 
-def test_short_write_that_cannot_be_truncated_stops_the_data_directory() -> None:
+def test_short_write_that_cannot_be_truncated_takes_the_data_directory_offline() -> None:
     disk = Disk()
     disk.write(1)
     disk.files.fail_next("write", ENOSPC, path=".log", after_bytes=10)
@@ -361,7 +361,7 @@ def test_failed_fsync_stops_every_log_of_the_data_directory_until_a_restart() ->
     assert not disk.files.exists("/data/clean-shutdown")
 
 
-def test_append_error_other_than_a_full_disk_stops_the_data_directory() -> None:
+def test_append_error_other_than_a_full_disk_takes_the_data_directory_offline() -> None:
     disk = Disk()
     disk.files.fail_next("write", EIO, path=".log")
     with pytest.raises(StorageError):
@@ -505,7 +505,7 @@ def test_append_in_an_earlier_epoch_is_fenced() -> None:
 # Truncation, deletion of records, retention and deletion of the partition shorten the log.
 
 
-def test_truncation_shortens_segments_leader_epochs_and_producer_state() -> None:
+def test_truncation_also_truncates_segments_leader_epochs_and_producer_state() -> None:
     disk = Disk()
     for i in range(80):
         append(disk.log, batch(producer=(7, 0, i)), epoch=1 + i // 30)
@@ -652,7 +652,7 @@ def test_deleted_partitions_leave_no_file_open(tmp_path: Path) -> None:
     assert open_files() == before
 
 
-def test_append_that_races_with_the_logs_deletion_does_not_stop_the_data_directory() -> None:
+def test_append_that_races_with_the_logs_deletion_leaves_the_data_directory_online() -> None:
     disk = Disk()
     disk.write(34)
     log = disk.log

@@ -116,7 +116,7 @@ def loaded(log: Log) -> int:
     return sum(segment.is_loaded for segment in log.reader.chain[1])
 
 
-def test_lookups_by_time_close_the_files_of_the_segments_that_they_read() -> None:
+def test_timestamp_lookups_close_the_files_of_the_segments_that_they_read() -> None:
     """Regression: each lookup by timestamp left the segment that it had read loaded until
     retention deleted it."""
     log = filled()
@@ -126,7 +126,7 @@ def test_lookups_by_time_close_the_files_of_the_segments_that_they_read() -> Non
         assert loaded(log) <= 5
 
 
-def test_lookup_of_offsets_by_size_closes_the_files_of_earlier_segments() -> None:
+def test_offset_for_bytes_lookup_closes_the_files_of_earlier_segments() -> None:
     """Regression: a query planner that went through a log in ranges of bytes left every segment
     loaded."""
     log, start = filled(), 0
@@ -193,7 +193,7 @@ def test_segment_that_is_truncated_while_a_reader_loads_it_accepts_appends(
     assert offsets(disk.reopen()) == [*range(10), *range(10, 28, 2)]
 
 
-def test_read_error_names_the_partition_and_does_not_stop_the_data_directory() -> None:
+def test_read_error_names_the_partition_and_leaves_the_data_directory_online() -> None:
     disk = Disk()
     disk.write(80)
     log = disk.log

@@ -533,7 +533,7 @@ def test_start_deletes_segments_before_the_log_start_offset() -> None:
     assert stored(log)[0].base_offset == 40
 
 
-def test_recovery_sets_aside_a_segment_that_overlaps_the_segment_before() -> None:
+def test_recovery_sets_aside_a_segment_that_overlaps_the_previous_segment() -> None:
     disk = Disk()
     disk.write(80)
     disk.files.create(f"{FOLDER}/{segment_name(20)}").append([disk.content(FIRST)])

@@ -123,7 +123,7 @@ def test_readers_see_an_open_transaction_before_they_see_its_first_batch(
 # The log accepts or refuses transactional batches and markers.
 
 
-def test_plain_batch_in_an_open_transaction_is_refused() -> None:
+def test_non_transactional_batch_of_a_producer_with_an_open_transaction_is_refused() -> None:
     log = Disk().log
     write(log)
     with pytest.raises(InvalidTxnStateError, match="open transaction"):

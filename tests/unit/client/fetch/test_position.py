@@ -101,7 +101,7 @@ def test_offset_gap_is_corrupt_in_a_logbus_log_and_valid_in_a_kafka_log() -> Non
     assert theirs.offset == 9
 
 
-def test_batch_of_an_earlier_leader_epoch_than_the_batch_before_is_corrupt() -> None:
+def test_batch_of_an_earlier_leader_epoch_than_the_previous_batch_is_corrupt() -> None:
     position = at()
     read(position, batch(0, 2))
     assert isinstance(position.evaluate(answer(batch(2, 4, epoch=2))), Corrupt)
@@ -143,7 +143,7 @@ def test_log_that_lost_records_below_the_offset_is_reported_as_truncated() -> No
     )
 
 
-def test_fetch_omits_a_last_epoch_that_the_leader_does_not_know() -> None:
+def test_fetch_request_omits_a_last_fetched_epoch_that_the_leader_does_not_know() -> None:
     """A leader epoch in which no record was written is unknown to later leaders."""
     position = at(8, last_epoch=3)
     position.request(5, 1)

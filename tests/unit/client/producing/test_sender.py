@@ -313,7 +313,7 @@ def test_request_to_a_dead_broker_is_retried_until_the_deadline() -> None:
     assert bench.released == rows.size_bytes
 
 
-def test_missing_topic_fails_with_the_command_that_creates_it() -> None:
+def test_send_to_a_missing_topic_fails_with_the_command_that_creates_the_topic() -> None:
     bench = Bench()
     bench.metadata = metadata(error=3)
     rows = bench.rows((b"k", b"v"))

@@ -402,7 +402,7 @@ def test_unreachable_cluster_raises_no_brokers_error(monkeypatch: pytest.MonkeyP
         Pool().run(requests.refresh(cluster, None, monotonic_ms() + 60_000))
 
 
-def test_pool_is_shared_only_by_clients_with_the_same_credential() -> None:
+def test_connection_pool_is_shared_only_by_clients_with_the_same_credential() -> None:
     """Spark reuses worker processes. A task must not send with the login of another user."""
 
     def pool_of(user: str, password: str) -> Pool:

@@ -60,7 +60,7 @@ def by_name(*names: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.METADATA))
-def test_metadata_describes_topics_by_name(version: int) -> None:
+def test_metadata_request_describes_topics_by_name(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(2)
         made = await world.make_topic("t", 2)
@@ -91,7 +91,9 @@ def test_metadata_describes_topics_by_name(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.METADATA))
-def test_metadata_creates_a_missing_topic_if_broker_and_client_allow_it(version: int) -> None:
+def test_metadata_request_creates_a_missing_topic_if_broker_and_client_allow_it(
+    version: int,
+) -> None:
     async def body(world: World) -> None:
         await world.start(2, auto_create_topics=True, num_partitions=3)
         await world.make_topic("old")
@@ -138,7 +140,7 @@ def test_one_metadata_request_auto_creates_at_most_a_limited_number_of_topics() 
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.METADATA))
-def test_metadata_distinguishes_a_request_for_all_topics_from_one_for_none(version: int) -> None:
+def test_metadata_request_for_all_topics_differs_from_one_for_no_topics(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("a")
@@ -152,7 +154,7 @@ def test_metadata_distinguishes_a_request_for_all_topics_from_one_for_none(versi
 
 
 @pytest.mark.parametrize("version", [10, 11, 12])
-def test_metadata_describes_topics_by_id(version: int) -> None:
+def test_metadata_request_describes_topics_by_id(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         made = await world.make_topic("t")
@@ -174,7 +176,7 @@ def test_metadata_describes_topics_by_id(version: int) -> None:
     run(body)
 
 
-def test_metadata_reports_a_leaderless_partition_beside_healthy_ones() -> None:
+def test_metadata_response_has_an_error_for_a_leaderless_partition_beside_healthy_ones() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         await world.make_topic("t", 2)

@@ -155,7 +155,9 @@ def test_incremental_alter_configs_sets_deletes_and_appends(version: int) -> Non
     run(body)
 
 
-def test_items_that_concurrent_requests_append_are_all_kept() -> None:
+def test_items_appended_to_one_setting_by_concurrent_incremental_alter_configs_are_all_kept() -> (
+    None
+):
     """Regression: the second request appended to the list without the item of the first."""
     name = "leader.replication.throttled.replicas"
 

@@ -55,7 +55,7 @@ def everything(topic_id: Any) -> None:
 
 
 @pytest.mark.parametrize("wanted", [by_name, by_id, everything])
-def test_metadata_waits_for_the_next_leader_after_a_leaders_connection_ended(
+def test_metadata_request_waits_for_the_next_leader_after_a_leaders_connection_ended(
     wanted: Callable[[Any], Any],
 ) -> None:
     async def body(world: World) -> None:
@@ -76,7 +76,9 @@ def test_metadata_waits_for_the_next_leader_after_a_leaders_connection_ended(
     run(body)
 
 
-def test_metadata_waits_even_if_the_client_notices_the_dead_leader_before_the_broker() -> None:
+def test_metadata_request_waits_even_if_the_client_notices_the_dead_leader_before_the_broker() -> (
+    None
+):
     async def body(world: World) -> None:
         registry, epoch = await start(world)
         asking = asyncio.ensure_future(
@@ -92,7 +94,7 @@ def test_metadata_waits_even_if_the_client_notices_the_dead_leader_before_the_br
     run(body)
 
 
-def test_metadata_waits_for_the_next_leader_after_a_leaders_session_ended() -> None:
+def test_metadata_request_waits_for_the_next_leader_after_a_leaders_session_ended() -> None:
     async def body(world: World) -> None:
         registry, _ = await start(world)
         world.stores[3].kill()
@@ -117,7 +119,7 @@ def test_waiting_metadata_request_is_answered_once_the_leader_is_reachable_again
     run(body)
 
 
-def test_metadata_waits_for_an_election_only_once_and_for_a_limited_time() -> None:
+def test_metadata_request_waits_for_an_election_only_once_and_for_a_limited_time() -> None:
     async def body(world: World) -> None:
         registry, epoch = await start(world)
         registry.lost(3, epoch)
@@ -129,7 +131,7 @@ def test_metadata_waits_for_an_election_only_once_and_for_a_limited_time() -> No
     run(body)
 
 
-def test_metadata_does_not_wait_for_an_election_while_zookeeper_is_down() -> None:
+def test_metadata_request_does_not_wait_for_an_election_while_zookeeper_is_down() -> None:
     async def body(world: World) -> None:
         registry, epoch = await start(world)
         registry.lost(3, epoch)
@@ -145,7 +147,7 @@ def test_metadata_does_not_wait_for_an_election_while_zookeeper_is_down() -> Non
     run(body)
 
 
-def test_metadata_of_topics_with_live_leaders_does_not_wait() -> None:
+def test_metadata_request_for_topics_with_live_leaders_does_not_wait() -> None:
     async def body(world: World) -> None:
         registry, _ = await start(world)
         registry.lost(1, registry.snapshot.brokers[1].broker_epoch)

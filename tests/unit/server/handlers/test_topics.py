@@ -71,7 +71,9 @@ def test_create_topics_is_answered_in_every_version(version: int) -> None:
     run(body)
 
 
-def test_create_topics_takes_default_counts_from_the_broker_settings() -> None:
+def test_create_topics_takes_default_partition_and_replica_counts_from_the_broker_settings() -> (
+    None
+):
     async def body(world: World) -> None:
         await world.start(1, num_partitions=4)  # type: ignore[arg-type]
         answer = await world.ask("CreateTopics", 7, topics=[topic("t", -1, -1)], timeout_ms=5000)

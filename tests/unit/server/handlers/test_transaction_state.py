@@ -34,7 +34,7 @@ async def find(world: World, name: str, version: int = 4, broker: int = 1) -> An
 
 
 @pytest.mark.parametrize("version", [v for v in versions(ApiKey.FIND_COORDINATOR) if v])
-def test_first_transactional_id_creates_the_state_topic(version: int) -> None:
+def test_first_transactional_id_creates_the_transaction_state_topic(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(3, FEATURES)
         row = await find(world, "id", version)
@@ -50,7 +50,7 @@ def test_first_transactional_id_creates_the_state_topic(version: int) -> None:
     run(body)
 
 
-def test_request_that_needs_the_state_topic_is_forwarded_to_the_controller() -> None:
+def test_request_that_needs_the_transaction_state_topic_is_forwarded_to_the_controller() -> None:
     async def body(world: World) -> None:
         await world.start(3, FEATURES)
         found = {(await find(world, "id", broker=broker)).node_id for broker in (3, 2, 1)}

@@ -421,7 +421,7 @@ async def times_at(node: Node, *offsets: int) -> list[int]:
     return [row.offset for row in answer.answers]
 
 
-def test_lookup_of_timestamps_by_offset_skips_markers_and_aborted_records() -> None:
+def test_timestamp_lookup_by_offset_skips_markers_and_aborted_records() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await write_history(leader)
@@ -433,7 +433,7 @@ def test_lookup_of_timestamps_by_offset_skips_markers_and_aborted_records() -> N
     run(body, brokers=1)
 
 
-def test_long_lookup_of_timestamps_by_offset_is_split_into_several_disk_jobs(
+def test_long_timestamp_lookup_by_offset_is_split_into_several_disk_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def body(world: World) -> None:

@@ -390,7 +390,9 @@ def test_delete_topics_by_an_id_that_the_brokers_metadata_lacks_deletes_nothing(
     run(body)
 
 
-def test_dispatcher_checks_the_permission_on_the_cluster_that_an_api_needs() -> None:
+def test_dispatcher_refuses_a_request_without_the_cluster_permission_that_its_api_requires() -> (
+    None
+):
     async def body(world: World) -> None:
         await world.start()
         frame = frame_of("ListPartitionReassignments", 0, topics=None, timeout_ms=1000)

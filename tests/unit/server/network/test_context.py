@@ -22,7 +22,7 @@ def test_deadline_of_a_request_counts_from_its_arrival() -> None:
     assert context.deadline_ms(500) == 1500
 
 
-def test_session_keeps_the_client_software_that_api_versions_names() -> None:
+def test_session_remembers_the_client_software_named_in_an_api_versions_request() -> None:
     async def body() -> None:
         world = await World().start()
         request = kind("ApiVersionsRequest")(

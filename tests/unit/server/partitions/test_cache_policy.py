@@ -28,6 +28,6 @@ def test_small_batches_stay_cached() -> None:
     assert not policy.keeps(START, LARGE_BYTES)
 
 
-def test_limit_of_minus_one_keeps_all_appends_cached() -> None:
+def test_cache_limit_of_minus_one_keeps_all_appended_bytes_in_the_page_cache() -> None:
     policy = CachePolicy(-1)
     assert all(policy.keeps(START, 1 << 40) for _ in range(3))

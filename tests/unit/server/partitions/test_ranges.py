@@ -226,7 +226,7 @@ def test_byte_limit_of_a_fetch_covers_all_partitions_except_the_first_batch(log:
     assert [one.length for one in found] == [4 * size, 2 * size, 0]
 
 
-def test_offset_beyond_the_end_returns_an_empty_range(log: Log) -> None:
+def test_read_at_the_end_of_the_log_returns_an_empty_range(log: Log) -> None:
     append(log, rows_batch([b"x"]))
     (found,) = prepare([wanted(log, 1)], 1 << 20)
     assert found == Prepared()

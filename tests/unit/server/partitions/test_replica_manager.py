@@ -431,7 +431,7 @@ def test_batches_after_one_refused_by_a_full_disk_get_the_same_error(starts_at: 
 
 
 @pytest.mark.parametrize("operation", ["datasync", "write"])
-def test_disk_error_stops_the_data_directory_and_is_logged(
+def test_disk_error_takes_the_data_directory_offline_and_is_logged(
     operation: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(shell: Shell) -> None:
