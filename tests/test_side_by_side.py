@@ -1,7 +1,7 @@
 """Test the harness of ``make bench``, which compares logbus with other systems.
 
-A *row* is one comparison, with logbus and its peer as *sides*. A *floor* is a side that does only
-unavoidable work.
+A *row* is one comparison, with logbus and another system, its peer, as *sides*. A *floor* is a
+side that does only work that every such system must do.
 """
 
 from __future__ import annotations

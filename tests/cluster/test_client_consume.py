@@ -81,7 +81,7 @@ def test_poll_arrow_concatenates_batches_up_to_a_size_and_skips_no_offset(
 def test_records_are_delivered_again_if_their_batches_could_not_be_concatenated(
     bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Joining batches can fail: an Arrow column holds at most two gigabytes of values.
+    """Concatenation can fail: an Arrow column holds at most two gigabytes of values.
 
     Regression: the consumer skipped the records of such batches.
     """

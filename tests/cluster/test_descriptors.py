@@ -1,4 +1,4 @@
-"""Test reads of a secured broker's files: the broker hands out open files for tickets."""
+"""Test reads of a secured broker's files, which the broker opens and passes to the reader."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Secured:
         self, config: Path, *, takes_tickets: bool = True
     ) -> tuple[FetchedPartition | LogbusError, PooledConnection]:
         """Fetch the beginning of the topic with an offer to read a file. The caller closes the
-        connection, and thereby ends its tickets."""
+        connection, which makes its tickets for open files invalid."""
         host, _, port = self.servers.rpartition(":")
         security = security_of_file(config)
         connection = PooledConnection(Endpoint(host, int(port)), "test", 30.0, security)
@@ -330,7 +330,7 @@ def test_process_of_another_user_reads_a_file_that_the_broker_opened_for_it(
 
 
 def test_stopped_broker_leaves_no_socket(secured: Secured) -> None:
-    """The socket and its tickets end with the broker; the next one has another address."""
+    """The next broker process has a socket with another address, so older tickets are invalid."""
     row, connection = secured.fetch(secured.admin)
     assert isinstance(row, FetchedPartition) and row.stored is not None
     broker = secured.cluster.brokers[0]

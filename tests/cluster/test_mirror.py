@@ -321,7 +321,7 @@ def test_offsets_are_translated_although_another_producer_wrote_to_the_copied_to
 def test_zk_based_group_resumes_from_copied_offsets(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
-    """Copied offsets must not turn the group into a Kafka group: native members could not join."""
+    """Copied offsets must not turn the group into a Kafka group: its members could not rejoin."""
     group, native = f"n-{copied}", {"coordination": "zookeeper", "start": "earliest"}
     send(origin, copied, 0, 40)
     mirror()

@@ -1,4 +1,4 @@
-"""Test members of native groups whose ZooKeeper session has ended, or may have ended.
+"""Test members of ZooKeeper-based groups whose session has ended, or may have ended.
 
 A member may deliver records only while its *lease* holds, which ends before its session expires.
 """

@@ -1,5 +1,5 @@
-"""Test how an *open* group, which has offsets but has had no members, becomes a native or a
-Kafka group."""
+"""Test how an *open* group, which has offsets but has had no members, becomes a Kafka group or a
+native (ZooKeeper-based) group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ async def commit(broker: Broker, offset: int) -> None:
 
 
 async def native_takeover(broker: Broker) -> list[Operation]:
-    """Return the ZooKeeper operations by which a native member converts the open group ``g``."""
+    """Return the ZooKeeper operations by which a member converts ``g`` to a native
+    (ZooKeeper-based) group."""
     group = await broker.store.get(znodes.group_path("g"))
     coordinator = await broker.store.get(znodes.coordinator_path("g"))
     assert group is not None
@@ -69,7 +70,7 @@ def test_member_converts_an_empty_group_to_a_zk_based_group_and_keeps_its_offset
 def test_group_that_changes_during_its_conversion_to_a_zk_based_group_is_not_converted(
     world: World,
 ) -> None:
-    """The group changes after the native member read it, and before the member converts it.
+    """The group changes after the member read it, and before the member converts it.
 
     It gets another coordinator or a first generation, or is recreated with the same znode versions.
     """

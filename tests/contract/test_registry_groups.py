@@ -531,8 +531,8 @@ def test_writes_by_the_coordinator_of_a_deleted_group_do_not_reach_the_recreated
 ) -> None:
     """Regression: the znodes of both groups have equal versions.
 
-    Commits, generations and a claim of the deleted group were therefore written into the recreated
-    group.
+    Commits, generations and the coordinator's claim (its ownership) of the deleted group were
+    therefore written into the recreated group.
     """
 
     async def body(cluster: Cluster) -> None:

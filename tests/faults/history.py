@@ -222,7 +222,7 @@ class Workload:
         del self._threads[:count]
 
     def mark(self) -> None:
-        """Restart the measurement of times without acknowledgement."""
+        """Restart the measurement of how long each partition had no acknowledgement."""
         now = time.monotonic()
         with self._progress:
             self._gaps = {n: _Gap(now) for n in range(self.partitions)}

@@ -240,7 +240,7 @@ class Network:
         self.on(host, "ip", "neighbour", "replace", address, *wrong)
 
     def hear(self, host: int, address: str) -> None:
-        """Deliver the packets again that ``silence`` dropped."""
+        """End ``silence``: packets from the host to the address arrive again."""
         self.on(host, "ip", "neighbour", "delete", address, "dev", "wire")
 
     def cut(self, one: int, other: int) -> None:

@@ -218,8 +218,8 @@ class Checker:
                 self._cuts[name] = min(self._cuts.get(name, left), left)
 
     def _ended(self, role: Partition, end: int) -> None:
-        """Check that a replica in the ISR has all records below the true high watermark
-        (StrongISR)."""
+        """Check that a replica in the ISR has all records below the true high watermark: the
+        invariant StrongISR."""
         log = role.log
         directory_id = log.replica.directory_id
         ends = self._ends.get(log.key)
@@ -292,7 +292,9 @@ class Checker:
     def _compare(
         self, process: Process, key: PartitionKey, truth: _Truth, start: int, end: int
     ) -> None:
-        """Compare the leader's batches with the committed ones (ConsistentRead, LogMatching)."""
+        """Compare the leader's batches with the committed ones.
+
+        These are the invariants ConsistentRead and LogMatching."""
         log = process.log(key)
         if log is None:
             return
@@ -386,7 +388,7 @@ class Checker:
             raise Violation(f"broker {process.broker_id} serves with a disk that was rolled back")
 
     def read(self, key: PartitionKey, entry: Entry) -> None:
-        """Check that a consumer received the committed batch (ConsistentRead)."""
+        """Check that a consumer received the committed batch: the TLA+ invariant ConsistentRead."""
         truth = self._truth(key)
         if entry.next_offset > truth.end:
             raise Violation(f"{key}: {entry} was read, {truth.end} are committed")
@@ -394,7 +396,7 @@ class Checker:
             raise Violation(f"{key}: {entry} was read, {truth.at(entry.base_offset)} is committed")
 
     def check_whole(self, process: Process, keys: Sequence[PartitionKey]) -> None:
-        """Check that every replica has all committed batches unchanged (LogMatching)."""
+        """Check the invariant LogMatching: each replica has all committed batches unchanged."""
         for key in keys:
             log, truth = process.log(key), self._truth(key)
             if log is None or not truth.entries:

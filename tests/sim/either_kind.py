@@ -1,4 +1,4 @@
-"""Simulate one group that Kafka members and native members may join, while its offsets expire.
+"""Simulate one group that Kafka and ZooKeeper-based (native) members join while offsets expire.
 
 Three brokers run production coordinators, and native members are production code; all use one
 simulated ZooKeeper. Members of one kind or of both kinds join a group. The group is new, or a
@@ -96,7 +96,7 @@ async def nothing() -> None:
 
 
 class NativeMember:
-    """A production member of a native group with one reader that commits its positions."""
+    """A production member of a ZooKeeper-based group, with one reader that commits."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
@@ -188,7 +188,7 @@ class NativeMember:
 
 class World(base.World):
     """One simulated run, determined by its seed. ``kind`` is the kind of group in the group's znode
-    (native or Kafka); None if no group exists.
+    (native, which is ZooKeeper-based, or Kafka); None if no group exists.
     """
 
     SETTINGS: Mapping[str, int] = {

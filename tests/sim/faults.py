@@ -407,7 +407,8 @@ class Faults:
             self._start_later(other.broker_id)
 
     def depose_a_coordinator(self) -> None:
-        """Delay a batch until a new coordinator has aborted its transaction; see ``deposed``."""
+        """Replace a coordinator while a batch is delayed, so that the transaction is aborted before
+        the batch arrives (module ``deposed``)."""
         self._spawn(late_batch(self.cluster, self.rng, self._suspect))
 
     def set_clock(self) -> None:

@@ -1,4 +1,4 @@
-"""Simulate native groups: production members on a simulated ZooKeeper under random faults.
+"""Simulate ZooKeeper-based groups: production members under random faults.
 
 Consumers (``native_readers``) join, leave, are killed, stopped and cut off, lose their sessions,
 are slow and receive watch events late. Topics grow, are deleted and recreated, and an

@@ -1,4 +1,4 @@
-"""Consumers of a simulated native group: a production member, and a reader for each stream.
+"""Consumers of a simulated ZooKeeper-based group: a production member, a reader for each stream.
 
 A reader learns of assigned and revoked partitions only when it polls, as in production
 (``ReaderCore`` and ``NativeMembership``). There are no records: a poll only moves the position
@@ -163,7 +163,7 @@ class StreamReader:
 
 
 class Reader:
-    """One consumer of a native group: the production code of a member, and its streams."""
+    """One consumer of a ZooKeeper-based group: production code of a member, and its streams."""
 
     def __init__(self, world: World, name: str, subscription: NativeSubscription) -> None:
         self.world = world

@@ -1,4 +1,4 @@
-"""Run seeds of a group that Kafka members and native members may join.
+"""Run seeds of a group that Kafka members and ZooKeeper-based members may join.
 
 If a test removes one rule from the code, some seed must fail.
 """
@@ -82,8 +82,8 @@ def test_group_has_either_zk_based_or_kafka_members_and_expires_when_empty() -> 
 
 
 def claims_are_taken_over_without_a_version(patch: Patch) -> None:
-    """Plant a fault: a native member takes a group over without comparing the version of the
-    coordinator's znode.
+    """Plant a fault: a ZooKeeper-based member takes a group over without comparing the version of
+    the coordinator's znode.
     """
 
     def blind(
@@ -98,7 +98,7 @@ def claims_are_taken_over_without_a_version(patch: Patch) -> None:
 
 
 def takeover_keeps_the_claim(patch: Patch) -> None:
-    """Plant a fault: a native member takes a group over but keeps the coordinator's claim."""
+    """Plant a fault: a ZooKeeper-based member takes a group over but keeps its coordinator."""
 
     def half(
         group: str, znode: Znode, coordinator: Znode | None, *, has_pending: bool
@@ -110,7 +110,7 @@ def takeover_keeps_the_claim(patch: Patch) -> None:
 
 
 def native_member_joins_a_kafka_group(patch: Patch) -> None:
-    """Plant a fault: a native member joins a Kafka group that has members."""
+    """Plant a fault: a ZooKeeper-based member joins a Kafka group that has members."""
     patch.setattr(machine, "is_open", lambda group, kind, _: kind == znodes.KIND_KAFKA)
 
 

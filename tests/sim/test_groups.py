@@ -1,4 +1,4 @@
-"""Run seeds of native groups: a partition has one owner at a time, and no offset goes back."""
+"""Run seeds of ZooKeeper-based groups: a partition has one owner, and no offset goes back."""
 
 from __future__ import annotations
 

@@ -140,7 +140,8 @@ def test_kafka_group_simulation_fails_if_any_one_rule_of_the_protocol_is_removed
 ) -> None:
     """Run seeds until the simulation detects that ``plant`` removed a rule.
 
-    If the rule is about claims, one seed in fifty fails without it. Otherwise each seed fails.
+    If the rule is about a coordinator's claim on its group, one seed in fifty fails without it.
+    Otherwise each seed fails.
     """
     plant(monkeypatch)
     # A broker mostly learns from other brokers that it was replaced, and then never reaches the

@@ -73,7 +73,7 @@ class Runner(TransactionRunner):
 
 
 class Transactional:
-    """One transactional producer process; it sends values between ``begin`` and ``end``."""
+    """One transactional producer process; it sends values between begin() and end()."""
 
     def __init__(
         self,

@@ -179,7 +179,7 @@ class TransactionTruth:
     def _head_recorded(self, name: str, head: SinkHead) -> None:
         """Check that a sink's batch number only grows.
 
-        A batch may be decided only after the markers of the batch before are written.
+        A batch may be decided only after the markers of the previous batch are written.
         """
         last, self.heads[name] = self.heads.get(name), head
         if last is not None and head.batch < last.batch:

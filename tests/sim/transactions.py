@@ -111,7 +111,7 @@ class Transactions:
         ]
 
     async def _begin_idle(self) -> None:
-        """Initialise idle transactional ids; every copy of the state must keep them."""
+        """Initialise idle transactional ids, which each copy of the state log must contain."""
         for number in range(IDLE_IDS):
             name = f"idle{number}"
             self._processes += 1

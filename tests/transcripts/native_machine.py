@@ -1,4 +1,4 @@
-"""Drive the state machine of a consumer in a native group by lines of text.
+"""Drive the state machine of a consumer in a native (ZooKeeper-based) group by lines.
 
 The simulated ZooKeeper answers at once and in order. Lines about other members change its znodes
 directly. The output has every write with the reason if it is refused, the notifications of readers,

@@ -17,7 +17,7 @@ Words = Mapping[str, str]
 
 
 class TicketMachine:
-    """A table of tickets, driven by lines with the verb ``tickets``."""
+    """A table of tickets for open files, driven by lines with the verb ``tickets``."""
 
     def __init__(self, words: Words) -> None:
         self.now_ms = 0

@@ -1,4 +1,4 @@
-"""Tests of client options, which have names of logbus and of Kafka, and of unknown names."""
+"""Tests of client options: logbus's names, Kafka's names, and refusal of unknown names."""
 
 from __future__ import annotations
 

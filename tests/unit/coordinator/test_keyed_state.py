@@ -276,8 +276,8 @@ def test_value_above_the_size_limit_of_the_state_is_refused() -> None:
 
 
 def begun_copy(rows: list[tuple[bytes, bytes]]) -> Log:
-    """Return a log that has begun to copy its state; the next turn of its event loop writes the
-    first slice of the copy.
+    """Return a state log that has begun a copy of all its values; its next turn writes the first
+    batch of the copy.
     """
     log = Log()
     for key, value in rows:

@@ -1,4 +1,4 @@
-"""Tests of a group member's consumer, in Kafka groups and native groups, blocking and asyncio."""
+"""Tests of a group member's consumer, in Kafka and ZooKeeper-based groups, blocking and asyncio."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class KafkaCase:
 
 
 class NativeCase:
-    """The case "member of a native group": its classes, its settings, and a method that sets its
-    lease. The consumer has not joined the group yet.
+    """The case "member of a ZooKeeper-based group": its classes, its settings, and a method that
+    sets its lease. The consumer has not joined the group yet.
     """
 
     kind: type[Any] = NativeMembership

@@ -1,4 +1,4 @@
-"""Tests of ``NativeShell``, which runs the state machine of a native group's consumer."""
+"""Tests of ``NativeShell``, which runs the state machine of a ZooKeeper-based consumer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ClosedStore:
 
 
 class Readers:
-    """The readers of the streams. ``refused`` has the error with which the membership ended."""
+    """Stands for the readers of a consumer; ``refused`` is the error that ended its membership."""
 
     def __init__(self) -> None:
         self.refused: LogbusError | None = None

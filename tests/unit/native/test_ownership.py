@@ -1,4 +1,4 @@
-"""Tests of how a member of a native group claims partitions, and splits a large commit.
+"""Tests of how a member of a ZooKeeper-based group claims partitions, and splits commits.
 
 A member owns a partition while the partition's owner znode names this member. The member commits by
 writing the partition's offset znode.
@@ -156,7 +156,7 @@ class Partitions(dict[TopicPartition, Any]):
 
 
 def test_event_is_handled_without_a_loop_over_all_partitions_of_the_member() -> None:
-    """Regression: a member took 78 s to claim 6,000 partitions, 70 s of them for these looks."""
+    """Regression: a member took 78 s to claim 6,000 partitions, 70 s of them in such loops."""
     member = Large()
     ownership = member.machine.ownership
     owned, claims = Partitions(ownership.owned), Partitions()

@@ -1,4 +1,4 @@
-"""Tests of native groups with very many members: bursts of changes, and the limit of members."""
+"""Tests of ZooKeeper-based groups with very many members: bursts of changes, limit of members."""
 
 from __future__ import annotations
 

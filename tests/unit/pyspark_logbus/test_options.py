@@ -1,4 +1,4 @@
-"""Tests of the options of Spark's source and sink: Spark's own invalid cases, aliases, defaults."""
+"""Tests of the options of Spark's source and sink: invalid values, aliases, defaults."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_sink_options_in_a_source_and_source_options_in_a_sink_are_ignored_with_
     caplog, monkeypatch
 ):
     """Regression: a query with deliveryGuarantee=exactly_once at its source was at least once,
-    without a word."""
+    without a warning."""
     monkeypatch.setattr(options, "_warned", set())
     caplog.set_level(logging.WARNING, logger="pyspark_logbus")
     found = options.parse({"subscribe": "t", "topic": "u", "deliveryGuarantee": "exactly_once"})

@@ -196,7 +196,7 @@ def _with_nonce(server: ScramServer, text: str) -> str:
 
 @pytest.mark.parametrize("name", PLANTS)
 def test_code_and_test_of_each_deliberate_security_fault_exist(name: str) -> None:
-    """Regression: after tests had been renamed, no test checked six of the planted faults."""
+    """Regression: after tests had been renamed, no test checked six of the faults."""
     plant = PLANTS[name]
     file, test = plant.test
     text = (PACKAGE / plant.file).read_text("utf-8")

@@ -82,7 +82,7 @@ class Bench:
         return asyncio.run_coroutine_threadsafe(run(), self.loop).result(20)
 
     def stored(self, holder: Holder | None = None) -> StoredRange:
-        """Return the place of the file, with a new ticket."""
+        """Return the file's location, with a new ticket to be exchanged for the open file."""
         status = self.path.stat()
         given = holder or self.holder
         ticket = self.call(lambda: self.descriptors.issue(given, "t", self.file))
@@ -252,7 +252,7 @@ def test_process_of_another_user_receives_an_open_file_that_its_user_may_not_ope
 
 
 def test_forked_child_and_parent_read_an_open_file_independently(bench: Bench) -> None:
-    """They share the open file, so a position in it would be shared too."""
+    """Both processes share the file position of the descriptor, so reads must not depend on it."""
     file = opened(bench.stored())
     child = os.fork()
     if child == 0:
@@ -272,7 +272,7 @@ def test_forked_child_and_parent_read_an_open_file_independently(bench: Bench) -
 def test_file_that_is_truncated_while_it_is_open_ends_early(
     bench: Bench, tmp_path: Path, reads_once: bool
 ) -> None:
-    """As the file of a path does: the reader then fetches the records."""
+    """The reader then fetches the records, as it does after it opened a file by its path."""
     stored = write(tmp_path / "1.log", [bytes([65 + n]) * 3000 for n in range(5)])
     bench.file = OsFiles().open(stored.path)
     ticket = bench.stored().ticket

@@ -137,8 +137,8 @@ def test_checkpoint_during_a_change_of_the_log_start_saves_the_new_start(
     """Regression: a log start is changed on disk, then in memory. A checkpoint between both saved
     the former start.
 
-    After a crash before the next checkpoint, deleted records were back. A log that had been
-    restarted at another offset had lost its records, or was damaged.
+    After a crash, deleted records were back. If the log had been emptied to start at another
+    offset, its new records were lost or the log counted as damaged.
     """
     disk = Disk()
     disk.write(80)
@@ -248,8 +248,8 @@ def test_recreated_partition_inherits_no_checkpointed_offsets() -> None:
 def test_stray_log_that_a_full_disk_cannot_rename_keeps_its_offsets() -> None:
     """Regression: records that had been deleted from the stray log were back after the next start.
 
-    If the topic was recreated before that start, an existing segment file stopped the data
-    directory.
+    If the topic was recreated before that start, an existing segment file took the data directory
+    offline.
     """
     disk = Disk()
     disk.write(50, checkpoint=True)

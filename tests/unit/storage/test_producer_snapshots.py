@@ -10,7 +10,7 @@ from broker_lite.storage.producer_state import ProducerState
 
 
 class Kept:
-    """A directory of a log with producer snapshot files for these offsets."""
+    """A log's directory with a producer snapshot file for each given offset."""
 
     def __init__(self, *offsets: int) -> None:
         self.files = MemFiles()

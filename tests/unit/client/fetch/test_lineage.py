@@ -73,7 +73,7 @@ def test_reader_that_goes_back_after_a_truncation_keeps_the_epochs_of_earlier_re
 def test_leader_epoch_of_a_commit_without_records_is_not_taken_for_a_truncation() -> None:
     """Some clients commit the current leader epoch, which may have no records in the log.
 
-    The log has lost records only if the epoch before it ends before the committed offset.
+    The log has lost records only if its last epoch with records ends below the committed offset.
     """
     lineage = Lineage()
     lineage.begin(20, 5)

@@ -1,4 +1,4 @@
-"""Tests of the decision which partitions a reader reads from files, and when it takes tickets."""
+"""Tests of which partitions a reader reads from files, and when it asks for open files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Bench:
         self.in_place = InPlace(lambda endpoint, lane: True, now_s=lambda: self.now_s)
 
     def offers(self) -> tuple[bool, bool]:
-        """Return whether the next fetch accepts paths and tickets."""
+        """Return whether the next fetch accepts file paths, and tickets for open files."""
         offer = self.in_place.offer(ONE, "fetch", [WHERE])
         return offer.machine == machine_id() != b"", offer.takes_tickets
 

@@ -1,4 +1,4 @@
-"""Tests of groups that both native and Kafka members try to join, and of concurrent group loads."""
+"""Tests of groups that ZooKeeper-based and Kafka members try to join, and of concurrent loads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_zk_based_group_refuses_kafka_members() -> None:
 
 
 class NativeReader:
-    """A native member that records at which committed offset its only stream starts."""
+    """A ZooKeeper-based member that records at which committed offset its only stream starts."""
 
     def __init__(self, world: World, name: str) -> None:
         self.refused: list[str] = []
@@ -78,7 +78,7 @@ class NativeReader:
 def test_first_member_determines_whether_a_group_is_zk_based_or_a_kafka_group() -> None:
     """Regression: a commit without a member made the group a Kafka group.
 
-    Native members could then not join a group whose offsets had been copied into it.
+    ZooKeeper-based members could then not join a group whose offsets had been copied into it.
     """
 
     async def body(world: World) -> None:

@@ -199,7 +199,7 @@ def test_txn_offset_commit_has_an_error_for_each_partition() -> None:
 
 
 def test_only_the_current_generation_commits_in_a_transaction() -> None:
-    """KIP-447.
+    """The rule is from KIP-447.
 
     Requests below version 3 have no member fields, so their commits are accepted unchecked.
     """

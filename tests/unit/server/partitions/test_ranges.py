@@ -120,7 +120,7 @@ def test_column_batch_that_decompresses_beyond_the_limit_is_transcoded_only_as_a
     """If the batch is the first of a fetch, ``prepare`` raises OversizedBatch, and accepts the size
     in a second call.
 
-    Behind other records, the batch is left to the next fetch.
+    If records precede it in the fetch, the batch is left to the next fetch.
     """
     append(log, columns_batch([b"first"]))
     append(log, inflated_columns(6 * MIB))
