@@ -223,8 +223,14 @@ class EndOffsetsWatch:
         }
 
         def make(group: list[TopicPartition]) -> FetchExchange:
+            # Without its epoch, a leader in a later epoch would return the end of records that are
+            # later than the epoch recorded here. Readers would take them for a rewritten log.
+            view = cluster.view
             rows = [
-                (view.topic_id(tp.topic), FetchPartition(tp.partition, end.offset, 1))
+                (
+                    view.topic_id(tp.topic),
+                    FetchPartition(tp.partition, end.offset, 1, view.leader_epoch(tp)),
+                )
                 for tp in group
                 if isinstance(end := log_ends[tp], LogEnd)
             ]
@@ -233,13 +239,13 @@ class EndOffsetsWatch:
         def read(
             answer: FetchResponse, group: list[TopicPartition]
         ) -> dict[TopicPartition, FetchedPartition | LogbusError]:
-            return answers_of(answer, {tp: view.topic_id(tp.topic) for tp in group})
+            return answers_of(answer, {tp: cluster.view.topic_id(tp.topic) for tp in group})
 
         known = [tp for tp, row in log_ends.items() if isinstance(row, LogEnd)]
         fetched = yield from requests.per_partition(cluster, known, make, read, deadline_ms)
         for tp, row in fetched.items():
             if isinstance(row, FetchedPartition):
-                log_ends[tp] = self._end_of(row, view.leader_epoch(tp))
+                log_ends[tp] = self._end_of(row, cluster.view.leader_epoch(tp))
         return log_ends
 
     def _refreshed(self, result: dict[TopicPartition, Any] | LogbusError) -> None:

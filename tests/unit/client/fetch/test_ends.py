@@ -13,6 +13,7 @@ from broker_lite.client.fetch.ends import REFRESH_MS, EndOffsetsWatch
 from broker_lite.config.client_security import NO_SECURITY
 from broker_lite.errors import (
     ClosedError,
+    FencedLeaderEpochError,
     InvalidConfigError,
     NotLeaderError,
     OffsetOutOfRangeError,
@@ -62,6 +63,7 @@ class Bench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reactor = reactor = Reactor()
         self.names, self.partitions, self.holds_lookups = ["t"], 1, False
+        self.epoch = 5
         monkeypatch.setattr(ends, "Reactor", lambda *_: reactor)
         monkeypatch.setattr(ends, "monotonic_ms", reactor.now_ms)
         reactor.automatic[ApiKey.METADATA] = self.metadata
@@ -71,7 +73,9 @@ class Bench:
         reactor.run()
 
     def metadata(self, asked: Asked) -> None:
-        rows = tuple(MetadataPartition(0, n, 1, 5, (1,), (1,), ()) for n in range(self.partitions))
+        rows = tuple(
+            MetadataPartition(0, n, 1, self.epoch, (1,), (1,), ()) for n in range(self.partitions)
+        )
         topics = tuple(
             MetadataTopic(0, name, TOPIC_ID, False, rows)
             for name in self.names
@@ -162,6 +166,27 @@ def test_topic_added_to_an_end_offsets_watch_during_a_metadata_refresh_is_watche
     bench.reply(lookup, bench.listed(lookup))
     bench.reactor.run(100)
     assert set(bench.watch.topic_ids()) == {"t", "u"}
+
+
+def test_end_offset_from_a_later_leader_epoch_is_not_stored_with_the_earlier_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: the leader began epoch 6 between the metadata response and the fetch. The watch
+    stored its end offset with epoch 5, and a Spark query took the records of epoch 6 for a
+    rewritten log: it failed on data loss."""
+
+    def fetch(bench: Bench, asked: Asked) -> None:
+        bench.epoch = 6
+        [row] = asked.message.topics[0].partitions
+        is_fenced = 0 <= row.current_leader_epoch < 6
+        answer = PartitionAnswer(0, FencedLeaderEpochError.code if is_fenced else 0, 12, 12)
+        if asked.message.max_wait_ms == 0:
+            bench.reactor.call_soon(lambda: asked.fetched([answer]))
+
+    monkeypatch.setattr(Bench, "fetch", fetch)
+    bench = Bench(monkeypatch)
+    bench.reactor.run(1000)
+    assert bench.watch.ends()[T0][:2] == (12, 6)
 
 
 def test_watch_of_a_malformed_address_opens_no_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
