@@ -172,14 +172,16 @@ class _ConsumerFetch:
         if self._parts.replicas.is_creating_logs and self._waits_for_a_log():
             return
         rows = self._rows()
-        if any(row.error is not None or row.diverging is not None for row in rows):
+        is_refused = any(row.error is not None or row.diverging is not None for row in rows)
+        has_records = any(row.has_records for row in rows)
+        if self._ends_only and (is_refused or has_records):
+            self._answer(rows, {})
+        elif is_refused:
             self._collect(rows)
         elif self._is_over_quota:
             self._answer(rows, {})
-        elif not any(row.has_records for row in rows):
+        elif not has_records:
             self._wait(rows)
-        elif self._ends_only:
-            self._answer(rows, {})
         else:
             may_wait = self._message.max_wait_ms > 0
             min_bytes = min(self._message.min_bytes, self._max_bytes)
@@ -221,9 +223,14 @@ class _ConsumerFetch:
                     diverging = _diverging(replica.log, row_request)
                     if diverging is None:
                         _check_range(replica, row_request.fetch_offset)
-                    end = (
-                        replica.last_stable_offset if self._is_committed else replica.high_watermark
-                    )
+                    if self._ends_only:
+                        # A new leader may not know the latest high watermark. A lower one would
+                        # look to the client like lost records.
+                        end = replica.readable_end(self._is_committed)
+                    elif self._is_committed:
+                        end = replica.last_stable_offset
+                    else:
+                        end = replica.high_watermark
                     rows.append(_FetchRow(topic, row_request, replica, None, diverging, end))
                 except LogbusError as error:
                     rows.append(_FetchRow(topic, row_request, None, error))

@@ -19,6 +19,7 @@ from broker_lite.errors import (
     FencedLeaderEpochError,
     LogbusError,
     NotLeaderError,
+    OffsetNotAvailableError,
     UnknownLeaderEpochError,
     UnsupportedVersionError,
 )
@@ -47,11 +48,16 @@ class Reader:
         )  # fmt: skip
 
     def fetch(
-        self, offset: int, leader_epoch: int, replica_id: int = -1, max_wait_ms: int = 0
+        self,
+        offset: int,
+        leader_epoch: int,
+        replica_id: int = -1,
+        max_wait_ms: int = 0,
+        flags: int = 0,
     ) -> None:
         wanted = wire.FetchPartition(0, offset, 1 << 20, current_leader_epoch=leader_epoch)
         topics = (wire.FetchTopic("", TOPIC_ID, (wanted,)),)
-        request = wire.FetchRequest(topics, max_wait_ms, replica_id=replica_id)
+        request = wire.FetchRequest(topics, max_wait_ms, replica_id=replica_id, flags=flags)
         sent = wire.encode_request(request, correlation_id=1, client_id="c", version=18)
         frame = memoryview(sent)[4:]
         fetch.handle(self.parts, received(frame, self.parts.clock), frame, cast(Any, self))
@@ -215,6 +221,31 @@ def test_fetch_with_another_leader_epoch_is_fenced() -> None:
         assert row.error_code == FencedLeaderEpochError.code
 
     run(body, brokers=1)
+
+
+def test_new_leader_answers_no_end_offset_below_one_that_clients_have_seen() -> None:
+    """Regression: until the other replicas fetched from it, a new leader answered a fetch of end
+    offsets with an old high watermark. A Spark query took the acknowledged records above it for
+    lost: it failed, or with failOnDataLoss=false it read them twice."""
+
+    async def body(world: World) -> None:
+        await (await world.serves(1)).append([b"a"])
+        new = world.nodes[2]
+        assert new.replica().high_watermark == 0
+        new.reached = False
+        world.elect(2)
+        await world.until(lambda: new.replica().role.role.epoch_start_offset == 1)
+        reader = Reader(new)
+        reader.fetch(1, -1, flags=wire.FLAG_ENDS_ONLY)
+        new.reached = True
+        await world.serves(2)
+        reader.fetch(1, -1, flags=wire.FLAG_ENDS_ONLY)
+        await world.until(lambda: len(reader.answers) == 2)
+        early, known = (answer.topics[0].partitions[0] for answer in reader.answers)
+        assert early.error_code == OffsetNotAvailableError.code
+        assert (known.error_code, known.high_watermark) == (0, 1)
+
+    run(body)
 
 
 def test_fetch_of_an_undecodable_batch_keeps_leadership_and_isr(
