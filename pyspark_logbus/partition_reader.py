@@ -23,7 +23,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.fetch.range_reader import FetchedBatch, read_range
 from broker_lite.client.fetch.small_ranges import SmallRange, read_small_ranges
-from broker_lite.client.received import LogTruncatedError, offsets_of, timestamps_of
+from broker_lite.client.received import (
+    MILLIS_MAX,
+    LogTruncatedError,
+    offsets_of,
+    timestamps_of,
+)
 from broker_lite.client.transport.blocking import Pool, shared_pool
 from broker_lite.errors import (
     CorruptMessageError,
@@ -58,7 +63,6 @@ ROW_BYTES = 48
 """Estimated bytes of a row apart from key, value and headers: topic, partition, offset, timestamp
 and the Arrow offsets of its other columns."""
 OFFSET_MAX = (1 << 63) - 1
-MILLIS_MAX = OFFSET_MAX // 1000
 
 PLANNED_ONCE = (
     "A DataFrame or temporary view keeps the offsets of its first action: load() it again to read "

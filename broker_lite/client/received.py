@@ -28,6 +28,9 @@ from broker_lite.record.walker import BadBatch, BatchWalker, LogBatch
 
 Header = tuple[str, bytes | None]
 
+MILLIS_MAX = ((1 << 63) - 1) // 1000
+"""The latest timestamp (ms) that a column of microseconds can hold."""
+
 
 class Record(NamedTuple):
     """One record. ``timestamp_ms`` is in ms since 1970, or -1. ``key`` and ``value`` may be

@@ -168,10 +168,10 @@ class Consumer(ConsumerFace, ClosedByWith):
         seconds.
 
         The columns are those of Spark's Kafka source: key, value, topic, partition, offset,
-        timestamp (microseconds, UTC) and timestampType; ``headers=True`` adds headers. Without
-        ``max_rows``, whole stored batches are added until there are 4096 rows or no further batch
-        has arrived. A single stored batch is not copied; several are concatenated. Errors are those
-        of ``poll``."""
+        timestamp (microseconds, UTC) and timestampType; ``headers=True`` adds headers. A timestamp
+        that is negative or does not fit microseconds is null. Without ``max_rows``, whole stored
+        batches are added until there are 4096 rows or no further batch has arrived. A single stored
+        batch is not copied; several are concatenated. Errors are those of ``poll``."""
         core = self.core
         core.begin_poll()
         if max_rows != 0 and (core.is_ready() or self.run(core.fill(timeout_s))):

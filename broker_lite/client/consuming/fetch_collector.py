@@ -21,6 +21,7 @@ from broker_lite.client.arrays import topic_column
 from broker_lite.client.fetch.fetch_engine import NO_EPOCHS, FetchedBatches, FetchEngine
 from broker_lite.client.operations.bounds import check_offsets
 from broker_lite.client.received import (
+    MILLIS_MAX,
     Record,
     Slice,
     decode,
@@ -480,4 +481,4 @@ def _row_columns(tp: TopicPartition, rows: Slice, headers: bool) -> list[pa.Arra
 
 def _timestamp_column(rows: Slice) -> pa.Array:
     times = timestamps_of(rows)
-    return fixed(times * 1000, TIMESTAMP_US, times >= 0)
+    return fixed(times * 1000, TIMESTAMP_US, (times >= 0) & (times <= MILLIS_MAX))

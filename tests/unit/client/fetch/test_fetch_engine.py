@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 from support import hand_made_log as by_hand
 from support.client_world import ONE, OTHER_ID, TOPIC_ID, TWO, Asked, World, view
@@ -23,7 +24,7 @@ from broker_lite.client.consuming.fetch_collector import (
 from broker_lite.client.fetch.fetch_engine import FetchEngine
 from broker_lite.client.in_place.partitions import InPlace
 from broker_lite.client.operations.cluster import Cluster, ClusterView
-from broker_lite.client.received import LogTruncatedError
+from broker_lite.client.received import MILLIS_MAX, LogTruncatedError, Slice
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
     CorruptMessageError,
@@ -38,7 +39,8 @@ from broker_lite.errors import (
 from broker_lite.machine import machine_id
 from broker_lite.model import OffsetAndEpoch, TopicPartition
 from broker_lite.record import arrow
-from broker_lite.record.arrow import Columns
+from broker_lite.record.arrays import fixed
+from broker_lite.record.arrow import TIMESTAMP_TYPE, Columns
 from broker_lite.record.batch import read_header, stamp
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.calls.cluster import (
@@ -546,6 +548,18 @@ def test_reader_can_take_records_and_arrow_rows_in_turn() -> None:
     assert rows.column("timestamp").cast("int64").to_pylist() == [99_000] * 4
     assert bench.values() == [b"5", b"6"]
     assert arrow_rows([], headers=True).num_rows == 0
+
+
+def test_arrow_rows_have_no_timestamp_where_microseconds_cannot_hold_it() -> None:
+    """Regression: the timestamps of a producer that sends nanoseconds overflowed, and appeared as
+    other times."""
+    tp, latest = TopicPartition("t", 0), MILLIS_MAX
+    times = fixed(np.array([0, latest, latest + 1, 1_700_000_000_000_000_000]), TIMESTAMP_TYPE)
+    columns = Columns(4, None, None, times)
+    encoded = arrow.encode(columns, timestamp_ms=0)
+    rows = Slice(read_header(encoded), columns, 0, 4)
+    found = arrow_rows([(tp, rows)], headers=False).column("timestamp")
+    assert found.cast("int64").to_pylist() == [0, latest * 1000, None, None]
 
 
 def test_rows_are_taken_from_the_buffer_up_to_a_byte_limit_and_can_be_given_back() -> None:
