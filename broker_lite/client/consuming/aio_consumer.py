@@ -141,6 +141,7 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
         core.begin_poll()
         if max_records > 0 and (core.is_ready() or await self.run(core.fill(timeout_s))):
             return core.take_records(max_records)
+        await asyncio.sleep(0)  # Without this, a loop of calls would not let the consumer fetch.
         return []
 
     async def poll_arrow(
@@ -152,6 +153,7 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
         core.begin_poll()
         if max_rows != 0 and (core.is_ready() or await self.run(core.fill(timeout_s))):
             return core.take_rows(headers=headers, max_rows=max_rows)
+        await asyncio.sleep(0)
         return arrow_rows((), headers=headers)
 
     # Methods that seek, and that return offsets and lag.

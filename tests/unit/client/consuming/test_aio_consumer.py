@@ -1,12 +1,15 @@
-"""Tests of the start of ``AsyncConsumer``. Nothing listens on port 1."""
+"""Tests of ``AsyncConsumer`` without brokers. Nothing listens on port 1."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from broker_lite.client.consuming.aio_consumer import AsyncConsumer
+from broker_lite.client.consuming.reader_core import ReaderCore
 from broker_lite.client.operations import requests
 from broker_lite.errors import NoBrokersError
 
@@ -24,5 +27,28 @@ def test_consumer_whose_start_fails_in_async_with_is_closed(
             async with consumer:
                 raise AssertionError("the consumer cannot start")
         assert not consumer.is_open
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["poll", "poll_arrow"])
+def test_loop_of_polls_without_a_timeout_lets_other_tasks_run(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the poll returned at once, without a turn of the event loop. A loop of such polls
+    waited forever for records, because the consumer fetches on this event loop."""
+
+    def started(_: ReaderCore) -> Iterator[Any]:
+        yield from ()
+
+    monkeypatch.setattr(ReaderCore, "start", started)
+
+    async def main() -> None:
+        consumer = AsyncConsumer("127.0.0.1:1", ["t"])
+        has_run = asyncio.Event()
+        asyncio.get_running_loop().call_soon(has_run.set)
+        await getattr(consumer, name)()
+        assert has_run.is_set()
+        await consumer.close()
 
     asyncio.run(main())
