@@ -218,6 +218,7 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
         finally:
             self.core.stop(ClosedError("the consumer was closed; create another consumer"))
             self._shell.close()
+            self.core.engine.close()
 
     async def __aenter__(self) -> Self:
         try:

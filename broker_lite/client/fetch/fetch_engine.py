@@ -159,6 +159,7 @@ class FetchEngine:
         self._timer: Timer | None = None
         self._late_timer: Timer | None = None
         self._refresh_timer: Timer | None = None
+        self._is_closed = False
 
     # Methods that the reader uses. They must run on the shell's thread (see ``post``), unless a
     # docstring says otherwise.
@@ -192,6 +193,8 @@ class FetchEngine:
         The generation numbers the partition's seeks. ``repair_until_ms``: see ``FetchPosition``.
         ``epochs`` holds the leader epoch of the record before each offset, if known. The leader
         compares it with its log, to detect a truncation (KIP-320)."""
+        if self._is_closed:
+            return
         for tp, (offset, generation) in offsets.items():
             source, epoch = self._sources.get(tp), epochs.get(tp, NO_EPOCH)
             if source is None:
@@ -220,7 +223,15 @@ class FetchEngine:
             self.pump()
 
     def close(self) -> None:
-        """Close the brokers' segment files, after the I/O thread has ended."""
+        """Stop fetching, and close the brokers' segment files.
+
+        Call it after the end of the I/O thread, or on the event loop after the shell was closed."""
+        self._is_closed = True
+        for timer in (self._timer, self._late_timer, self._refresh_timer):
+            if timer is not None:
+                timer.cancel()
+        self._sources.clear()
+        self._polls.clear()
         self._in_place.close_all()
 
     def pause(self, tps: Iterable[TopicPartition], is_paused: bool) -> None:

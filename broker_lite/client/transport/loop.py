@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from broker_lite.client.client_config import security_of_environment
@@ -17,7 +18,7 @@ from broker_lite.client.transport.connection import BrokerConnection, unresolved
 from broker_lite.client.transport.connections import Connections
 from broker_lite.client.transport.steps import Operation, Send, Timer, spawn
 from broker_lite.config.client_security import ClientSecurity
-from broker_lite.errors import LogbusError
+from broker_lite.errors import ClosedError, LogbusError
 from broker_lite.model import Endpoint
 
 T = TypeVar("T")
@@ -34,6 +35,7 @@ class LoopShell:
         self._flush_handle: asyncio.Handle | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._lookups: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     def now_ms(self) -> float:
         return monotonic_ms()
@@ -60,6 +62,9 @@ class LoopShell:
             raise
 
     def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
+        if self._is_closed:
+            self.call_soon(partial(on_answer, ClosedError("the client was closed")))
+            return
         connection, is_new = self._connections.request(send, self.now_ms(), on_answer)
         if is_new:
             task = self.loop.create_task(self._connect(connection))
@@ -162,7 +167,8 @@ class LoopShell:
         self._set_deadline()
 
     def close(self) -> None:
-        """Close all connections. Requests in flight fail with ClosedError."""
+        """Close all connections. Requests in flight and later ones fail with ClosedError."""
+        self._is_closed = True
         for task in list(self._lookups):
             task.cancel()
         ended = list(self._connections)

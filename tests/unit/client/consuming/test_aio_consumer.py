@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +14,7 @@ from broker_lite.client.consuming.aio_consumer import AsyncConsumer
 from broker_lite.client.consuming.reader_core import ReaderCore
 from broker_lite.client.operations import requests
 from broker_lite.errors import NoBrokersError
+from broker_lite.model import TopicPartition
 
 
 def test_consumer_whose_start_fails_in_async_with_is_closed(
@@ -50,5 +53,31 @@ def test_loop_of_polls_without_a_timeout_lets_other_tasks_run(
         await getattr(consumer, name)()
         assert has_run.is_set()
         await consumer.close()
+
+    asyncio.run(main())
+
+
+def test_closed_asyncio_consumer_sends_no_more_requests_and_is_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: its timers stayed on the event loop. They opened new connections for metadata
+    requests as long as the loop ran, and kept the consumer in memory."""
+
+    def started(reader: ReaderCore) -> Iterator[Any]:
+        reader.collector.begin({TopicPartition("t", 0): 0})
+        yield from ()
+
+    monkeypatch.setattr(ReaderCore, "start", started)
+
+    async def main() -> None:
+        consumer = AsyncConsumer("127.0.0.1:1", ["t"])
+        await consumer.start()
+        engine = weakref.ref(consumer.core.engine)
+        await consumer.close()
+        del consumer
+        async with asyncio.timeout(10):
+            while engine() is not None:
+                await asyncio.sleep(0.01)
+                gc.collect()
 
     asyncio.run(main())
