@@ -35,6 +35,7 @@ class LoopShell:
         self._flush_handle: asyncio.Handle | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._lookups: set[asyncio.Task[None]] = set()
+        self._runs: set[asyncio.Future[Any]] = set()
         self._is_closed = False
 
     def now_ms(self) -> float:
@@ -43,8 +44,13 @@ class LoopShell:
     async def run(self, operation: Operation[T]) -> T:
         """Run an operation. Return its result, or raise its error.
 
-        If the call is cancelled, the operation sends no further request."""
+        If the call is cancelled, the operation sends no further request. Raises ClosedError after
+        ``close``, also in calls that run meanwhile."""
+        if self._is_closed:
+            operation.close()
+            raise _closed()
         future: asyncio.Future[T] = self.loop.create_future()
+        self._runs.add(future)
 
         def done(result: T | LogbusError) -> None:
             if future.done():
@@ -54,16 +60,18 @@ class LoopShell:
             else:
                 future.set_result(result)
 
-        spawn(self, operation, done)
         try:
+            spawn(self, operation, done)
             return await future
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ClosedError):
             operation.close()
             raise
+        finally:
+            self._runs.discard(future)
 
     def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
         if self._is_closed:
-            self.call_soon(partial(on_answer, ClosedError("the client was closed")))
+            self.call_soon(partial(on_answer, _closed()))
             return
         connection, is_new = self._connections.request(send, self.now_ms(), on_answer)
         if is_new:
@@ -169,6 +177,9 @@ class LoopShell:
     def close(self) -> None:
         """Close all connections. Requests in flight and later ones fail with ClosedError."""
         self._is_closed = True
+        for future in self._runs:
+            if not future.done():
+                future.set_exception(_closed())
         for task in list(self._lookups):
             task.cancel()
         ended = list(self._connections)
@@ -179,6 +190,10 @@ class LoopShell:
             if handle is not None:
                 handle.cancel()
         self._deadline = self._flush_handle = None
+
+
+def _closed() -> ClosedError:
+    return ClosedError("the client was closed; create another one")
 
 
 def resolve_with(future: asyncio.Future[Any], callback: Callable[[], Any]) -> None:

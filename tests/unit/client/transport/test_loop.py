@@ -95,6 +95,30 @@ def test_cancelled_operation_sends_no_further_request() -> None:
     assert steps == ["first attempt", "first attempt", "retry"]
 
 
+def test_close_ends_the_operations_of_an_asyncio_client_at_once() -> None:
+    """Regression: an operation that waited for a retry continued, and opened new connections."""
+
+    def operation() -> Operation[None]:
+        yield Pause(60_000)
+        yield Send(Endpoint("127.0.0.1", 1), Large())
+
+    async def main() -> None:
+        shell = LoopShell("test")
+        task = asyncio.create_task(shell.run(operation()))
+        await asyncio.sleep(0)
+        shell.close()
+        async with asyncio.timeout(10):
+            with pytest.raises(ClosedError):
+                await task
+            with pytest.raises(ClosedError):
+                await shell.run(operation())
+            late: asyncio.Future[Any] = shell.loop.create_future()
+            shell.request(Send(Endpoint("127.0.0.1", 1), Large()), late.set_result)
+            assert isinstance(await late, ClosedError)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("is_disconnected", [False, True])
 def test_closed_connection_does_not_unregister_a_socket_that_reuses_its_descriptor(
     is_disconnected: bool,
