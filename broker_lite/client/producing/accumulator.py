@@ -340,7 +340,7 @@ def columns_of(
     columns are ``headers``, ``timestamp`` and ``partition``. Raises InvalidSchemaError for unknown
     or missing columns and wrong types."""
     names = batch.schema.names
-    known = {"key", "value", "headers", "timestamp", "partition"}
+    known = {key or "key", value or "value", "headers", "timestamp", "partition"}
     for name in (key, value):
         if name is not None and name not in names:
             raise InvalidSchemaError(
@@ -350,7 +350,7 @@ def columns_of(
         raise InvalidSchemaError(
             f"there is no column 'value'; name one of {', '.join(names)} with value=…"
         )
-    unknown = [name for name in names if name not in known | {key, value}]
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise InvalidSchemaError(
             f"column {unknown[0]!r} is not a field of a record; drop it, or name columns with "

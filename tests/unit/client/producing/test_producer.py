@@ -14,7 +14,7 @@ from support.client_world import TOPIC_ID, Asked, World
 from broker_lite.client.producing.futures import RecordFuture
 from broker_lite.client.producing.producer import BACKLOG_LINGER_MS, Producer
 from broker_lite.config import ProducerConfig
-from broker_lite.errors import ClosedError, LogbusError, NoBrokersError
+from broker_lite.errors import ClosedError, InvalidSchemaError, LogbusError, NoBrokersError
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.calls.cluster import (
     MetadataBroker,
@@ -145,6 +145,17 @@ def test_send_arrow_refuses_an_argument_that_cannot_be_encoded(wrong: dict[str, 
     producer.send("t", b"good")
     world.run(100)
     assert world.the(ApiKey.PRODUCE)
+
+
+def test_send_arrow_refuses_a_column_that_another_one_replaces() -> None:
+    """Regression: with ``key="id"`` the column ``key`` was left out of the records without an
+    error."""
+    table = pa.table({"id": [b"1"], "key": [b"k"], "value": [b"v"]})
+    with (
+        Producer("127.0.0.1:1") as producer,
+        pytest.raises(InvalidSchemaError, match="column 'key' is not a field of a record"),
+    ):
+        producer.send_arrow("t", table, key="id")
 
 
 def test_errors_of_a_closed_producer_keep_no_stack_frames_of_earlier_calls() -> None:
