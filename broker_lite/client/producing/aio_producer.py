@@ -12,8 +12,14 @@ from typing import Any
 
 from broker_lite.client.closing import ClosedByAsyncWith
 from broker_lite.client.discovery import security_for
-from broker_lite.client.producing.futures import BatchFuture, BatchMetadata, Outcome, RecordMetadata
-from broker_lite.client.producing.producer import Producer
+from broker_lite.client.producing.futures import (
+    BatchFuture,
+    BatchMetadata,
+    Outcome,
+    RecordFuture,
+    RecordMetadata,
+)
+from broker_lite.client.producing.producer import FAILURES_KEPT, Producer
 from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.client.transport.loop import LoopShell, resolve_with
 from broker_lite.config import ProducerConfig
@@ -27,13 +33,28 @@ class Sent(asyncio.Future[RecordMetadata]):
     ``asyncio.gather`` of several futures does not, so the records can fill a batch."""
 
     outcome: Outcome | None = None
+    is_seen = False
+    """Whether the caller has received the record's error, so that ``flush`` need not raise it."""
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         if self.outcome is not None and not self.outcome.done:
             self.outcome.wake(self.outcome)
-        return super().__await__()
+        try:
+            return (yield from super().__await__())
+        except LogbusError:
+            self.is_seen = True
+            raise
 
     __iter__ = __await__
+
+    def exception(self) -> BaseException | None:
+        error = super().exception()
+        self.is_seen = error is not None
+        return error
+
+    def result(self) -> RecordMetadata:
+        self.exception()
+        return super().result()
 
 
 def _nothing() -> None:
@@ -56,6 +77,8 @@ class AsyncProducer(ClosedByAsyncWith):
         self._waited_count = 0
         """Number of entries that were ever added to ``_waiting``."""
         self._is_watching = False
+        self._failed: list[tuple[Sent, LogbusError]] = []
+        """Failed records since the last flush, with their errors."""
 
     def send(
         self,
@@ -70,7 +93,8 @@ class AsyncProducer(ClosedByAsyncWith):
 
         Records are sent in the order of the calls. While the producer's buffer is full, a record
         waits for ``max_block_ms`` at most, then fails with BufferFullError. Only the ``await``
-        raises LogbusError, also the errors of ``Producer.send``."""
+        raises LogbusError, also the errors of ``Producer.send``. Without it, ``flush`` and
+        ``close`` raise the error."""
         sent = Sent(loop=self._shell.loop)
         arguments = (topic, value, key, headers, partition, timestamp_ms)
         self._start_in_turn(sent, partial(self._start, sent, arguments))
@@ -95,7 +119,25 @@ class AsyncProducer(ClosedByAsyncWith):
             self._refuse(sent, error)
             return
         sent.outcome = future.outcome
-        future.add_done_callback(lambda done: resolve_with(sent, lambda: done.result(0)))
+        future.add_done_callback(partial(self._settle, sent))
+
+    def _settle(self, sent: Sent, done: RecordFuture) -> None:
+        try:
+            metadata = done.result(0)
+        except LogbusError as error:
+            self._fail(sent, error)
+        else:
+            if not sent.done():
+                sent.set_result(metadata)
+
+    def _fail(self, sent: Sent, error: LogbusError) -> None:
+        """Fail a record. If its caller does not receive the error, the next flush raises it."""
+        if not sent.done():
+            sent.set_exception(error)
+        if len(self._failed) >= FAILURES_KEPT:
+            self._failed = [row for row in self._failed if not row[0].is_seen]
+        if len(self._failed) < FAILURES_KEPT:
+            self._failed.append((sent, error))
 
     def _watch_space(self) -> None:
         if not self._is_watching:
@@ -126,7 +168,10 @@ class AsyncProducer(ClosedByAsyncWith):
                 future.set_exception(error)
 
     def _refuse(self, future: asyncio.Future[Any], error: LogbusError) -> None:
-        future.set_exception(error)
+        if isinstance(future, Sent):
+            self._fail(future, error)
+        else:
+            future.set_exception(error)
 
     async def send_arrow(
         self,
@@ -174,7 +219,11 @@ class AsyncProducer(ClosedByAsyncWith):
             raise RequestTimedOutError(
                 f"some records are not acknowledged after {timeout_s} s; they are still in flight"
             ) from None
+        failed, self._failed = self._failed, []
         self._core.end_flush(waiting)
+        for sent, error in failed:
+            if not sent.is_seen:
+                raise error.with_traceback(None)
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Flush, then close the connections. Records unacknowledged after ``timeout_s`` seconds

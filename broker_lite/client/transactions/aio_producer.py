@@ -38,13 +38,15 @@ class AsyncTransactionalProducer(AsyncProducer):
         super().__init__(bootstrap_servers, config)
         self._core.on_shut = self._refuse_waiting
 
-    def _refuse(self, future: asyncio.Future[Any], error: LogbusError) -> None:
-        """Fail the future of rows that were not accepted, and the open transaction.
-
-        The caller may not await the future."""
-        super()._refuse(future, error)
+    def _fail(self, sent: Sent, error: LogbusError) -> None:
+        super()._fail(sent, error)
         # The commit raises the error. Retrieve it here, or asyncio would log it as unretrieved.
-        future.exception()
+        if not sent.cancelled():
+            asyncio.Future.exception(sent)
+
+    def _refuse(self, future: asyncio.Future[Any], error: LogbusError) -> None:
+        """Fail the future of rows that were not accepted, and the open transaction."""
+        super()._refuse(future, error)
         self._core.runner.lose(error)
 
     def _refuse_waiting(self, error: LogbusError) -> None:
@@ -53,7 +55,7 @@ class AsyncTransactionalProducer(AsyncProducer):
         for future, _, _ in waiting:
             if not future.done():
                 super()._refuse(future, error)
-                future.exception()
+        self._failed.clear()
 
     @property
     def is_usable(self) -> bool:

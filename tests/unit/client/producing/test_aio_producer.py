@@ -1,4 +1,5 @@
-"""Tests of ``AsyncProducer`` while its buffer is full. No broker answers; the test frees space."""
+"""Tests of ``AsyncProducer`` without brokers, most of them while its buffer is full. The test frees
+space."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ import pytest
 
 from broker_lite.client.producing.aio_producer import AsyncProducer
 from broker_lite.config import ProducerConfig
-from broker_lite.errors import BufferFullError, ClosedError
+from broker_lite.errors import (
+    BufferFullError,
+    ClosedError,
+    LogbusError,
+    MessageTooLargeError,
+    NetworkError,
+)
 
 BUFFER_BYTES = 64 << 10
 LARGE = bytes(BUFFER_BYTES)
@@ -112,3 +119,28 @@ def test_record_whose_headers_raise_an_exception_while_it_waits_for_space_fails_
         await producer._queued()
 
     assert run_full(test) == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize(("size", "expected"), [(10, NetworkError), (10_000, MessageTooLargeError)])
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_flush_raises_the_error_of_a_record_unless_the_caller_received_it(
+    size: int, expected: type[LogbusError], is_awaited: bool
+) -> None:
+    """Regression: ``flush`` and ``close`` of the asyncio producer never raised the error of a
+    record that ``send`` had returned a future for, so records were lost without an error."""
+
+    async def main() -> None:
+        config = ProducerConfig(max_request_bytes=5000, has_answered=True)
+        producer = AsyncProducer("127.0.0.1:1", config)
+        sent = producer.send("t", bytes(size))
+        producer._core.start_flush()
+        producer._core._sender.discard(NetworkError("planted"))
+        if is_awaited:
+            with pytest.raises(expected):
+                await sent
+        else:
+            with pytest.raises(expected):
+                await producer.flush(10)
+        await producer.close(10)
+
+    asyncio.run(main())
