@@ -33,6 +33,7 @@ from broker_lite.errors import (
     ClusterAuthorizationError,
     IllegalSaslStateError,
     InvalidConfigError,
+    InvalidTopicError,
     LogbusError,
     NetworkError,
     NoBrokersError,
@@ -48,6 +49,7 @@ from broker_lite.errors import (
 )
 from broker_lite.model import (
     EARLIEST_TIMESTAMP,
+    NAME_LENGTH_MAX,
     NULL_TOPIC_ID,
     Endpoint,
     ListedOffset,
@@ -93,6 +95,11 @@ def view_of(answer: cluster_calls.MetadataResponse, user: str = "") -> ClusterVi
             error = error_for(topic.error_code)
             if isinstance(error, UnknownTopicOrPartitionError):
                 error = unknown_topic(topic.name)
+            elif isinstance(error, InvalidTopicError):
+                error = InvalidTopicError(
+                    f"topic name {topic.name[:60]!r}: give 1 to {NAME_LENGTH_MAX} letters, digits, "
+                    "dots, underscores or dashes"
+                )
             describe, kind = acls.Operation.DESCRIBE, acls.ResourceKind.TOPIC
             error = named(error, user, describe, kind, topic.name)
         rows = tuple(

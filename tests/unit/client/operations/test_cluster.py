@@ -8,8 +8,10 @@ import pytest
 from support.client_world import view
 
 from broker_lite.client.operations.cluster import Cluster, ClusterView
-from broker_lite.errors import LeaderNotAvailableError
-from broker_lite.model import Endpoint, TopicPartition
+from broker_lite.client.operations.requests import view_of
+from broker_lite.errors import InvalidTopicError, LeaderNotAvailableError
+from broker_lite.model import NULL_TOPIC_ID, Endpoint, TopicPartition
+from broker_lite.wire.calls.cluster import MetadataResponse, MetadataTopic
 
 T0 = TopicPartition("t", 0)
 
@@ -73,3 +75,11 @@ def test_stale_metadata_does_not_remove_added_partitions() -> None:
     assert cluster.view.partitions_of("t") == (T0, TopicPartition("t", 1))
     other = view(partitions=1, topic_id="AAAAAAAAAAAAAAAAAAAAAg")
     assert cluster.learn(other, everything=True).partitions_of("t") == (T0,)
+
+
+def test_error_for_an_invalid_topic_name_says_which_names_are_valid() -> None:
+    """Regression: the error's whole text was "INVALID TOPIC EXCEPTION"."""
+    topic = MetadataTopic(InvalidTopicError.code, "a b", NULL_TOPIC_ID, False, ())
+    error = view_of(MetadataResponse(0, (), "c", 1, (topic,))).topics["a b"].error
+    assert isinstance(error, InvalidTopicError)
+    assert error.message.startswith("topic name 'a b': give 1 to 249 letters, digits,")
