@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,6 +36,26 @@ def random_keys(count: int, seed: int) -> list[bytes]:
 def test_murmur2_of_a_column_equals_the_reference() -> None:
     keys = random_keys(2000, 1)
     assert murmur2_column(binary_of(keys)).tolist() == [murmur2(key) for key in keys]
+
+
+def test_murmur2_of_long_keys_needs_no_numpy_round_for_each_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: a key of 1 MB kept the producer's thread busy for a minute, and its batch timed
+    out."""
+    rng = random.Random(4)
+    keys = [rng.randbytes(size) for size in (300_001, 3, 300_002, 257, 255, 256, 4 * 64 + 3)]
+    rounds = 0
+    search = np.searchsorted
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal rounds
+        rounds += 1
+        return search(*arguments, **options)
+
+    monkeypatch.setattr(np, "searchsorted", counted)
+    assert murmur2_column(binary_of(keys)).tolist() == [murmur2(key) for key in keys]
+    assert rounds < 100
 
 
 def test_murmur2_reference_equals_kafka_python() -> None:
