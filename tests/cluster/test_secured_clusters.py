@@ -193,6 +193,11 @@ def test_user_may_do_what_an_acl_allows_and_nothing_else(
         assert json.loads(logbus(*add, "--if-not-exists").stdout)["added"] is False
         until(lambda: _succeeds(read))
         assert read() == [b"hello"]
+        check = logbus("acl", "check", "alice", "read", "--topic", "guarded")
+        why = "allow User:alice to read topic 'guarded'"
+        assert json.loads(check.stdout) == {"allowed": True, "because": why}
+        check = logbus("acl", "check", "alice", "write", "--topic", "guarded")
+        assert (check.returncode, json.loads(check.stdout)["because"]) == (1, "no ACL allows it")
         with bus.producer() as producer, pytest.raises(LogbusError) as refused:
             producer.send("guarded", b"no").result(30)
         assert "User:alice may not write topic 'guarded'" in str(refused.value)

@@ -72,6 +72,19 @@ def test_invalid_acl_is_refused_and_other_acls_of_its_request_are_created(row: A
     run(body)
 
 
+def test_acl_beyond_the_limit_of_the_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker_lite.server.handlers.create_acls.ACLS_MAX", 1)
+
+    async def body(world: World) -> None:
+        await world.start()
+        results = await ask(world, CreateAclsRequest((READ, WRITE)))
+        assert [row.error_code for row in results] == [InvalidRequestError.code] * 2
+        assert "the maximum of 1 ACLs" in results[0].error_message
+        assert not world.brokers[1].registry.snapshot.acls
+
+    run(body)
+
+
 def test_acl_requests_without_an_authorizer_are_refused() -> None:
     async def body(world: World) -> None:
         await world.start()

@@ -145,6 +145,20 @@ def test_invalid_client_quota_is_refused_with_its_entity() -> None:
     run(body)
 
 
+def test_quota_beyond_the_limit_of_entities_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker_lite.metadata.quotas.QUOTAS_MAX", 1)
+
+    async def body(world: World) -> None:
+        await world.start()
+        codes = []
+        for name in ("alice", "bob", "alice"):
+            (row,) = await ask(world, AlterClientQuotasRequest(((USER, name),), ((KEY, 7.0),)))
+            codes.append(row.error_code)
+        assert codes == [0, InvalidRequestError.code, 0]
+
+    run(body)
+
+
 @pytest.mark.parametrize("version", [0, 1])
 def test_describe_client_quotas_with_an_invalid_filter_is_refused(version: int) -> None:
     async def body(world: World) -> None:

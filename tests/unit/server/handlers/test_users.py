@@ -6,6 +6,7 @@ import asyncio
 from hashlib import pbkdf2_hmac
 from typing import Any
 
+import pytest
 from support import handler_world
 from support.handler_world import World, struct
 
@@ -86,6 +87,28 @@ def test_invalid_changes_of_scram_users_have_distinct_errors() -> None:
         user = struct("DescribeUserScramCredentials", "UserName", name="absent")
         answer = await world.ask("DescribeUserScramCredentials", 0, users=[user])
         assert answer.results[0].error_code == 91
+
+    handler_world.run(body)
+
+
+def test_user_with_the_name_of_a_broker_is_refused() -> None:
+    async def body(world: World) -> None:
+        await world.start(1)
+        assert await alter(world, [], [upsert("broker-9", "a")]) == {"broker-9": 93}
+        assert not world.brokers[1].registry.snapshot.users
+
+    handler_world.run(body)
+
+
+def test_user_beyond_the_limit_of_the_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "broker_lite.server.handlers.alter_user_scram_credentials"
+    monkeypatch.setattr(f"{module}.USERS_MAX", 1)
+
+    async def body(world: World) -> None:
+        await world.start(1)
+        assert await alter(world, [], [upsert("first", "a")]) == {"first": 0}
+        assert await alter(world, [], [upsert("second", "a")]) == {"second": 93}
+        assert await alter(world, [], [upsert("first", "b")]) == {"first": 0}
 
     handler_world.run(body)
 

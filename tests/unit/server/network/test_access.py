@@ -12,6 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sim import scheduler
+from support import access_world, api_frames
+from support.access_world import AccessWorld
 from support.handler_world import World, kind, run
 
 from broker_lite.config import BrokerConfig
@@ -22,6 +25,7 @@ from broker_lite.errors import (
     CoordinatorLoadInProgressError,
     InvalidConfigError,
     InvalidRequestError,
+    InvalidTopicError,
     LogbusError,
     TopicAuthorizationError,
     UnacceptableCredentialError,
@@ -30,7 +34,7 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.metadata.cache import MetadataSnapshot
-from broker_lite.model import Endpoint, TopicView
+from broker_lite.model import TRANSACTION_STATE, Endpoint, TopicView
 from broker_lite.security.acls import (
     CLUSTER_NAME,
     OPERATIONS,
@@ -487,3 +491,57 @@ def test_access_without_authorizer_allows_everything() -> None:
     assert access.may(Operation.ALTER, CLUSTER, CLUSTER_NAME)
     assert access.visible(TOPIC, ["a"]) == ["a"]
     assert access.operations(GROUP, "g") == frozenset(OPERATIONS[GROUP])
+
+
+@pytest.mark.parametrize("has_new_record", [True, False])
+def test_waiting_fetch_is_denied_once_its_permission_is_revoked(has_new_record: bool) -> None:
+    """The fetch waits for a record at offset 1, which arrives or not."""
+
+    async def body() -> None:
+        world = await AccessWorld().start()
+        world.grant(access_world.grants((TOPIC, Operation.READ)))
+        at_the_end = {"fetch_offset": 1, "max_wait_ms": 1000, "min_bytes": 1}
+        fetch = asyncio.ensure_future(world.answer(ApiKey.FETCH, 12, fields=at_the_end))
+        await asyncio.sleep(0.1)
+        assert not fetch.done()
+        world.grant({})
+        if has_new_record:
+            await world.answer(ApiKey.PRODUCE, 12, access_world.ADMIN)
+        reply, codes = await fetch
+        assert codes == {0, TopicAuthorizationError.code}, reply.refusal
+
+    scheduler.run(body())
+
+
+def test_even_a_super_user_cannot_write_to_an_internal_topic() -> None:
+    async def body() -> None:
+        world = await AccessWorld().start()
+        before = world.digest()
+        names = {**world.names, api_frames.TOPIC: TRANSACTION_STATE}
+        _, codes = await world.answer(ApiKey.PRODUCE, 12, access_world.ADMIN, names=names)
+        assert codes == {InvalidTopicError.code}
+        assert world.digest() == before
+
+    scheduler.run(body())
+
+
+def test_join_batch_adds_no_topic_whose_permission_could_not_be_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A topic id that this broker's metadata lack belongs to a topic with an unknown name."""
+
+    async def body() -> None:
+        world = await AccessWorld().start()
+        world.grant(access_world.grants((ResourceKind.TRANSACTIONAL_ID, Operation.WRITE)))
+        asked: list[Any] = []
+
+        async def ask_sink(sink: str, make: Any) -> Any:
+            asked.append(make(1))
+            raise CoordinatorLoadInProgressError("loading")
+
+        monkeypatch.setattr(world.parts.transactions, "ask_sink", ask_sink)
+        unknown = {**world.names, api_frames.TOPIC_ID: access_world.ABSENT[api_frames.TOPIC_ID]}
+        await world.answer(ApiKey.JOIN_BATCH, VERSIONS[ApiKey.JOIN_BATCH][0], names=unknown)
+        assert [each.partitions for each in asked] == [frozenset()]
+
+    scheduler.run(body())

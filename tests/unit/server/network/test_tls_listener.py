@@ -20,7 +20,7 @@ from support.certificates import PemFiles, write_pem
 
 from broker_lite.client.transport.blocking import Pool
 from broker_lite.client.transport.steps import CallExchange, Send
-from broker_lite.config import BrokerConfig, parse
+from broker_lite.config import DAY, BrokerConfig, parse
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import (
     InvalidConfigError,
@@ -604,6 +604,35 @@ def test_connections_of_a_removed_ca_are_closed(tmp_path: Path) -> None:
             pass
         assert answers(first)
         for each in (first, second):
+            each.close()
+
+    async def attack(endpoint: Endpoint) -> None:
+        await asyncio.to_thread(run, endpoint)
+
+    serve(one, attack)
+
+
+class Later(Clock):
+    """A clock that is two days fast."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + 2 * DAY
+
+
+def test_connection_is_closed_once_the_clients_certificate_has_expired(tmp_path: Path) -> None:
+    server = write_pem(tmp_path / "server", days=9)
+    short, long = (write_pem(tmp_path / str(days), "client", days=days) for days in (1, 9))
+    one = listener(server, ssl_client_auth="required", ssl_truststore_location=short.ca)
+
+    def run(endpoint: Endpoint) -> None:
+        ends, stays = (connected(endpoint, server, client) for client in (short, long))
+        one._loop.call_soon_threadsafe(one._end_silent)  # type: ignore[union-attr]
+        assert answers(ends)
+        one._clock = Later()
+        one._loop.call_soon_threadsafe(one._end_silent)  # type: ignore[union-attr]
+        assert ends.recv(1) == b""
+        assert answers(stays)
+        for each in (ends, stays):
             each.close()
 
     async def attack(endpoint: Endpoint) -> None:
