@@ -103,12 +103,16 @@ class _Produce:
         ]
         # Count one more than the appends, so that no answer is sent before all have started.
         self._left = 1 + sum(len(row) for row in self._rows)
-        self._denied = request.access.denied_topics(
-            message.topics, parts.registry.snapshot.topics_by_id
-        )
+        self._authorize()
         self._unreadable: dict[tuple[int, int], LogbusError] = {}
         """Errors of batches whose maximum timestamp cannot be computed, by the indexes of topic and
         partition in the request."""
+
+    def _authorize(self) -> None:
+        """Find the topics of the request to which the client may not write."""
+        self._denied = self._request.access.denied_topics(
+            self._message.topics, self._parts.registry.snapshot.topics_by_id
+        )
 
     def fill_in_times(self, untimed: list[tuple[int, int, memoryview]]) -> None:
         """Compute missing maximum timestamps on a read thread, then start the appends.
@@ -139,6 +143,9 @@ class _Produce:
                 self._reply.refuse("unexpected error in the broker; see its log")
                 return
             self._unreadable = errors
+            # Authorize again. While the timestamps were computed, ACLs may have changed, and a
+            # topic that the request names by id may have become known.
+            self._authorize()
             self.start()
 
         self._reply.hold()

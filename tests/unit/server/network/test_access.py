@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sim import scheduler
 from support import access_world, api_frames
-from support.access_world import AccessWorld
+from support.access_world import AccessWorld, Reply
 from support.handler_world import World, kind, run
 
 from broker_lite.config import BrokerConfig
@@ -35,6 +35,8 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import TRANSACTION_STATE, Endpoint, TopicView
+from broker_lite.record import newest_time
+from broker_lite.record.batch import read_header, set_max_timestamp
 from broker_lite.security.acls import (
     CLUSTER_NAME,
     OPERATIONS,
@@ -491,6 +493,35 @@ def test_access_without_authorizer_allows_everything() -> None:
     assert access.may(Operation.ALTER, CLUSTER, CLUSTER_NAME)
     assert access.visible(TOPIC, ["a"]) == ["a"]
     assert access.operations(GROUP, "g") == frozenset(OPERATIONS[GROUP])
+
+
+def test_batch_without_a_timestamp_is_denied_if_its_topic_id_becomes_known_meanwhile() -> None:
+    """Regression: the broker checked the permission only before a read thread computed the missing
+    timestamp.
+
+    If the broker's metadata got the topic in that time, the broker appended the batch without a
+    check.
+    """
+    batch = bytearray(api_frames.batch())
+    set_max_timestamp(batch, read_header(batch), -1)
+    assert newest_time.is_left_out(memoryview(batch))
+
+    async def body() -> None:
+        world = await AccessWorld().start()
+        world.grant({})
+        registry, before = world.parts.registry, world.digest()
+        known = registry.snapshot
+        registry.snapshot = dataclasses.replace(known, topics={}, topics_by_id={})
+        frame = api_frames.request_frame(ApiKey.PRODUCE, 13, world.names, {"records": bytes(batch)})
+        reply: Any = Reply(session("User:bob"))
+        world.dispatcher.begin(memoryview(bytearray(frame)), reply)
+        registry.snapshot = known
+        await reply.done
+        answer = api_frames.answer_of(ApiKey.PRODUCE, 13, reply.frame)
+        assert api_frames.error_codes(answer) == {TopicAuthorizationError.code}
+        assert world.digest() == before
+
+    scheduler.run(body())
 
 
 @pytest.mark.parametrize("has_new_record", [True, False])
