@@ -108,7 +108,7 @@ ROWS: Mapping[int, AccessRow] = {
     # topics: it requests all topics.
     ApiKey.METADATA: AccessRow(_OP.DESCRIBE),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: AccessRow(_OP.DESCRIBE),
-    ApiKey.OFFSET_COMMIT: AccessRow(_OP.READ, _OP.READ),
+    ApiKey.OFFSET_COMMIT: AccessRow(_OP.READ, _OP.READ, names=_TOPICS),
     ApiKey.OFFSET_FETCH: AccessRow(_OP.DESCRIBE, _OP.DESCRIBE, names=("groups", "group_id")),
     ApiKey.FIND_COORDINATOR: AccessRow(
         None, _OP.DESCRIBE, _OP.DESCRIBE, instead=_OP.CLUSTER_ACTION,
@@ -129,7 +129,7 @@ ROWS: Mapping[int, AccessRow] = {
     ApiKey.ADD_OFFSETS_TO_TXN: AccessRow(None, _OP.READ, _OP.WRITE),
     ApiKey.END_TXN: AccessRow(transactional_id=_OP.WRITE),
     ApiKey.WRITE_TXN_MARKERS: AccessRow(cluster=(_OP.CLUSTER_ACTION, _OP.ALTER)),
-    ApiKey.TXN_OFFSET_COMMIT: AccessRow(_OP.READ, _OP.READ, _OP.WRITE),
+    ApiKey.TXN_OFFSET_COMMIT: AccessRow(_OP.READ, _OP.READ, _OP.WRITE, names=_TOPICS),
     ApiKey.DESCRIBE_ACLS: AccessRow(cluster=(_OP.DESCRIBE,)),
     ApiKey.CREATE_ACLS: AccessRow(cluster=(_OP.ALTER,)),
     ApiKey.DELETE_ACLS: AccessRow(cluster=(_OP.ALTER,)),

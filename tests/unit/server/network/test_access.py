@@ -524,6 +524,23 @@ def test_batch_without_a_timestamp_is_denied_if_its_topic_id_becomes_known_meanw
     scheduler.run(body())
 
 
+@pytest.mark.parametrize(
+    ("key", "version"), [(ApiKey.OFFSET_COMMIT, 8), (ApiKey.TXN_OFFSET_COMMIT, 3)]
+)
+def test_offset_commit_without_topics_gets_an_empty_answer(key: ApiKey, version: int) -> None:
+    """Regression: the answer was UNKNOWN_SERVER_ERROR, as for a handler that skips its permission
+    checks."""
+
+    async def body() -> None:
+        world = await AccessWorld().start()
+        world.grant({})
+        reply, codes = await world.answer(key, version, fields={"topics": []})
+        assert not reply.refusal and not codes
+        assert api_frames.answer_of(key, version, reply.frame)["topics"] == []
+
+    scheduler.run(body())
+
+
 @pytest.mark.parametrize("has_new_record", [True, False])
 def test_waiting_fetch_is_denied_once_its_permission_is_revoked(has_new_record: bool) -> None:
     """The fetch waits for a record at offset 1, which arrives or not."""
