@@ -72,10 +72,22 @@ async def _create(
     registry = parts.registry
     if registry.is_controller:
         rows = [NewTopic(name, DEFAULT_COUNT, DEFAULT_COUNT, None, {}) for name in names]
+        results = await registry.administration.create_topics(rows)
         codes = {
             result.name: NO_ERROR if result.error is None else wire_code(result.error)
-            for result in await registry.administration.create_topics(rows)
+            for result in results
         }
+        for result in results:
+            parts.audit.write(
+                "changed",
+                api="metadata",
+                object=f"topic {result.name}",
+                after={"partitions": result.partitions, "replicas": result.replication_factor},
+                error=None if result.error is None else result.error.name,
+                user=request.session.principal,
+                host=request.session.host,
+                client_id=request.client_id,
+            )
     else:
         topics = tuple(CreatableTopic(name) for name in names)
         answer = await ask_controller(parts, CreateTopicsRequest(topics, CREATION_WAIT_MS), request)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +21,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
+from broker_lite.server.audit import AuditLog
 from broker_lite.server.handlers import api_versions
 from broker_lite.server.handlers.topic_creation import CREATED_MAX
 from broker_lite.wire import tables
@@ -112,6 +116,25 @@ def test_metadata_request_creates_a_missing_topic_if_broker_and_client_allow_it(
         assert set(world.brokers[1].registry.snapshot.topics) == {"old", "new"}
 
     run(body)
+
+
+def test_audit_log_of_the_controller_contains_topics_that_metadata_creates(tmp_path: Path) -> None:
+    """Regression: the log had them only if another broker had forwarded the request."""
+    path = tmp_path / "audit.log"
+
+    async def body(world: World) -> None:
+        await world.start(1, auto_create_topics=True, num_partitions=3)
+        log = AuditLog(str(path))
+        world.brokers[1] = dataclasses.replace(world.brokers[1], audit=log)
+        await world.ask("Metadata", 12, topics=by_name("new"))
+        log.close()
+
+    run(body)
+    [line] = map(json.loads, path.read_text("utf-8").splitlines())
+    assert (line["event"], line["object"], line["user"]) == (
+        "changed", "topic new", "User:ANONYMOUS",
+    )  # fmt: skip
+    assert line["after"]["partitions"] == 3
 
 
 def test_metadata_error_of_a_missing_topic_says_why_the_topic_cannot_be_created() -> None:
