@@ -15,7 +15,13 @@ import pytest
 
 from broker_lite.errors import CoordinationUnavailableError, InvalidConfigError
 from broker_lite.local.zookeeper import EmbeddedZooKeeper
-from broker_lite.metadata.zookeeper import ZooKeeperStore, read_brokers, split_address
+from broker_lite.metadata.zookeeper import (
+    ZooKeeperStore,
+    close_znodes,
+    read_auth_file,
+    read_brokers,
+    split_address,
+)
 
 
 def test_zookeeper_address_is_split_into_hosts_and_chroot() -> None:
@@ -25,6 +31,60 @@ def test_zookeeper_address_is_split_into_hosts_and_chroot() -> None:
     for bad in ("", "/logbus", "h", "h:x"):
         with pytest.raises(InvalidConfigError, match=r"zookeeper\.connect"):
             split_address(bad)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "message"),
+    [
+        ("brokers:canary\n", 0o640, "other users may read it; run: chmod 600"),
+        ("canary\n", 0o600, "write one line name:password"),
+        ("a:canary\nb:canary\nc:canary\n", 0o600, "or two while the credential is rotated"),
+        ("", 0o600, "write one line name:password"),
+    ],
+)
+def test_unusable_file_of_the_zookeeper_credential_is_named_without_its_content(
+    tmp_path: Path, text: str, mode: int, message: str
+) -> None:
+    file = tmp_path / "auth"
+    file.write_text(text)
+    file.chmod(mode)
+    with pytest.raises(
+        InvalidConfigError, match=f"zookeeper.auth.file={file}: .*{message}"
+    ) as said:
+        read_auth_file(file)
+    assert "canary" not in str(said.value)
+    with pytest.raises(InvalidConfigError, match="cannot be read"):
+        read_auth_file(tmp_path / "absent")
+
+
+@pytest.mark.real
+def test_store_with_another_credential_fails_at_its_first_read_and_names_the_file(
+    tmp_path: Path,
+) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    for file in (own, other):
+        file.write_text(f"brokers:{file.name}\n")
+        file.chmod(0o600)
+    with EmbeddedZooKeeper(tmp_path / "zookeeper") as server:
+        address = f"{server.address}/x"
+        assert close_znodes(address, own, {"/a": b"1"}) == 2
+
+        async def body() -> None:
+            for file, is_refused in ((own, False), (other, True)):
+                store = ZooKeeperStore(address, session_timeout_ms=6000, auth_file=str(file))
+                try:
+                    await store.start(lambda _: None)
+                    if is_refused:
+                        with pytest.raises(InvalidConfigError) as refused:
+                            await store.get("/a")
+                        assert f"zookeeper.auth.file={other}" in str(refused.value)
+                        assert "belong to another credential" in str(refused.value)
+                    else:
+                        assert (await store.get("/a")).data == b"1"  # type: ignore[union-attr]
+                finally:
+                    await store.close()
+
+        asyncio.run(body())
 
 
 def test_read_brokers_reports_an_unreachable_zookeeper() -> None:
