@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 from support.client_programs import Note, OwnNote
-from support.java_tools import ACLS, CONFIGS, CONSUMER, PRODUCER, TOPICS, Tools
+from support.java_tools import ACLS, CONFIGS, CONSUMER, PERFORMANCE, PRODUCER, TOPICS, Tools
 from support.token_issuer import AUDIENCE, ISSUER, Issuer
 
 from broker_lite.local.cluster import LocalCluster
@@ -16,6 +18,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
 ISSUED = Issuer()
 TOPIC, GROUP, PASSWORD = "guarded", "readers", "of alice"
+SESSION = timedelta(seconds=2)
 ALICE = ("--entity-type", "users", "--entity-name", "alice")
 
 
@@ -28,6 +31,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         "sasl.oauthbearer.jwks.endpoint.url": str(folder / "keys.json"),
         "sasl.oauthbearer.expected.issuer": ISSUER,
         "sasl.oauthbearer.expected.audience": AUDIENCE,
+        "connections.max.reauth.ms": str(SESSION // timedelta(milliseconds=1)),
     }
     with LocalCluster(3, directory=folder / "cluster", secure=True, config=config) as running:
         yield running
@@ -97,6 +101,31 @@ def test_java_client_logs_in_with_plain_and_with_a_token(
         read = ("--topic", mechanism, "--from-beginning", "--max-messages", "1")
         tools(CONSUMER, *read, "--timeout-ms", "20000", says="hello")
         note(f"SASL_SSL with {mechanism}", "served")
+
+
+def test_java_client_logs_in_again_on_its_open_connection(
+    secured: LocalCluster, admin: Tools, note: OwnNote
+) -> None:
+    """The client sends for five seconds, and the broker serves no request of an ended session."""
+    admin(TOPICS, "--create", "--topic", "again", "--partitions", "1")
+    load = ("--topic", "again", "--num-records", "250", "--record-size", "9", "--throughput", "50")
+    once = ("--command-property", "retries=0", "--command-property", "enable.idempotence=false")
+    admin(PERFORMANCE, *load, *once, says="250 records sent")
+    folder = Path(str(secured.client_config)).parent
+    lines = [
+        json.loads(line)
+        for file in folder.glob("broker-*-audit.log")
+        for line in file.read_text("utf-8").splitlines()
+    ]
+    times = sorted(
+        datetime.fromisoformat(line["time"])
+        for line in lines
+        if line["event"] == "login" and line.get("client_id") == "perf-producer-client"
+    )
+    assert times[-1] - times[0] > SESSION
+    for broker in secured.brokers:
+        assert "a request before the login" not in broker.log.read_text("utf-8")
+    note("SASL_SSL with SCRAM-SHA-256: a new login on the open connection", "served")
 
 
 def test_kafka_configs_and_kafka_acls_administer_a_secured_cluster(

@@ -24,6 +24,7 @@ from support.java_tools import (
     FEATURES,
     GROUPS,
     OFFSETS,
+    PERFORMANCE,
     QUORUM,
     REASSIGN,
     TOOLS,
@@ -322,12 +323,12 @@ def test_tools_report_kafkas_error_for_apis_that_logbus_does_not_serve(
 def test_producer_perf_tool_runs(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
     bus.create_topic(name, partitions=2)
     load = ("--topic", name, "--num-records", "50000", "--record-size", "100")
-    tools(f"{TOOLS}ProducerPerformance", *load, "--throughput", "-1", says="50000 records sent")
+    tools(PERFORMANCE, *load, "--throughput", "-1", says="50000 records sent")
     ends = tools(OFFSETS, "--topic", name).split()
     assert sum(int(line.rpartition(":")[2]) for line in ends) == 50000
     transactions = ("--transaction-duration-ms", "100")
     few = ("--topic", name, "--num-records", "5", "--record-size", "9", "--throughput", "-1")
-    tools(f"{TOOLS}ProducerPerformance", *few, *transactions, says="5 records sent")
+    tools(PERFORMANCE, *few, *transactions, says="5 records sent")
     note("kafka-producer-perf-test, with transactions too", "served")
 
 
