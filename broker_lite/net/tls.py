@@ -39,7 +39,7 @@ FILE_BYTES = 256 << 10
 _file_buffer = bytearray(0)
 _received = threading.local()
 """The receive buffer of each thread, in the attribute ``buffer``. All connections of a thread share
-it, because a BIO copies the bytes from it."""
+it, because ``ssl.MemoryBIO`` copies the bytes from it."""
 
 
 class TlsTransport:

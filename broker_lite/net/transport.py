@@ -68,7 +68,7 @@ class Transport(Protocol):
         """Return the file descriptor, or -1 after ``close``."""
 
     def close(self) -> None:
-        """Close the descriptor, with TLS without a close_notify alert."""
+        """Close the descriptor. Even with TLS, the peer gets no message (close_notify)."""
 
     @property
     def is_to_this_machine(self) -> bool:

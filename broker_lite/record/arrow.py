@@ -439,8 +439,8 @@ def _timestamps(
 
 
 def _row_ends(columns: Columns) -> npt.NDArray[np.int64]:
-    """Return for each row the maximum bytes that the rows up to and including it take in an
-    uncompressed batch. Header and metadata (``_FRAME_BYTES_MAX``) are not counted."""
+    """For each row, return how many bytes the rows up to this one take together in an uncompressed
+    batch, at most. Header and metadata (``_FRAME_BYTES_MAX``) are not counted."""
     count = columns.row_count
     ends = np.arange(1, count + 1, dtype=np.int64) * 20
     for name, array in (("key", columns.key), ("value", columns.value)):

@@ -36,8 +36,8 @@ _METADATA_BYTES_MAX: Final = 16 << 10
 """Maximum bytes of the metadata of an Arrow message. logbus writes fewer than 700, but other
 software may write more."""
 ORDERED_MAX: Final = 64
-"""Maximum number of offsets in a buffer whose order is checked. Brokers run without numpy, so more
-would take too long. Readers check all offsets (FORMAT.md)."""
+"""Maximum number of offsets in a buffer for which their order is checked. Brokers run without
+numpy, so to check more would take too long. Readers check all offsets (FORMAT.md)."""
 _VERSION_5: Final = 4
 _RECORD_BATCH: Final = 3
 _CODECS: Final = {0: fmt.CODEC_LZ4, 1: fmt.CODEC_ZSTD}

@@ -6,8 +6,8 @@ event, for example Appended for Append.
 
 A partition's disk effects, Truncate, StartAt, StartEpoch, Append, AppendFetched and Sync, go
 through one disk thread's queue. Each has exactly one result, in order, unless StorageFailed comes
-first; several queued Syncs may share one. An Append or AppendFetched that finds the disk full is
-retried."""
+first; several queued Syncs may share one result. An Append or AppendFetched that finds the disk
+full is retried."""
 
 from __future__ import annotations
 

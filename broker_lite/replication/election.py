@@ -22,7 +22,8 @@ def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int])
     """Return whether this broker process leads the partition.
 
     The ISR must list the broker with its present data directory (``local``). The leader's broker
-    epoch must be one of this process (``broker_epochs``), not of one before a restart."""
+    epoch must be one of this process (``broker_epochs``), not of an earlier process of the
+    broker."""
     return (
         state.leader == local.broker_id
         and local in state.isr

@@ -170,7 +170,7 @@ class Leader:
         return []
 
     def append_failed(self, event: AppendFailed) -> list[Effect]:
-        """Answer the produce request whose append failed with the append's error."""
+        """The append of a produce request failed: answer the request with the error."""
         acks = self.appending.pop(event.token, None)
         return [] if acks is None else [Reply(event.token, error=event.error)]
 

@@ -61,8 +61,8 @@ def _cure(principal: str, operation: Operation, kind: ResourceKind, name: str) -
 def named(
     error: LogbusError, user: str, operation: Operation, kind: ResourceKind, name: str
 ) -> LogbusError:
-    """Return a broker's authorization error with a new message, which names the resource that the
-    client asked for; any other error unchanged.
+    """Return a broker's authorization error with a new message that names the resource for which
+    the client asked. Any other error is returned unchanged.
 
     ``user`` is the client's user name. If it is empty, the new message names the principal that the
     broker's message names, if any."""

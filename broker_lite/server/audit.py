@@ -1,8 +1,8 @@
 """Write the audit log of a broker: logins, denied requests and administrative changes.
 
 Each line has a principal. A separate thread writes ``audit.log``, so that a slow disk delays no
-request. Only the operating system's user of the broker can read the file, which is rotated. The
-broker that carries out a request records it, so the controller records forwarded requests."""
+request. Only the user account of the broker process can read the file, which is rotated. The broker
+that carries out a request records it, so the controller records forwarded requests."""
 
 from __future__ import annotations
 

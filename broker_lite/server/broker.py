@@ -337,7 +337,7 @@ class Broker:
 
     def _with_descriptors(self, parts: BrokerContext) -> BrokerContext:
         """Return the handlers' context with a socket that hands out segment files to readers on
-        this machine. Without the socket, these readers fetch all records."""
+        this machine. Without the socket, they receive all records in fetch responses."""
 
         def may_read(session: Session, topic: str) -> bool:
             decides, kind = parts.authorizer.decides, ResourceKind.TOPIC

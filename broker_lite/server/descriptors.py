@@ -125,7 +125,7 @@ class Descriptors:
         self._tickets.expire(self._clock.monotonic_ms())
 
     def close(self) -> None:
-        """Remove all tickets, and end the thread, which closes the socket."""
+        """Remove all tickets, and end the thread that answers tickets. It closes the socket."""
         self._is_closed = True
         self._tickets.clear()
         self._socket.shutdown(socket.SHUT_RDWR)

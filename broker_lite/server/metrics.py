@@ -247,7 +247,7 @@ class Metrics:
     def histogram(self, name: str, *labels: str) -> Histogram:
         """Return a new histogram for one part of the broker.
 
-        A snapshot adds up the histograms of a metric that have equal labels."""
+        ``snapshot`` adds up the histograms of a metric that have equal labels."""
         assert METRICS[name].kind == HISTOGRAM
         histogram = Histogram()
         self._histograms.setdefault(name, []).append((labels, histogram))

@@ -40,7 +40,7 @@ from broker_lite.server.cluster.controller import ControllerShell
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. A count of -1 means the broker's default.
+    """A topic to create. A partition count or replication factor of -1 means the broker's default.
 
     ``assignment``, if given, lists the broker ids of each partition's replicas; both counts are
     then ignored."""
@@ -238,7 +238,7 @@ class Administration:
     ) -> None:
         """Replace the access control list of a resource pattern by ``change(current list)``.
 
-        Raises the errors of ``alter_user``."""
+        ``change`` may be called again, and errors are raised, as in ``alter_user``."""
         self._registry.check_connected()
         written = await change_entries(self._store, pattern, change, self._registry.wait_connected)
         await self._registry.wait_visible(lambda now: now.acls.get(pattern, frozenset()) == written)

@@ -279,7 +279,7 @@ class Registry:
 
         A result is None if the write was refused: the state in ZooKeeper has another version, or a
         replica that would join the ISR is on a broker that is not live. While ZooKeeper is
-        unavailable, the call waits until the session ends."""
+        unavailable, the call waits; the results are None if the session ends meanwhile."""
         if self._closed:
             raise ClosedError("this broker is shutting down; try again on another broker")
         return await self._states.write(changes)

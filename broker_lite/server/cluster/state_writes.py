@@ -4,7 +4,7 @@ One ZooKeeper transaction writes many states, and a change notice, by which the 
 of them. The transaction fails if one of these has changed meanwhile:
 
 - a partition's state, which may be newer;
-- /controller_epoch, because a new controller must see every state;
+- /controller_epoch, because a controller elected meanwhile may not have read these states;
 - the change notices, because a topic may have been deleted and created anew.
 
 Writes that are unfinished when the ZooKeeper session ends are dropped."""

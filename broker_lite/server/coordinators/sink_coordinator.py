@@ -64,11 +64,12 @@ FLAG_SINK = 2
 PARK_S = 2 * ANSWER_MS / 1000
 """Maximum seconds for which a request waits until the sink's previous change is written.
 
-Longer than ANSWER_MS, for which an EndBatch may wait for its markers."""
+This is longer than ANSWER_MS, for which an EndBatch request may wait for its markers."""
 HEAD_DAYS = 365
 """Days after a sink's last use for which its last committed batch is remembered.
 
-Spark may stop between the sink's commit and its own commit log, and restart weeks later."""
+If Spark stops after the sink's commit and before it writes its own commit log, it repeats the batch
+when it restarts, perhaps weeks later."""
 _DAY_MS = 86_400_000
 
 

@@ -346,9 +346,9 @@ class TransactionCoordinator:
             self._log.led(partition.partition)
 
     async def expire(self) -> None:
-        """Delete transactional ids without open transaction that have expired by wall time.
+        """Delete expired transactional ids that have no open transaction.
 
-        They last changed more than ``transactional.id.expiration.ms`` ago."""
+        They last changed more than ``transactional.id.expiration.ms`` ago, in wall time."""
         self.sinks.expire()
         before_ms = self._clock.now_ms() - self._config.transactional_id_expiration_ms
         for led in list(self._led.values()):

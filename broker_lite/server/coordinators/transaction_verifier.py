@@ -1,5 +1,5 @@
-"""Verify a transaction with its coordinator before its first batch in a partition is appended
-(KIP-890).
+"""Ask the coordinator whether a transaction includes a partition, before the transaction's first
+batch in it is appended (KIP-890).
 
 ``transactions/participant.py`` decides whether a verification is needed, for each replica that this
 broker leads; this module sends the requests. Verifications for one coordinator that begin in the

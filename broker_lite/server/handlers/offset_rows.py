@@ -37,7 +37,8 @@ class OffsetRows:
     def checked(
         cls, parts: BrokerContext, message: Any, check_access: Callable[[str], None]
     ) -> OffsetRows:
-        """Divide the offsets in a commit request into those that may be stored and refused ones.
+        """Divide the offsets in a commit request into offsets that may be stored and refused
+        offsets.
 
         ``check_access`` raises LogbusError if the client may not commit offsets of a topic."""
         rows = cls(message)
@@ -63,8 +64,8 @@ class OffsetRows:
         self.codes = dict.fromkeys(self.offsets, code)
 
     def answer(self, topic_kind: Any, partition_kind: Any) -> list[Any]:
-        """Return the answer's topics (messages of type ``topic_kind``) with each partition's error
-        code."""
+        """Return the error codes of all requested partitions, grouped by topic, as messages of type
+        ``topic_kind``."""
         return [
             build(
                 topic_kind,
