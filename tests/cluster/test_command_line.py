@@ -685,7 +685,9 @@ def test_key_delimiter_option_accepts_the_escapes_of_kcat(logbus: Logbus, new_to
     assert printed == b"k1=v1|k2=v2|"
 
 
-def test_each_error_names_the_invalid_topic_option_or_line(logbus: Logbus, new_topic: str) -> None:
+def test_each_command_line_error_names_the_invalid_topic_option_or_line(
+    logbus: Logbus, new_topic: str
+) -> None:
     assert b"may not see it" in logbus("produce", "nosuch", code=1).stderr
     assert b"logbus topic create" in logbus("consume", "nosuch", code=1).stderr
     assert b"partitions 0 to 1" in logbus("consume", new_topic, "-p", "7", code=2).stderr
@@ -766,7 +768,7 @@ def test_export_writes_every_record_into_a_file(
     assert file.exists() and str(values[0]) not in file.read_bytes().decode("latin-1")
 
 
-def test_export_refuses_files_with_an_unknown_ending_and_folders(
+def test_export_refuses_folders_and_file_names_with_an_unknown_suffix(
     logbus: Logbus, new_topic: str, tmp_path: Path
 ) -> None:
     assert b"give --format" in logbus("export", new_topic, "records.xls", code=2).stderr

@@ -275,7 +275,7 @@ def test_pages_show_new_records_while_zookeeper_is_down(
         console.close()
 
 
-def test_console_refuses_a_used_port_and_an_address_beyond_loopback(
+def test_console_refuses_a_port_in_use_and_an_address_other_than_loopback(
     console: RunningConsole, cluster: LocalCluster
 ) -> None:
     def refused(*options: str) -> str:

@@ -348,7 +348,7 @@ def test_fourth_search_is_refused_while_three_run(
     assert console.get(path).status == 200
 
 
-def test_export_is_refused_while_too_many_downloads_are_unread(
+def test_export_is_refused_while_too_many_clients_do_not_read_their_downloads(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     with bus.producer() as producer:
@@ -368,7 +368,7 @@ def test_export_is_refused_while_too_many_downloads_are_unread(
     until(lambda: console.get(path).status == 200, what="a file after the others ended")
 
 
-def test_console_without_payloads_neither_shows_nor_searches_values(
+def test_console_with_payloads_disabled_neither_shows_nor_searches_record_values(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     send(bus, topic, "v-secret")

@@ -86,7 +86,9 @@ def test_reader_without_columnar_support_gets_row_batches(
     assert [r.value for r in rows(from_middle.records)] == [b"e"]
 
 
-def test_transcoded_response_respects_the_byte_limit(place: Place, leader: PlainConnection) -> None:
+def test_fetch_response_transcoded_to_rows_respects_the_byte_limit(
+    place: Place, leader: PlainConnection
+) -> None:
     for _ in range(5):
         send_batch(leader, place, columns_batch([bytes(1000)] * 10))
     got = read(leader, place, 0, reader=ROWS_ONLY, partition_bytes=25_000)

@@ -329,7 +329,7 @@ def test_process_of_another_user_reads_a_file_that_the_broker_opened_for_it(
     assert secured.sent() == before + 1
 
 
-def test_stopped_broker_leaves_no_socket(secured: Secured) -> None:
+def test_stopped_broker_leaves_no_unix_socket_for_file_requests(secured: Secured) -> None:
     """The next broker process has a socket with another address, so older tickets are invalid."""
     row, connection = secured.fetch(secured.admin)
     assert isinstance(row, FetchedPartition) and row.stored is not None

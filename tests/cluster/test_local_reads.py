@@ -286,7 +286,7 @@ def test_consumer_with_local_reads_disabled_opens_no_file(
     assert reading.opened == []
 
 
-def test_consumer_fetches_records_that_the_file_does_not_have(
+def test_consumer_fetches_from_the_broker_the_records_that_the_local_file_lacks(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[WalkResult] = []

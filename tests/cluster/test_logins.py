@@ -308,7 +308,9 @@ def exchange_token(connection: PlainConnection, token: bytes) -> bytes:
     return bytes(connection.receive())
 
 
-def test_login_without_headers_after_sasl_handshake_0_is_served(secured: LocalCluster) -> None:
+def test_login_by_sasl_messages_without_kafka_headers_after_sasl_handshake_0_is_served(
+    secured: LocalCluster,
+) -> None:
     """Clients before KIP-152 send the messages of a login as frames without headers (KIP-43)."""
     connection = PlainConnection(secured.bootstrap_servers)
     handshake_0(connection, "SCRAM-SHA-256")
@@ -340,7 +342,9 @@ def test_handshake_of_version_0_and_the_first_sasl_message_may_arrive_together(
     connection.close()
 
 
-def test_failed_login_without_headers_closes_the_connection(secured: LocalCluster) -> None:
+def test_failed_login_by_sasl_messages_without_kafka_headers_closes_the_connection(
+    secured: LocalCluster,
+) -> None:
     connection = PlainConnection(secured.bootstrap_servers)
     handshake_0(connection, "SCRAM-SHA-256")
     client = ScramClient(ScramMechanism.SHA_256, "alice", "wrong", "client-nonce")

@@ -350,7 +350,7 @@ def test_zk_based_group_resumes_from_copied_offsets(
     assert {row.state for row in mirror().group_rows if row.group == group} == {"own"}
 
 
-def test_kafka_query_checkpoint_is_converted_for_the_copy(
+def test_checkpoint_of_a_spark_query_on_kafka_is_converted_for_the_mirrored_topic(
     origin: Bus,
     bus: Bus,
     copied: str,

@@ -66,7 +66,7 @@ def test_producer_over_its_quota_is_slowed_down_without_an_error(
     assert run_quota("delete", "producer_byte_rate", "--client-id", "greedy", "--yes")[0] == 0
 
 
-def test_consumer_over_its_quota_reads_every_record_later(
+def test_consumer_over_its_quota_still_reads_every_record(
     cluster: LocalCluster, run_quota: Callable[..., tuple[int, str, str]]
 ) -> None:
     assert run_quota("set", "consumer_byte_rate", "100000", "--client-id", "reader")[0] == 0

@@ -149,7 +149,7 @@ def test_unfinished_tls_handshakes_are_ended_and_do_not_delay_other_clients(
             assert sock.recv(1) == b""
 
 
-def test_certificate_changes_under_load_without_a_failed_send(
+def test_certificates_can_be_replaced_under_load_without_a_failed_send(
     secured: LocalCluster, client_pem: PemFiles
 ) -> None:
     before = peer_certificate(secured)

@@ -88,7 +88,7 @@ def recorded(directory: Path) -> dict[str, Any]:
     return found
 
 
-def test_up_status_and_down_manage_a_cluster(logbus: Logbus, tmp_path: Path) -> None:
+def test_commands_up_status_and_down_manage_a_cluster(logbus: Logbus, tmp_path: Path) -> None:
     facts = up(logbus, "-d", "-n", "2", "--port", "0")
     assert facts == json.loads((tmp_path / "data/logbus/cluster/cluster.json").read_text())
     assert len(facts["brokers"]) == 2
@@ -126,7 +126,7 @@ def test_up_status_and_down_manage_a_cluster(logbus: Logbus, tmp_path: Path) -> 
     assert [len(row["to"]) for row in moved] == [3, 3]
 
 
-def test_every_process_ends_after_up_is_killed(logbus: Logbus, tmp_path: Path) -> None:
+def test_every_process_ends_after_command_up_is_killed(logbus: Logbus, tmp_path: Path) -> None:
     facts = up(logbus, "-d", "-n", "2", "--port", "0")
     logbus("topic", "create", "orders")
     os.kill(facts["pid"], signal.SIGKILL)
@@ -212,7 +212,9 @@ def taken(port: int) -> Iterator[None]:
         yield
 
 
-def test_temporary_folder_is_removed_after_a_killed_up(logbus: Logbus, tmp_path: Path) -> None:
+def test_temporary_folder_is_removed_after_command_up_was_killed(
+    logbus: Logbus, tmp_path: Path
+) -> None:
     facts = up(logbus, "-d", "--ephemeral", "--port", "0")
     folder = Path(facts["directory"])
     assert folder.parent == tmp_path and folder.is_dir()
@@ -272,7 +274,7 @@ def test_command_status_exits_with_3_if_the_brokers_do_not_answer(logbus: Logbus
     assert json.loads(status.stdout)["running"] == 1
 
 
-def test_status_finds_a_running_cluster_although_a_later_one_was_killed(
+def test_command_status_finds_a_running_cluster_although_a_later_one_was_killed(
     logbus: Logbus, tmp_path: Path
 ) -> None:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
@@ -297,7 +299,7 @@ def test_command_up_starts_the_cluster_although_it_cannot_record_the_clusters_ad
     assert are_gone(facts)
 
 
-def test_down_does_not_kill_another_process_that_now_has_a_recorded_pid(
+def test_command_down_does_not_kill_another_process_that_now_has_a_recorded_pid(
     logbus: Logbus, tmp_path: Path
 ) -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -324,7 +326,7 @@ def test_down_does_not_kill_another_process_that_now_has_a_recorded_pid(
         stranger.wait()
 
 
-def test_foreground_up_ends_on_a_signal_and_deletes_its_data(tmp_path: Path) -> None:
+def test_command_up_in_the_foreground_ends_on_a_signal_and_deletes_its_data(tmp_path: Path) -> None:
     environment = os.environ | {"XDG_DATA_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     up = subprocess.Popen(
         [sys.executable, "-P", "-m", "broker_lite", "up", "--ephemeral", "--port", "0"],
@@ -357,7 +359,7 @@ def test_requested_port_in_use_is_refused(logbus: Logbus, tmp_path: Path) -> Non
     assert "logbus status --dir data/logbus/cluster" in said
 
 
-def test_error_of_up_for_an_address_of_another_machine_says_so(logbus: Logbus) -> None:
+def test_command_up_refuses_an_address_of_another_machine_with_the_reason(logbus: Logbus) -> None:
     """Regression: without --port, the search for free ports failed, and the error said only that
     none is free."""
     for more in ((), ("--port", "9")):
@@ -442,7 +444,9 @@ def test_restarted_broker_keeps_its_port(make_cluster: Callable[..., LocalCluste
         wait_until(lambda: len(admin.cluster().brokers) == 2)
 
 
-def test_full_broker_log_is_rotated(make_cluster: Callable[..., LocalCluster]) -> None:
+def test_log_file_of_a_broker_process_is_rotated_at_its_size_limit(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
     [broker] = make_cluster(1).brokers
     broker.stop()
     os.truncate(broker.log, FILE_BYTES_MAX)

@@ -199,7 +199,7 @@ def test_contradicting_zookeeper_tls_settings_are_refused(
         tls_of(BrokerConfig(**settings))
 
 
-def test_zookeeper_credential_without_tls_is_allowed_by_setting() -> None:
+def test_zookeeper_credential_without_tls_needs_a_setting_that_allows_it() -> None:
     settings = {"zookeeper_auth_file": "/auth", "zookeeper_connect": "zk:2181/logbus"}
     assert tls_of(BrokerConfig(**settings, zookeeper_insecure_allow=True)) is None
     assert tls_of(BrokerConfig(**settings | {"zookeeper_connect": "[::1]:2181"})) is None

@@ -176,7 +176,7 @@ def test_records_settings_and_groups_are_copied(
     assert rows_at(cluster.bootstrap_servers, topic, 2) == rows_at(kafka, topic, 2)
 
 
-def test_offsets_are_translated_across_transaction_gaps(
+def test_offsets_are_translated_across_the_gaps_of_transaction_markers(
     kafka: str, cluster: LocalCluster, topic: str, mirror: Mirror, command: list[str]
 ) -> None:
     make_topic(kafka, topic)

@@ -207,7 +207,7 @@ def with_ports(source: str, ports: Mapping[str, str]) -> str:
     return PORT.sub(lambda found: ports.get(found[0], found[0]), replaced)
 
 
-def test_ports_in_the_blocks_of_a_page_are_replaced() -> None:
+def test_ports_in_the_code_blocks_of_a_page_are_replaced_by_free_ports() -> None:
     source = "clientPort=1218$n\nzk=127.0.0.1:12181,127.0.0.1:12183\n--port 19192 seq 1000 12\n"
     replaced = with_ports(source, ports := free_ports(source))
     decade = ports["1218"]

@@ -227,7 +227,7 @@ def test_query_with_several_sources_continues_after_a_restart(queries, bus):
     assert len(rows) == len(set(rows)) == 46
 
 
-def test_complete_mode_appends_and_update_works_in_foreach_batch(queries):
+def test_complete_output_mode_appends_and_update_mode_works_in_foreach_batch(queries):
     source, target = queries.topic(10), queries.topic(0)
     counts = (
         queries.stream(subscribe=source, startingOffsets="earliest")

@@ -175,7 +175,7 @@ def _user(**changes: object) -> bytes:
         _user(salt=7),
     ],
 )
-def test_unreadable_user_cannot_log_in_until_its_password_is_set(
+def test_user_whose_znode_is_unreadable_cannot_log_in_until_its_password_is_set(
     data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = credentials.user_path("alice")

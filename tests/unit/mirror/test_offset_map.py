@@ -50,7 +50,7 @@ def test_offset_map_after_a_truncation_of_the_target_continues_at_the_lost_recor
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 4)), max_size=20))
-def test_every_record_maps_to_its_copy_and_gaps_to_the_next(
+def test_offset_map_maps_each_record_to_its_copy_and_each_gap_to_the_next_copy(
     steps: list[tuple[int, int, int]],
 ) -> None:
     known, went = OffsetMap((), 0, 0), {}

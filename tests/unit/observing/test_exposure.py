@@ -36,7 +36,7 @@ def test_warning_about_an_open_cluster_says_who_can_reach_it(
     assert ("logbus up --secure" in cause.cure) is ("account" in users)
 
 
-def test_warning_names_each_setting_that_opens_the_cluster_and_its_brokers() -> None:
+def test_warning_names_each_setting_that_exposes_the_cluster_and_the_brokers_that_have_it() -> None:
     assert exposure_cause({1: SECURE}, {"bus1"}, 5) is None
     for key, value, shown in (
         ("authorizer", "report", "authorizer=report"),

@@ -131,7 +131,7 @@ def test_option_names_are_case_insensitive():
     assert found == {"subscribe": ("a", "b"), "bootstrap.servers": "h:1"}
 
 
-def test_equal_values_under_two_aliases_are_accepted():
+def test_option_given_under_two_aliases_with_equal_values_is_accepted():
     assert options.parse({"group.id": "g", "kafka.group.id": "g"}) == {"group.id": "g"}
 
 

@@ -157,7 +157,7 @@ def test_column_batch_whose_header_lists_end_beyond_its_headers_gets_a_non_retri
     assert append_error(with_fields(buffer)) is InvalidRecordError
 
 
-def test_batch_of_a_producer_with_offset_gaps_is_refused() -> None:
+def test_batch_with_offset_gaps_from_a_producer_is_refused() -> None:
     deltas = np.arange(3, dtype=np.int32)
     columns = arrow.Columns(3, None, pa.array([b"a", b"b", b"c"]), offset_deltas=deltas)
     assert append_error(bytearray(arrow.encode(columns, timestamp_ms=0))) is InvalidRecordError
@@ -184,7 +184,7 @@ def test_setting_offset_and_leader_epoch_of_a_batch_keeps_its_crc_valid(
 
 
 @pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
-def test_log_append_time_updates_the_crc(make: Callable[[], bytearray]) -> None:
+def test_setting_log_append_time_in_a_batch_updates_its_crc(make: Callable[[], bytearray]) -> None:
     buffer = make()
     returned = batch.set_log_append_time(buffer, batch.read_header(buffer), 99_000)
     header = batch.read_header(buffer)

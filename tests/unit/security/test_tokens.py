@@ -98,7 +98,7 @@ def test_token_with_wrong_claims_or_headers_is_refused(claims: dict[str, Any], r
         user_of(ONE.token(**claims))
 
 
-def test_token_without_a_signature_or_of_another_key_is_refused() -> None:
+def test_token_without_a_signature_or_signed_with_another_key_is_refused() -> None:
     claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "carol", "exp": time.time() + 60}
     unsigned = jwt.encode(claims, None, "none", {"kid": "first"})
     for token in (unsigned, Issuer().token(), "a.b.c", "", "x" * 100):

@@ -143,7 +143,7 @@ def test_ticket_is_exchanged_once_for_a_segment_file_opened_read_only(bench: Ben
     assert bench.outcomes() == (1, 1)
 
 
-def test_expired_ticket_is_refused_and_its_file_released(bench: Bench) -> None:
+def test_expired_file_ticket_is_refused_and_its_file_released(bench: Bench) -> None:
     stored, other = bench.stored(), bench.stored()
     bench.now_ms += LIFETIME_MS
     assert refused(stored)

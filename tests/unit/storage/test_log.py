@@ -131,7 +131,7 @@ def test_segment_is_closed_if_the_clock_was_set_back_since_its_first_append() ->
     assert disk.log.reader.segment_count == 4
 
 
-def test_deleted_files_are_unlinked_if_the_clock_was_set_back_since() -> None:
+def test_deleted_files_are_unlinked_even_if_the_clock_was_set_back_since_their_deletion() -> None:
     disk = Disk(dataclasses.replace(SMALL, retention_bytes=0))
     disk.write(40)
     assert disk.log.apply_retention(9000 * HOUR, 40)
@@ -339,7 +339,7 @@ def test_short_write_that_cannot_be_truncated_takes_the_data_directory_offline()
     assert offsets(disk.reopen()) == [0]
 
 
-def test_failed_fsync_stops_every_log_of_the_data_directory_until_a_restart() -> None:
+def test_failed_fsync_takes_every_log_of_the_data_directory_offline_until_a_restart() -> None:
     disk = Disk()
     other = disk.manager.create(KEY._replace(partition=4))
     append(other)

@@ -26,7 +26,7 @@ def test_datagram_of_a_wrong_length_is_not_decoded() -> None:
         assert decode(bytes(size)) is None
 
 
-def test_socket_name_is_abstract_and_fits_into_an_address() -> None:
+def test_unix_socket_for_open_files_has_an_abstract_name_of_valid_length() -> None:
     name = socket_name(b"\xfe" * 16)
     assert name == b"\0logbus-" + b"fe" * 16
     assert len(name) <= 107

@@ -451,7 +451,7 @@ def test_out_of_range_error_names_the_partition() -> None:
         bench.collector.advance(refuse)
 
 
-def test_wrong_crc_stops_the_reader_at_its_offset() -> None:
+def test_batch_with_a_wrong_crc_stops_the_reader_at_the_batchs_offset() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bad = batch(1, 2)

@@ -311,7 +311,7 @@ def test_batch_is_resent_under_a_new_producer_id_if_the_log_cannot_have_it(code:
     assert sequences(bench.send()) == [(1002, 2)]
 
 
-def test_batch_that_the_log_may_have_is_resent_with_its_sequence() -> None:
+def test_batch_that_may_be_in_the_log_is_resent_with_its_sequence() -> None:
     bench = Bench()
     batch = make(2)
     bench.add(batch)
@@ -411,7 +411,7 @@ def test_sequences_are_not_reused_after_an_error_that_leaves_the_outcome_unknown
     assert sequences(bench.later()) == [(1002, 0)]
 
 
-def test_batch_that_the_log_may_have_is_not_split_in_two() -> None:
+def test_batch_that_may_be_in_the_log_is_not_split_in_two() -> None:
     """The first attempt may have been appended before the topic's size limit was lowered.
 
     The halves would have other sequences, so the leader would append the records a second time.

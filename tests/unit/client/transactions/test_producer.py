@@ -33,7 +33,7 @@ def bus() -> Bus:
     return Bus(NOBODY, client_id="test", options={"max_block_ms": 50})
 
 
-def test_send_outside_of_a_transaction_says_to_begin(bus: Bus) -> None:
+def test_error_for_a_send_outside_of_a_transaction_says_to_call_begin(bus: Bus) -> None:
     with bus.producer(transactional_id="x") as producer:
         table = pa.table({"value": ["v"]})
         for send in (lambda: producer.send("t", "v"), lambda: producer.send_arrow("t", table)):

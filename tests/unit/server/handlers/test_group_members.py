@@ -565,7 +565,7 @@ def test_replaced_group_coordinator_fails_waiting_requests_and_writes_nothing() 
     run(body)
 
 
-def test_group_requests_to_another_broker_get_not_coordinator() -> None:
+def test_group_requests_to_a_broker_that_is_not_the_coordinator_get_not_coordinator() -> None:
     async def body(world: World) -> None:
         await world.start(2)
         await world.make_topic("t")

@@ -133,7 +133,9 @@ def test_elect_leaders_elects_preferred_leaders(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.ELECT_LEADERS))
-def test_elect_leaders_at_another_broker_gets_not_controller(version: int) -> None:
+def test_elect_leaders_request_to_a_broker_that_is_not_the_controller_gets_not_controller(
+    version: int,
+) -> None:
     async def body(world: World) -> None:
         await world.start(2)
         await make(world, "t", [1])

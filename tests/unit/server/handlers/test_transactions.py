@@ -163,7 +163,7 @@ def test_repeated_end_txn_of_transaction_version_1_succeeds_again(version: int) 
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_add_partitions_to_txn_of_a_client_adds_all_partitions_or_none(version: int) -> None:
+def test_add_partitions_to_txn_sent_by_a_client_adds_all_partitions_or_none(version: int) -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         assert await desk.add(version, 0, {"out": (0, 2)}) == [55, 3]

@@ -495,7 +495,7 @@ def test_unread_large_response_leaves_memory_for_small_responses() -> None:
     run(main)
 
 
-def test_failed_fsync_takes_every_log_of_the_data_directory_offline_until_a_restart() -> None:
+def test_response_may_reserve_more_memory_while_it_is_built() -> None:
     async def main() -> None:
         budget = Budget(32 << 20)
         sizes: list[int] = []
