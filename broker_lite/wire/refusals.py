@@ -13,12 +13,6 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import kafka.protocol.admin as admin
-import kafka.protocol.metadata as metadata
-import kafka.protocol.producer as producer
-import kafka.protocol.sasl as sasl
-from kafka.protocol import consumer
-
 from broker_lite.wire import tables
 from broker_lite.wire.api import ApiKey, RequestHeader, is_served
 from broker_lite.wire.calls.envelope import EnvelopeResponse
@@ -116,8 +110,8 @@ def name_of(key: int) -> str:
     """Return Kafka's name of the API ``key``, or "" for an unknown API."""
     if key in NEWEST:
         return NEWEST[key].name
-    kind = _kinds().get(key)
-    return "" if kind is None else str(kind[0].__name__).removesuffix("Request")
+    classes = tables.MESSAGE_CLASSES.get(key)
+    return "" if classes is None else str(classes[0].__name__).removesuffix("Request")
 
 
 def _is_of_the_whole(layout: _Layout, version: int) -> bool:
@@ -224,10 +218,11 @@ def _layout(key: int, version: int) -> _Layout | None:
         request, response = OLD[key]
         if version <= request._versions[1]:
             return _Layout(request, response, None, False)
-    kind = _kinds().get(key)
-    if kind is None:
+    if key == ApiKey.API_VERSIONS:
+        return None  # The broker never refuses ApiVersions.
+    if key not in tables.MESSAGE_CLASSES:
         return _newer_layout(key, version)
-    asks, answers = kind
+    asks, answers = tables.MESSAGE_CLASSES[key]
     first, last = asks.valid_versions
     if not first <= version <= last:
         return None
@@ -239,17 +234,3 @@ def _newer_layout(key: int, version: int) -> _Layout | None:
     if newer is None or not newer.versions[0] <= version <= newer.versions[1]:
         return None
     return _Layout(newer.request, newer.response, None, version >= newer.flexible_from)
-
-
-@cache
-def _kinds() -> dict[int, tuple[Any, Any]]:
-    """Return the request and response class of every API in ``kafka.protocol``, by API key, except
-    ApiVersions, which the broker never refuses."""
-    kinds = {}
-    for module in (admin, consumer, metadata, producer, sasl):
-        for name, kind in vars(module).items():
-            answer = getattr(module, name.removesuffix("Request") + "Response", None)
-            if name.endswith("Request") and hasattr(kind, "_struct") and answer is not None:
-                kinds[kind.API_KEY] = (kind, answer)
-    del kinds[ApiKey.API_VERSIONS]
-    return kinds

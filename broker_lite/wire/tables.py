@@ -108,58 +108,20 @@ WriteTxnMarkersResponse: Any = producer.WriteTxnMarkersResponse
 ListConfigResourcesResponse: Any = admin.ListConfigResourcesResponse
 DescribeTopicPartitionsResponse: Any = admin.DescribeTopicPartitionsResponse
 
-REQUESTS: dict[int, Any] = {
-    ApiKey.API_VERSIONS: metadata.ApiVersionsRequest,
-    ApiKey.SASL_HANDSHAKE: sasl.SaslHandshakeRequest,
-    ApiKey.SASL_AUTHENTICATE: sasl.SaslAuthenticateRequest,
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: admin.DescribeUserScramCredentialsRequest,
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: admin.AlterUserScramCredentialsRequest,
-    ApiKey.METADATA: metadata.MetadataRequest,
-    ApiKey.FIND_COORDINATOR: metadata.FindCoordinatorRequest,
-    ApiKey.JOIN_GROUP: consumer.JoinGroupRequest,
-    ApiKey.SYNC_GROUP: consumer.SyncGroupRequest,
-    ApiKey.HEARTBEAT: consumer.HeartbeatRequest,
-    ApiKey.LEAVE_GROUP: consumer.LeaveGroupRequest,
-    ApiKey.LIST_OFFSETS: consumer.ListOffsetsRequest,
-    ApiKey.OFFSET_COMMIT: consumer.OffsetCommitRequest,
-    ApiKey.OFFSET_FETCH: consumer.OffsetFetchRequest,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: consumer.OffsetForLeaderEpochRequest,
-    ApiKey.INIT_PRODUCER_ID: producer.InitProducerIdRequest,
-    ApiKey.TXN_OFFSET_COMMIT: producer.TxnOffsetCommitRequest,
-    ApiKey.ADD_PARTITIONS_TO_TXN: producer.AddPartitionsToTxnRequest,
-    ApiKey.ADD_OFFSETS_TO_TXN: producer.AddOffsetsToTxnRequest,
-    ApiKey.END_TXN: producer.EndTxnRequest,
-    ApiKey.DESCRIBE_TRANSACTIONS: admin.DescribeTransactionsRequest,
-    ApiKey.LIST_TRANSACTIONS: admin.ListTransactionsRequest,
-    ApiKey.CREATE_TOPICS: admin.CreateTopicsRequest,
-    ApiKey.DELETE_TOPICS: admin.DeleteTopicsRequest,
-    ApiKey.CREATE_PARTITIONS: admin.CreatePartitionsRequest,
-    ApiKey.DELETE_RECORDS: admin.DeleteRecordsRequest,
-    ApiKey.DESCRIBE_ACLS: admin.DescribeAclsRequest,
-    ApiKey.CREATE_ACLS: admin.CreateAclsRequest,
-    ApiKey.DELETE_ACLS: admin.DeleteAclsRequest,
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: admin.DescribeClientQuotasRequest,
-    ApiKey.ALTER_CLIENT_QUOTAS: admin.AlterClientQuotasRequest,
-    ApiKey.DESCRIBE_CONFIGS: admin.DescribeConfigsRequest,
-    ApiKey.ALTER_CONFIGS: admin.AlterConfigsRequest,
-    ApiKey.DELETE_GROUPS: admin.DeleteGroupsRequest,
-    ApiKey.OFFSET_DELETE: consumer.OffsetDeleteRequest,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: admin.IncrementalAlterConfigsRequest,
-    ApiKey.ELECT_LEADERS: admin.ElectLeadersRequest,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: admin.AlterPartitionReassignmentsRequest,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: admin.ListPartitionReassignmentsRequest,
-    ApiKey.DESCRIBE_CLUSTER: admin.DescribeClusterRequest,
-    ApiKey.DESCRIBE_LOG_DIRS: admin.DescribeLogDirsRequest,
-    ApiKey.LIST_GROUPS: admin.ListGroupsRequest,
-    ApiKey.DESCRIBE_GROUPS: admin.DescribeGroupsRequest,
-    ApiKey.UPDATE_FEATURES: admin.UpdateFeaturesRequest,
-    ApiKey.DESCRIBE_PRODUCERS: admin.DescribeProducersRequest,
-    ApiKey.WRITE_TXN_MARKERS: producer.WriteTxnMarkersRequest,
-    ApiKey.LIST_CONFIG_RESOURCES: admin.ListConfigResourcesRequest,
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: admin.DescribeTopicPartitionsRequest,
-}
-"""The request class of ``kafka.protocol`` for each API, by API key. The code for Produce, Fetch,
-UnregisterBroker, Envelope and logbus's own APIs is written by hand instead."""
+
+def _message_classes() -> dict[int, tuple[Any, Any]]:
+    classes = {}
+    for module in (admin, consumer, metadata, producer, sasl):
+        for name, kind in vars(module).items():
+            answer = getattr(module, name.removesuffix("Request") + "Response", None)
+            if name.endswith("Request") and hasattr(kind, "_struct") and answer is not None:
+                classes[kind.API_KEY] = (kind, answer)
+    return classes
+
+
+MESSAGE_CLASSES = _message_classes()
+"""The request and the response class of every API in ``kafka.protocol``, by API key."""
+
 
 Decoder = Callable[[Reader], Any]
 
@@ -207,6 +169,13 @@ _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
     ApiKey.KEEP_BATCH: (sinks.KeepBatchRequest.decode_request, sinks.encode_sink_response),
 }
 """The functions that decode a request and encode a response, for each API without a table."""
+
+REQUESTS: dict[int, Any] = {
+    key: MESSAGE_CLASSES[key][0]
+    for key in VERSIONS.keys() - _BY_HAND.keys() - {ApiKey.PRODUCE, ApiKey.FETCH}
+}
+"""The request class of each API whose messages are decoded and encoded by tables, by API key."""
+_MESSAGES = frozenset(kind for pair in MESSAGE_CLASSES.values() for kind in pair)
 
 _OWN_ANSWERS: dict[type, Callable[[Any, Writer], None]] = {
     groups.OffsetFetchResponse: groups.encode_offset_fetch,
@@ -332,60 +301,6 @@ def build(kind: Any, **fields: Any) -> Message:
 def uuid(topic_id: str) -> UUID:
     """Convert a topic id of 22 characters to a UUID object, which responses need."""
     return UUID(bytes=uuid_bytes(topic_id))
-
-
-_MESSAGES = frozenset(
-    (
-        *REQUESTS.values(),
-        SaslHandshakeResponse,
-        SaslAuthenticateResponse,
-        AlterUserScramCredentialsResponse,
-        ApiVersionsResponse,
-        MetadataResponse,
-        FindCoordinatorResponse,
-        JoinGroupResponse,
-        SyncGroupResponse,
-        HeartbeatResponse,
-        LeaveGroupResponse,
-        ListOffsetsResponse,
-        OffsetCommitResponse,
-        OffsetFetchResponse,
-        OffsetForLeaderEpochResponse,
-        InitProducerIdResponse,
-        TxnOffsetCommitResponse,
-        CreateTopicsResponse,
-        DeleteTopicsResponse,
-        CreatePartitionsResponse,
-        DeleteRecordsResponse,
-        DescribeAclsResponse,
-        CreateAclsResponse,
-        DeleteAclsResponse,
-        DescribeClientQuotasResponse,
-        AlterClientQuotasResponse,
-        DescribeConfigsResponse,
-        AlterConfigsResponse,
-        DeleteGroupsResponse,
-        OffsetDeleteResponse,
-        IncrementalAlterConfigsResponse,
-        ElectLeadersResponse,
-        AlterPartitionReassignmentsResponse,
-        ListPartitionReassignmentsResponse,
-        DescribeClusterResponse,
-        DescribeLogDirsResponse,
-        ListGroupsResponse,
-        DescribeGroupsResponse,
-        UpdateFeaturesResponse,
-        DescribeProducersResponse,
-        WriteTxnMarkersResponse,
-        ListConfigResourcesResponse,
-        DescribeTopicPartitionsResponse,
-        AddPartitionsToTxnResponse,
-        AddOffsetsToTxnResponse,
-        EndTxnResponse,
-        DescribeTransactionsResponse,
-        ListTransactionsResponse,
-    )
-)
 
 
 @cache

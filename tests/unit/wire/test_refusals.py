@@ -22,15 +22,16 @@ import pytest
 from support.wire_samples import message, plain
 
 from broker_lite.errors import ProtocolError, UnsupportedVersionError
-from broker_lite.wire import refusals
-from broker_lite.wire.api import parse_header
+from broker_lite.wire import refusals, tables
+from broker_lite.wire.api import ApiKey, parse_header
 from broker_lite.wire.primitives import Writer
 from broker_lite.wire.refused_tables import NEWEST, OLD
 
 CODE = UnsupportedVersionError.code
 THEIRS = [
     (key, version)
-    for key, (asks, _) in sorted(refusals._kinds().items())
+    for key, (asks, _) in sorted(tables.MESSAGE_CLASSES.items())
+    if key != ApiKey.API_VERSIONS
     for version in range(asks.valid_versions[0], asks.valid_versions[1] + 1)
 ]
 BEFORE_2_1: list[tuple[Any, Any]] = [
@@ -58,7 +59,7 @@ def codes(item: Any) -> list[int]:
 
 @pytest.mark.parametrize(("key", "version"), THEIRS)
 def test_unsupported_request_is_refused_in_its_own_response_format(key: int, version: int) -> None:
-    asks, answers = refusals._kinds()[key]
+    asks, answers = tables.MESSAGE_CLASSES[key]
     rng = random.Random(key * 100 + version)
     told = 0
     for _ in range(10):
@@ -121,7 +122,7 @@ def value(field: Any, rng: random.Random) -> Any:
 @pytest.mark.parametrize(("key", "version"), THEIRS)
 def test_unsupported_request_that_names_no_object_gets_a_response(key: int, version: int) -> None:
     """Without any response, the broker would have to close the connection."""
-    asks, answers = refusals._kinds()[key]
+    asks, answers = tables.MESSAGE_CLASSES[key]
     asked = asks(version=version)
     asked.with_header(correlation_id=7, client_id="c")
     frame = memoryview(asked.encode(header=True, framed=True))[4:]
@@ -173,7 +174,7 @@ def test_refusals_file_lists_every_unsupported_api_version() -> None:
 def test_describe_topic_partitions_of_all_topics_is_refused_with_an_error_without_topic_name() -> (
     None
 ):
-    asks, answers = refusals._kinds()[75]
+    asks, answers = tables.MESSAGE_CLASSES[75]
     asked = asks(version=0)
     asked.with_header(correlation_id=7, client_id="c")
     whole = memoryview(asked.encode(header=True, framed=True))[4:]
@@ -215,7 +216,7 @@ def test_undecodable_request_gets_no_response() -> None:
 def test_requests_with_flipped_bytes_get_an_error_response_or_a_protocol_error() -> None:
     rng, every = random.Random(1), [asked for _, asked, _ in newest()]
     for key, version in THEIRS:
-        asked = message(refusals._kinds()[key][0], version, rng)
+        asked = message(tables.MESSAGE_CLASSES[key][0], version, rng)
         asked.with_header(correlation_id=3, client_id="c")
         every.append(asked.encode(header=True, framed=True)[4:])
     for whole in every:
