@@ -701,11 +701,14 @@ _ON_THE_WIRE = {
 }
 
 
-def wire_code(error: LogbusError) -> int:
-    """Return the code with which a broker reports an error to a client in Kafka's protocol.
+def wire_code(error: LogbusError | None) -> int:
+    """Return the code with which a broker reports an error, or success (None), to a client in
+    Kafka's protocol.
 
     Kafka's clients do not know logbus's own codes, 10000 and above. Of these, the errors about
     ZooKeeper become COORDINATOR_NOT_AVAILABLE, which clients retry. The others become -1."""
+    if error is None:
+        return NO_ERROR
     if error.code < 10000:
         return error.code
     return _ON_THE_WIRE.get(error.code, UnknownServerError.code)

@@ -16,9 +16,7 @@ from broker_lite.errors import (
     TransactionAbortableError,
     wire_code,
 )
-
-_PRODUCE, _INIT_PRODUCER_ID, _ADD_PARTITIONS, _ADD_OFFSETS, _END_TXN = 0, 22, 24, 25, 26
-_TXN_OFFSET_COMMIT = 28
+from broker_lite.wire.api import ApiKey
 
 _OLDER: Mapping[int, int] = {
     ProducerFencedError.code: InvalidProducerEpochError.code,
@@ -28,18 +26,18 @@ _OLDER: Mapping[int, int] = {
 
 _KNOWN_FROM: Mapping[int, Mapping[int, int]] = {
     ProducerFencedError.code: {
-        _INIT_PRODUCER_ID: 4,
-        _ADD_PARTITIONS: 2,
-        _ADD_OFFSETS: 2,
-        _END_TXN: 2,
+        ApiKey.INIT_PRODUCER_ID: 4,
+        ApiKey.ADD_PARTITIONS_TO_TXN: 2,
+        ApiKey.ADD_OFFSETS_TO_TXN: 2,
+        ApiKey.END_TXN: 2,
     },
     TransactionAbortableError.code: {
-        _PRODUCE: 11,
-        _INIT_PRODUCER_ID: 5,
-        _ADD_PARTITIONS: 5,
-        _ADD_OFFSETS: 4,
-        _END_TXN: 4,
-        _TXN_OFFSET_COMMIT: 4,
+        ApiKey.PRODUCE: 11,
+        ApiKey.INIT_PRODUCER_ID: 5,
+        ApiKey.ADD_PARTITIONS_TO_TXN: 5,
+        ApiKey.ADD_OFFSETS_TO_TXN: 4,
+        ApiKey.END_TXN: 4,
+        ApiKey.TXN_OFFSET_COMMIT: 4,
     },
 }
 """For each newer error code and API key, the first version whose clients handle the code.
@@ -47,8 +45,8 @@ _KNOWN_FROM: Mapping[int, Mapping[int, int]] = {
 APIs without an entry for a code never get the code."""
 
 
-def code_in_version(error: LogbusError, key: int, version: int) -> int:
-    """Return the error code of ``error`` in an answer of API ``key`` in this version."""
+def code_in_version(error: LogbusError | None, key: int, version: int) -> int:
+    """Return the code of ``error`` in an answer of API ``key`` in this version; 0 for None."""
     code = wire_code(error)
     known_from = _KNOWN_FROM.get(code)
     if known_from is not None and version < known_from.get(key, 1 << 15):

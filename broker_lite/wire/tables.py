@@ -24,7 +24,12 @@ import kafka.protocol.metadata as metadata
 import kafka.protocol.producer as producer
 import kafka.protocol.sasl as sasl
 
-from broker_lite.errors import ProtocolError, UnsupportedVersionError
+from broker_lite.errors import (
+    LogbusError,
+    ProtocolError,
+    UnsupportedVersionError,
+    wire_code,
+)
 from broker_lite.wire.api import (
     PARTITIONS_MAX,
     VERSIONS,
@@ -295,6 +300,13 @@ def build(kind: Any, **fields: Any) -> Message:
     for name, value in fields.items():
         setattr(item, name, value)
     return item
+
+
+def error_fields(error: LogbusError | None) -> dict[str, Any]:
+    """Return the fields ``error_code`` and ``error_message`` of a response or of a row in it. None
+    stands for success."""
+    message = None if error is None else error.message
+    return {"error_code": wire_code(error), "error_message": message}
 
 
 @lru_cache(maxsize=8192)

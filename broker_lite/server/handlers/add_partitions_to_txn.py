@@ -93,7 +93,7 @@ async def _add_for_client(parts: BrokerContext, request: RequestContext, message
             errors = dict.fromkeys(resolved, error)
     topics: dict[str, list[Any]] = {}
     for name in resolved:
-        code = _code(errors.get(name), request)
+        code = code_in_version(errors.get(name), request.api_key, request.api_version)
         row = build(_Partition, partition_index=name.partition, partition_error_code=code)
         topics.setdefault(name.topic, []).append(row)
     return Response(
@@ -141,7 +141,8 @@ async def _answer_broker(
         if missing and isinstance(key, PartitionKey) and key not in missing:
             own = None
         codes = topics.setdefault(name.topic, [])
-        codes.append(AddedPartition(name.partition, _code(own, request)))
+        code = code_in_version(own, request.api_key, request.api_version)
+        codes.append(AddedPartition(name.partition, code))
     rows = tuple(AddedTopic(topic, tuple(codes)) for topic, codes in topics.items())
     return VerifiedTransaction(row.transactional_id, rows, *place)
 
@@ -172,9 +173,3 @@ def _resolve(
 
 def _keys(resolved: Resolved) -> frozenset[PartitionKey]:
     return frozenset(key for key in resolved.values() if isinstance(key, PartitionKey))
-
-
-def _code(error: LogbusError | None, request: RequestContext) -> int:
-    if error is None:
-        return NO_ERROR
-    return code_in_version(error, request.api_key, request.api_version)

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
+from broker_lite.errors import InvalidRequestError, LogbusError
 from broker_lite.security.quotas import Values, check_value, entity_of
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.deadline import WAIT_MS, within
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import AlterClientQuotasResponse as Response
-from broker_lite.wire.tables import build
+from broker_lite.wire.tables import build, error_fields
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
@@ -36,8 +36,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         entries.append(
             build(
                 Response.EntryData,
-                error_code=NO_ERROR if error is None else wire_code(error),
-                error_message=None if error is None else error.message,
+                **error_fields(error),
                 entity=[
                     build(Response.EntryData.EntityData, entity_type=kind, entity_name=each)
                     for kind, each in _pairs(row)

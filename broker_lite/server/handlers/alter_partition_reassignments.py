@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
+from broker_lite.errors import InvalidRequestError, LogbusError
 from broker_lite.model import TopicPartition
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import AlterPartitionReassignmentsResponse as Response
-from broker_lite.wire.tables import build
+from broker_lite.wire.tables import build, error_fields
 
 _Topic = Response.ReassignableTopicResponse
 _Partition = _Topic.ReassignablePartitionResponse
@@ -42,8 +42,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     except LogbusError as error:
         return Response(
             allow_replication_factor_change=may_change,
-            error_code=wire_code(error),
-            error_message=error.message,
+            **error_fields(error),
             responses=[],
         )
     outcomes |= {
@@ -55,19 +54,10 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     }
     topics: dict[str, list[Any]] = {}
     for tp, outcome in outcomes.items():
-        topics.setdefault(tp.topic, []).append(_outcome(tp.partition, outcome))
+        row = build(_Partition, partition_index=tp.partition, **error_fields(outcome))
+        topics.setdefault(tp.topic, []).append(row)
     return Response(
         allow_replication_factor_change=may_change,
-        error_code=NO_ERROR,
-        error_message=None,
+        **error_fields(None),
         responses=[build(_Topic, name=name, partitions=part) for name, part in topics.items()],
-    )
-
-
-def _outcome(partition: int, error: LogbusError | None) -> Any:
-    return build(
-        _Partition,
-        partition_index=partition,
-        error_code=NO_ERROR if error is None else wire_code(error),
-        error_message=None if error is None else error.message,
     )

@@ -11,13 +11,11 @@ from collections import Counter
 from typing import Any
 
 from broker_lite.errors import (
-    NO_ERROR,
     DuplicateResourceError,
     LogbusError,
     ResourceNotFoundError,
     UnacceptableCredentialError,
     UnsupportedSaslMechanismError,
-    wire_code,
 )
 from broker_lite.metadata.credentials import USERS_MAX
 from broker_lite.model import ScramMechanism
@@ -34,7 +32,7 @@ from broker_lite.server.network.context import RequestContext
 from broker_lite.server.network.logins import is_private
 from broker_lite.wire.calls.users import MECHANISMS
 from broker_lite.wire.tables import AlterUserScramCredentialsResponse as Response
-from broker_lite.wire.tables import build, own_tag
+from broker_lite.wire.tables import build, error_fields, own_tag
 
 SALT_BYTES_MAX = 256
 """Maximum bytes of a credential's salt."""
@@ -48,7 +46,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     times = Counter((row.name, row.mechanism) for row in rows)
     answers = []
     for name in dict.fromkeys(row.name for row in rows):
-        code, reason = NO_ERROR, None
+        error: LogbusError | None = None
         try:
             if not is_private(request.session):
                 raise UnacceptableCredentialError(
@@ -59,15 +57,10 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
                     f"user {name!r} occurs twice with one mechanism; name each mechanism once"
                 )
             await _change(parts, name, message)
-        except LogbusError as error:
-            code, reason = wire_code(error), error.message
+        except LogbusError as raised:
+            error = raised
         answers.append(
-            build(
-                Response.AlterUserScramCredentialsResult,
-                user=name,
-                error_code=code,
-                error_message=reason,
-            )
+            build(Response.AlterUserScramCredentialsResult, user=name, **error_fields(error))
         )
     return Response(results=answers)
 

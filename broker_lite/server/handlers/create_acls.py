@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
+from broker_lite.errors import InvalidRequestError, LogbusError
 from broker_lite.metadata.acls import ACLS_MAX
 from broker_lite.security.acls import Acl, Entry, Pattern, new_acl
 from broker_lite.server.broker_context import BrokerContext
@@ -16,7 +16,7 @@ from broker_lite.server.handlers.deadline import WAIT_MS, within
 from broker_lite.server.handlers.describe_acls import check_authorizer
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import CreateAclsResponse as Response
-from broker_lite.wire.tables import build
+from broker_lite.wire.tables import build, error_fields
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
@@ -40,7 +40,10 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             failed[pattern] = error
     return Response(
         results=[
-            _result(each if isinstance(each, LogbusError) else failed.get(each.pattern))
+            build(
+                Response.AclCreationResult,
+                **error_fields(each if isinstance(each, LogbusError) else failed.get(each.pattern)),
+            )
             for each in outcomes
         ]
     )
@@ -64,12 +67,4 @@ def _acl(row: Any) -> Acl:
         row.host,
         row.operation,
         row.permission_type,
-    )
-
-
-def _result(error: LogbusError | None) -> Any:
-    return build(
-        Response.AclCreationResult,
-        error_code=NO_ERROR if error is None else wire_code(error),
-        error_message=None if error is None else error.message,
     )

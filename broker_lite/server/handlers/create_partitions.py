@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
+from broker_lite.errors import InvalidRequestError, LogbusError
 from broker_lite.replication.topics import partitions_max
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import CreatePartitionsResponse as Response
-from broker_lite.wire.tables import build
+from broker_lite.wire.tables import build, error_fields
 
 STRICT_QUOTA_FROM = 3
 """The first version of CreatePartitions whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
@@ -37,8 +37,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             build(
                 Response.CreatePartitionsTopicResult,
                 name=row.name,
-                error_code=NO_ERROR if error is None else wire_code(error),
-                error_message=None if error is None else error.message,
+                **error_fields(error),
             )
         )
     return Response(results=results)

@@ -17,7 +17,6 @@ from broker_lite.errors import (
     InvalidTopicError,
     LogbusError,
     TopicAuthorizationError,
-    wire_code,
 )
 from broker_lite.model import NAME_LENGTH_MAX, NULL_TOPIC_ID, TRANSACTION_STATE, is_valid_name
 from broker_lite.replication.topics import partitions_max
@@ -30,7 +29,7 @@ from broker_lite.server.network.access import Access
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.topics import DEFAULT_COUNT
 from broker_lite.wire.tables import CreateTopicsResponse as Response
-from broker_lite.wire.tables import build, uuid
+from broker_lite.wire.tables import build, error_fields, uuid
 
 STRICT_QUOTA_FROM = 6
 """The first version of CreateTopics whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
@@ -140,8 +139,7 @@ def _answer(access: Access, result: TopicResult) -> Any:
             _Topic,
             name=result.name,
             topic_id=uuid(NULL_TOPIC_ID),
-            error_code=wire_code(error),
-            error_message=error.message,
+            **error_fields(error),
             configs=None,
         )
     shows = access.may(Operation.DESCRIBE_CONFIGS, ResourceKind.TOPIC, result.name)
@@ -149,8 +147,7 @@ def _answer(access: Access, result: TopicResult) -> Any:
         _Topic,
         name=result.name,
         topic_id=uuid(result.topic_id or NULL_TOPIC_ID),
-        error_code=NO_ERROR,
-        error_message=None,
+        **error_fields(None),
         topic_config_error_code=NO_ERROR if shows else TopicAuthorizationError.code,
         num_partitions=result.partitions if shows else -1,
         replication_factor=result.replication_factor if shows else -1,

@@ -9,14 +9,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.errors import NO_ERROR, LogbusError
 from broker_lite.security.acls import Acl, AclFilter, Entry, Pattern
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.deadline import WAIT_MS, within
 from broker_lite.server.handlers.describe_acls import check_authorizer, filter_of
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DeleteAclsResponse as Response
-from broker_lite.wire.tables import build
+from broker_lite.wire.tables import build, error_fields
 
 _Result = Response.DeleteAclsFilterResult
 
@@ -38,8 +38,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         results.append(
             build(
                 _Result,
-                error_code=NO_ERROR if failure is None else wire_code(failure),
-                error_message=None if failure is None else failure.message,
+                **error_fields(failure),
                 matching_acls=[_row(acl) for acl in deleted],
             )
         )

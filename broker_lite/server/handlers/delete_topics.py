@@ -8,12 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import (
-    NO_ERROR,
     InvalidRequestError,
     LogbusError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
-    wire_code,
 )
 from broker_lite.model import NULL_TOPIC_ID
 from broker_lite.server.broker_context import BrokerContext
@@ -21,7 +19,7 @@ from broker_lite.server.cluster.administration import TopicResult
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DeleteTopicsResponse as Response
-from broker_lite.wire.tables import build, uuid
+from broker_lite.wire.tables import build, error_fields, uuid
 
 BY_ID_FROM = 6
 """The first version of DeleteTopics whose requests may name topics by id."""
@@ -74,6 +72,5 @@ async def _delete(
         Response.DeletableTopicResult,
         name=name if name is not None else result.name or None,
         topic_id=uuid(result.topic_id or NULL_TOPIC_ID),
-        error_code=NO_ERROR if error is None else wire_code(error),
-        error_message=None if error is None else error.message,
+        **error_fields(error),
     )

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_lite.errors import NO_ERROR, LogbusError, SecurityDisabledError, wire_code
+from broker_lite.errors import LogbusError, SecurityDisabledError
 from broker_lite.security.acls import Acl, AclFilter, Entry, Pattern, acl_filter
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DescribeAclsResponse as Response
-from broker_lite.wire.tables import build
+from broker_lite.wire.tables import build, error_fields
 
 _Resource = Response.DescribeAclsResource
 
@@ -23,15 +23,14 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         check_authorizer(parts)
         acl_filter = filter_of(message)
     except LogbusError as error:
-        return Response(error_code=wire_code(error), error_message=error.message, resources=[])
+        return Response(**error_fields(error), resources=[])
     selected: dict[Pattern, list[Entry]] = {}
     for pattern, entries in sorted(parts.registry.snapshot.acls.items()):
         rows = [entry for entry in sorted(entries) if acl_filter.selects(Acl(pattern, entry))]
         if rows:
             selected[pattern] = rows
     return Response(
-        error_code=NO_ERROR,
-        error_message=None,
+        **error_fields(None),
         resources=[
             build(
                 _Resource,

@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
+from broker_lite.errors import InvalidRequestError, LogbusError
 from broker_lite.security.quotas import DEFAULT, IP, KEYS, Component, selects
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DescribeClientQuotasResponse as Response
-from broker_lite.wire.tables import build
+from broker_lite.wire.tables import build, error_fields
 
 EXACT, OF_DEFAULT, ANY = 0, 1, 2
 """Kafka's match types for an entity's name: an exact name, the default entity, any name."""
@@ -24,10 +24,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         components = [_component(row) for row in message.components]
         _check_types([each.entity_type for each in components])
     except LogbusError as error:
-        return Response(error_code=wire_code(error), error_message=error.message, entries=None)
+        return Response(**error_fields(error), entries=None)
     return Response(
-        error_code=NO_ERROR,
-        error_message=None,
+        **error_fields(None),
         entries=[
             build(
                 Response.EntryData,

@@ -10,11 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from broker_lite.errors import (
-    NO_ERROR,
     InvalidRequestError,
     LogbusError,
     UnknownTopicOrPartitionError,
-    wire_code,
 )
 from broker_lite.replication.throttle import RATES
 from broker_lite.server.broker_context import BrokerContext
@@ -30,7 +28,7 @@ from broker_lite.server.handlers.topic_settings import (
 )
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DescribeConfigsResponse as Response
-from broker_lite.wire.tables import build
+from broker_lite.wire.tables import build, error_fields
 
 _Result = Response.DescribeConfigsResult
 _Setting = _Result.DescribeConfigsResourceResult
@@ -53,8 +51,7 @@ def _describe(parts: BrokerContext, request: RequestContext, row: Any, message: 
     keys = set(row.configuration_keys or ())
     return build(
         _Result,
-        error_code=NO_ERROR if error is None else wire_code(error),
-        error_message=None if error is None else error.message,
+        **error_fields(error),
         resource_type=row.resource_type,
         resource_name=row.resource_name,
         configs=[

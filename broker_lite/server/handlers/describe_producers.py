@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.errors import LogbusError
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.storage.producer_state import ProducerEntry
 from broker_lite.wire.tables import DescribeProducersResponse as Response
-from broker_lite.wire.tables import build
+from broker_lite.wire.tables import build, error_fields
 
 _Topic = Response.TopicResponse
 _Partition = _Topic.PartitionResponse
@@ -33,24 +33,19 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 async def _describe(
     parts: BrokerContext, request: RequestContext, topic: str, partition: int
 ) -> Any:
+    error: LogbusError | None = None
+    producers: list[Any] = []
     try:
         request.access.check_topic(topic)
         log = parts.replicas.find(topic, partition).log
         # The partition's append thread changes the state of producers, so read it on that thread.
         producers = await parts.disk.run_on(log.key, lambda: [_row(*p) for p in log.producers])
-    except LogbusError as error:
-        return build(
-            _Partition,
-            partition_index=partition,
-            error_code=wire_code(error),
-            error_message=error.message,
-            active_producers=[],
-        )
+    except LogbusError as raised:
+        error = raised
     return build(
         _Partition,
         partition_index=partition,
-        error_code=NO_ERROR,
-        error_message=None,
+        **error_fields(error),
         active_producers=producers,
     )
 

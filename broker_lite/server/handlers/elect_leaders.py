@@ -16,7 +16,7 @@ from broker_lite.server.handlers.deadline import within
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.replicas import ELECTION_PREFERRED, ELECTION_UNCLEAN
 from broker_lite.wire.tables import ElectLeadersResponse as Response
-from broker_lite.wire.tables import build
+from broker_lite.wire.tables import build, error_fields
 
 _Topic = Response.ReplicaElectionResult
 _Partition = _Topic.PartitionResult
@@ -62,8 +62,7 @@ def _rows(outcomes: Mapping[TopicPartition, LogbusError | None]) -> list[Any]:
         row = build(
             _Partition,
             partition_id=tp.partition,
-            error_code=NO_ERROR if error is None else wire_code(error),
-            error_message=None if error is None else error.message,
+            **error_fields(error),
         )
         topics.setdefault(tp.topic, []).append(row)
     return [build(_Topic, topic=name, partition_result=rows) for name, rows in topics.items()]

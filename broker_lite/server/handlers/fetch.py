@@ -22,7 +22,6 @@ from functools import partial
 from typing import NamedTuple
 
 from broker_lite.errors import (
-    NO_ERROR,
     CorruptMessageError,
     LogbusError,
     NotLeaderError,
@@ -467,7 +466,7 @@ class _ConsumerFetch:
         high_watermark = replica.high_watermark
         return wire.PartitionAnswer(
             partition,
-            NO_ERROR if error is None else wire_code(error),
+            wire_code(error),
             high_watermark,
             replica.log.reader.last_stable_offset(high_watermark),
             replica.log.log_start_offset,

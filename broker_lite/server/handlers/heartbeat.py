@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.coordinator import events as ev
-from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.errors import LogbusError, wire_code
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import HeartbeatResponse as Response
@@ -24,4 +24,4 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         error = (await parts.groups.heartbeat(message.group_id, heartbeat)).error
     except LogbusError as failure:
         error = failure
-    return Response(error_code=NO_ERROR if error is None else wire_code(error))
+    return Response(error_code=wire_code(error))

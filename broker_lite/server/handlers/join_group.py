@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from broker_lite.coordinator import events as ev
 from broker_lite.coordinator.effects import JoinResult
-from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.errors import LogbusError, wire_code
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import JoinGroupResponse as Response
@@ -58,7 +58,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         result = JoinResult(error, message.member_id)
     absent = None if version >= NULLABLE_PROTOCOL_FROM else ""
     return Response(
-        error_code=NO_ERROR if result.error is None else wire_code(result.error),
+        error_code=wire_code(result.error),
         generation_id=result.generation,
         protocol_type=result.protocol_type,
         protocol_name=absent if result.protocol_name is None else result.protocol_name,

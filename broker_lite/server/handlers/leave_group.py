@@ -29,7 +29,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         errors = (await parts.groups.leave(message.group_id, leavers)).errors
     except LogbusError as error:
         return Response(error_code=wire_code(error), members=[])
-    codes = [NO_ERROR if error is None else wire_code(error) for error in errors]
+    codes = [wire_code(error) for error in errors]
     if not batched:
         return Response(error_code=codes[0], members=[])
     return Response(

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker_lite.errors import (
-    NO_ERROR,
     InvalidRequestError,
     LogbusError,
     OffsetMetadataTooLargeError,
@@ -57,7 +56,7 @@ class OffsetRows:
         """Set the error code of each partition from the result of storing its offset; None is
         success."""
         for key, failure in results.items():
-            self.codes[key] = NO_ERROR if failure is None else wire_code(failure)
+            self.codes[key] = wire_code(failure)
 
     def failed(self, code: int) -> None:
         """Give all partitions in ``offsets`` the error code ``code``: the whole commit failed."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from broker_lite.coordinator import events as ev
 from broker_lite.coordinator.effects import SyncResult
-from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.errors import LogbusError, wire_code
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import SyncGroupResponse as Response
@@ -39,7 +39,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     except LogbusError as error:
         result = SyncResult(error)
     return Response(
-        error_code=NO_ERROR if result.error is None else wire_code(result.error),
+        error_code=wire_code(result.error),
         protocol_type=result.protocol_type,
         protocol_name=result.protocol_name,
         assignment=result.assignment,

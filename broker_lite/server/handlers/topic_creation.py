@@ -73,10 +73,7 @@ async def _create(
     if registry.is_controller:
         rows = [NewTopic(name, DEFAULT_COUNT, DEFAULT_COUNT, None, {}) for name in names]
         results = await registry.administration.create_topics(rows)
-        codes = {
-            result.name: NO_ERROR if result.error is None else wire_code(result.error)
-            for result in results
-        }
+        codes = {result.name: wire_code(result.error) for result in results}
         for result in results:
             parts.audit.write(
                 "changed",

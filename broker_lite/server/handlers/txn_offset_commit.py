@@ -8,22 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_lite.errors import (
-    InvalidTxnStateError,
-    LogbusError,
-    TransactionAbortableError,
-    wire_code,
-)
+from broker_lite.errors import LogbusError
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.coordinators.group_transactions import GroupCommit
 from broker_lite.server.handlers.offset_rows import OffsetRows
 from broker_lite.server.network.context import RequestContext
+from broker_lite.wire.error_codes import code_in_version
 from broker_lite.wire.tables import TxnOffsetCommitResponse as Response
 
 _Topic = Response.TxnOffsetCommitResponseTopic
 
-ABORTABLE_FROM = 4
-"""The first version of TxnOffsetCommit whose clients know TRANSACTION_ABORTABLE."""
 ADDS_GROUP_FROM = 5
 """The first version of TxnOffsetCommit in which the broker adds the group to the transaction."""
 
@@ -53,12 +47,5 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         try:
             rows.stored(await parts.group_transactions.commit(commit))
         except LogbusError as error:
-            rows.failed(_code(error, request.api_version))
+            rows.failed(code_in_version(error, request.api_key, request.api_version))
     return Response(topics=rows.answer(_Topic, _Topic.TxnOffsetCommitResponsePartition))
-
-
-def _code(error: LogbusError, version: int) -> int:
-    """Return the error's code, or an older code if this version of the API lacks that one."""
-    if isinstance(error, TransactionAbortableError) and version < ABORTABLE_FROM:
-        return InvalidTxnStateError.code
-    return wire_code(error)

@@ -101,7 +101,7 @@ async def _append(
         )
     except LogbusError as error:
         return [wire_code(error)] * len(rows)
-    return [NO_ERROR if error is None else wire_code(error) for error in errors]
+    return [wire_code(error) for error in errors]
 
 
 def _answer(index: int, row: Any, codes: dict[tuple[int, str, int], int]) -> Any:

@@ -21,7 +21,6 @@ from typing import Protocol
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import (
-    NO_ERROR,
     CorruptMessageError,
     LogbusError,
     NotLeaderError,
@@ -383,7 +382,7 @@ class _FollowerFetch:
         high_watermark = replica.high_watermark
         return wire.PartitionAnswer(
             number,
-            NO_ERROR if error is None else wire_code(error),
+            wire_code(error),
             high_watermark,
             high_watermark,
             replica.log.log_start_offset,
