@@ -41,38 +41,18 @@ class FetchProducerId(NamedTuple):
     """Reserve a producer id. The event ProducerIdReady or ProducerIdFailed reports the result."""
 
 
-class InitResult(NamedTuple):
-    """The answer to the event Init (InitProducerId): an error, or the producer id and epoch for the
-    next transaction."""
+class TransactionResult(NamedTuple):
+    """The answer to a request: an error, or the fields of its kind.
 
-    error: LogbusError | None = None
-    producer_id: int = NO_PRODUCER
-    epoch: int = NO_PRODUCER_EPOCH
-
-
-class AddResult(NamedTuple):
-    """The answer to the event Add, which added partitions or groups to a transaction or verified
-    them.
-
-    ``transaction`` is the number of the transaction. If a verification fails, ``missing`` has the
+    For Init and End, it has the producer id and epoch for the next transaction. For Add, it has the
+    number of the transaction, ``transaction``. If a verification fails, ``missing`` has the
     partitions that the transaction does not contain."""
 
     error: LogbusError | None = None
-    transaction: int = NO_TRANSACTION
-    missing: frozenset[PartitionKey] = frozenset()
-
-
-class EndResult(NamedTuple):
-    """The answer to the event End (EndTxn): an error, or the producer id and epoch for the next
-    transaction.
-    """
-
-    error: LogbusError | None = None
     producer_id: int = NO_PRODUCER
     epoch: int = NO_PRODUCER_EPOCH
-
-
-TransactionResult = InitResult | AddResult | EndResult
+    transaction: int = NO_TRANSACTION
+    missing: frozenset[PartitionKey] = frozenset()
 
 
 class TransactionReply(NamedTuple):

@@ -287,7 +287,7 @@ class Transaction:
             is_open = record.state is TransactionState.ONGOING
             if is_open or event.expected != former:
                 raise self._fenced(*event.expected)
-            self._reply(event, fx.InitResult(None, *current))
+            self._reply(event, fx.TransactionResult(None, *current))
             return
         continues = event.expected is not None
         if record.state is TransactionState.ONGOING:
@@ -329,12 +329,13 @@ class Transaction:
                 "group: the transaction has ended, or the partition or group was not added; abort "
                 "the transaction and begin a new one"
             )
-            self._reply(event, fx.AddResult(error, record.number, missing))
+            refusal = fx.TransactionResult(error, transaction=record.number, missing=missing)
+            self._reply(event, refusal)
             return
         if not is_open or self._connection is None:
             self._connection = event.connection
         if is_open and not missing and not new_groups:
-            self._reply(event, fx.AddResult(None, record.number))
+            self._reply(event, fx.TransactionResult(transaction=record.number))
             return
         if not is_open:
             self._begun_ms = self._now.monotonic_ms
@@ -398,7 +399,7 @@ class Transaction:
         if state is kind:
             self._park(event)
         elif state is _PREPARED[kind]:
-            self._reply(event, fx.EndResult(None, *self._pairs()[0]))
+            self._reply(event, fx.TransactionResult(None, *self._pairs()[0]))
         elif state is TransactionState.COMPLETE_ABORT:
             # The transaction timed out before this commit (KAFKA-20785).
             raise self._fenced(event.producer_id, event.epoch)
@@ -422,7 +423,7 @@ class Transaction:
         elif record.version == 1 and record.state is kind:
             self._park(event)
         elif record.version == 1 and record.state is _PREPARED[kind]:
-            self._reply(event, fx.EndResult(None, *self._pairs()[0]))
+            self._reply(event, fx.TransactionResult(None, *self._pairs()[0]))
         else:
             raise self._invalid("commit" if event.is_commit else "abort")
 
@@ -533,11 +534,12 @@ class Transaction:
         assert record is not None
         match request:
             case ev.Init():
-                self._reply(request, fx.InitResult(None, record.producer_id, record.epoch))
+                pair = record.producer_id, record.epoch
+                self._reply(request, fx.TransactionResult(None, *pair))
             case ev.Add():
-                self._reply(request, fx.AddResult(None, record.number))
+                self._reply(request, fx.TransactionResult(transaction=record.number))
             case ev.End():
-                self._reply(request, fx.EndResult(None, *self._pairs()[0]))
+                self._reply(request, fx.TransactionResult(None, *self._pairs()[0]))
 
     def _refused(self, event: ev.RecordRefused) -> None:
         pending = self._pending
@@ -645,13 +647,7 @@ class Transaction:
         self._effects.append(fx.TransactionReply(event.token, result))
 
     def _fail(self, event: Request, error: LogbusError) -> None:
-        match event:
-            case ev.Init():
-                self._reply(event, fx.InitResult(error))
-            case ev.Add():
-                self._reply(event, fx.AddResult(error))
-            case ev.End():
-                self._reply(event, fx.EndResult(error))
+        self._reply(event, fx.TransactionResult(error))
 
 
 def _kind(is_commit: bool) -> TransactionState:

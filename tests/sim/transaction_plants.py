@@ -58,7 +58,7 @@ def end_is_answered_before_its_decision_is_committed(patch: Patch) -> None:
         record = effect.record
         assert record is not None
         held.parked.reply(
-            pending.request.token, fx.EndResult(None, record.producer_id, record.epoch)
+            pending.request.token, fx.TransactionResult(None, record.producer_id, record.epoch)
         )
 
     patch.setattr(TransactionCoordinator, "_append", eager)

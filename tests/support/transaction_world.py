@@ -129,10 +129,12 @@ class TransactionCluster:
         result = await self.ask(lambda token: ev.Init(token, timeout_ms), number)
         return result.producer_id, result.epoch
 
-    async def add(self, pair: tuple[int, int], number: int = 1, **fields: Any) -> fx.AddResult:
+    async def add(
+        self, pair: tuple[int, int], number: int = 1, **fields: Any
+    ) -> fx.TransactionResult:
         fields.setdefault("partitions", frozenset((OUT_0, OUT_1)))
         return cast(
-            fx.AddResult,
+            fx.TransactionResult,
             await self.ask(lambda token: ev.Add(token, *pair, connection=1, **fields), number),
         )
 

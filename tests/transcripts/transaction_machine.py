@@ -24,7 +24,7 @@ from broker_lite.errors import (
     CoordinatorNotAvailableError,
     NotCoordinatorError,
 )
-from broker_lite.model import PartitionKey
+from broker_lite.model import NO_TRANSACTION, PartitionKey
 from broker_lite.transactions import effects as fx
 from broker_lite.transactions import events as ev
 from broker_lite.transactions.records import TransactionRecord, TransactionState
@@ -148,10 +148,10 @@ class TransactionMachine:
         result = effect.result
         who = self._labels[effect.token]
         if result.error is not None:
-            missing = getattr(result, "missing", frozenset())
-            names = f" {', '.join(map(str, sorted(missing)))}" if missing else ""
+            missing = ", ".join(map(str, sorted(result.missing)))
+            names = f" {missing}" if missing else ""
             return f"answer {who}: {result.error.name}{names}"
-        if isinstance(result, fx.AddResult):
+        if result.transaction != NO_TRANSACTION:
             return f"answer {who}: added to transaction {result.transaction}"
         return f"answer {who}: {result.producer_id}:{result.epoch}"
 

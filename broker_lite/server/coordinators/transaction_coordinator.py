@@ -256,7 +256,7 @@ class TransactionCoordinator:
             self._check_capacity(led, head_key(sink))
         return await self.sinks.ask(led.partition, make)
 
-    async def _ask_slot(self, led: LedState, sink: str, request: Request) -> fx.AddResult:
+    async def _ask_slot(self, led: LedState, sink: str, request: Request) -> fx.TransactionResult:
         """Verify or add the partitions of a Spark task attempt, as the partitions' leader asks.
 
         Raises InvalidRequestError for the request of a producer whose transactional id is the name
@@ -276,7 +276,7 @@ class TransactionCoordinator:
                 request.verify_only,
             ),
         )
-        return fx.AddResult(result.error)
+        return fx.TransactionResult(result.error)
 
     # Methods that SinkCoordinator calls.
 

@@ -13,7 +13,7 @@ from broker_lite.errors import NO_ERROR, InvalidGroupIdError, LogbusError
 from broker_lite.security.acls import Operation
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
-from broker_lite.transactions.effects import AddResult
+from broker_lite.transactions.effects import TransactionResult
 from broker_lite.transactions.events import Add
 from broker_lite.wire.calls.group_transactions import AddGroupResponse
 from broker_lite.wire.error_codes import code_in_version
@@ -38,7 +38,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 async def _add(
     parts: BrokerContext, request: RequestContext, message: Any, verify_only: bool | None
-) -> AddResult:
+) -> TransactionResult:
     """Add the group to the transaction, or only verify that the transaction includes it.
 
     ``verify_only`` is the group coordinator's choice; None in a client's request."""
@@ -62,7 +62,6 @@ async def _add(
             connection=request.session.number if is_client else None,
         ),
     )
-    assert isinstance(result, AddResult)
     if result.error is not None:
         raise result.error
     return result

@@ -25,7 +25,6 @@ from broker_lite.model import TRANSACTION_STATE, PartitionKey, TopicPartition
 from broker_lite.security.acls import Operation
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
-from broker_lite.transactions.effects import AddResult
 from broker_lite.transactions.events import Add
 from broker_lite.wire.calls.transactions import AddedPartition, AddedTopic
 from broker_lite.wire.calls.verification import VerifiedPartitions, VerifiedTransaction
@@ -86,7 +85,6 @@ async def _add_for_client(parts: BrokerContext, request: RequestContext, message
                     connection=request.session.number,
                 ),
             )
-            assert isinstance(result, AddResult)
             if result.error is not None:
                 raise result.error
         except LogbusError as error:
@@ -130,7 +128,6 @@ async def _answer_broker(
                     token, row.producer_id, row.producer_epoch, keys, verify_only=row.verify_only
                 ),
             )
-            assert isinstance(result, AddResult)
             error, missing = result.error, result.missing
             place = (result.transaction, *parts.transactions.place_of(row.transactional_id))
     except LogbusError as raised:

@@ -11,7 +11,6 @@ from broker_lite.errors import LogbusError
 from broker_lite.model import NO_EPOCH, NO_PRODUCER
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
-from broker_lite.transactions.effects import EndResult
 from broker_lite.transactions.events import End
 from broker_lite.wire.error_codes import code_in_version
 from broker_lite.wire.tables import EndTxnResponse as Response
@@ -37,7 +36,6 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
                 request.session.number,
             ),
         )
-        assert isinstance(result, EndResult)
         if result.error is not None:
             raise result.error
     except LogbusError as error:

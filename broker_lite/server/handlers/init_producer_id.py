@@ -13,7 +13,6 @@ from broker_lite.model import NO_EPOCH, NO_PRODUCER
 from broker_lite.security.acls import Operation
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
-from broker_lite.transactions.effects import InitResult
 from broker_lite.transactions.events import Init
 from broker_lite.wire.error_codes import code_in_version
 from broker_lite.wire.tables import InitProducerIdResponse as Response
@@ -36,7 +35,6 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             message.transactional_id,
             lambda token: Init(token, message.transaction_timeout_ms, expected),
         )
-        assert isinstance(result, InitResult)
         if result.error is not None:
             raise result.error
     except LogbusError as error:

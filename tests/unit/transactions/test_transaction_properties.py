@@ -94,8 +94,8 @@ class World:
             return
         record = self.committed
         assert record is not None
-        if isinstance(result, fx.AddResult):
-            assert isinstance(request, ev.Add)
+        if isinstance(request, ev.Add):
+            assert result.transaction == record.number
             assert record.state is TransactionState.ONGOING
             assert request.partitions <= record.partitions
             assert (request.producer_id, request.epoch) not in self.fenced
