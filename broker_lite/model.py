@@ -20,6 +20,8 @@ FIRST_EPOCH = 0
 """The leader epoch of a new partition's first leader."""
 NO_TIMESTAMP = -1
 NO_PRODUCER = -1
+UNNUMBERED = 0
+"""The token of a request that its coordinator has not numbered yet."""
 NO_TRANSACTION = -1
 """The transaction number in a message whose sender does not know it."""
 

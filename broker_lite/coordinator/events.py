@@ -154,4 +154,5 @@ class Resigned(NamedTuple):
     error: LogbusError
 
 
-Event = Join | SyncGroup | Heartbeat | Leave | Commit | GenerationWritten | GroupTick | Resigned
+Request = Join | SyncGroup | Heartbeat | Leave | Commit
+Event = Request | GenerationWritten | GroupTick | Resigned

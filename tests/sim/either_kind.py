@@ -41,7 +41,7 @@ from broker_lite.errors import (
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete, Operation, Set
 from broker_lite.metadata.znodes import NativeSubscription
-from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.model import UNNUMBERED, CommittedOffset, TopicPartition
 from broker_lite.native.events import PartitionStart
 from broker_lite.native.machine import MEMBER
 from broker_lite.native.member import NativeShell
@@ -321,9 +321,7 @@ class World(base.World):
         rows = {TopicPartition(TOPIC, partition): row for partition in partitions}
 
         async def commit() -> None:
-            claim = await broker.groups.claim_for_commit(
-                GROUP, lambda token: ev.Commit(token, "", None, -1)
-            )
+            claim = await broker.groups.claim_for_commit(GROUP, ev.Commit(UNNUMBERED, "", None, -1))
             for error in (await broker.registry.groups.commit(GROUP, rows, claim)).values():
                 if error is not None:
                     raise error

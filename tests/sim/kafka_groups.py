@@ -40,7 +40,7 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete, Operation, Set
-from broker_lite.model import CommittedOffset, Endpoint, TopicPartition, topic_id_text
+from broker_lite.model import UNNUMBERED, CommittedOffset, Endpoint, TopicPartition, topic_id_text
 from broker_lite.server.cluster.administration import NewTopic
 from broker_lite.server.cluster.registry import (
     BrokerRegistration,
@@ -206,14 +206,14 @@ class Member:
                 # Look up the coordinator again: some members then find a new coordinator before
                 # others do.
                 await self.find_coordinator()
-            error = (await self.ask(lambda groups: groups.heartbeat(GROUP, self.heartbeat))).error
+            error = (await self.ask(lambda groups: groups.heartbeat(GROUP, self.heartbeat()))).error
             if error is not None:
                 if error.name == "REBALANCE_IN_PROGRESS" and self.world.chance.random() < 0.8:
                     await self.commit()
                 raise error
 
-    def heartbeat(self, token: int) -> ev.Heartbeat:
-        return ev.Heartbeat(token, self.member_id, self.instance_id, self.generation)
+    def heartbeat(self) -> ev.Heartbeat:
+        return ev.Heartbeat(UNNUMBERED, self.member_id, self.instance_id, self.generation)
 
     async def find_coordinator(self) -> None:
         asked = self.world.any_broker()
@@ -225,15 +225,15 @@ class Member:
     async def join(self) -> None:
         number = self.world.next_number()
 
-        def make(token: int) -> ev.Join:
+        def make() -> ev.Join:
             protocols = (ev.Protocol("range", encode_subscription([TOPIC])),)
             new_id = f"{self.name}-{number}"
             return ev.Join(
-                token, self.member_id, self.instance_id, "sim", "/sim", SESSION_MS, REBALANCE_MS,
-                "consumer", protocols, new_id, self.world.chance.random() < 0.8,
+                UNNUMBERED, self.member_id, self.instance_id, "sim", "/sim", SESSION_MS,
+                REBALANCE_MS, "consumer", protocols, new_id, self.world.chance.random() < 0.8,
             )  # fmt: skip
 
-        joined, claim = await self.ask(lambda groups: join(groups, make), timeout_s=12.0)
+        joined, claim = await self.ask(lambda groups: join(groups, make()), timeout_s=12.0)
         if isinstance(joined.error, MemberIdRequiredError):
             self.member_id = joined.member_id
             return await self.join()
@@ -249,9 +249,7 @@ class Member:
             )
             self.world.assigned((self.incarnation, self.generation), dict(parts))
 
-        def sync(token: int) -> ev.SyncGroup:
-            return ev.SyncGroup(token, self.member_id, self.instance_id, self.generation, parts)
-
+        sync = ev.SyncGroup(UNNUMBERED, self.member_id, self.instance_id, self.generation, parts)
         synced = await self.ask(lambda groups: groups.sync(GROUP, sync), timeout_s=6.0)
         if synced.error is not None:
             raise synced.error
@@ -291,11 +289,10 @@ class Member:
             for partition, offset in self.positions.items()
         }
 
-        def make(token: int) -> ev.Commit:
-            return ev.Commit(token, member, self.instance_id, generation)
-
         async def commit() -> None:
-            claim = await broker.groups.claim_for_commit(GROUP, make)
+            claim = await broker.groups.claim_for_commit(
+                GROUP, ev.Commit(UNNUMBERED, member, self.instance_id, generation)
+            )
             for error in (await broker.registry.groups.commit(GROUP, offsets, claim)).values():
                 if error is not None:
                     raise error
@@ -608,14 +605,12 @@ class World:
             raise Violation(f"members own the partitions {owned}: {rows}, {self._coordinator}")
 
 
-async def join(
-    groups: GroupCoordinator, make: Callable[[int], ev.Join]
-) -> tuple[JoinResult, str | None]:
+async def join(groups: GroupCoordinator, request: ev.Join) -> tuple[JoinResult, str | None]:
     """Join the group; return the result and the coordinator's claim of the group.
 
     The claim is None if the coordinator lost the group meanwhile.
     """
-    result = await groups.join(GROUP, make)
+    result = await groups.join(GROUP, request)
     held = groups._groups.get(GROUP)
     return result, None if held is None else held.claim.value.claim
 

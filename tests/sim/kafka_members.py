@@ -31,7 +31,7 @@ from broker_lite.client.transport.steps import Send
 from broker_lite.coordinator import events as ev
 from broker_lite.errors import LogbusError, wire_code
 from broker_lite.metadata import znodes
-from broker_lite.model import NO_OFFSET, CommittedOffset, Endpoint, TopicPartition
+from broker_lite.model import NO_OFFSET, UNNUMBERED, CommittedOffset, Endpoint, TopicPartition
 from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import groups, members, offsets
 from broker_lite.wire.consumer_protocol import decode_assignment
@@ -149,7 +149,7 @@ class Wire(LoopShell):
         }
         try:
             claim = await broker.groups.claim_for_commit(
-                GROUP, lambda token: ev.Commit(token, member, call.group_instance_id, generation)
+                GROUP, ev.Commit(UNNUMBERED, member, call.group_instance_id, generation)
             )
             found = await broker.registry.groups.commit(GROUP, rows, claim)
             codes = {tp: 0 if bad is None else wire_code(bad) for tp, bad in found.items()}
@@ -163,18 +163,15 @@ class Wire(LoopShell):
         self, broker: base.BrokerProcess, call: members.JoinGroupRequest
     ) -> members.JoinGroupResponse:
         number = self.world.next_number()
-
-        def make(token: int) -> ev.Join:
-            if not call.member_id:
-                self.owner.took_at = self.loop.time()
-            return ev.Join(
-                token, call.member_id, call.group_instance_id, "sim", "/sim",
-                call.session_timeout_ms, call.rebalance_timeout_ms, members.CONSUMER,
-                tuple(ev.Protocol(*row) for row in call.protocols), f"{self.owner.name}-{number}",
-            )  # fmt: skip
-
+        if not call.member_id:
+            self.owner.took_at = self.loop.time()
+        request = ev.Join(
+            UNNUMBERED, call.member_id, call.group_instance_id, "sim", "/sim",
+            call.session_timeout_ms, call.rebalance_timeout_ms, members.CONSUMER,
+            tuple(ev.Protocol(*row) for row in call.protocols), f"{self.owner.name}-{number}",
+        )  # fmt: skip
         try:
-            found, claim = await base.join(broker.groups, make)
+            found, claim = await base.join(broker.groups, request)
             if found.error is None:
                 incarnation = self.world.incarnation_of(claim)
                 self.joined[found.member_id, found.generation] = incarnation
@@ -208,8 +205,8 @@ class Wire(LoopShell):
         try:
             found = await broker.groups.sync(
                 GROUP,
-                lambda token: ev.SyncGroup(
-                    token, call.member_id, call.group_instance_id, call.generation_id, parts
+                ev.SyncGroup(
+                    UNNUMBERED, call.member_id, call.group_instance_id, call.generation_id, parts
                 ),
             )
         except LogbusError as error:
@@ -221,8 +218,8 @@ class Wire(LoopShell):
         try:
             found = await broker.groups.heartbeat(
                 GROUP,
-                lambda token: ev.Heartbeat(
-                    token, call.member_id, call.group_instance_id, call.generation_id
+                ev.Heartbeat(
+                    UNNUMBERED, call.member_id, call.group_instance_id, call.generation_id
                 ),
             )
         except LogbusError as error:

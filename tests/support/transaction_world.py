@@ -15,6 +15,7 @@ from broker_lite.errors import CoordinationUnavailableError, LogbusError, Networ
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import (
     TRANSACTION_STATE,
+    UNNUMBERED,
     BrokerView,
     LeaderAndIsr,
     PartitionKey,
@@ -112,10 +113,10 @@ class TransactionCluster:
                     rows.append(MarkerCode(marker.producer_id, topic.name, partition, code))
         return WriteTxnMarkersResponse(tuple(rows))
 
-    async def ask(self, make: Callable[[int], Any], number: int = 1, name: str = "x") -> Any:
+    async def ask(self, request: Any, number: int = 1, name: str = "x") -> Any:
         while True:
             try:
-                result = await self.at[number].ask(name, make)
+                result = await self.at[number].ask(name, request)
             except LogbusError as error:
                 if error.code in (14, 16):
                     await asyncio.sleep(0.001)
@@ -126,7 +127,7 @@ class TransactionCluster:
             return result
 
     async def init(self, number: int = 1, timeout_ms: int = 60_000) -> tuple[int, int]:
-        result = await self.ask(lambda token: ev.Init(token, timeout_ms), number)
+        result = await self.ask(ev.Init(UNNUMBERED, timeout_ms), number)
         return result.producer_id, result.epoch
 
     async def add(
@@ -135,13 +136,13 @@ class TransactionCluster:
         fields.setdefault("partitions", frozenset((OUT_0, OUT_1)))
         return cast(
             fx.TransactionResult,
-            await self.ask(lambda token: ev.Add(token, *pair, connection=1, **fields), number),
+            await self.ask(ev.Add(UNNUMBERED, *pair, connection=1, **fields), number),
         )
 
     async def end(
         self, pair: tuple[int, int], commit: bool = True, number: int = 1
     ) -> tuple[int, int]:
-        result = await self.ask(lambda token: ev.End(token, *pair, commit), number)
+        result = await self.ask(ev.End(UNNUMBERED, *pair, commit), number)
         return result.producer_id, result.epoch
 
     async def becomes(self, state: TransactionState, number: int = 1) -> None:

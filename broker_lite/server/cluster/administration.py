@@ -20,7 +20,7 @@ from broker_lite.metadata.credentials import change_user, load_salt_key
 from broker_lite.metadata.quotas import change_quotas
 from broker_lite.metadata.registration import write_broker_config
 from broker_lite.metadata.store import MetadataStore
-from broker_lite.model import TopicPartition, TopicView, topic_id_text
+from broker_lite.model import UNNUMBERED, TopicPartition, TopicView, topic_id_text
 from broker_lite.replication.controller_events import (
     ConfigChangeRequested,
     ElectionRequested,
@@ -134,8 +134,8 @@ class Administration:
         topic_id = self.new_id()
         try:
             view = await self._asked_for_topic(
-                lambda token: TopicCreationRequested(
-                    token,
+                TopicCreationRequested(
+                    UNNUMBERED,
                     topic.name,
                     topic_id,
                     count,
@@ -167,9 +167,7 @@ class Administration:
 
     async def _delete_topic(self, name_or_id: str) -> TopicResult:
         try:
-            view = await self._asked_for_topic(
-                lambda token: TopicDeletionRequested(token, name_or_id)
-            )
+            view = await self._asked_for_topic(TopicDeletionRequested(UNNUMBERED, name_or_id))
         except LogbusError as error:
             return TopicResult(name_or_id, "", error)
         await self._registry.wait_read()
@@ -187,7 +185,7 @@ class Administration:
         self._check_controller()
         try:
             view = await self._asked_for_topic(
-                lambda token: PartitionsRequested(token, name, count, assignment, validate_only)
+                PartitionsRequested(UNNUMBERED, name, count, assignment, validate_only)
             )
         except LogbusError as error:
             return TopicResult(name, "", error)
@@ -204,7 +202,7 @@ class Administration:
         CoordinationUnavailableError."""
         self._check_controller()
         view = await self._asked_for_topic(
-            lambda token: ConfigChangeRequested(token, name, changes, validate_only)
+            ConfigChangeRequested(UNNUMBERED, name, changes, validate_only)
         )
         if not validate_only:
             await self._registry.wait_read()
@@ -258,8 +256,8 @@ class Administration:
         A new cluster has no key; the call then creates it in ZooKeeper."""
         return await load_salt_key(self._store, self._random_bytes)
 
-    async def _asked_for_topic(self, make: Callable[[int], Request]) -> TopicView:
-        answer = await self._controller.request(make)
+    async def _asked_for_topic(self, request: Request) -> TopicView:
+        answer = await self._controller.request(request)
         assert answer.topic is not None
         return answer.topic
 
@@ -278,7 +276,7 @@ class Administration:
         partition. Raises NotControllerError or CoordinationUnavailableError."""
         self._check_controller()
         answer = await self._controller.request(
-            lambda token: ReassignmentRequested(token, dict(targets), may_change_factor)
+            ReassignmentRequested(UNNUMBERED, dict(targets), may_change_factor)
         )
         await self._registry.wait_read()
         return dict(answer.outcomes)
@@ -292,9 +290,7 @@ class Administration:
         an error or None for each partition; if ``partitions`` is None, only for those that needed
         an election."""
         self._check_controller()
-        answer = await self._controller.request(
-            lambda token: ElectionRequested(token, unclean, partitions)
-        )
+        answer = await self._controller.request(ElectionRequested(UNNUMBERED, unclean, partitions))
         await self._registry.wait_read()
         return dict(answer.outcomes)
 
@@ -305,7 +301,7 @@ class Administration:
         broker is live or still has replicas.
         """
         self._check_controller()
-        await self._controller.request(lambda token: RetirementRequested(token, broker_id))
+        await self._controller.request(RetirementRequested(UNNUMBERED, broker_id))
 
     def _check_controller(self) -> None:
         self._registry.check_connected()

@@ -263,26 +263,25 @@ class ControllerShell:
             self._states += states
             self._awake.set()
 
-    async def request(self, make: Callable[[int], Request]) -> Answer:
+    async def request(self, request: Request) -> Answer:
         """Submit a request to the controller. Return its answer when ZooKeeper has stored the
         result.
 
-        ``make`` builds the request from its token. Raises NotControllerError,
-        CoordinationUnavailableError, WriteConflictError or the request's own error. A request that
-        fails for lack of brokers is tried once more with newly read brokers, because a broker may
-        report ready before the controller knows it."""
+        Raises NotControllerError, CoordinationUnavailableError, WriteConflictError or the request's
+        own error. A request that fails for lack of brokers is tried once more with newly read
+        brokers, because a broker may report ready before the controller knows it."""
         try:
-            return await self._submit(make)
+            return await self._submit(request)
         except LACK_OF_BROKERS:
             await self._store.sync(znodes.BROKER_IDS)
             self.read_brokers()
-            return await self._submit(make)
+            return await self._submit(request)
 
     def read_brokers(self) -> None:
         """Make the controller read the live brokers before it handles the next request."""
         self._brokers_changed = True
 
-    async def _submit(self, make: Callable[[int], Request]) -> Answer:
+    async def _submit(self, request: Request) -> Answer:
         if self._fence is None:
             raise NotControllerError()
         if not self._store.connected:
@@ -290,7 +289,7 @@ class ControllerShell:
         token = self._next_token = self._next_token + 1
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answers[token] = answer
-        self._requests.append(make(token))
+        self._requests.append(request._replace(token=token))
         self._awake.set()
         return await asyncio.shield(answer)
 

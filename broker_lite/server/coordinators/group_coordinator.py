@@ -11,10 +11,9 @@ get NOT_COORDINATOR."""
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -38,7 +37,7 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.metadata.group_claims import GroupClaim
 from broker_lite.metadata.group_offsets import GroupAge
-from broker_lite.model import MIRROR_PREFIX, BrokerView
+from broker_lite.model import MIRROR_PREFIX, UNNUMBERED, BrokerView
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.registry import Registry
 from broker_lite.server.coordinators.alarm import Alarm
@@ -106,7 +105,6 @@ class GroupCoordinator:
         self._brokers: Mapping[int, BrokerView] = {}
         self._bytes_max = config.in_flight_bytes_max // GROUPS_PART
         self._held_bytes = 0
-        self._tokens = itertools.count(1)
         self._alarm = Alarm(clock, self._tick)
         self._metrics = metrics
         self.commit_durations = metrics.histogram("offset_commit_duration_seconds")
@@ -143,23 +141,20 @@ class GroupCoordinator:
 
     # Methods that handle requests of members.
 
-    async def join(self, group: str, make: Callable[[int], ev.Join]) -> fx.JoinResult:
+    async def join(self, group: str, join: ev.Join) -> fx.JoinResult:
         """Handle JoinGroup. Return the result when the rebalance is complete or its timeout has
-        passed.
-
-        ``make`` builds the event for the group's state machine from the request's token."""
+        passed."""
         coordinated = await self._coordinated(group)
-        probe = make(0)
         if coordinated is None:
-            if error := self._refused_join(group, probe):
-                return fx.JoinResult(error, probe.member_id)
+            if error := self._refused_join(group, join):
+                return fx.JoinResult(error, join.member_id)
             coordinated = await self._load(group)
         machine = coordinated.group
         # The check of the memory limit needs the group's state machine: only that knows how many
         # bytes the join adds to those of the member's earlier joins.
-        if error := self._memory_refusal(machine.growth(probe), GroupMaxSizeReachedError):
-            return fx.JoinResult(error, probe.member_id)
-        result = await self._submit(coordinated, lambda token: self._counted(machine, make(token)))
+        if error := self._memory_refusal(machine.growth(join), GroupMaxSizeReachedError):
+            return fx.JoinResult(error, join.member_id)
+        result = await self._submit(coordinated, self._counted(machine, join))
         assert isinstance(result, fx.JoinResult)
         return result
 
@@ -175,7 +170,7 @@ class GroupCoordinator:
         counts = {name: len(topics[name].partitions) for name in names}
         return join._replace(partition_counts=counts)
 
-    async def sync(self, group: str, make: Callable[[int], ev.SyncGroup]) -> fx.SyncResult:
+    async def sync(self, group: str, sync: ev.SyncGroup) -> fx.SyncResult:
         """Handle SyncGroup. Return the member's assignment once the group's leader has sent the
         assignments.
 
@@ -184,11 +179,11 @@ class GroupCoordinator:
         coordinated = await self._coordinated(group)
         if coordinated is None:
             return fx.SyncResult(_no_member(group))
-        assigned = sum(len(part) for _, part in make(0).assignments)
+        assigned = sum(len(part) for _, part in sync.assignments)
         growth = assigned - coordinated.group.assigned_bytes
         if error := self._memory_refusal(growth, CoordinationUnavailableError):
             return fx.SyncResult(error)
-        result = await self._submit(coordinated, make)
+        result = await self._submit(coordinated, sync)
         assert isinstance(result, fx.SyncResult)
         return result
 
@@ -202,13 +197,11 @@ class GroupCoordinator:
             "queued.max.bytes"
         )
 
-    async def heartbeat(
-        self, group: str, make: Callable[[int], ev.Heartbeat]
-    ) -> fx.HeartbeatResult:
+    async def heartbeat(self, group: str, heartbeat: ev.Heartbeat) -> fx.HeartbeatResult:
         coordinated = await self._coordinated(group)
         if coordinated is None:
             return fx.HeartbeatResult(_no_member(group))
-        result = await self._submit(coordinated, make)
+        result = await self._submit(coordinated, heartbeat)
         assert isinstance(result, fx.HeartbeatResult)
         return result
 
@@ -218,22 +211,21 @@ class GroupCoordinator:
         coordinated = await self._coordinated_or_taken_over(group)
         if coordinated is None:
             return fx.LeaveResult(tuple(_no_member(group) for _ in leavers))
-        result = await self._submit(coordinated, lambda token: ev.Leave(token, leavers))
+        result = await self._submit(coordinated, ev.Leave(UNNUMBERED, leavers))
         assert isinstance(result, fx.LeaveResult)
         return result
 
-    async def claim_for_commit(self, group: str, make: Callable[[int], ev.Commit]) -> GroupClaim:
+    async def claim_for_commit(self, group: str, commit: ev.Commit) -> GroupClaim:
         """Check whether an offset commit is allowed. Return the group's claim: this broker's right
         to write the group's offsets, which the write of the commit checks in ZooKeeper.
 
         Raises the error of a refused commit."""
         coordinated = await self._coordinated(group)
         if coordinated is None:
-            probe = make(0)
-            if probe.member_id or probe.generation >= 0 or probe.instance_id is not None:
+            if commit.member_id or commit.generation >= 0 or commit.instance_id is not None:
                 raise _no_member(group)
             claim = await self._registry.groups.claim(group)
-            if claim.kind != znodes.KIND_KAFKA and probe.is_transactional:
+            if claim.kind != znodes.KIND_KAFKA and commit.is_transactional:
                 # A native group must never have pending offsets. If a native member converts the
                 # group after this check, the write of the offsets fails, because it checks the
                 # claim.
@@ -251,7 +243,7 @@ class GroupCoordinator:
             if not claim.value.members:
                 return claim
             coordinated = await self._load(group)
-        result = await self._submit(coordinated, make)
+        result = await self._submit(coordinated, commit)
         assert isinstance(result, fx.CommitResult)
         if result.error is not None:
             raise result.error
@@ -553,7 +545,7 @@ class GroupCoordinator:
 
     # Methods that pass events to the groups' state machines and carry out the effects.
 
-    async def _submit(self, held: CoordinatedGroup, make: Callable[[int], ev.Event]) -> fx.Result:
+    async def _submit(self, held: CoordinatedGroup, request: ev.Request) -> fx.Result:
         name = held.group.name
         held = self._groups.get(name, held)
         if not held.claim.held:
@@ -563,8 +555,7 @@ class GroupCoordinator:
         # The group may have become empty in the meantime. It was then dropped from memory, so add
         # it again.
         self._groups[name] = held
-        token = next(self._tokens)
-        return await held.parked.ask(token, partial(self._step, held), make(token))
+        return await held.parked.ask(partial(self._step, held), request)
 
     def _step(self, held: CoordinatedGroup, event: ev.Event) -> None:
         for effect in held.group.step(self._clock.monotonic_ms(), event):

@@ -33,7 +33,13 @@ from broker_lite.metadata.group_claims import GroupClaim
 from broker_lite.metadata.group_offsets import PendingRow
 from broker_lite.metadata.pending_offsets import Offsets
 from broker_lite.metadata.znodes import PendingOffsets, TransactionKey
-from broker_lite.model import NO_BROKER, NULL_TOPIC_ID, TRANSACTION_STATE, TopicPartition
+from broker_lite.model import (
+    NO_BROKER,
+    NULL_TOPIC_ID,
+    TRANSACTION_STATE,
+    UNNUMBERED,
+    TopicPartition,
+)
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.peers import BrokerCalls
 from broker_lite.server.cluster.registry import Registry
@@ -79,10 +85,11 @@ class GroupCommit(NamedTuple):
     generation: int
     offsets: Offsets
 
-    def check(self, token: int) -> Commit:
-        """Return the event that makes the group's state machine check the member and its generation
+    @property
+    def check(self) -> Commit:
+        """The event that makes the group's state machine check the member and its generation
         (KIP-447)."""
-        return Commit(token, self.member_id, self.instance_id, self.generation, True)
+        return Commit(UNNUMBERED, self.member_id, self.instance_id, self.generation, True)
 
 
 @dataclass(slots=True, eq=False)

@@ -9,9 +9,8 @@ the attempt's producer id). A new leader of the partition recognises these recor
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -135,7 +134,6 @@ class SinkCoordinator:
         self._led: dict[int, _LedSinks] = {}
         self._unreadable: dict[int, ProtocolError] = {}
         """For partitions that this broker leads but whose sinks it could not load, the error."""
-        self._tokens = itertools.count(1)
         self._tasks = TaskSet()
         self._alarm = Alarm(clock, self._tick)
         self._is_closed = False
@@ -216,11 +214,11 @@ class SinkCoordinator:
                 opened[slot.sink] = min(opened_ms, opened.get(slot.sink, opened_ms))
         return list(opened.values())
 
-    async def ask(self, partition: int, make: Callable[[int], ev.SinkRequest]) -> ev.SinkResult:
+    async def ask(self, partition: int, request: ev.SinkRequest) -> ev.SinkResult:
         """Carry out a request about a sink, and return its result.
 
-        ``make`` builds the request from its token. Raises NotCoordinatorError if this broker does
-        not lead the partition, ProtocolError if the partition's sinks could not be loaded, and
+        The result may be an error. Raises NotCoordinatorError if this broker does not lead the
+        partition, ProtocolError if the partition's sinks could not be loaded, and
         ConcurrentTransactionsError if the sink's previous change is not written within ``PARK_S``
         seconds."""
         if partition in self._unreadable:
@@ -231,7 +229,6 @@ class SinkCoordinator:
                 f"this broker does not lead __transaction_state-{partition}, which has the state "
                 "of the sink; find the sink's coordinator again"
             )
-        request = make(next(self._tokens))
         if isinstance(request, ev.JoinBatch) and request.timeout_ms > self._timeout_max_ms:
             raise InvalidTransactionTimeoutError(
                 f"transaction.timeout.ms {request.timeout_ms} of sink {request.sink!r} is above "
@@ -242,10 +239,12 @@ class SinkCoordinator:
             head = led.machine.head(request.sink)
             if head is not None and (head.run, head.batch) == (request.run, request.batch):
                 self._metrics.count("spark_sink_batches", "repeated")
-        step, withdrawal = partial(self._step, led), ev.AbandonSinkRequest(request.token)
+        step = partial(self._step, led)
         try:
             async with asyncio.timeout(PARK_S):
-                return await led.parked.ask(request.token, step, request, withdrawal)
+                return await led.parked.ask(
+                    step, request, lambda token: step(ev.AbandonSinkRequest(token))
+                )
         except TimeoutError:
             raise ConcurrentTransactionsError(
                 f"the previous change of sink {request.sink!r} is still being written after "

@@ -10,9 +10,8 @@ second; then it is withdrawn, so that it has no effect later."""
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -28,7 +27,7 @@ from broker_lite.errors import (
     TransactionalIdAuthorizationError,
     TransactionalIdNotFoundError,
 )
-from broker_lite.model import NO_PRODUCER, TRANSACTION_STATE, PartitionKey
+from broker_lite.model import NO_PRODUCER, TRANSACTION_STATE, UNNUMBERED, PartitionKey
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.registry import Registry
 from broker_lite.server.coordinators.alarm import Alarm
@@ -136,7 +135,6 @@ class TransactionCoordinator:
         self._markers = markers
         self._clock = clock
         self._led: dict[int, LedState] = {}
-        self._tokens = itertools.count(1)
         self._tasks = TaskSet()
         self._alarm = Alarm(clock, self._tick)
         self._is_closed = False
@@ -210,25 +208,24 @@ class TransactionCoordinator:
 
     # Methods that handle requests.
 
-    async def ask(
-        self, transactional_id: str, make: Callable[[int], Request]
-    ) -> fx.TransactionResult:
+    async def ask(self, transactional_id: str, request: Request) -> fx.TransactionResult:
         """Carry out a request for a transactional id, and return its result.
 
-        ``make`` builds the request from its token. Raises NotCoordinatorError if this broker does
-        not coordinate the transactional id, and ConcurrentTransactionsError if the id's previous
-        change is not written within ``PARK_S`` seconds."""
+        The result may be an error. Raises NotCoordinatorError if this broker does not coordinate
+        the transactional id, and ConcurrentTransactionsError if the id's previous change is not
+        written within ``PARK_S`` seconds."""
         led = self._led_of(transactional_id)
-        request = make(next(self._tokens))
         if self.sinks.is_sink(led.partition, transactional_id):
             return await self._ask_slot(led, transactional_id, request)
         if isinstance(request, ev.Init):
             self._check_capacity(led, transaction_key(transactional_id))
         coordinated = self._hold(led, transactional_id)
-        step, withdrawal = partial(self._step, coordinated), ev.Abandon(request.token)
+        step = partial(self._step, coordinated)
         try:
             async with asyncio.timeout(PARK_S):
-                return await coordinated.parked.ask(request.token, step, request, withdrawal)
+                return await coordinated.parked.ask(
+                    step, request, lambda token: step(ev.Abandon(token))
+                )
         except TimeoutError:
             raise ConcurrentTransactionsError(
                 f"the previous change of transactional id {transactional_id!r} is still being "
@@ -240,11 +237,11 @@ class TransactionCoordinator:
         if self._registry.snapshot.has_transactions:
             await self._log.wait_loaded(self._log.partition_of(transactional_id.encode("utf-8")))
 
-    async def ask_sink(self, sink: str, make: Callable[[int], SinkRequest]) -> SinkResult:
+    async def ask_sink(self, sink: str, request: SinkRequest) -> SinkResult:
         """Carry out a request for a Spark exactly-once sink, and return its result.
 
-        ``make`` builds the request from its token. Raises InvalidRequestError if ``sink`` is the
-        transactional id of a producer, and the errors of ``SinkCoordinator.ask``."""
+        Raises the error of a refused request, InvalidRequestError if ``sink`` is the transactional
+        id of a producer, and the errors of ``SinkCoordinator.ask``."""
         await self.wait_loaded(sink)
         led = self._led_of(sink)
         if sink in led.transactions or transaction_key(sink) in led.values:
@@ -254,7 +251,10 @@ class TransactionCoordinator:
             )
         if not self.sinks.is_sink(led.partition, sink):
             self._check_capacity(led, head_key(sink))
-        return await self.sinks.ask(led.partition, make)
+        result = await self.sinks.ask(led.partition, request)
+        if result.error is not None:
+            raise result.error
+        return result
 
     async def _ask_slot(self, led: LedState, sink: str, request: Request) -> fx.TransactionResult:
         """Verify or add the partitions of a Spark task attempt, as the partitions' leader asks.
@@ -267,8 +267,8 @@ class TransactionCoordinator:
             )
         result = await self.sinks.ask(
             led.partition,
-            lambda token: AddToSlot(
-                token,
+            AddToSlot(
+                UNNUMBERED,
                 sink,
                 request.producer_id,
                 request.epoch,

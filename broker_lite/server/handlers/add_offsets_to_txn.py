@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import NO_ERROR, InvalidGroupIdError, LogbusError
+from broker_lite.model import UNNUMBERED
 from broker_lite.security.acls import Operation
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
@@ -52,8 +53,8 @@ async def _add(
         raise InvalidGroupIdError("the group id is empty; set group.id in the client")
     result = await parts.transactions.ask(
         message.transactional_id,
-        lambda token: Add(
-            token,
+        Add(
+            UNNUMBERED,
             message.producer_id,
             message.producer_epoch,
             groups=frozenset((message.group_id,)),

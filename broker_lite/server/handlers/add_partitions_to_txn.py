@@ -21,7 +21,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_lite.metadata.cache import MetadataSnapshot
-from broker_lite.model import TRANSACTION_STATE, PartitionKey, TopicPartition
+from broker_lite.model import TRANSACTION_STATE, UNNUMBERED, PartitionKey, TopicPartition
 from broker_lite.security.acls import Operation
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
@@ -76,8 +76,8 @@ async def _add_for_client(parts: BrokerContext, request: RequestContext, message
             request.access.check_transactional_id(message.v3_and_below_transactional_id)
             result = await parts.transactions.ask(
                 message.v3_and_below_transactional_id,
-                lambda token: Add(
-                    token,
+                Add(
+                    UNNUMBERED,
                     message.v3_and_below_producer_id,
                     message.v3_and_below_producer_epoch,
                     _keys(resolved),
@@ -124,8 +124,12 @@ async def _answer_broker(
         if keys:
             result = await parts.transactions.ask(
                 row.transactional_id,
-                lambda token: Add(
-                    token, row.producer_id, row.producer_epoch, keys, verify_only=row.verify_only
+                Add(
+                    UNNUMBERED,
+                    row.producer_id,
+                    row.producer_epoch,
+                    keys,
+                    verify_only=row.verify_only,
                 ),
             )
             error, missing = result.error, result.missing

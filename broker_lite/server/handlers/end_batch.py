@@ -6,6 +6,7 @@ one second after the decision is committed to ``__transaction_state``."""
 from __future__ import annotations
 
 from broker_lite.errors import LogbusError
+from broker_lite.model import UNNUMBERED
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.transactions.sink_events import EndBatch
@@ -19,10 +20,10 @@ async def handle(
     """Commit or abort a batch of a Spark query. A repeated request gets the same answer."""
     try:
         request.access.check_transactional_id(message.sink)
-        result = await parts.transactions.ask_sink(
+        await parts.transactions.ask_sink(
             message.sink,
-            lambda token: EndBatch(
-                token,
+            EndBatch(
+                UNNUMBERED,
                 message.sink,
                 message.run,
                 message.batch,
@@ -31,8 +32,6 @@ async def handle(
                 message.rows,
             ),
         )
-        if result.error is not None:
-            raise result.error
     except LogbusError as error:
         return SinkResponse(error.code, error.message)
     return SinkResponse()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import LogbusError
-from broker_lite.model import NO_EPOCH, NO_PRODUCER
+from broker_lite.model import NO_EPOCH, NO_PRODUCER, UNNUMBERED
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.transactions.events import End
@@ -27,8 +27,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         request.access.check_transactional_id(message.transactional_id)
         result = await parts.transactions.ask(
             message.transactional_id,
-            lambda token: End(
-                token,
+            End(
+                UNNUMBERED,
                 message.producer_id,
                 message.producer_epoch,
                 message.committed,

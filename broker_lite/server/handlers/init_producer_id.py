@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import InvalidRequestError, LogbusError
-from broker_lite.model import NO_EPOCH, NO_PRODUCER
+from broker_lite.model import NO_EPOCH, NO_PRODUCER, UNNUMBERED
 from broker_lite.security.acls import Operation
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
@@ -33,7 +33,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         await parts.transactions.wait_loaded(message.transactional_id)
         result = await parts.transactions.ask(
             message.transactional_id,
-            lambda token: Init(token, message.transaction_timeout_ms, expected),
+            Init(UNNUMBERED, message.transaction_timeout_ms, expected),
         )
         if result.error is not None:
             raise result.error

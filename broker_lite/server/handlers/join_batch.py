@@ -6,6 +6,7 @@ tells that the batch is already committed."""
 from __future__ import annotations
 
 from broker_lite.errors import LogbusError
+from broker_lite.model import UNNUMBERED
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.transactions.sink_events import JoinBatch
@@ -28,8 +29,8 @@ async def handle(
         partitions = frozenset(key for key in message.partitions if key.topic_id in known)
         result = await parts.transactions.ask_sink(
             message.sink,
-            lambda token: JoinBatch(
-                token,
+            JoinBatch(
+                UNNUMBERED,
                 message.sink,
                 message.run,
                 message.batch,
@@ -39,8 +40,6 @@ async def handle(
                 partitions,
             ),
         )
-        if result.error is not None:
-            raise result.error
     except LogbusError as error:
         return SinkResponse(error.code, error.message)
     return SinkResponse(producer_id=result.producer_id, producer_epoch=result.epoch)

@@ -11,6 +11,7 @@ from uuid import uuid4
 from broker_lite.coordinator import events as ev
 from broker_lite.coordinator.effects import JoinResult
 from broker_lite.errors import LogbusError, wire_code
+from broker_lite.model import UNNUMBERED
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import JoinGroupResponse as Response
@@ -34,23 +35,20 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     client_id = request.client_id or "consumer"
     new_id = f"{message.group_instance_id or client_id}-{uuid4()}"
     protocols = tuple(ev.Protocol(row.name, row.metadata) for row in message.protocols)
-
-    def join(token: int) -> ev.Join:
-        return ev.Join(
-            token,
-            message.member_id,
-            message.group_instance_id,
-            client_id,
-            f"/{request.session.host}",  # As in Kafka, a slash precedes the host.
-            message.session_timeout_ms,
-            message.rebalance_timeout_ms if has_timeout else message.session_timeout_ms,
-            message.protocol_type,
-            protocols,
-            new_id,
-            version >= TWICE_FROM,
-            version >= SKIP_ASSIGNMENT_FROM,
-        )
-
+    join = ev.Join(
+        UNNUMBERED,
+        message.member_id,
+        message.group_instance_id,
+        client_id,
+        f"/{request.session.host}",  # As in Kafka, a slash precedes the host.
+        message.session_timeout_ms,
+        message.rebalance_timeout_ms if has_timeout else message.session_timeout_ms,
+        message.protocol_type,
+        protocols,
+        new_id,
+        version >= TWICE_FROM,
+        version >= SKIP_ASSIGNMENT_FROM,
+    )
     try:
         request.access.check_group(message.group_id)
         result = await parts.groups.join(message.group_id, join)

@@ -5,6 +5,7 @@ The query writes through logbus's exactly-once sink."""
 from __future__ import annotations
 
 from broker_lite.errors import LogbusError
+from broker_lite.model import UNNUMBERED
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.transactions.sink_events import KeepBatch
@@ -17,12 +18,10 @@ async def handle(
     """Restart the timeout of the query's open batch, after which the coordinator aborts it."""
     try:
         request.access.check_transactional_id(message.sink)
-        result = await parts.transactions.ask_sink(
+        await parts.transactions.ask_sink(
             message.sink,
-            lambda token: KeepBatch(token, message.sink, message.run, message.batch),
+            KeepBatch(UNNUMBERED, message.sink, message.run, message.batch),
         )
-        if result.error is not None:
-            raise result.error
     except LogbusError as error:
         return SinkResponse(error.code, error.message)
     return SinkResponse()

@@ -16,6 +16,7 @@ from typing import Any
 
 from broker_lite.coordinator.events import Commit
 from broker_lite.errors import NO_ERROR, LogbusError, error_for, wire_code
+from broker_lite.model import UNNUMBERED
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.offset_rows import OffsetRows
 from broker_lite.server.network.context import RequestContext
@@ -33,15 +34,12 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         access.check_topic(topic)
 
     rows = OffsetRows.checked(parts, message, check_access)
-
-    def commit(token: int) -> Commit:
-        return Commit(
-            token,
-            message.member_id,
-            message.group_instance_id,
-            message.generation_id_or_member_epoch,
-        )
-
+    commit = Commit(
+        UNNUMBERED,
+        message.member_id,
+        message.group_instance_id,
+        message.generation_id_or_member_epoch,
+    )
     if rows.offsets:
         began_us = parts.clock.monotonic_us()
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from broker_lite.errors import (
     TransactionalIdAuthorizationError,
     TransactionalIdNotFoundError,
 )
-from broker_lite.model import PartitionKey
+from broker_lite.model import UNNUMBERED, PartitionKey
 from broker_lite.server.coordinators import transaction_coordinator, transaction_markers
 from broker_lite.server.coordinators.sink_coordinator import FLAG_SINK
 from broker_lite.server.coordinators.state_log import StateLog
@@ -83,7 +82,7 @@ def test_next_coordinator_sends_the_markers_of_a_decided_transaction_again() -> 
             (1, False)
         }
         with pytest.raises(NotCoordinatorError, match="broker 1 does not coordinate"):
-            await cluster.at[1].ask("x", lambda token: ev.Init(token, 1000))
+            await cluster.at[1].ask("x", ev.Init(UNNUMBERED, 1000))
         # The producer repeats its EndTxn at the new coordinator, and begins its next transaction.
         assert await cluster.end(pair, commit=False, number=2) == (5, 1)
         assert (await cluster.add((5, 1), number=2)).transaction == 2
@@ -101,9 +100,9 @@ def test_waiting_requests_fail_when_the_coordinator_loses_leadership() -> None:
         pair = await cluster.init()
         cluster.world.nodes[1].cut_off()
         adding = asyncio.create_task(
-            cluster.at[1].ask("x", lambda token: ev.Add(token, *pair, frozenset((OUT_0,))))
+            cluster.at[1].ask("x", ev.Add(UNNUMBERED, *pair, frozenset((OUT_0,))))
         )
-        parked = asyncio.create_task(cluster.at[1].ask("x", lambda token: ev.Init(token, 1000)))
+        parked = asyncio.create_task(cluster.at[1].ask("x", ev.Init(UNNUMBERED, 1000)))
         node = cluster.world.nodes[1]
         await cluster.world.until(lambda: node.replica().log.log_end_offset == 2)
         cluster.world.elect(2)
@@ -165,11 +164,8 @@ def test_open_attempts_of_a_spark_sink_are_listed_until_their_batch_ends() -> No
         coordinator = cluster.at[1]
 
         async def join(task: int, *partitions: PartitionKey) -> ProducerPair:
-            def make(token: int) -> JoinBatch:
-                return JoinBatch(token, "s", "run", 0, task, 0, 60_000, frozenset(partitions))
-
-            found = await coordinator.ask_sink("s", make)
-            assert found.error is None
+            request = JoinBatch(UNNUMBERED, "s", "run", 0, task, 0, 60_000, frozenset(partitions))
+            found = await coordinator.ask_sink("s", request)
             return ProducerPair(found.producer_id, found.epoch)
 
         def listed() -> set[tuple[str, int, str]]:
@@ -185,7 +181,7 @@ def test_open_attempts_of_a_spark_sink_are_listed_until_their_batch_ends() -> No
         sink = coordinator.describe("s")
         assert (sink.state, sink.record.partitions) == (TransactionState.ONGOING, {OUT_0, OUT_1})
         winners = frozenset(pairs)
-        await coordinator.ask_sink("s", lambda t: EndBatch(t, "s", "run", 0, True, winners, 2))
+        await coordinator.ask_sink("s", EndBatch(UNNUMBERED, "s", "run", 0, True, winners, 2))
         await cluster.world.until(lambda: coordinator.describe("s").record.state.label == "Empty")
         views = [view async for view in coordinator.views()]
         assert {name for name, _, _ in listed()} == {"x"}
@@ -197,13 +193,13 @@ def test_open_attempts_of_a_spark_sink_are_listed_until_their_batch_ends() -> No
 def test_producer_cannot_use_the_transactional_id_of_a_spark_sink_that_is_being_created() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.init()
-        join = JoinBatch(1, "s", "run", 0, 0, 0, 60_000, frozenset())
-        joining = asyncio.ensure_future(cluster.at[1].ask_sink("s", lambda token: join))
+        join = JoinBatch(UNNUMBERED, "s", "run", 0, 0, 0, 60_000, frozenset())
+        joining = asyncio.ensure_future(cluster.at[1].ask_sink("s", join))
         await asyncio.sleep(0)
         assert not joining.done()
         with pytest.raises(InvalidRequestError, match="id of a Spark sink"):
-            await cluster.at[1].ask("s", lambda token: ev.Init(token, 60_000))
-        assert (await joining).error is None
+            await cluster.at[1].ask("s", ev.Init(UNNUMBERED, 60_000))
+        await joining
 
     run(body)
 
@@ -213,9 +209,7 @@ def test_coordinator_that_cannot_read_the_record_of_a_spark_sink_refuses_its_req
     again."""
 
     async def body(cluster: Cluster) -> None:
-        def join(token: int) -> JoinBatch:
-            return JoinBatch(token, "s", "run", 0, 0, 0, 60_000, frozenset())
-
+        join = JoinBatch(UNNUMBERED, "s", "run", 0, 0, 0, 60_000, frozenset())
         await cluster.init()
         later_version = b"\x00\x01" + encode_head(SinkHead("run", batch=0))[2:]
         await cluster.at[1].append_state(0, head_key("s"), later_version, FLAG_SINK)
@@ -229,9 +223,9 @@ def test_coordinator_that_cannot_read_the_record_of_a_spark_sink_refuses_its_req
 
 def test_spark_sink_with_a_timeout_above_the_broker_limit_is_refused() -> None:
     async def body(cluster: Cluster) -> None:
-        join = JoinBatch(1, "s", "run", 0, 0, 0, 900_001, frozenset())
+        join = JoinBatch(UNNUMBERED, "s", "run", 0, 0, 0, 900_001, frozenset())
         with pytest.raises(InvalidTransactionTimeoutError, match="lower the option or raise"):
-            await cluster.at[1].ask_sink("s", lambda token: join)
+            await cluster.at[1].ask_sink("s", join)
 
     run(body)
 
@@ -242,19 +236,19 @@ def test_coordinator_with_the_maximum_of_transactional_ids_refuses_new_ids_and_s
     async def body(cluster: Cluster) -> None:
         coordinator = cluster.at[1]
 
-        def join(run: str) -> Callable[[int], JoinBatch]:
-            return lambda token: JoinBatch(token, "s", run, 0, 0, 0, 60_000, frozenset())
+        def join(run: str) -> JoinBatch:
+            return JoinBatch(UNNUMBERED, "s", run, 0, 0, 0, 60_000, frozenset())
 
         await cluster.init()
-        assert (await coordinator.ask_sink("s", join("first"))).error is None
+        await coordinator.ask_sink("s", join("first"))
         monkeypatch.setattr(transaction_coordinator, "IDS_MAX", 1)
         with pytest.raises(PolicyViolationError, match="the maximum; reuse ids and sinks"):
             await coordinator.ask_sink("t", join("first"))
         with pytest.raises(PolicyViolationError, match="the maximum; reuse ids and sinks"):
-            await coordinator.ask("y", lambda token: ev.Init(token, 60_000))
+            await coordinator.ask("y", ev.Init(UNNUMBERED, 60_000))
         # Ids and sinks that the coordinator knows already are not limited.
         await cluster.init()
-        assert (await coordinator.ask_sink("s", join("second"))).error is None
+        await coordinator.ask_sink("s", join("second"))
 
     run(body)
 
@@ -393,9 +387,9 @@ def test_idle_transactional_id_expires_and_one_with_an_open_transaction_stays() 
         await cluster.init()
         coordinator = cluster.at[1]
         await asyncio.sleep(0.02)
-        other = await cluster.ask(lambda token: ev.Init(token, 60_000), name="y")
+        other = await cluster.ask(ev.Init(UNNUMBERED, 60_000), name="y")
         pair = other.producer_id, other.epoch
-        await cluster.ask(lambda token: ev.Add(token, *pair, frozenset((OUT_0,))), name="y")
+        await cluster.ask(ev.Add(UNNUMBERED, *pair, frozenset((OUT_0,))), name="y")
         await asyncio.sleep(0.02)
         await coordinator.expire()
         with pytest.raises(
@@ -424,7 +418,7 @@ def test_transactional_id_between_transactions_has_no_state_machine_in_memory() 
 def test_transactional_id_of_a_wrong_length_is_refused(name: str) -> None:
     async def test(cluster: Cluster) -> None:
         with pytest.raises(InvalidRequestError, match="give 1 to 1024 bytes"):
-            await cluster.at[1].ask(name, lambda token: ev.Init(token, 1000))
+            await cluster.at[1].ask(name, ev.Init(UNNUMBERED, 1000))
 
     run(test)
 
@@ -433,7 +427,7 @@ def test_transactional_ids_are_refused_while_a_broker_lacks_the_transaction_feat
     async def test(cluster: Cluster) -> None:
         cluster.features = {}
         with pytest.raises(TransactionalIdAuthorizationError, match="upgrade it"):
-            await cluster.at[1].ask("x", lambda token: ev.Init(token, 1000))
+            await cluster.at[1].ask("x", ev.Init(UNNUMBERED, 1000))
 
     run(test)
 
@@ -472,15 +466,14 @@ def test_metrics_count_spark_sink_batches_by_outcome() -> None:
 
         async def join(batch: int, run: str = "run") -> frozenset[ProducerPair]:
             found = await coordinator.ask_sink(
-                "s", lambda token: JoinBatch(token, "s", run, batch, 0, 0, 60_000)
+                "s", JoinBatch(UNNUMBERED, "s", run, batch, 0, 0, 60_000)
             )
             return frozenset((ProducerPair(found.producer_id, found.epoch),))
 
         async def end(batch: int, winners: frozenset[ProducerPair], *, commit: bool) -> None:
-            found = await coordinator.ask_sink(
-                "s", lambda token: EndBatch(token, "s", "run", batch, commit, winners, 1)
+            await coordinator.ask_sink(
+                "s", EndBatch(UNNUMBERED, "s", "run", batch, commit, winners, 1)
             )
-            assert found.error is None
 
         def opened() -> object:
             return {row.metric.name: row.values for row in metrics.snapshot()}["open_transactions"]

@@ -18,6 +18,7 @@ from broker_lite.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
+from broker_lite.model import UNNUMBERED
 from broker_lite.wire import tables
 from broker_lite.wire.api import ApiKey, decode_call, encode_call
 from broker_lite.wire.calls import groups
@@ -405,7 +406,7 @@ def test_request_to_a_coordinator_that_has_given_up_the_group_leaves_no_group_in
         coordinated = await coordinator._load("g")
         coordinator.give_up("g", 2)
         with pytest.raises(NotCoordinatorError, match="taken over"):
-            await coordinator._submit(coordinated, lambda token: Heartbeat(token, "m", None, 1))
+            await coordinator._submit(coordinated, Heartbeat(UNNUMBERED, "m", None, 1))
         assert coordinator.group_names == ()
 
     run(body)
