@@ -53,7 +53,7 @@ class Bench:
             self.count += 1
             path = f"{self.root}/{self.count}"
         manager = LogManager(OsFiles(), path, default_config=CONFIG)
-        manager.lock()
+        manager.data.start()
         manager.open_all(0)
         return manager
 
@@ -83,7 +83,7 @@ def bench_append(bench: Bench, size: int) -> dict[str, float]:
     limit = BYTES_MAX // size
     count, seconds, cpu = bench.repeat(lambda: append(log, data, header), limit)
     manager.close()
-    raw_fd = os.open(f"{manager.directory}/raw", os.O_RDWR | os.O_CREAT)
+    raw_fd = os.open(f"{manager.data.path}/raw", os.O_RDWR | os.O_CREAT)
     at = 0
 
     def write() -> None:
@@ -92,7 +92,7 @@ def bench_append(bench: Bench, size: int) -> dict[str, float]:
 
     raw_count, raw_seconds, raw_cpu = bench.repeat(write, limit)
     os.close(raw_fd)
-    shutil.rmtree(manager.directory)
+    shutil.rmtree(manager.data.path)
     us, raw_us = seconds / count * 1e6, raw_seconds / raw_count * 1e6
     return {
         "us_per_append": round(us, 2),
@@ -116,7 +116,7 @@ def bench_flush(bench: Bench, size: int) -> dict[str, float]:
         log.flush()
         took.append(time.perf_counter() - start)
     manager.close()
-    shutil.rmtree(manager.directory)
+    shutil.rmtree(manager.data.path)
     return {
         "ms_median": round(statistics.median(took) * 1e3, 3),
         "ms_p99": round(sorted(took)[len(took) * 99 // 100] * 1e3, 3),
@@ -156,7 +156,7 @@ def bench_group_commit(bench: Bench, size: int) -> dict[str, float]:
     log.flush()
     seconds = time.perf_counter() - start
     manager.close()
-    shutil.rmtree(manager.directory)
+    shutil.rmtree(manager.data.path)
     return {
         "mb_per_s_flushed": round(count * size / seconds / 1e6, 1),
         "appends_per_flush": round(count / max(flushes, 1), 1),
@@ -200,7 +200,7 @@ def bench_reads(bench: Bench) -> dict[str, float]:
     assert not log.reader.verify(0, end)
     figures["verify_gb_per_cpu_s"] = round(count * size / (time.thread_time() - start) / 1e9, 2)
     manager.close()
-    shutil.rmtree(manager.directory)
+    shutil.rmtree(manager.data.path)
     return figures
 
 
@@ -217,7 +217,7 @@ def bench_open(bench: Bench) -> dict[str, float]:
         name = f"{size >> 10}_kib_batches"
         manager.close_clean()
         start = time.perf_counter()
-        clean = bench.manager(manager.directory)
+        clean = bench.manager(manager.data.path)
         figures[f"open_clean_ms_{name}"] = round((time.perf_counter() - start) * 1e3, 2)
         assert clean.reports[KEY].scanned_bytes == 0
         clean.close()
@@ -225,13 +225,13 @@ def bench_open(bench: Bench) -> dict[str, float]:
             if not file.endswith(".log"):
                 os.unlink(f"{log.directory}/{file}")
         start, cpu = time.perf_counter(), time.thread_time()
-        unclean = bench.manager(manager.directory)
+        unclean = bench.manager(manager.data.path)
         scanned = unclean.reports[KEY].scanned_bytes
         seconds, cpu = time.perf_counter() - start, time.thread_time() - cpu
         figures[f"recovery_scan_gb_per_s_{name}"] = round(scanned / seconds / 1e9, 2)
         figures[f"recovery_scan_gb_per_cpu_s_{name}"] = round(scanned / cpu / 1e9, 2)
         unclean.close()
-        shutil.rmtree(manager.directory)
+        shutil.rmtree(manager.data.path)
     return figures
 
 
@@ -245,7 +245,7 @@ def bench_many(bench: Bench, partitions: int) -> dict[str, float]:
     created = time.perf_counter() - start
     manager.close_clean()
     start = time.perf_counter()
-    again = bench.manager(manager.directory)
+    again = bench.manager(manager.data.path)
     opened = time.perf_counter() - start
     start = time.perf_counter()
     again.checkpoint()
@@ -254,7 +254,7 @@ def bench_many(bench: Bench, partitions: int) -> dict[str, float]:
     again.checkpoint()
     idle_ms = (time.perf_counter() - idle) * 1e3
     again.close()
-    shutil.rmtree(manager.directory)
+    shutil.rmtree(manager.data.path)
     return {
         "create_ms_each": round(created / partitions * 1e3, 2),
         "open_clean_ms_each": round(opened / partitions * 1e3, 3),

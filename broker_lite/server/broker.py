@@ -156,16 +156,16 @@ class Broker:
             BrokerRegistration(
                 broker_id=config.broker_id,
                 endpoint=listener.endpoint,
-                directory_id=logs.directory_id,
-                start_counter=logs.start_counter,
-                cluster_id=logs.cluster_id,
+                directory_id=logs.data.directory_id,
+                start_counter=logs.data.start_counter,
+                cluster_id=logs.data.cluster_id,
                 rack=config.rack or None,
                 damaged=logs.suspect_logs,
-                is_full=logs.is_full,
+                is_full=logs.data.is_full,
                 listeners=listener.endpoints,
             )
         )
-        logs.adopt_cluster(cluster_id)
+        logs.data.adopt_cluster(cluster_id)
         parts = self._compose(listener, logs, disk, registry)
         parts = self._with_authorizer(parts, listener.inter_broker)
         if config.sasl_mechanisms:
@@ -390,13 +390,13 @@ class Broker:
             await run(None, lambda: Path(config.log_dir).mkdir(parents=True, exist_ok=True))
             if config.keeps_files_private:
                 await run(None, lambda: Path(config.log_dir).chmod(0o700))
-            await run(None, logs.lock)
+            await run(None, logs.data.start)
         except OSError as error:
             raise InvalidConfigError(f"log.dir={config.log_dir}: {error.strerror}") from None
         self._stack.push_async_callback(run, None, lambda: self._close_logs(logs))
         opened = await run(None, lambda: logs.open_all(clock.now_ms()))
         self._recovery_s = (clock.monotonic_ms() - began_ms) / 1000
-        stop = "a clean stop" if logs.was_clean else "an unclean stop"
+        stop = "a clean stop" if logs.data.was_clean else "an unclean stop"
         logger.info(
             "%s: %d logs opened%s in %d ms",
             config.log_dir,
@@ -409,7 +409,7 @@ class Broker:
         return logs
 
     def _close_logs(self, logs: LogManager) -> None:
-        if self._clean and not logs.failed:
+        if self._clean and not logs.data.failed:
             logs.close_clean()
         else:
             logs.close()
@@ -516,8 +516,8 @@ class Broker:
             "not registered in ZooKeeper": own is None,
             "no connection to ZooKeeper": not parts.registry.connected,
             "draining": own is not None and own.draining,
-            f"the log directory {parts.logs.directory} failed": parts.logs.failed,
-            f"the log directory {parts.logs.directory} is full": parts.logs.is_full,
+            f"the log directory {parts.logs.data.path} failed": parts.logs.data.failed,
+            f"the log directory {parts.logs.data.path} is full": parts.logs.data.is_full,
         }
         return [reason for reason, applies in reasons.items() if applies]
 
@@ -525,7 +525,7 @@ class Broker:
         """Register the gauges whose values come from several parts of the broker."""
         config, gauge, registry = self._config, self._metrics.gauge, parts.registry
         labels = (__version__, parts.cluster_id(), str(config.broker_id), config.rack)
-        directory = (str(parts.logs.directory),)
+        directory = (parts.logs.data.path,)
         gauge("broker_info", lambda: {labels: 1})
         gauge("ready", lambda: not self._unready(parts))
         gauge("controller_active", lambda: registry.is_controller)
@@ -536,8 +536,8 @@ class Broker:
         gauge("leaderless_partitions", lambda: _count(registry, _is_leaderless))
         gauge("recovery_duration_seconds", lambda: self._recovery_s)
         slow = self._metrics.slow_gauge
-        slow("disk_size_bytes", lambda: {directory: parts.logs.space()[0]})
-        slow("disk_free_bytes", lambda: {directory: parts.logs.space()[1]})
+        slow("disk_size_bytes", lambda: {directory: parts.logs.data.space()[0]})
+        slow("disk_free_bytes", lambda: {directory: parts.logs.data.space()[1]})
 
     def _start_housekeeping(self, parts: BrokerContext) -> None:
         config, clock, disk, logs = self._config, self._clock, parts.disk, parts.logs
@@ -545,7 +545,7 @@ class Broker:
         fencing = CoordinatorFencing(config.broker_id, parts.registry, groups, parts.calls.send)
 
         async def keep(work: Callable[[], Any]) -> None:
-            if logs.failed:
+            if logs.data.failed:
                 return
             try:
                 await disk.run_keeper(work)
@@ -563,7 +563,7 @@ class Broker:
             parts.logins.sweep()
 
         async def retain() -> None:
-            if not logs.failed:
+            if not logs.data.failed:
                 replicas.apply_retention()
 
         for interval_ms, work in (
@@ -604,8 +604,8 @@ def _is_leaderless(partition: PartitionView) -> bool:
 
 
 def _log_recovery(logs: LogManager) -> None:
-    for warning in logs.warnings:
-        logger.warning("%s: %s", logs.directory, warning)
+    for warning in logs.data.warnings:
+        logger.warning("%s: %s", logs.data.path, warning)
     for key, report in logs.reports.items():
         if report.torn_bytes:
             logger.warning(

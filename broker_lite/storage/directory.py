@@ -58,9 +58,13 @@ class DataDirectory:
         self.files = files
         self.path = path
         self.directory_id = ""
+        """The directory's random id of 22 characters, set at the first start."""
         self.cluster_id = ""
+        """The id of the cluster; empty until ``adopt_cluster`` sets it."""
         self.start_counter = 0
+        """How often a broker started on the directory, 1 at the first start."""
         self.was_clean = False
+        """Whether the previous process wrote the clean-shutdown marker."""
         self.failure = ""
         self.is_full = False
         """Whether the disk is full: from a write that found no space until ``has_space`` finds
@@ -68,7 +72,9 @@ class DataDirectory:
         self.recovery_points: dict[PartitionKey, int] = {}
         self.log_starts: dict[PartitionKey, int] = {}
         self.refused = RefusedBatches()
+        """The last refused batch of each producer."""
         self.warnings: list[str] = []
+        """Warnings about damaged files that ``start`` ignored."""
         self.unknown: set[str] = set()
         """Names of checkpoints that ``start`` found damaged, until they are rewritten.
 
@@ -104,7 +110,7 @@ class DataDirectory:
             raise StorageError(f"log.dir {self.path} cannot be used: {error}") from error
         try:
             self._take_marker()
-            if self.files.space(self.path)[1] < RESERVE_BYTES:
+            if self.space()[1] < RESERVE_BYTES:
                 self._free_reserve()
             self._load_identity()
             self.start_counter += 1
@@ -199,6 +205,7 @@ class DataDirectory:
 
     @property
     def failed(self) -> bool:
+        """Whether the directory has failed permanently, for the reason ``failure``."""
         return bool(self.failure)
 
     def fail(self, reason: str) -> StorageError:
@@ -234,11 +241,15 @@ class DataDirectory:
 
     # Methods that check the free space and maintain the reserve file.
 
+    def space(self) -> tuple[int, int]:
+        """Return the total and the usable bytes of the disk."""
+        return self.files.space(self.path)
+
     def has_space(self) -> bool:
         """Return whether the directory accepts appends.
 
         After an append failed for lack of space, this asks the file system for its free space."""
-        if self.is_full and self.files.space(self.path)[1] >= SPACE_BYTES_MIN:
+        if self.is_full and self.space()[1] >= SPACE_BYTES_MIN:
             self.is_full = False
         return not self.is_full
 

@@ -21,7 +21,6 @@ from broker_lite.storage.directory import (
 from broker_lite.storage.files import Files
 from broker_lite.storage.log import Log
 from broker_lite.storage.recovery import RecoveryReport, create_log, open_log
-from broker_lite.storage.refused_batches import RefusedBatches
 from broker_lite.storage.strays import Strays
 
 
@@ -49,92 +48,19 @@ class LogManager:
         random_id: Callable[[], str] = random_directory_id,
     ) -> None:
         self._files = files
-        self._data = DataDirectory(files, directory.rstrip("/"), random_id=random_id)
+        self.data = DataDirectory(files, directory.rstrip("/"), random_id=random_id)
+        """The directory. The caller must ``start`` it before it calls ``open_all``."""
         self._default_config = default_config or TopicConfig()
         self._producer_expiration_ms = producer_expiration_ms
         self._logs: dict[PartitionKey, Log] = {}
-        self._strays = Strays(self._data, stray_retention_ms)
+        self._strays = Strays(self.data, stray_retention_ms)
         self._opened = False
-        self._suspect_logs: frozenset[PartitionKey] = frozenset()
-        self.reports: dict[PartitionKey, RecoveryReport] = {}
-        """The recovery report of each log, for the broker's log and metrics."""
-
-    # Properties and methods of the data directory.
-
-    @property
-    def directory(self) -> str:
-        return self._data.path
-
-    @property
-    def refused(self) -> RefusedBatches:
-        """The last refused batch of each producer."""
-        return self._data.refused
-
-    @property
-    def directory_id(self) -> str:
-        """The directory's random id of 22 characters, set at the first start."""
-        return self._data.directory_id
-
-    @property
-    def cluster_id(self) -> str:
-        """The id of the cluster; empty until ``adopt_cluster`` sets it."""
-        return self._data.cluster_id
-
-    @property
-    def start_counter(self) -> int:
-        """How often a broker started on the directory, 1 at the first start; raised by ``lock``."""
-        return self._data.start_counter
-
-    @property
-    def was_clean(self) -> bool:
-        """Whether the previous process closed the directory with ``close_clean``."""
-        return self._data.was_clean
-
-    @property
-    def failed(self) -> bool:
-        """Whether the directory has failed permanently, for the reason ``failure``."""
-        return self._data.failed
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the disk is full; logs refuse appends until ``has_space`` returns True."""
-        return self._data.is_full
-
-    def has_space(self) -> bool:
-        """Return whether the disk has space for appends; if it was full, look again."""
-        return self._data.has_space()
-
-    @property
-    def failure(self) -> str:
-        return self._data.failure
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Warnings about damaged files that the broker's start ignored."""
-        return tuple(self._data.warnings)
-
-    @property
-    def suspect_logs(self) -> frozenset[PartitionKey]:
+        self.suspect_logs: frozenset[PartitionKey] = frozenset()
         """The logs that after this broker start may lack flushed records or contain deleted ones.
 
         These are the damaged logs, or all logs if a checkpoint of the directory is damaged."""
-        return self._suspect_logs
-
-    def lock(self) -> None:
-        """Lock the directory, load its identity and raise the start counter. Call it first.
-
-        Raises DirectoryLockedError, or StorageError if the directory cannot be read or written."""
-        self._data.start()
-
-    def adopt_cluster(self, cluster_id: str) -> None:
-        """Record the id of the directory's cluster.
-
-        Raises InconsistentClusterIdError if the directory belongs to another one."""
-        self._data.adopt_cluster(cluster_id)
-
-    def space(self) -> tuple[int, int]:
-        """Return the total and the usable bytes of the disk."""
-        return self._files.space(self._data.path)
+        self.reports: dict[PartitionKey, RecoveryReport] = {}
+        """The recovery report of each log, for the broker's log and metrics."""
 
     # Methods that open, create, delete and list logs.
 
@@ -146,36 +72,26 @@ class LogManager:
     def get(self, key: PartitionKey) -> Log | None:
         return self._logs.get(key)
 
-    def open_all(
-        self, now_ms: int, configs: Mapping[str, TopicConfig] | None = None
-    ) -> dict[PartitionKey, Log]:
-        """Open every partition in the directory. ``configs`` has topic configs by topic id.
+    def open_all(self, now_ms: int) -> dict[PartitionKey, Log]:
+        """Open every partition in the directory, with the default settings of topics.
 
         Raises StorageError if the disk fails. Damage raises nothing: each log lists its damaged
         ranges in ``corruption``."""
-        with self._data.guard("listing the data directory"):
-            names = self._files.list_dir(self._data.path)
+        with self.data.guard("listing the data directory"):
+            names = self._files.list_dir(self.data.path)
         for name in names:
             if name.endswith((paths.DELETED, paths.TEMPORARY)):
-                remove_tree(self._files, f"{self._data.path}/{name}")
+                remove_tree(self._files, f"{self.data.path}/{name}")
             elif self._strays.register(name):
                 continue
             elif (key := paths.parse_partition_dir(name)) is not None:
-                config = (configs or {}).get(key.topic_id, self._default_config)
-                self._logs[key], self.reports[key] = open_log(
-                    key,
-                    self._data,
-                    now_ms,
-                    clean=self._data.was_clean,
-                    config=config,
-                    producer_expiration_ms=self._producer_expiration_ms,
-                )
+                self._open(key, now_ms, self._default_config, clean=self.data.was_clean)
         self._opened = True
         self._make_reserve()
-        self._suspect_logs = frozenset(
+        self.suspect_logs = frozenset(
             key
             for key, log in self._logs.items()
-            if self._data.unknown or log.reader.corruption or self.reports[key].torn_whole
+            if self.data.unknown or log.reader.corruption or self.reports[key].torn_whole
         )
         return dict(self._logs)
 
@@ -187,26 +103,29 @@ class LogManager:
         assert self._opened, "call open_all first: the partition may exist"
         log = self._logs.get(key)
         if log is None:
-            self._data.check()
+            self.data.check()
             config = config or self._default_config
             if self._strays.take_back(key):
-                log, self.reports[key] = open_log(
-                    key,
-                    self._data,
-                    now_ms,
-                    clean=False,
-                    config=config,
-                    producer_expiration_ms=self._producer_expiration_ms,
-                )
-            else:
-                self._data.forget_offsets(key)
-                log = create_log(
-                    key,
-                    self._data,
-                    config=config,
-                    producer_expiration_ms=self._producer_expiration_ms,
-                )
-            self._logs[key] = log
+                return self._open(key, now_ms, config, clean=False)
+            self.data.forget_offsets(key)
+            log = self._logs[key] = create_log(
+                key,
+                self.data,
+                config=config,
+                producer_expiration_ms=self._producer_expiration_ms,
+            )
+        return log
+
+    def _open(self, key: PartitionKey, now_ms: int, config: TopicConfig, *, clean: bool) -> Log:
+        log, self.reports[key] = open_log(
+            key,
+            self.data,
+            now_ms,
+            clean=clean,
+            config=config,
+            producer_expiration_ms=self._producer_expiration_ms,
+        )
+        self._logs[key] = log
         return log
 
     def delete(self, key: PartitionKey, now_ms: int) -> None:
@@ -215,9 +134,9 @@ class LogManager:
         if log is None:
             return
         log.retire()
-        with self._data.guard(f"deleting {key}"):
-            self._data.discard(log.directory, now_ms, log.config.file_delete_delay_ms)
-            self._files.sync_dir(self._data.path)
+        with self.data.guard(f"deleting {key}"):
+            self.data.discard(log.directory, now_ms, log.config.file_delete_delay_ms)
+            self._files.sync_dir(self.data.path)
         self.checkpoint()
 
     @property
@@ -258,19 +177,19 @@ class LogManager:
         A full disk is ignored: an older recovery point only makes the next start longer. Any other
         error stops the directory (StorageError)."""
         assert self._opened, "call open_all first: a checkpoint now would lose recovery points"
-        self._data.check()
+        self.data.check()
         try:
-            self._data.save_recovery_points(self._recovery_points)
-            self._data.save_log_starts(self._log_starts)
+            self.data.save_recovery_points(self._recovery_points)
+            self.data.save_log_starts(self._log_starts)
         except StorageError:
-            self._data.check()
+            self.data.check()
 
     def _recovery_points(self) -> dict[PartitionKey, int]:
-        points = self._strays.of(self._data.recovery_points)
+        points = self._strays.of(self.data.recovery_points)
         return points | {key: log.flushed_end for key, log in self.logs.items()}
 
     def _log_starts(self) -> dict[PartitionKey, int]:
-        return self._strays.of(self._data.log_starts) | {
+        return self._strays.of(self.data.log_starts) | {
             key: log.log_start_offset for key, log in self.logs.items() if log.log_start_offset
         }
 
@@ -279,13 +198,13 @@ class LogManager:
         their number.
 
         Also restores the directory's reserve file if it is missing."""
-        if not self._data.failed:
+        if not self.data.failed:
             self._make_reserve()
-        return self._data.empty_trash(now_ms) + self._strays.delete_due(now_ms)
+        return self.data.empty_trash(now_ms) + self._strays.delete_due(now_ms)
 
     def _make_reserve(self) -> None:
-        with self._data.guard("making the reserve"):
-            self._data.make_reserve()
+        with self.data.guard("making the reserve"):
+            self.data.make_reserve()
 
     # Methods that close the data directory.
 
@@ -294,15 +213,15 @@ class LogManager:
 
         Raises StorageError, without the marker, if a log or file could not be saved."""
         try:
-            self._data.check()
+            self.data.check()
             for log in self._logs.values():
                 log.close()
             self.checkpoint()
-            with self._data.guard("writing the clean-shutdown marker"):
-                self._data.write_marker()
+            with self.data.guard("writing the clean-shutdown marker"):
+                self.data.write_marker()
         finally:
             self.close()
 
     def close(self) -> None:
         """Release the lock without saving. The next start runs recovery."""
-        self._data.release()
+        self.data.release()

@@ -21,7 +21,7 @@ from support.stored import KEY, SMALL, append, batch, offsets
 from broker_lite.errors import StorageError
 from broker_lite.storage import LogManager, OsFiles
 manager = LogManager(OsFiles(), sys.argv[1], default_config=SMALL)
-manager.lock()
+manager.data.start()
 manager.open_all(0)
 log = manager.create(KEY)
 """
@@ -69,7 +69,7 @@ def run(code: str, directory: Path) -> subprocess.Popen[str]:
 
 def opened(directory: Path) -> tuple[LogManager, Log]:
     manager = LogManager(OsFiles(), str(directory), default_config=SMALL)
-    manager.lock()
+    manager.data.start()
     return manager, manager.open_all(0)[KEY]
 
 
@@ -88,8 +88,8 @@ def test_flushed_records_survive_sigkill_while_writing(tmp_path: Path, seed: int
             said, _ = process.communicate()
         promised = max([promised, *map(int, said.split("\n")[:-1])])
         manager, log = opened(tmp_path)
-        assert manager.start_counter == 2 * start
-        assert not manager.was_clean
+        assert manager.data.start_counter == 2 * start
+        assert not manager.data.was_clean
         assert log.log_end_offset >= promised
         assert offsets(log) == list(range(log.log_end_offset))
         assert log.reader.corruption == ()

@@ -362,15 +362,15 @@ class Checker:
                 # This broker runs on an old copy of its disk, whose logs may differ from those of
                 # the present disk.
                 continue
-            name = (logs.directory_id, key)
-            was = self._ends.get(key, {}).get(logs.directory_id, 0)
+            name = (logs.data.directory_id, key)
+            was = self._ends.get(key, {}).get(logs.data.directory_id, 0)
             was = min(was, self._cuts.pop(name, was))
             if log.log_end_offset < was:
                 raise Violation(
                     f"{self._name(process, key)}: recovered to {log.log_end_offset}, but {was} "
                     "records were on disk"
                 )
-            self._ends.setdefault(key, {})[logs.directory_id] = log.flushed_end
+            self._ends.setdefault(key, {})[logs.data.directory_id] = log.flushed_end
 
     def forgotten(self, directory_id: str, key: PartitionKey) -> None:
         """Check that a replica is in no ISR when its broker deletes its log or sets the log
@@ -435,7 +435,7 @@ class Checker:
         leader.
         """
         there = {
-            process.logs.directory_id: process
+            process.logs.data.directory_id: process
             for process in self._cluster.processes.values()
             if process.logs is not None
         }

@@ -226,7 +226,7 @@ class Faults:
         process = self._some()
         if process is None or process.logs is None or process.files is not self._own(process):
             return
-        directory_id = process.logs.directory_id
+        directory_id = process.logs.data.directory_id
         if not self.cluster.checker.can_spare(directory_id, self.rng.choice((1, 2, 2, 2))):
             return
         self.cluster.checker.bad_disks.add(directory_id)
@@ -270,7 +270,7 @@ class Faults:
             self.cluster.kill(broker_id)
         elif self.cluster.disks[broker_id].locked:
             return
-        if self._last_start(logs.directory_id) > logs.start_counter:
+        if self._last_start(logs.data.directory_id) > logs.data.start_counter:
             # Start the directory again, so that ZooKeeper has a newer start counter than the copy.
             await self.cluster.start(broker_id, files=old, is_stale=True)
         if broker_id in self.cluster.processes:

@@ -92,10 +92,10 @@ class Process:
         logs = self.logs = LogManager(
             self.files, DIRECTORY, random_id=lambda: f"D{cluster.ids.getrandbits(40):x}"
         )
-        logs.lock()
+        logs.data.start()
         logs.open_all(self.clock.now_ms())
         if self.files is cluster.disks[self.broker_id]:
-            cluster.rot.own_disks.add(logs.directory_id)
+            cluster.rot.own_disks.add(logs.data.directory_id)
         cluster.checker.recovered(self, logs)
         # Simulate the time that log recovery takes.
         await asyncio.sleep(cluster.chance.random() * 0.3)
@@ -104,14 +104,14 @@ class Process:
             BrokerRegistration(
                 self.broker_id,
                 Endpoint("sim", self.broker_id),
-                logs.directory_id,
-                logs.start_counter,
-                logs.cluster_id,
+                logs.data.directory_id,
+                logs.data.start_counter,
+                logs.data.cluster_id,
                 damaged=logs.suspect_logs,
-                is_full=logs.is_full,
+                is_full=logs.data.is_full,
             )
         )
-        logs.adopt_cluster(cluster_id)
+        logs.data.adopt_cluster(cluster_id)
         cluster.checker.registered(self)
         self.replicas = ReplicaManager(
             cluster.loop,
@@ -162,7 +162,7 @@ class Process:
         assert logs is not None
         while True:
             await asyncio.sleep(1.0)
-            if not logs.failed:
+            if not logs.data.failed:
                 self.disk.keep(logs.checkpoint, _ignore)
                 self.disk.keep(lambda: logs.tick(self.clock.now_ms()), _ignore)
 
@@ -181,7 +181,7 @@ class Process:
             await asyncio.sleep(0.01)
         self.replicas.close(NotLeaderError("the broker is stopping"))
         await self.registry.close()
-        await self.disk.run_keeper(lambda: None if logs.failed else logs.close_clean())
+        await self.disk.run_keeper(lambda: None if logs.data.failed else logs.close_clean())
 
     def end(self) -> None:
         """End the process at once, so that none of its code runs any more."""

@@ -61,12 +61,12 @@ class Rot:
         logs, files = process.logs, process.files
         if self._cluster.options.replication_factor == 1:
             return
-        if logs is None or logs.directory_id == self.directory_id or not self._is_whole():
+        if logs is None or logs.data.directory_id == self.directory_id or not self._is_whole():
             return
         if self._rng.random() < 0.7:
-            self._strike_log(process.broker_id, logs.directory_id, files)
+            self._strike_log(process.broker_id, logs.data.directory_id, files)
         else:
-            self._strike_beside(logs.directory_id, files)
+            self._strike_beside(logs.data.directory_id, files)
         self._process_number = process.number
 
     def _strike_log(self, broker_id: int, directory_id: str, files: MemFiles) -> None:
@@ -145,7 +145,7 @@ class Rot:
             return True
         for process in self._cluster.processes.values():
             logs = process.logs
-            if logs is None or logs.directory_id != self.directory_id or not process.serving:
+            if logs is None or logs.data.directory_id != self.directory_id or not process.serving:
                 continue
             # The damage to an index or checkpoint ends when another process starts on the disk: it
             # reads and rewrites them.

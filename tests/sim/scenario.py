@@ -324,7 +324,7 @@ class _Scenario:
             if process.owner.paused:
                 process.resume()
             wrong_disk = process.files is not files
-            failed = process.logs is not None and process.logs.failed
+            failed = process.logs is not None and process.logs.data.failed
             if wrong_disk or failed or not process.serving:
                 cluster.kill(broker_id)
             else:

@@ -49,7 +49,7 @@ def _unsettled_partition(
     for broker_id, directory_id in members.items():
         process = cluster.processes[broker_id]
         assert process.logs is not None and process.replicas is not None
-        if process.logs.directory_id != directory_id:
+        if process.logs.data.directory_id != directory_id:
             return f"has broker {broker_id} in the ISR with another disk"
         log = process.log(key)
         end = _end(cluster, key, state.leader)

@@ -50,10 +50,10 @@ class Node:
         self.broker_epochs = frozenset({self.broker_epoch})
         self.clock = Clock()
         self.logs = LogManager(files, "/data", default_config=TopicConfig(file_delete_delay_ms=0))
-        self.logs.lock()
+        self.logs.data.start()
         self.logs.open_all(self.clock.now_ms())
         self.disk = Disk(world.loop, append_threads=1, read_threads=1, clock=self.clock)
-        self.id = ReplicaId(broker_id, self.logs.directory_id)
+        self.id = ReplicaId(broker_id, self.logs.data.directory_id)
         self.view = BrokerView(
             broker_id, Endpoint("test", broker_id), self.id.directory_id, self.broker_epoch
         )

@@ -81,7 +81,7 @@ class Disk:
 
     def start(self) -> Log | None:
         self.manager = LogManager(self.files, DATA, default_config=self.config)
-        self.manager.lock()
+        self.manager.data.start()
         self.manager.open_all(self.now_ms)
         return self.manager.get(KEY)
 

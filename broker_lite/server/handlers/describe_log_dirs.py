@@ -43,11 +43,11 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
                 is_future_key=False,
             )
             topics.setdefault(usage.topic, []).append(row)
-    total, usable = parts.logs.space()
+    total, usable = parts.logs.data.space()
     result = build(
         _Result,
-        error_code=StorageError.code if parts.logs.failed else NO_ERROR,
-        log_dir=str(parts.logs.directory),
+        error_code=StorageError.code if parts.logs.data.failed else NO_ERROR,
+        log_dir=parts.logs.data.path,
         topics=[build(_Topic, name=name, partitions=rows) for name, rows in topics.items()],
         total_bytes=total,
         usable_bytes=usable,
@@ -56,6 +56,6 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     if own_tag(message):
         age_ms = int(parts.registry.metadata_age_s * 1000)
         unreadable = tuple(parts.registry.unreadable_znodes)
-        state = BrokerState(__version__, age_ms, parts.logs.is_full, unreadable)
+        state = BrokerState(__version__, age_ms, parts.logs.data.is_full, unreadable)
         set_own_tag(answer, TAG_STATE, encode_state(state))
     return answer

@@ -49,7 +49,7 @@ class FullDisk:
         None means unknown: a write of the registration failed, and may still have taken effect."""
         self._task: asyncio.Task[None] | None = None
         self._closed = False
-        if logs.is_full:
+        if logs.data.is_full:
             self.watch()
 
     def watch(self) -> None:
@@ -66,8 +66,8 @@ class FullDisk:
 
     async def _wait_for_space(self) -> None:
         try:
-            while self._reported is not False or self._logs.is_full:
-                is_full = not await self._disk.run_read(self._logs.has_space)
+            while self._reported is not False or self._logs.data.is_full:
+                is_full = not await self._disk.run_read(self._logs.data.has_space)
                 if is_full != self._reported:
                     await self._report(is_full)
                 if self._reported is not False:
@@ -76,7 +76,7 @@ class FullDisk:
             self._task = None
 
     async def _report(self, is_full: bool) -> None:
-        directory = self._logs.directory
+        directory = self._logs.data.path
         if is_full:
             logger.error(
                 "log.dir %s is full. Other in-sync brokers lead its partitions until space is "

@@ -124,9 +124,9 @@ class ReplicaManager:
     ) -> None:
         self.clock = clock
         self.disk = disk
-        self.refused = logs.refused
+        self.refused = logs.data.refused
         self.unread_cached_bytes = config.unread_cached_bytes
-        self.local = ReplicaId(config.broker_id, logs.directory_id)
+        self.local = ReplicaId(config.broker_id, logs.data.directory_id)
         self._loop = loop
         self.call_soon = disk.call_soon
         self._config = config
@@ -170,14 +170,14 @@ class ReplicaManager:
             "last_stable_offset_lag_records_max",
             lambda: max((replica.unstable_count for replica in self.replicas), default=0),
         )
-        directory = (str(self._logs.directory),)
+        directory = (self._logs.data.path,)
         gauge("log_size_bytes", lambda: {directory: self._log_bytes()})
         gauge(
             "log_segments",
             lambda: sum(replica.log.reader.segment_count for replica in self._replicas.values()),
         )
-        gauge("disk_full", lambda: {directory: self._logs.is_full})
-        gauge("disk_failed", lambda: {directory: self._logs.failed})
+        gauge("disk_full", lambda: {directory: self._logs.data.is_full})
+        gauge("disk_failed", lambda: {directory: self._logs.data.failed})
         gauge("stray_partitions", lambda: self._logs.stray_count)
         gauge("produces_waiting", lambda: len(self._produces))
 
@@ -386,10 +386,10 @@ class ReplicaManager:
             "logbus storage strays %s --delete. If ZooKeeper was restored from an older state, "
             "stop the brokers and restore a newer one: the logs return with their topics",
             len(strays),
-            self._logs.directory,
+            self._logs.data.path,
             strays[0],
             self._config.stray_retention_ms,
-            self._logs.directory,
+            self._logs.data.path,
             extra=log_event("stray_logs"),
         )
         for key in strays:
@@ -576,9 +576,9 @@ class ReplicaManager:
 
         If the data directory failed, take all replicas offline. If the disk is full, report it to
         the cluster."""
-        if self._failure is None and self._logs.failed:
+        if self._failure is None and self._logs.data.failed:
             self._fail_all(error)
-        elif self._logs.is_full:
+        elif self._logs.data.is_full:
             self._full_disk.watch()
 
     def _fail_all(self, error: LogbusError) -> None:
@@ -587,7 +587,7 @@ class ReplicaManager:
         logger.critical(
             "the data directory %s failed: %s. Its %d partitions are "
             "offline; repair or replace the disk and start the broker again",
-            self._logs.directory,
+            self._logs.data.path,
             error.message,
             len(self._replicas),
             extra=log_event("disk_failed"),

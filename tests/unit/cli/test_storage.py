@@ -19,7 +19,7 @@ from broker_lite.storage import LogManager, OsFiles
 
 def test_storage_strays_lists_and_deletes_stray_logs(tmp_path: Path) -> None:
     logs = LogManager(OsFiles(), str(tmp_path))
-    logs.lock()
+    logs.data.start()
     logs.open_all(0)
     kept, stray = (PartitionKey("abcdefghijklmnopqrstuQ", number) for number in (0, 1))
     logs.create(kept)
@@ -71,7 +71,7 @@ def test_storage_verify_distinguishes_lost_data_from_files_that_a_start_rebuilds
 ) -> None:
     folder = tmp_path / "cluster" / "broker-0"
     logs = LogManager(OsFiles(), str(folder))
-    logs.lock()
+    logs.data.start()
     logs.open_all(0)
     log = logs.create(PartitionKey("abcdefghijklmnopqrstuQ", 0))
     append(log)
@@ -105,7 +105,7 @@ def test_storage_verify_of_a_folder_without_logs_is_an_error(tmp_path: Path) -> 
     inspected = CliRunner().invoke(storage, ["inspect", str(tmp_path)])
     assert f"there is no batch in {tmp_path}" in inspected.output
     logs = LogManager(OsFiles(), str(tmp_path / "broker-0" / "data"))
-    logs.lock()
+    logs.data.start()
     logs.open_all(0)
     logs.close_clean()
     assert CliRunner().invoke(storage, ["verify", str(tmp_path)]).exit_code == 0

@@ -253,7 +253,7 @@ def test_disk_that_is_full_during_a_checkpoint_a_log_creation_or_retention_stops
             disk.manager.create(other)
     disk.files.fail_next("rename", ENOSPC, path=".log", times=99)
     assert len(disk.log.apply_retention(0, 201)) == 4
-    assert not disk.manager.failed
+    assert not disk.manager.data.failed
     disk.files.clear_faults()
     disk.files.capacity_bytes = None
     assert disk.manager.create(other).log_end_offset == 0
@@ -353,7 +353,7 @@ def test_failed_fsync_takes_every_log_of_the_data_directory_offline_until_a_rest
         for attempt in (lambda log=log: append(log), log.flush, lambda log=log: log.start_epoch(9)):
             with pytest.raises(StorageError):
                 attempt()
-    assert disk.manager.failed and "flushing" in disk.manager.failure
+    assert disk.manager.data.failed and "flushing" in disk.manager.data.failure
     with pytest.raises(StorageError):
         disk.manager.checkpoint()
     with pytest.raises(StorageError):
@@ -602,7 +602,7 @@ def test_deleted_log_refuses_writes_and_its_partition_can_be_recreated() -> None
     for attempt in (lambda: append(log), log.flush, lambda: log.apply_retention(0, 0)):
         with pytest.raises(UnknownTopicOrPartitionError):
             attempt()
-    assert not disk.manager.failed
+    assert not disk.manager.data.failed
     assert held.read()
     assert disk.manager.create(KEY).log_end_offset == 0
     disk.manager.tick(10)
@@ -616,14 +616,14 @@ def test_partition_can_be_deleted_three_times_within_file_delete_delay(
     manager = LogManager(
         OsFiles(), str(tmp_path), default_config=TopicConfig(file_delete_delay_ms=1000)
     )
-    manager.lock()
+    manager.data.start()
     manager.open_all(0)
     for _ in range(3):
         log = manager.create(KEY)
         append(log)
         log.flush()
         manager.delete(KEY, 0)
-    assert not manager.failed
+    assert not manager.data.failed
     assert len(list(tmp_path.glob("*.deleted"))) == 3
     manager.tick(1001)
     assert list(tmp_path.glob("*.deleted")) == []
@@ -637,7 +637,7 @@ def test_deleted_partitions_leave_no_file_open(tmp_path: Path) -> None:
     manager = LogManager(
         OsFiles(), str(tmp_path), default_config=TopicConfig(file_delete_delay_ms=1000)
     )
-    manager.lock()
+    manager.data.start()
     manager.open_all(0)
     before = open_files()
     for _ in range(20):
@@ -661,7 +661,7 @@ def test_append_that_races_with_the_logs_deletion_leaves_the_data_directory_onli
         # The append thread has checked that the log exists. Then another thread deletes the log,
         # and the append thread writes.
         log._write(batch(), (read_header(batch())._replace(base_offset=34),), 0)
-    assert not disk.manager.failed
+    assert not disk.manager.data.failed
 
 
 def test_second_close_of_a_log_has_no_effect() -> None:

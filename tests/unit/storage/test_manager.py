@@ -15,7 +15,6 @@ import pytest
 from support.memory_files import MemFiles
 from support.stored import DATA, ENOSPC, KEY, SMALL, Disk, append, offsets
 
-from broker_lite.config import TopicConfig
 from broker_lite.errors import DirectoryLockedError, InconsistentClusterIdError, StorageError
 from broker_lite.model import PartitionKey
 from broker_lite.storage import Log, LogManager, OsFiles, paths
@@ -25,7 +24,7 @@ from broker_lite.storage.directory import RESERVE_BYTES, DataDirectory, remove_t
 
 def manager(files: MemFiles) -> LogManager:
     made = LogManager(files, DATA, random_id=lambda: "directoryAAAAAAAAAAAAA")
-    made.lock()
+    made.data.start()
     made.open_all(0)
     return made
 
@@ -33,21 +32,21 @@ def manager(files: MemFiles) -> LogManager:
 def test_data_directory_gets_its_id_once_and_each_start_is_counted() -> None:
     files = MemFiles()
     first = LogManager(files, DATA)
-    first.lock()
-    assert len(first.directory_id) == 22
-    assert (first.start_counter, first.cluster_id, first.was_clean) == (1, "", False)
+    first.data.start()
+    assert len(first.data.directory_id) == 22
+    assert (first.data.start_counter, first.data.cluster_id, first.data.was_clean) == (1, "", False)
     first.close()
     second = LogManager(files, DATA)
-    second.lock()
-    assert (second.directory_id, second.start_counter) == (first.directory_id, 2)
+    second.data.start()
+    assert (second.data.directory_id, second.data.start_counter) == (first.data.directory_id, 2)
 
 
 def test_new_directories_have_different_ids(tmp_path: Path) -> None:
     ids = set()
     for name in "ab":
         made = LogManager(OsFiles(), str(tmp_path / name / "deep"))
-        made.lock()
-        ids.add(made.directory_id)
+        made.data.start()
+        ids.add(made.data.directory_id)
         made.close()
     assert len(ids) == 2
 
@@ -57,8 +56,8 @@ def test_start_counter_is_on_disk_once_the_data_directory_is_locked() -> None:
         files = MemFiles()
         for count in range(1, 4):
             made = LogManager(files, DATA)
-            made.lock()
-            assert made.start_counter == count
+            made.data.start()
+            assert made.data.start_counter == count
             files.crash(Random(seed))
 
 
@@ -66,25 +65,25 @@ def test_error_for_a_data_directory_that_another_process_has_locked_names_the_di
     tmp_path: Path,
 ) -> None:
     first = LogManager(OsFiles(), str(tmp_path))
-    first.lock()
+    first.data.start()
     with pytest.raises(DirectoryLockedError, match=str(tmp_path)):
-        LogManager(OsFiles(), str(tmp_path)).lock()
+        LogManager(OsFiles(), str(tmp_path)).data.start()
     first.close()
-    LogManager(OsFiles(), str(tmp_path)).lock()
+    LogManager(OsFiles(), str(tmp_path)).data.start()
 
 
 def test_data_directory_is_bound_to_one_cluster_id() -> None:
     files = MemFiles()
     made = manager(files)
-    made.adopt_cluster("one")
-    made.adopt_cluster("one")
+    made.data.adopt_cluster("one")
+    made.data.adopt_cluster("one")
     with pytest.raises(InconsistentClusterIdError, match="cluster one, not to two"):
-        made.adopt_cluster("two")
+        made.data.adopt_cluster("two")
     files.crash(Random(0))
     again = manager(files)
-    assert again.cluster_id == "one"
+    assert again.data.cluster_id == "one"
     with pytest.raises(InconsistentClusterIdError):
-        again.adopt_cluster("two")
+        again.data.adopt_cluster("two")
 
 
 def test_error_for_a_damaged_or_missing_directory_id_names_the_remedy() -> None:
@@ -104,7 +103,7 @@ def test_error_for_a_damaged_or_missing_directory_id_names_the_remedy() -> None:
 def test_data_directory_at_the_path_of_a_file_raises_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match="cannot be used"):
-        LogManager(OsFiles(), str(tmp_path / "file")).lock()
+        LogManager(OsFiles(), str(tmp_path / "file")).data.start()
 
 
 def test_unchanged_offsets_are_not_checkpointed_again() -> None:
@@ -171,12 +170,12 @@ def test_damaged_checkpoint_is_ignored_with_a_warning(name: str) -> None:
     disk.kill()
     disk.files.open(f"{DATA}/{name}", writable=True).append([b"garbage"])
     disk.start()
-    assert any(name in warning for warning in disk.manager.warnings)
+    assert any(name in warning for warning in disk.manager.data.warnings)
     assert disk.log.log_end_offset == 10
     assert disk.manager.suspect_logs == {KEY}
     disk.manager.checkpoint()
     disk.reopen()
-    assert (disk.manager.warnings, disk.manager.suspect_logs) == ((), frozenset())
+    assert (disk.manager.data.warnings, disk.manager.suspect_logs) == ([], frozenset())
 
 
 def test_log_whose_checkpointed_start_offset_is_damaged_begins_at_its_first_segment() -> None:
@@ -203,12 +202,11 @@ def test_restarted_log_manager_opens_all_partitions() -> None:
     made.close_clean()
     files.make_dir(f"{DATA}/not-a-partition")
     again = LogManager(files, DATA, default_config=SMALL)
-    again.lock()
-    large = TopicConfig()
-    logs = again.open_all(0, {keys[0].topic_id: large})
+    again.data.start()
+    logs = again.open_all(0)
     assert sorted(logs) == sorted(keys)
     assert [logs[key].log_end_offset for key in keys] == list(range(6))
-    assert logs[keys[0]].config is large and logs[keys[5]].config is SMALL
+    assert logs[keys[5]].config is SMALL
     usage = {item.key: item for item in again.usage()}
     assert usage[keys[3]][1:] == (360, 1, 0, 3)
     assert again.get(PartitionKey("nobody", 0)) is None
@@ -261,13 +259,13 @@ def test_stray_log_that_a_full_disk_cannot_rename_keeps_its_offsets() -> None:
         log = disk.manager.create(KEY, SMALL) if again else disk.reopen()
         assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (40, 50, ())
     disk.write(1)
-    assert not disk.manager.failed
+    assert not disk.manager.data.failed
 
 
 def test_stray_log_is_kept_for_the_configured_time_even_across_starts() -> None:
     files = MemFiles()
     first = LogManager(files, DATA, stray_retention_ms=1000)
-    first.lock()
+    first.data.start()
     first.open_all(0)
     for partition in (0, 1):
         log = first.create(PartitionKey(KEY.topic_id, partition))
@@ -279,7 +277,7 @@ def test_stray_log_is_kept_for_the_configured_time_even_across_starts() -> None:
     first.close()
 
     second = LogManager(files, DATA, stray_retention_ms=1000)
-    second.lock()
+    second.data.start()
     assert second.open_all(5000) == {}
     assert (second.stray_count, second.tick(5999)) == (2, 0)
     taken = second.create(PartitionKey(KEY.topic_id, 1))
@@ -293,7 +291,7 @@ def test_stray_log_is_kept_for_the_configured_time_even_across_starts() -> None:
 def test_stray_log_deleted_by_an_operator_causes_no_error() -> None:
     files = MemFiles()
     made = LogManager(files, DATA, stray_retention_ms=1000)
-    made.lock()
+    made.data.start()
     made.open_all(0)
     for partition in (0, 1):
         key = PartitionKey(KEY.topic_id, partition)
@@ -302,7 +300,7 @@ def test_stray_log_deleted_by_an_operator_causes_no_error() -> None:
         remove_tree(files, paths.stray_dir(DATA, key, 5000))
     assert made.create(PartitionKey(KEY.topic_id, 0)).log_end_offset == 0
     assert (made.tick(6000), made.stray_count) == (1, 0)
-    assert not made.failed
+    assert not made.data.failed
 
 
 def test_created_partition_survives_an_immediate_power_cut() -> None:
@@ -338,14 +336,14 @@ def test_start_and_new_leader_epoch_on_a_full_disk_use_the_space_of_the_reserve_
             with contextlib.suppress(StorageError):
                 disk.manager.close_clean()
         log = disk.reopen()
-        assert disk.manager.is_full
+        assert disk.manager.data.is_full
         log.start_epoch(epoch)
         assert offsets(log) == [0, 1, 2, 3, 4]
         assert log.leader_epochs.latest == epoch
         with pytest.raises(StorageError, match="is full"):
             append(log)
     disk.fill(64 << 20)
-    assert disk.manager.has_space()
+    assert disk.manager.data.has_space()
     disk.manager.tick(0)
     assert disk.files.size(f"{DATA}/{paths.RESERVE}") == RESERVE_BYTES
     append(disk.log, epoch=5)
@@ -355,5 +353,5 @@ def test_start_and_new_leader_epoch_on_a_full_disk_use_the_space_of_the_reserve_
 def test_space_of_a_data_directory_is_the_total_and_usable_bytes_of_its_disk() -> None:
     disk = Disk()
     disk.files.capacity_bytes = 4 << 20
-    total, usable = disk.manager.space()
+    total, usable = disk.manager.data.space()
     assert (total, usable > 0, usable < total) == (4 << 20, True, True)

@@ -652,7 +652,7 @@ def test_flushed_offset_never_falls_or_passes_synced_bytes_while_another_thread_
     """``flushed_end`` never passes the bytes that were synced, and finally reaches the end of
     the log."""
     manager = LogManager(OsFiles(), str(tmp_path / "data"))
-    manager.lock()
+    manager.data.start()
     manager.open_all(0)
     log = manager.create(KEY, dataclasses.replace(SMALL, segment_bytes=20_000))
     stop, ends, faults = threading.Event(), [0], []
@@ -682,7 +682,7 @@ def test_reads_return_whole_consecutive_batches_while_another_thread_appends(
 ) -> None:
     """Two threads read while the test appends and flushes."""
     manager = LogManager(OsFiles(), str(tmp_path / "data"))
-    manager.lock()
+    manager.data.start()
     manager.open_all(0)
     log = manager.create(KEY, dataclasses.replace(SMALL, segment_bytes=20_000))
     faults: list[str] = []

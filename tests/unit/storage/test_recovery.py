@@ -40,7 +40,7 @@ def test_start_after_a_clean_stop_scans_no_segment() -> None:
     disk.write(100)
     log = disk.reopen(clean=True)
     assert offsets(log) == list(range(100))
-    assert disk.manager.was_clean
+    assert disk.manager.data.was_clean
     assert disk.manager.reports[KEY].scanned_bytes == 0
     append(log)
     assert log.flush() == 101
@@ -51,7 +51,7 @@ def test_marker_file_of_a_clean_stop_is_deleted_by_the_start() -> None:
     disk.write(3)
     disk.reopen(clean=True)
     disk.reopen()
-    assert not disk.manager.was_clean
+    assert not disk.manager.data.was_clean
 
 
 def test_recovery_keeps_and_flushes_batches_that_the_page_cache_still_has() -> None:
@@ -276,7 +276,7 @@ def test_corrupt_batch_that_claims_later_offsets_does_not_stop_the_start(
             disk.remove(name)
     disk.flip(FIRST, 4 * 120 + position)
     log = disk.reopen()
-    assert disk.manager.was_clean is not is_known
+    assert disk.manager.data.was_clean is not is_known
     assert log.log_end_offset == 20
     assert (4, 5) in [(found.first_offset, found.next_offset) for found in log.reader.corruption]
     assert append(log).base_offset == 20

@@ -59,7 +59,7 @@ def job(target: Recorder, token: int) -> AppendJob:
 
 def logs() -> LogManager:
     manager = LogManager(MemFiles(), "/data")
-    manager.lock()
+    manager.data.start()
     manager.open_all(1)
     return manager
 

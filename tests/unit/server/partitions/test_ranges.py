@@ -34,7 +34,7 @@ from broker_lite.wire.fetch import FileRange, StoredRange
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
     manager = LogManager(OsFiles(), str(tmp_path))
-    manager.lock()
+    manager.data.start()
     manager.open_all(1)
     yield manager.create(PartitionKey("abcdefghijklmnopqrstuQ", 0), None, 1)
     manager.close()

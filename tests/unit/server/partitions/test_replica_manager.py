@@ -84,7 +84,7 @@ class Shell:
         self.logs = LogManager(
             self.files, "/data", default_config=TopicConfig(file_delete_delay_ms=0)
         )
-        self.logs.lock()
+        self.logs.data.start()
         self.logs.open_all(1)
         self.disk = Disk(self.loop, append_threads=2, read_threads=1, clock=self.clock)
         self.metrics = Metrics()
@@ -99,7 +99,7 @@ class Shell:
             cluster=self.cluster,
             net=self.cluster,
         )
-        self.local = ReplicaId(1, self.logs.directory_id)
+        self.local = ReplicaId(1, self.logs.data.directory_id)
 
     def topic(
         self,
