@@ -25,7 +25,9 @@ from broker_lite.config import GIB, TopicConfig
 from broker_lite.model import PartitionKey
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import BatchHeader, read_header, set_crc
-from broker_lite.storage import Log, LogManager, OsFiles
+from broker_lite.storage.files import OsFiles
+from broker_lite.storage.log import Log
+from broker_lite.storage.manager import LogManager
 
 KEY = PartitionKey("benchmarkAAAAAAAAAAAAA", 0)
 CONFIG = TopicConfig(segment_bytes=GIB)

@@ -1,13 +1,12 @@
 """All logs of one data directory: open, create, find, delete, checkpoint and close.
 
-Logs write on their own disk threads. One thread at a time may call ``LogManager``, except ``get``,
-``logs`` and ``usage``, which any thread may. ``delete`` and the close methods must not run beside
-an append to the same log. Callers pass ``now_ms``."""
+Logs write on their own disk threads. One thread at a time may call ``LogManager``, except ``get``
+and ``logs``, which any thread may. ``delete`` and the close methods must not run beside an append
+to the same log. Callers pass ``now_ms``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from broker_lite.config import DAY, TopicConfig
 from broker_lite.errors import StorageError
@@ -22,16 +21,6 @@ from broker_lite.storage.files import Files
 from broker_lite.storage.log import Log
 from broker_lite.storage.recovery import RecoveryReport, create_log, open_log
 from broker_lite.storage.strays import Strays
-
-
-class LogUsage(NamedTuple):
-    """The size and the offsets of one partition's log."""
-
-    key: PartitionKey
-    size_bytes: int
-    segment_count: int
-    log_start_offset: int
-    log_end_offset: int
 
 
 class LogManager:
@@ -155,19 +144,6 @@ class LogManager:
         log.retire()
         self._strays.set_aside(key, now_ms)
         self.checkpoint()
-
-    def usage(self) -> list[LogUsage]:
-        """Return the size, the start offset and the end offset of every log."""
-        return [
-            LogUsage(
-                key,
-                log.reader.size_bytes,
-                log.reader.segment_count,
-                log.log_start_offset,
-                log.log_end_offset,
-            )
-            for key, log in self.logs.items()
-        ]
 
     # Methods that the broker calls periodically.
 

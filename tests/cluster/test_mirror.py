@@ -38,8 +38,9 @@ from broker_lite.model import CommittedOffset, PartitionKey, TopicPartition
 from broker_lite.record.batch import read_header
 from broker_lite.record.format import HEADER_BYTES
 from broker_lite.record.records import Row, encode_rows
-from broker_lite.storage import OsFiles, paths
+from broker_lite.storage import paths
 from broker_lite.storage.checkpoint import read_offsets, write_offsets
+from broker_lite.storage.files import OsFiles
 from pyspark_logbus.checkpoint import __main__ as checkpoint
 
 WAIT_SECONDS = 30

@@ -26,8 +26,9 @@ from broker_lite.mirror.mirror import Mirror
 from broker_lite.model import PartitionKey, TopicPartition
 from broker_lite.record.batch import read_header
 from broker_lite.record.records import decode_rows
-from broker_lite.storage import OsFiles, paths
+from broker_lite.storage import paths
 from broker_lite.storage.checkpoint import read_offsets, write_offsets
+from broker_lite.storage.files import OsFiles
 from broker_lite.wire import fetch
 from pyspark_logbus.offset_ranges import OffsetRange
 from pyspark_logbus.partition_reader import read_ranges

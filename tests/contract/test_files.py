@@ -17,8 +17,7 @@ import pytest
 from support.memory_files import MemFiles, PowerCut
 from support.stored import RWF_DONTCACHE
 
-from broker_lite.storage import Files, OsFiles
-from broker_lite.storage.files import OsFile
+from broker_lite.storage.files import Files, OsFile, OsFiles
 
 World = tuple[Files, str]
 

@@ -11,7 +11,9 @@ from random import Random
 import pytest
 from support.stored import KEY, SMALL, append, offsets
 
-from broker_lite.storage import Log, LogManager, OsFiles
+from broker_lite.storage.files import OsFiles
+from broker_lite.storage.log import Log
+from broker_lite.storage.manager import LogManager
 
 TESTS = Path(__file__).parent.parent
 
@@ -19,7 +21,8 @@ PRELUDE = f"""
 import sys; sys.path.insert(0, {str(TESTS)!r})
 from support.stored import KEY, SMALL, append, batch, offsets
 from broker_lite.errors import StorageError
-from broker_lite.storage import LogManager, OsFiles
+from broker_lite.storage.files import OsFiles
+from broker_lite.storage.manager import LogManager
 manager = LogManager(OsFiles(), sys.argv[1], default_config=SMALL)
 manager.data.start()
 manager.open_all(0)

@@ -24,8 +24,8 @@ from broker_lite.model import NO_BROKER, LeaderAndIsr, PartitionKey, ReplicaId
 from broker_lite.replication.effects import AnswerFollower, AppendFetched, StartAt, Truncate
 from broker_lite.replication.events import Fetched, FollowerFetched, Truncated
 from broker_lite.replication.partition import Partition
-from broker_lite.storage import LogManager
 from broker_lite.storage.log import Log
+from broker_lite.storage.manager import LogManager
 
 if TYPE_CHECKING:
     from sim.cluster import SimCluster

@@ -31,8 +31,8 @@ from broker_lite.server.coordinators.transaction_verifier import TransactionVeri
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.partitions.disk import CallJob, SyncJob
 from broker_lite.server.partitions.replica_manager import ReplicaManager
-from broker_lite.storage import LogManager
 from broker_lite.storage.log import Log
+from broker_lite.storage.manager import LogManager
 from broker_lite.wire import fetch as wire
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from broker_lite.model import PartitionKey
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import BatchHeader, read_header
 from broker_lite.record.crc32c import crc32c
-from broker_lite.storage import Log, LogAppendInfo, LogManager
+from broker_lite.storage.log import Log, LogAppendInfo
+from broker_lite.storage.manager import LogManager
 from support.memory_files import MemFile, MemFiles
 
 KEY = PartitionKey("topicAAAAAAAAAAAAAAAAA", 3)

@@ -33,16 +33,16 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     topics: dict[str, list[Any]] = {}
     # The web console often asks for the state of the broker only, with an empty list of topics. Do
     # not compute the sizes of all replicas for such a request.
-    for usage in parts.replicas.usage() if requested is None or requested else ():
-        if requested is None or (usage.topic, usage.partition) in requested:
+    for replica in parts.replicas.replicas if requested is None or requested else ():
+        if requested is None or (replica.topic, replica.partition) in requested:
             row = build(
                 _Partition,
-                partition_index=usage.partition,
-                partition_size=usage.size_bytes,
+                partition_index=replica.partition,
+                partition_size=replica.log.reader.size_bytes,
                 offset_lag=0,
                 is_future_key=False,
             )
-            topics.setdefault(usage.topic, []).append(row)
+            topics.setdefault(replica.topic, []).append(row)
     total, usable = parts.logs.data.space()
     result = build(
         _Result,

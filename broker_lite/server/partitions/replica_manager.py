@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from broker_lite.config import BrokerConfig, TopicConfig, min_insync
@@ -71,16 +70,6 @@ logger = logging.getLogger("logbus.replicas")
 RETRY_S = 1.0
 """Seconds between two attempts at a log operation that found no disk space, and between two
 attempts to hand over leadership."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionUsage:
-    """Size on disk and log end offset of one partition on this broker."""
-
-    topic: str
-    partition: int
-    size_bytes: int
-    log_end_offset: int
 
 
 class ReplicaCluster(Protocol):
@@ -253,13 +242,6 @@ class ReplicaManager:
     @property
     def replicas(self) -> list[Replica]:
         return list(self._replicas.values())
-
-    def usage(self) -> list[PartitionUsage]:
-        """Return the disk usage of every replica on this broker."""
-        return [
-            PartitionUsage(r.topic, r.partition, r.log.reader.size_bytes, r.log.log_end_offset)
-            for r in self._replicas.values()
-        ]
 
     # Methods that append, and that report changes of roles.
 

@@ -14,7 +14,8 @@ from support.stored import append
 
 from broker_lite.cli.storage import storage
 from broker_lite.model import PartitionKey
-from broker_lite.storage import LogManager, OsFiles
+from broker_lite.storage.files import OsFiles
+from broker_lite.storage.manager import LogManager
 
 
 def test_storage_strays_lists_and_deletes_stray_logs(tmp_path: Path) -> None:

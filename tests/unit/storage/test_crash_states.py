@@ -18,7 +18,7 @@ from broker_lite.record import format as fmt
 from broker_lite.record.batch import read_header
 from broker_lite.record.control import Marker, decode_marker, encode_markers
 from broker_lite.record.crc32c import crc32c
-from broker_lite.storage import Log
+from broker_lite.storage.log import Log
 
 
 class Trace:

@@ -10,7 +10,7 @@ from support.stored import FOLDER, SMALL, Disk, append, batch
 from broker_lite.errors import CorruptMessageError
 from broker_lite.record.batch import BatchHeader, read_header
 from broker_lite.record.crc32c import crc32c
-from broker_lite.storage import Log
+from broker_lite.storage.log import Log
 
 
 def written(random: Random) -> tuple[Disk, dict[int, bytes]]:

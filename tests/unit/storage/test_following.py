@@ -32,7 +32,8 @@ from broker_lite.errors import (
 from broker_lite.model import OffsetAndEpoch
 from broker_lite.record.batch import read_header
 from broker_lite.record.walker import LogBatch
-from broker_lite.storage import Log, reader
+from broker_lite.storage import reader
+from broker_lite.storage.log import Log
 from broker_lite.storage.scan import walk_headers
 
 

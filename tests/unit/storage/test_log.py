@@ -36,8 +36,9 @@ from broker_lite.errors import (
 )
 from broker_lite.record.batch import read_header
 from broker_lite.record.crc32c import crc32c
-from broker_lite.storage import LogManager, OsFiles
 from broker_lite.storage.directory import RESERVE_BYTES, SPACE_BYTES_MIN
+from broker_lite.storage.files import OsFiles
+from broker_lite.storage.manager import LogManager
 
 HOUR = 3_600_000
 

@@ -29,7 +29,9 @@ from broker_lite.record import format as fmt
 from broker_lite.record.arrow import Columns
 from broker_lite.record.batch import read_header, set_max_timestamp
 from broker_lite.record.records import Row, encode_rows
-from broker_lite.storage import Log, LogManager, OsFiles
+from broker_lite.storage.files import OsFiles
+from broker_lite.storage.log import Log
+from broker_lite.storage.manager import LogManager
 from broker_lite.storage.scan import CorruptRange, inspect_file
 
 

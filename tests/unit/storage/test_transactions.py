@@ -17,7 +17,7 @@ from broker_lite.errors import (
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import read_header
 from broker_lite.record.control import Marker
-from broker_lite.storage import Log
+from broker_lite.storage.log import Log
 from broker_lite.storage.reader import LogReader
 
 TRANSACTIONAL = fmt.ATTRIBUTE_TRANSACTIONAL

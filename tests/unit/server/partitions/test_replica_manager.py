@@ -204,7 +204,7 @@ def test_broker_creates_an_assigned_partition_leads_it_and_appends() -> None:
         assert replica.high_watermark == 6
         assert replica.log.flushed_end == 6
         assert replica.log.leader_epochs.latest == 0
-        assert [u[:2] for u in map(tuple_of_usage, shell.manager.usage())] == [("t", 0)]
+        assert [(one.topic, one.partition) for one in shell.manager.replicas] == [("t", 0)]
 
     run(test)
 
@@ -227,10 +227,6 @@ def test_replica_that_is_reassigned_while_its_log_is_created_is_deleted() -> Non
         assert (shell.manager.replicas, key in shell.logs.logs) == ([], False)
 
     run(test)
-
-
-def tuple_of_usage(usage: Any) -> tuple[str, int]:
-    return usage.topic, usage.partition
 
 
 def test_find_replica_raises_a_distinct_error_for_each_reason_of_absence() -> None:
