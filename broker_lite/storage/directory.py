@@ -69,16 +69,13 @@ class DataDirectory:
         self.is_full = False
         """Whether the disk is full: from a write that found no space until ``has_space`` finds
         enough."""
-        self.recovery_points: dict[PartitionKey, int] = {}
-        self.log_starts: dict[PartitionKey, int] = {}
+        self.recovery_points = OffsetCheckpoint(self, paths.RECOVERY_POINTS, in_reserve=False)
+        # Write in the reserve: the deletion of records is the way to free a full disk.
+        self.log_starts = OffsetCheckpoint(self, paths.LOG_STARTS, in_reserve=True)
         self.refused = RefusedBatches()
         """The last refused batch of each producer."""
         self.warnings: list[str] = []
         """Warnings about damaged files that ``start`` ignored."""
-        self.unknown: set[str] = set()
-        """Names of checkpoints that ``start`` found damaged, until they are rewritten.
-
-        Their offsets are unknown."""
         self._random_id = random_id
         self._lock: Lock | None = None
         self._trash: dict[str, tuple[int, int]] = {}
@@ -115,8 +112,8 @@ class DataDirectory:
             self._load_identity()
             self.start_counter += 1
             self._save_identity()
-            self.recovery_points = self._read_offsets(paths.RECOVERY_POINTS)
-            self.log_starts = self._read_offsets(paths.LOG_STARTS)
+            self.recovery_points.load()
+            self.log_starts.load()
         except OSError as error:
             self.release()
             raise StorageError(f"log.dir {self.path} cannot be used: {error}") from error
@@ -307,81 +304,6 @@ class DataDirectory:
             if error.errno not in SPACE_ERRORS:
                 raise
 
-    # Methods that read and write the checkpoints of offsets.
-
-    def _read_offsets(self, name: str) -> dict[PartitionKey, int]:
-        try:
-            return read_offsets(self.files, self.path, name)
-        except CorruptCheckpoint as error:
-            self.warnings.append(f"{self.path}/{name} is damaged and was ignored: {error}")
-            self.unknown.add(name)
-            return {}
-
-    def save_recovery_points(self, current: Callable[[], dict[PartitionKey, int]]) -> None:
-        """Replace the checkpoint of recovery points, if one has changed.
-
-        ``current`` returns them, under the lock of the checkpoints: otherwise an older value could
-        overwrite one that a truncation has just lowered (``lower_recovery_point``)."""
-        with self.checkpoints:
-            self._write_recovery_points(current())
-
-    def lower_recovery_point(self, key: PartitionKey, offset: int) -> None:
-        """Lower a partition's recovery point, and sync the checkpoint.
-
-        Truncations call it before they cut the log: recovery reports a log that ends below its
-        recovery point as damaged."""
-        with self.checkpoints:
-            if self.recovery_points.get(key, 0) > offset:
-                self._write_recovery_points({**self.recovery_points, key: offset})
-
-    def _write_recovery_points(self, points: dict[PartitionKey, int]) -> None:
-        if points != self.recovery_points or paths.RECOVERY_POINTS in self.unknown:
-            with self.guard("writing recovery points", spare_full=True):
-                write_offsets(self.files, self.path, paths.RECOVERY_POINTS, points)
-            self.recovery_points = points
-            self.unknown.discard(paths.RECOVERY_POINTS)
-
-    def save_log_starts(self, current: Callable[[], dict[PartitionKey, int]]) -> None:
-        """Replace the checkpoint of log start offsets, if one has changed."""
-        with self.checkpoints:
-            self._write_log_starts(current())
-
-    def raise_log_start(self, key: PartitionKey, offset: int) -> None:
-        """Raise a partition's log start offset and sync it, so that deleted records never
-        return."""
-        with self.checkpoints:
-            if self.log_starts.get(key, 0) < offset:
-                self._write_log_starts({**self.log_starts, key: offset})
-
-    def set_log_start(self, key: PartitionKey, offset: int) -> None:
-        """Set a partition's log start offset, lower or higher than before, and sync it."""
-        with self.checkpoints:
-            if self.log_starts.get(key, 0) != offset:
-                self._write_log_starts({**self.log_starts, key: offset})
-
-    def _write_log_starts(self, starts: dict[PartitionKey, int]) -> None:
-        if starts != self.log_starts or paths.LOG_STARTS in self.unknown:
-            with self.guard("writing log start offsets", spare_full=True):
-                # Write in the reserve: the deletion of records is the way to free a full disk.
-                self.write_in_reserve(
-                    lambda: write_offsets(self.files, self.path, paths.LOG_STARTS, starts)
-                )
-            self.log_starts = starts
-            self.unknown.discard(paths.LOG_STARTS)
-
-    def forget_offsets(self, key: PartitionKey) -> None:
-        """Remove the partition's recovery point and log start offset from the checkpoints, and
-        sync.
-
-        A new log of the partition must not inherit them."""
-        with self.checkpoints:
-            for offsets, write in (
-                (self.recovery_points, self._write_recovery_points),
-                (self.log_starts, self._write_log_starts),
-            ):
-                if key in offsets:
-                    write({other: offset for other, offset in offsets.items() if other != key})
-
     # Methods that delete files after a delay.
 
     def discard(self, path: str, now_ms: int, delay_ms: int) -> None:
@@ -419,6 +341,79 @@ class DataDirectory:
             finally:
                 del self._trash[path]
         return removed
+
+
+class OffsetCheckpoint:
+    """A file with an offset of each partition: its recovery point, or its log start offset.
+
+    With ``in_reserve``, a full disk is written in the space of the reserve file."""
+
+    def __init__(self, directory: DataDirectory, name: str, *, in_reserve: bool) -> None:
+        self.offsets: dict[PartitionKey, int] = {}
+        """The offsets that the file has, except offsets of 0 that were never written."""
+        self.is_damaged = False
+        """Whether ``load`` found the file damaged, until it is rewritten: the offsets are
+        unknown."""
+        self._directory = directory
+        self._name = name
+        self._in_reserve = in_reserve
+
+    def get(self, key: PartitionKey) -> int:
+        return self.offsets.get(key, 0)
+
+    def load(self) -> None:
+        """Read the file. Add a warning to the directory's if it is damaged."""
+        directory = self._directory
+        try:
+            self.offsets = read_offsets(directory.files, directory.path, self._name)
+        except CorruptCheckpoint as error:
+            path = f"{directory.path}/{self._name}"
+            directory.warnings.append(f"{path} is damaged and was ignored: {error}")
+            self.is_damaged = True
+
+    def save(self, current: Callable[[], dict[PartitionKey, int]]) -> None:
+        """Replace all offsets, if one has changed, and sync.
+
+        ``current`` returns them, under the lock of the checkpoints: otherwise an older value could
+        overwrite one that a truncation has just lowered."""
+        with self._directory.checkpoints:
+            self._write(current())
+
+    def put(self, key: PartitionKey, offset: int) -> None:
+        """Set the offset of a partition, lower or higher than before, and sync."""
+        with self._directory.checkpoints:
+            if self.get(key) != offset:
+                self._write({**self.offsets, key: offset})
+
+    def lower(self, key: PartitionKey, offset: int) -> None:
+        """Lower the offset of a partition, if it is higher, and sync.
+
+        Truncations lower the recovery point before they cut the log: recovery reports a log that
+        ends below its recovery point as damaged."""
+        with self._directory.checkpoints:
+            self.put(key, min(self.get(key), offset))
+
+    def forget(self, key: PartitionKey) -> None:
+        """Remove a partition, and sync. A new log of the partition must not inherit its offset."""
+        with self._directory.checkpoints:
+            if key in self.offsets:
+                self._write({one: at for one, at in self.offsets.items() if one != key})
+
+    def _write(self, offsets: dict[PartitionKey, int]) -> None:
+        directory = self._directory
+        if offsets == self.offsets and not self.is_damaged:
+            return
+
+        def write() -> None:
+            write_offsets(directory.files, directory.path, self._name, offsets)
+
+        with directory.guard(f"writing {self._name}", spare_full=True):
+            if self._in_reserve:
+                directory.write_in_reserve(write)
+            else:
+                write()
+        self.offsets = offsets
+        self.is_damaged = False
 
 
 class _Guard:

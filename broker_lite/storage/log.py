@@ -455,7 +455,7 @@ class Log:
             with self._data.guard(f"deleting old segments of {self.key}"):
                 for segment in segments[:count]:
                     self._discard(segment, now_ms)
-                    if self._data.log_starts.get(self.key, 0) < self.log_start_offset:
+                    if self._data.log_starts.get(self.key) < self.log_start_offset:
                         # Sync each deletion before the next one, so that segments disappear in
                         # offset order. If a full disk prevented the save of the new log start
                         # offset, a crash then leaves no gap in the log.
@@ -539,7 +539,7 @@ class Log:
     def _cut_log(self, offset: int, position: int, now_ms: int) -> None:
         self.flushed_end = min(self.flushed_end, offset)
         self.committed_end = min(self.committed_end, offset)
-        self._data.lower_recovery_point(self.key, offset)
+        self._data.recovery_points.lower(self.key, offset)
         self._truncate_epochs(offset)
         with self._data.guard(f"truncating {self.key}"):
             self._cut_segments(offset, position, now_ms)
@@ -622,19 +622,19 @@ class Log:
         damage. A new segment below the old one is therefore created before the log start is saved,
         a segment above it afterwards."""
         base = self.reader.chain[0][0]
-        self._data.raise_log_start(self.key, self.log_start_offset)
+        self._data.log_starts.put(self.key, self.log_start_offset)
         if self.reader.tail[0] > base:
             self._cut_log(base, 0, now_ms)
         self.flushed_end = min(base, offset)
         self.committed_end = min(self.committed_end, offset)
-        self._data.lower_recovery_point(self.key, self.flushed_end)
+        self._data.recovery_points.lower(self.key, self.flushed_end)
         self._truncate_epochs(base)
         with self._data.guard(f"beginning {self.key} anew"):
             self._snapshots.drop_beyond(-1)
         if offset < base:
             self._replace_segment(offset, now_ms)
         with self._data.checkpoints:
-            self._data.set_log_start(self.key, log_start)
+            self._data.log_starts.put(self.key, log_start)
             self.reader.log_start_offset = log_start
         if offset > base:
             self._replace_segment(offset, now_ms)
@@ -676,7 +676,7 @@ class Log:
             return
         self._data.check()
         with self._data.checkpoints:
-            self._data.raise_log_start(self.key, offset)
+            self._data.log_starts.put(self.key, offset)
             self._start_now(offset)
 
     def _start_now(self, offset: int) -> None:

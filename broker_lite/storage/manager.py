@@ -77,10 +77,11 @@ class LogManager:
                 self._open(key, now_ms, self._default_config, clean=self.data.was_clean)
         self._opened = True
         self._make_reserve()
+        is_damaged = self.data.recovery_points.is_damaged or self.data.log_starts.is_damaged
         self.suspect_logs = frozenset(
             key
             for key, log in self._logs.items()
-            if self.data.unknown or log.reader.corruption or self.reports[key].torn_whole
+            if is_damaged or log.reader.corruption or self.reports[key].torn_whole
         )
         return dict(self._logs)
 
@@ -96,7 +97,8 @@ class LogManager:
             config = config or self._default_config
             if self._strays.take_back(key):
                 return self._open(key, now_ms, config, clean=False)
-            self.data.forget_offsets(key)
+            self.data.recovery_points.forget(key)
+            self.data.log_starts.forget(key)
             log = self._logs[key] = create_log(
                 key,
                 self.data,
@@ -155,17 +157,17 @@ class LogManager:
         assert self._opened, "call open_all first: a checkpoint now would lose recovery points"
         self.data.check()
         try:
-            self.data.save_recovery_points(self._recovery_points)
-            self.data.save_log_starts(self._log_starts)
+            self.data.recovery_points.save(self._recovery_points)
+            self.data.log_starts.save(self._log_starts)
         except StorageError:
             self.data.check()
 
     def _recovery_points(self) -> dict[PartitionKey, int]:
-        points = self._strays.of(self.data.recovery_points)
+        points = self._strays.of(self.data.recovery_points.offsets)
         return points | {key: log.flushed_end for key, log in self.logs.items()}
 
     def _log_starts(self) -> dict[PartitionKey, int]:
-        return self._strays.of(self.data.log_starts) | {
+        return self._strays.of(self.data.log_starts.offsets) | {
             key: log.log_start_offset for key, log in self.logs.items() if log.log_start_offset
         }
 

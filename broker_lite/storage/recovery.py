@@ -96,9 +96,9 @@ def open_log(
 ) -> tuple[Log, RecoveryReport]:
     """Open the log in ``data``. Raises StorageError if the disk fails; reports damage in the
     result."""
-    opening = _Opening(key, data, clean, data.recovery_points.get(key, 0))
+    opening = _Opening(key, data, clean, data.recovery_points.get(key))
     with data.guard(f"opening {key}"):
-        segments = opening.run(data.log_starts.get(key, 0))
+        segments = opening.run(data.log_starts.get(key))
     log = Log(
         key,
         data,
@@ -107,14 +107,14 @@ def open_log(
         config=config,
         producer_expiration_ms=producer_expiration_ms,
     )
-    log.reader.log_start_offset = max(segments[0].base_offset, data.log_starts.get(key, 0))
+    log.reader.log_start_offset = max(segments[0].base_offset, data.log_starts.get(key))
     log.reader.add_damage(tuple(opening.damage))
     log.flushed_end = log.log_end_offset
     with data.guard(f"opening {key}"):
         opening.settle_epochs(log)
         log.rebuild_producers(now_ms)
     # Ignore damage in records that were deleted after the damage was found.
-    start = data.log_starts.get(key, 0)
+    start = data.log_starts.get(key)
     log.reader.corruption = tuple(
         corrupt for corrupt in log.reader.corruption if corrupt.next_offset > start
     )
@@ -147,7 +147,7 @@ class _Opening:
     def run(self, log_start: int) -> tuple[Segment, ...]:
         """Recover the log. Return its segments, all synced and the last writable."""
         bases = self._clear_leftovers()
-        if bases and paths.LOG_STARTS in self.data.unknown:
+        if bases and self.data.log_starts.is_damaged:
             # The log start checkpoint is damaged: use the start of the first segment.
             log_start = bases[0]
         loaded = leader_epochs.load(self.files, self.directory)
