@@ -16,7 +16,15 @@ from dataclasses import dataclass
 
 from broker_lite.errors import WriteConflictError
 from broker_lite.metadata import znodes
-from broker_lite.metadata.store import Check, Create, Delete, MetadataStore, Operation, Set, Znode
+from broker_lite.metadata.store import (
+    Check,
+    Create,
+    Delete,
+    MetadataStore,
+    Operation,
+    Znode,
+    put,
+)
 
 ATTEMPTS_MAX = 20
 
@@ -49,10 +57,7 @@ class GroupClaim:
     def is_seen_in(self, znode: Znode | None) -> bool:
         """Return whether the group's coordinator znode, as read, still names this claim. A newer
         generation of the same claim counts."""
-        path = znodes.coordinator_path(self.group)
-        if znode is None:
-            return False
-        return znodes.decode_coordinator(path, znode.data).claim == self.value.claim
+        return znodes.read_coordinator(self.group, znode).claim == self.value.claim
 
 
 async def make_claim(
@@ -79,34 +84,26 @@ async def make_claim(
         else:
             kind = znodes.decode_group(path, znode.data)
             operations.append(Check(path, znode.version))
-        version, epoch, generation, empty_ms, former = -1, 0, 0, None, ""
-        members = session_ms = 0
-        if present is not None:
-            before = znodes.decode_coordinator(mine, present.data)
-            version, epoch, generation = present.version, before.epoch, before.generation
-            empty_ms, former = before.empty_since_ms, before.claim
-            members, session_ms = before.members, before.session_timeout_ms
-        value = znodes.CoordinatorZnode(
-            broker_id,
-            broker_epoch,
-            epoch + 1,
-            generation,
-            now_ms() if empty_ms is None else empty_ms,
-            name,
-            members,
-            session_ms,
+        before = znodes.read_coordinator(group, present)
+        empty_ms = before.empty_since_ms
+        value = before._replace(
+            broker_id=broker_id,
+            broker_epoch=broker_epoch,
+            epoch=before.epoch + 1,
+            empty_since_ms=now_ms() if empty_ms is None else empty_ms,
+            claim=name,
         )
-        data = znodes.encode_coordinator(value)
-        operations.append(Create(mine, data) if present is None else Set(mine, data, version))
-        if former:
+        operations.append(put(mine, znodes.encode_coordinator(value), present))
+        if before.claim:
             # If the group was deleted after this method read it, the former coordinator's claim
             # znode no longer exists. Its deletion then fails, and with it the whole write.
-            operations.append(Delete(znodes.claim_path(group, former)))
+            operations.append(Delete(znodes.claim_path(group, before.claim)))
         operations.append(Create(znodes.claim_path(group, name)))
         if znode is None:
             operations.append(Create(znodes.offsets_path(group)))
         if await store.write(operations) is None:
-            return GroupClaim(group, kind, value, version + 1)
+            version = 0 if present is None else present.version + 1
+            return GroupClaim(group, kind, value, version)
     raise WriteConflictError(
         f"other brokers keep taking over the coordination of group {group!r}; try again"
     )

@@ -13,10 +13,8 @@ read only committed offsets."""
 from __future__ import annotations
 
 from broker_lite.metadata import znodes
-from broker_lite.metadata.store import Create, Delete, Operation, Set, Znode
+from broker_lite.metadata.store import Create, Delete, Operation, Set, Znode, put
 from broker_lite.model import NO_BROKER, NO_EPOCH
-
-UNCLAIMED = znodes.CoordinatorZnode(NO_BROKER, NO_EPOCH, 0, 0, None)
 
 
 def is_open(group: str, kind: str, coordinator: Znode | None) -> bool:
@@ -24,7 +22,7 @@ def is_open(group: str, kind: str, coordinator: Znode | None) -> bool:
 
     ``coordinator`` is the group's coordinator znode. Raises UnsupportedVersionError if a later
     version of logbus has written it."""
-    return kind == znodes.KIND_KAFKA and not _read(group, coordinator).generation
+    return kind == znodes.KIND_KAFKA and not znodes.read_coordinator(group, coordinator).generation
 
 
 def made_native(
@@ -38,7 +36,7 @@ def made_native(
     open transactions are stored. ZooKeeper refuses the write if these znodes have changed, or if
     the group has such offsets."""
     path, mine = znodes.group_path(group), znodes.coordinator_path(group)
-    before = _read(group, coordinator)
+    before = znodes.read_coordinator(group, coordinator)
     # ``None`` means that the time at which the group became empty is unknown. Brokers poll the
     # members of a native group and set this time (``GroupOffsets.note_members``).
     value = before._replace(
@@ -51,7 +49,7 @@ def made_native(
     data = znodes.encode_coordinator(value)
     operations: list[Operation] = [
         Set(path, znodes.encode_group(znodes.KIND_NATIVE), znode.version),
-        Create(mine, data) if coordinator is None else Set(mine, data, coordinator.version),
+        put(mine, data, coordinator),
     ]
     if before.claim:
         operations.append(Delete(znodes.claim_path(group, before.claim)))
@@ -63,9 +61,3 @@ def made_native(
     # the whole write.
     operations.append(Delete(pending))
     return operations
-
-
-def _read(group: str, coordinator: Znode | None) -> znodes.CoordinatorZnode:
-    if coordinator is None:
-        return UNCLAIMED
-    return znodes.decode_coordinator(znodes.coordinator_path(group), coordinator.data)

@@ -27,7 +27,7 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.group_claims import GroupClaim, make_claim
 from broker_lite.metadata.group_kind import is_open
 from broker_lite.metadata.group_writer import GroupWriter
-from broker_lite.metadata.loader import gather
+from broker_lite.metadata.loader import gather, read_znodes
 from broker_lite.metadata.native_members import NativeMember, read_members
 from broker_lite.metadata.pending_offsets import (
     WRITE_BYTES_MAX,
@@ -37,7 +37,7 @@ from broker_lite.metadata.pending_offsets import (
     part_cost,
     split,
 )
-from broker_lite.metadata.store import Check, Delete, MetadataStore, Operation, Refused, Znode
+from broker_lite.metadata.store import Check, Delete, MetadataStore, Operation, Refused
 from broker_lite.model import (
     NO_EPOCH,
     NO_OFFSET,
@@ -385,7 +385,7 @@ class GroupOffsets:
         paths = {znodes.part_path(group, str(part)): part for part in parts}
         return [
             PendingRow(paths[path], znode.created_zxid, znodes.decode_pending(path, znode.data))
-            for path, znode in (await self._present(paths)).items()
+            for path, znode in (await read_znodes(self._store, paths)).items()
         ]
 
     async def fetch_stable(
@@ -436,7 +436,7 @@ class GroupOffsets:
         paths = {znodes.offset_path(group, *key): key for key in keys}
         offsets = {
             paths[path]: znodes.decode_offset(path, znode.data)
-            for path, znode in (await self._present(paths)).items()
+            for path, znode in (await read_znodes(self._store, paths)).items()
         }
         # Read the topics after the offsets. If they were read first, a topic could be deleted and
         # created again before its offsets are read.
@@ -501,9 +501,8 @@ class GroupOffsets:
         claim = self._claims.get(group)
         if claim is not None and claim.held:
             return claim.value.members
-        path = znodes.coordinator_path(group)
-        znode = await self._store.get(path)
-        return 0 if znode is None else znodes.decode_coordinator(path, znode.data).members
+        znode = await self._store.get(znodes.coordinator_path(group))
+        return znodes.read_coordinator(group, znode).members
 
     async def is_open(self, group: str, kind: str) -> bool:
         """Return whether the group has never had members, so that it can still become a native
@@ -543,11 +542,8 @@ class GroupOffsets:
     async def age(self, group: str) -> GroupAge:
         """Return since when the group has had no members, and since when no commits. The retention
         of offsets depends on both times."""
-        path = znodes.coordinator_path(group)
-        znode = await self._store.get(path)
-        empty_ms = None
-        if znode is not None:
-            empty_ms = znodes.decode_coordinator(path, znode.data).empty_since_ms
+        znode = await self._store.get(znodes.coordinator_path(group))
+        empty_ms = znodes.read_coordinator(group, znode).empty_since_ms
         if await self.native_members(group):
             empty_ms = None
         rows = await self._rows(group)
@@ -561,19 +557,13 @@ class GroupOffsets:
         paths = {znodes.offset_path(group, *key): key for key in await self._committed(group)}
         is_native = await self.kind(group) == znodes.KIND_NATIVE
         rows = []
-        for path, znode in (await self._present(paths)).items():
+        for path, znode in (await read_znodes(self._store, paths)).items():
             offset = znodes.decode_offset(path, znode.data)
             # A native member that takes ownership of a partition writes the partition's offset
             # again, unchanged. Only the znode's modification time shows this.
             touched_ms = max(offset.commit_ms, znode.modified_ms * is_native)
             rows.append(_OffsetRow(paths[path], path, znode.version, offset.topic_id, touched_ms))
         return rows
-
-    async def _present(self, paths: Iterable[str]) -> dict[str, Znode]:
-        """Return the znodes that exist at ``paths``, by path, in the order of ``paths``."""
-        names = list(paths)
-        rows = await gather([self._store.get(path) for path in names])
-        return {path: znode for path, znode in zip(names, rows) if znode is not None}
 
     async def delete(
         self, group: str, check_empty: Callable[[], Awaitable[None]] | None = None
@@ -614,7 +604,7 @@ class GroupOffsets:
             await self._check_without_natives(group)
             claim = await self.claim(group)
             checks = claim.checks
-            present = list(await self._present(paths))
+            present = list(await read_znodes(self._store, paths))
             self._writer.forget(group)
             refused = await self._delete(checks, present, [])
             if refused is None:

@@ -29,7 +29,7 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata import znodes
 from broker_lite.metadata.group_claims import GroupClaim
-from broker_lite.metadata.loader import gather
+from broker_lite.metadata.loader import gather, read_znodes
 from broker_lite.metadata.pending_offsets import (
     WRITE_BYTES_MAX,
     EndPart,
@@ -300,7 +300,7 @@ class GroupWriter:
             )
         return not writing.done.done()
 
-    async def _learn(self, shares: list[WriteShare]) -> dict[str, Znode | None]:
+    async def _learn(self, shares: list[WriteShare]) -> dict[str, Znode]:
         """Find out which offset znodes exist, and create missing parents, for one write.
 
         Return, by path, the znodes of the pending offsets that the write ends and of the offsets
@@ -318,7 +318,7 @@ class GroupWriter:
         for path in list(islice(self._known, max(too_many, 0))):
             del self._known[path]
         paths = sorted({path for share in shares for path in share.ended})
-        return dict(zip(paths, await gather([self._store.get(path) for path in paths])))
+        return await read_znodes(self._store, paths)
 
     async def _learn_children(self, group: str, path: str) -> None:
         children = await self._store.children(path)
@@ -330,7 +330,7 @@ class GroupWriter:
         self._known[path] = set(children or ())
 
     def _operations(
-        self, share: WriteShare, znodes_by_path: Mapping[str, Znode | None]
+        self, share: WriteShare, znodes_by_path: Mapping[str, Znode]
     ) -> list[Operation]:
         claim = share.writing.claim
         operations: list[Operation] = list(claim.checks)

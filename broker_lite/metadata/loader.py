@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from broker_lite.errors import LogbusError, WriteConflictError
 from broker_lite.metadata import znodes
 from broker_lite.metadata.notices import Notices, decode_notices
-from broker_lite.metadata.store import MetadataStore
+from broker_lite.metadata.store import MetadataStore, Znode
 from broker_lite.model import (
     BrokerView,
     LeaderAndIsr,
@@ -61,6 +61,13 @@ async def gather(
                 read.close()
             raise
     return results
+
+
+async def read_znodes(store: MetadataStore, paths: Iterable[str]) -> dict[str, Znode]:
+    """Return the znodes that exist at ``paths``, by path, in the order of ``paths``."""
+    names = list(paths)
+    rows = await gather([store.get(path) for path in names])
+    return {path: znode for path, znode in zip(names, rows) if znode is not None}
 
 
 class ZnodeKind(NamedTuple, Generic[K, T]):
@@ -132,10 +139,9 @@ async def load_brokers(store: MetadataStore, *, watch: bool = False) -> dict[int
     names = await store.children(znodes.BROKER_IDS, watch=watch) or []
     paths = [znodes.broker_path(int(name)) for name in names]
     brokers = {}
-    for path, znode in zip(paths, await gather([store.get(path) for path in paths])):
-        if znode is not None:
-            view = znodes.decode_registration(path, znode.data).view(znode.created_zxid)
-            brokers[view.broker_id] = view
+    for path, znode in (await read_znodes(store, paths)).items():
+        view = znodes.decode_registration(path, znode.data).view(znode.created_zxid)
+        brokers[view.broker_id] = view
     return dict(sorted(brokers.items()))
 
 
@@ -143,12 +149,11 @@ async def load_disks(store: MetadataStore) -> dict[str, znodes.DiskZnode]:
     """Return the broker and start counter of every data directory that ever registered, by
     directory id."""
     names = await store.children(znodes.BROKER_DISKS) or []
-    paths = [znodes.disk_path(name) for name in names]
-    disks = {}
-    for name, path, znode in zip(names, paths, await gather([store.get(path) for path in paths])):
-        if znode is not None:
-            disks[name] = znodes.decode_disk(path, znode.data)
-    return disks
+    paths = {znodes.disk_path(name): name for name in names}
+    return {
+        paths[path]: znodes.decode_disk(path, znode.data)
+        for path, znode in (await read_znodes(store, paths)).items()
+    }
 
 
 async def load_features(store: MetadataStore) -> dict[str, int]:
@@ -216,12 +221,10 @@ async def load_topic(store: MetadataStore, name: str) -> TopicView | None:
 async def reread_states(store: MetadataStore, changes: Sequence[StateChange]) -> list[StateChange]:
     """Return the current states in ZooKeeper of the partitions in ``changes``, without deleted
     partitions."""
-    paths = [znodes.state_path(change.topic, change.partition) for change in changes]
-    znodes_read = await gather([store.get(path) for path in paths])
+    paths = {znodes.state_path(change.topic, change.partition): change for change in changes}
     return [
-        change._replace(state=znodes.decode_state(path, znode.data, znode.version))
-        for change, path, znode in zip(changes, paths, znodes_read)
-        if znode is not None
+        paths[path]._replace(state=znodes.decode_state(path, znode.data, znode.version))
+        for path, znode in (await read_znodes(store, paths)).items()
     ]
 
 
@@ -230,15 +233,11 @@ async def load_states(
 ) -> dict[int, LeaderAndIsr]:
     """Return the states of these partitions of a topic, by partition number. Partitions without a
     state in ZooKeeper are left out."""
-    numbers = list(partitions)
-    paths = [znodes.state_path(topic, partition) for partition in numbers]
-    states = {}
-    for partition, path, znode in zip(
-        numbers, paths, await gather([store.get(path) for path in paths])
-    ):
-        if znode is not None:
-            states[partition] = znodes.decode_state(path, znode.data, znode.version)
-    return states
+    paths = {znodes.state_path(topic, partition): partition for partition in partitions}
+    return {
+        paths[path]: znodes.decode_state(path, znode.data, znode.version)
+        for path, znode in (await read_znodes(store, paths)).items()
+    }
 
 
 async def refresh_topics(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from broker_lite.errors import UnsupportedVersionError
 from broker_lite.metadata import znodes
-from broker_lite.metadata.loader import gather
+from broker_lite.metadata.loader import gather, read_znodes
 from broker_lite.metadata.store import MetadataStore
 from broker_lite.metadata.znodes import NativeSubscription, OwnerZnode
 from broker_lite.model import TopicPartition
@@ -33,27 +33,27 @@ async def read_members(store: MetadataStore, group: str) -> list[NativeMember]:
     for tp, owner in (await _owners(store, group)).items():
         if owner.consumer in owned:
             owned[owner.consumer].append(tp)
-    paths = [znodes.consumer_path(group, name) for name in names]
+    paths = {znodes.consumer_path(group, name): name for name in names}
     members = []
-    for name, path, znode in zip(names, paths, await gather([store.get(p) for p in paths])):
-        if znode is not None:
-            try:
-                subscription = znodes.decode_subscription(path, znode.data)
-            except UnsupportedVersionError:
-                subscription = NativeSubscription((), None, 0)
-            members.append(NativeMember(name, subscription, tuple(sorted(owned[name]))))
+    for path, znode in (await read_znodes(store, paths)).items():
+        try:
+            subscription = znodes.decode_subscription(path, znode.data)
+        except UnsupportedVersionError:
+            subscription = NativeSubscription((), None, 0)
+        name = paths[path]
+        members.append(NativeMember(name, subscription, tuple(sorted(owned[name]))))
     return members
 
 
 async def _owners(store: MetadataStore, group: str) -> dict[TopicPartition, OwnerZnode]:
     topics = await store.children(znodes.owners_path(group)) or []
     rows = await gather([store.children(znodes.topic_owners_path(group, t)) for t in topics])
-    partitions = [
-        TopicPartition(topic, int(name)) for topic, row in zip(topics, rows) for name in row or ()
-    ]
-    paths = [znodes.owner_path(group, *tp) for tp in partitions]
-    owners = {}
-    for tp, path, znode in zip(partitions, paths, await gather([store.get(p) for p in paths])):
-        if znode is not None:
-            owners[tp] = znodes.decode_owner(path, znode.data)
-    return owners
+    paths = {
+        znodes.owner_path(group, topic, int(name)): TopicPartition(topic, int(name))
+        for topic, row in zip(topics, rows)
+        for name in row or ()
+    }
+    return {
+        paths[path]: znodes.decode_owner(path, znode.data)
+        for path, znode in (await read_znodes(store, paths)).items()
+    }

@@ -125,7 +125,7 @@ class PartOperations:
         self,
         group: str,
         names: Container[str],
-        znodes_by_path: Mapping[str, Znode | None],
+        znodes_by_path: Mapping[str, Znode],
         committed: Container[TopicPartition],
     ) -> None:
         self.operations: list[Operation] = []

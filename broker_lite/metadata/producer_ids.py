@@ -10,7 +10,7 @@ import asyncio
 
 from broker_lite.errors import WriteConflictError
 from broker_lite.metadata import znodes
-from broker_lite.metadata.store import Create, MetadataStore, Operation, Set
+from broker_lite.metadata.store import MetadataStore, put
 from broker_lite.metadata.znodes import ProducerIdBlock
 
 BLOCK_SIZE = 1000
@@ -45,12 +45,7 @@ class ProducerIds:
                 first = znodes.decode_producer_ids(znodes.PRODUCER_IDS, znode.data).next
             block = ProducerIdBlock(self._broker_id, first, first + BLOCK_SIZE)
             data = znodes.encode_producer_ids(block)
-            write: Operation
-            if znode is None:
-                write = Create(znodes.PRODUCER_IDS, data)
-            else:
-                write = Set(znodes.PRODUCER_IDS, data, znode.version)
-            if await self._store.write([write]) is None:
+            if await self._store.write([put(znodes.PRODUCER_IDS, data, znode)]) is None:
                 return block
         raise WriteConflictError(
             f"other brokers reserved producer ids during each of {ATTEMPTS_MAX} attempts to "

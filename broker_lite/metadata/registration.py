@@ -24,7 +24,15 @@ from broker_lite.errors import (
 from broker_lite.metadata import znodes
 from broker_lite.metadata.loader import load_features, load_notices
 from broker_lite.metadata.notices import CLUSTER_CHANGED, NoticeContent, announce, encode_notices
-from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set, write_surely
+from broker_lite.metadata.store import (
+    Create,
+    Delete,
+    MetadataStore,
+    Operation,
+    Set,
+    put,
+    write_surely,
+)
 from broker_lite.metadata.znodes import DiskZnode, Registration
 
 _log = logging.getLogger(__name__)
@@ -118,7 +126,7 @@ async def write_broker_config(
         if after:
             configs[broker_id] = after
         data = znodes.encode_broker_configs(configs)
-        return Create(path, data) if znode is None else Set(path, data, znode.version)
+        return put(path, data, znode)
 
     await write_cluster_change(store, write, wait_connected)
 

@@ -70,6 +70,12 @@ class Delete(NamedTuple):
 Operation = Check | Create | Set | Delete
 
 
+def put(path: str, data: bytes, znode: Znode | None) -> Create | Set:
+    """Return the operation that stores ``data`` at ``path``, if ``znode``, as read there, is
+    unchanged. None stands for a missing znode."""
+    return Create(path, data) if znode is None else Set(path, data, znode.version)
+
+
 RefusalReason = Literal["exists", "missing", "version", "not_empty"]
 
 

@@ -30,6 +30,7 @@ from urllib.parse import quote, unquote
 from broker_lite.errors import InvalidGroupIdError, UnsupportedVersionError
 from broker_lite.metadata.store import Znode
 from broker_lite.model import (
+    NO_BROKER,
     NO_EPOCH,
     BrokerView,
     CommittedOffset,
@@ -542,6 +543,14 @@ def decode_coordinator(path: str, data: bytes) -> CoordinatorZnode:
         value.get("members", 0),
         value.get("session_timeout_ms", 0),
     )
+
+
+def read_coordinator(group: str, znode: Znode | None) -> CoordinatorZnode:
+    """Return the value of a group's coordinator znode, as read; for None, that of a group that no
+    broker has claimed."""
+    if znode is None:
+        return CoordinatorZnode(NO_BROKER, NO_EPOCH, 0, 0, None)
+    return decode_coordinator(coordinator_path(group), znode.data)
 
 
 def encode_subscription(value: NativeSubscription) -> bytes:

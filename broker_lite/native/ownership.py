@@ -24,7 +24,7 @@ from broker_lite.errors import (
     UnknownTopicIdError,
 )
 from broker_lite.metadata import znodes
-from broker_lite.metadata.store import Check, Create, Delete, Operation, Refused, Set, Znode
+from broker_lite.metadata.store import Check, Create, Delete, Operation, Refused, Set, Znode, put
 from broker_lite.metadata.znodes import OwnerZnode
 from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, TopicPartition
 from broker_lite.native.events import (
@@ -224,7 +224,7 @@ class Ownership:
         self._write(
             [
                 Create(znodes.owner_path(self._group, *tp), owner, ephemeral=True),
-                Create(path, data) if znode is None else Set(path, data, znode.version),
+                put(path, data, znode),
             ],
             partial(
                 self._claimed,

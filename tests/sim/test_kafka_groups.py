@@ -13,7 +13,7 @@ from sim.seeded import Violation, first_seed, play
 
 from broker_lite.coordinator.group import Group
 from broker_lite.metadata import group_claims, group_writer, znodes
-from broker_lite.metadata.store import Check, Operation, Set
+from broker_lite.metadata.store import Check, Create, Operation, Set, Znode
 
 SEEDS = 4
 """Number of fixed seeds, and number of further seeds that depend on the commit."""
@@ -87,19 +87,23 @@ def claims_are_not_compared(patch: Patch) -> None:
     """Plant a fault: a broker takes a group over without comparing the version of the znode with
     the former coordinator's claim.
     """
+
+    def uncompared(path: str, data: bytes, znode: Znode | None) -> Operation:
+        return Create(path, data) if znode is None else Set(path, data)
+
     claims: Any = group_claims
-    patch.setattr(claims, "Set", lambda path, data, version: Set(path, data))
+    patch.setattr(claims, "put", uncompared)
 
 
 def generations_restart(patch: Patch) -> None:
     """Plant a fault: a coordinator that takes a group over starts again at generation 0."""
 
-    def restarted(path: str, data: bytes) -> znodes.CoordinatorZnode:
-        return decode(path, data)._replace(generation=0)
+    def restarted(group: str, znode: Znode | None) -> znodes.CoordinatorZnode:
+        return read(group, znode)._replace(generation=0)
 
-    decode = znodes.decode_coordinator
+    read = znodes.read_coordinator
     claims: Any = group_claims
-    patch.setattr(claims, "znodes", _Instead(decode_coordinator=restarted))
+    patch.setattr(claims, "znodes", _Instead(read_coordinator=restarted))
 
 
 def any_generation_commits(patch: Patch) -> None:
