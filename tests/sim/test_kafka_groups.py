@@ -77,8 +77,8 @@ def claims_are_not_checked(patch: Patch) -> None:
     """Plant a fault: offsets are written without checking the coordinator's claim."""
     operations = group_writer.GroupWriter._operations
 
-    def unchecked(self: Any, part: Any) -> list[Operation]:
-        return [row for row in operations(self, part) if not isinstance(row, Check)]
+    def unchecked(self: Any, *given: Any) -> list[Operation]:
+        return [row for row in operations(self, *given) if not isinstance(row, Check)]
 
     patch.setattr(group_writer.GroupWriter, "_operations", unchecked)
 
@@ -133,8 +133,8 @@ class _Instead:
 @pytest.mark.parametrize(
     ("plant", "first"),
     [
-        (claims_are_not_checked, 80),
-        (claims_are_not_compared, 69),
+        (claims_are_not_checked, 9),
+        (claims_are_not_compared, 150),
         (generations_restart, 0),
         (any_generation_commits, 0),
     ],
