@@ -49,7 +49,7 @@ def replay(text: str) -> str:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_state_machine_reproduces_its_transcript(
+def test_state_machine_reproduces_its_recorded_transcript(
     path: Path, request: pytest.FixtureRequest
 ) -> None:
     recorded = path.read_text("utf-8")
@@ -60,5 +60,5 @@ def test_state_machine_reproduces_its_transcript(
         assert now == recorded
 
 
-def test_every_state_machine_has_transcripts() -> None:
+def test_every_state_machine_has_recorded_transcripts() -> None:
     assert len(FILES) >= 8

@@ -347,7 +347,7 @@ def test_error_for_a_negative_number_says_that_a_number_must_be_positive(
 def test_nan_or_out_of_range_number_is_a_usage_error(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Regression: these gave a traceback, or a check that never fails (--crit-s nan)."""
+    """Regression: such numbers gave a traceback, or a check that never fails (--crit-s nan)."""
     assert run([*words, "-b", "127.0.0.1:1"]) == 2
     assert "Invalid value for" in capsys.readouterr().err
 

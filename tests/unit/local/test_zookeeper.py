@@ -61,7 +61,7 @@ def test_zookeeper_keeps_its_data_in_a_folder_whose_name_is_not_ascii(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: a user with such a home folder could not start a cluster. ZooKeeper wrote its
-    data into another folder, whose name was the UTF-8 of this one read as Latin-1."""
+    data into another folder, whose name was the UTF-8 bytes decoded as Latin-1."""
     monkeypatch.setenv("LC_ALL", "C")
     folder = tmp_path / "J\u00fcrgen \u20ac #=\\"
     with EmbeddedZooKeeper(folder):

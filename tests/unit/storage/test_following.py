@@ -406,7 +406,9 @@ def damaged(flip: Callable[[Disk], None]) -> Disk:
         "first segment removed",
     ],
 )
-def test_log_truncated_at_damage_can_be_refilled(flip: Callable[[Disk], None], first: int) -> None:
+def test_log_truncated_at_damage_accepts_fetched_batches_again(
+    flip: Callable[[Disk], None], first: int
+) -> None:
     disk = damaged(flip)
     log = disk.log
     # The start does not scan closed segments below the recovery point.

@@ -223,7 +223,7 @@ def test_markers_of_one_request_are_written_in_one_append() -> None:
 # The reader lists the aborted transactions of a range of offsets.
 
 
-def test_aborted_transactions_of_a_range_are_listed() -> None:
+def test_aborted_transactions_of_an_offset_range_are_listed() -> None:
     log = Disk().log
     write(log, 1)  # offset 0
     write(log, 2)  # offset 1

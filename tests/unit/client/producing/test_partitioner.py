@@ -38,7 +38,7 @@ def test_murmur2_of_a_column_equals_the_reference() -> None:
     assert murmur2_column(binary_of(keys)).tolist() == [murmur2(key) for key in keys]
 
 
-def test_murmur2_of_long_keys_needs_no_numpy_round_for_each_word(
+def test_murmur2_of_a_long_key_needs_no_numpy_call_for_each_word_of_the_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: a key of 1 MB kept the producer's thread busy for a minute, and its batch timed

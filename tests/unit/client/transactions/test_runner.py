@@ -366,7 +366,7 @@ def test_record_that_send_refuses_aborts_only_the_open_transaction() -> None:
 
 
 def test_fenced_producer_sends_no_init_producer_id() -> None:
-    """On such a request, Kafka's coordinator would abort the transaction of the producer that
+    """On InitProducerId, Kafka's coordinator would abort the transaction of the producer that
     fenced this one."""
     bench = Bench()
     bench.begin()

@@ -44,6 +44,6 @@ def test_unusable_answer_of_a_token_issuer_is_a_login_error(
 
 
 def test_malformed_host_name_of_a_token_issuer_is_a_network_error() -> None:
-    """Regression: it raised UnicodeError, which ended the client's thread."""
+    """Regression: the name raised UnicodeError, which ended the client's thread."""
     with pytest.raises(NetworkError, match="no access token"):
         token_of(security("https://empty..part/"))

@@ -118,7 +118,9 @@ def test_metadata_request_creates_a_missing_topic_if_broker_and_client_allow_it(
     run(body)
 
 
-def test_audit_log_of_the_controller_contains_topics_that_metadata_creates(tmp_path: Path) -> None:
+def test_audit_log_of_the_controller_contains_topics_that_metadata_requests_create(
+    tmp_path: Path,
+) -> None:
     """Regression: the log had them only if another broker had forwarded the request."""
     path = tmp_path / "audit.log"
 

@@ -351,10 +351,8 @@ def test_dispatcher_replaces_the_response_of_a_handler_that_checked_no_permissio
 def test_error_of_list_groups_or_list_transactions_reaches_the_client(
     name: str, version: int, expected: type[LogbusError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: the dispatcher replaces the response of a handler that skips its permission
-    check, and took this error response for such a response.
-
-    It then answered UNKNOWN_SERVER_ERROR.
+    """Regression: the dispatcher took the error for the response of a handler that skips its
+    permission check, and answered UNKNOWN_SERVER_ERROR.
     """
 
     async def body(world: World) -> None:
@@ -495,7 +493,9 @@ def test_access_without_authorizer_allows_everything() -> None:
     assert access.operations(GROUP, "g") == frozenset(OPERATIONS[GROUP])
 
 
-def test_batch_without_a_timestamp_is_denied_if_its_topic_id_becomes_known_meanwhile() -> None:
+def test_batch_of_an_unknown_topic_id_is_denied_even_if_the_id_becomes_known_before_append() -> (
+    None
+):
     """Regression: the broker checked the permission only before a read thread computed the missing
     timestamp.
 

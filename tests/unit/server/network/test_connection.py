@@ -403,7 +403,7 @@ def test_large_response_is_built_only_after_the_client_has_read_earlier_response
     run(main)
 
 
-def test_announced_response_is_not_built_while_the_response_before_it_is_unread() -> None:
+def test_large_response_is_not_built_while_the_client_has_not_read_the_previous_response() -> None:
     """Both requests arrive, and announce their responses, before the first response is built."""
 
     async def main() -> None:

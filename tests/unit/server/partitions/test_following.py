@@ -274,7 +274,7 @@ def test_follower_fetch_with_a_wrong_broker_epoch_or_leader_epoch_is_refused() -
 
 
 def test_deposed_leader_does_not_send_records_that_it_read_as_leader() -> None:
-    """Such a response would combine the high watermark of the new leader with the former leader
+    """A response with them would combine the new leader's high watermark with the former leader
     epoch."""
 
     async def test(world: World) -> None:
