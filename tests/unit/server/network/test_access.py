@@ -583,8 +583,8 @@ def test_join_batch_adds_no_topic_whose_permission_could_not_be_checked(
         world.grant(access_world.grants((ResourceKind.TRANSACTIONAL_ID, Operation.WRITE)))
         asked: list[Any] = []
 
-        async def ask_sink(sink: str, make: Any) -> Any:
-            asked.append(make(1))
+        async def ask_sink(sink: str, request: Any) -> Any:
+            asked.append(request)
             raise CoordinatorLoadInProgressError("loading")
 
         monkeypatch.setattr(world.parts.transactions, "ask_sink", ask_sink)
