@@ -374,8 +374,8 @@ class OffsetCheckpoint:
     def save(self, current: Callable[[], dict[PartitionKey, int]]) -> None:
         """Replace all offsets, if one has changed, and sync.
 
-        ``current`` returns them, under the lock of the checkpoints: otherwise an older value could
-        overwrite one that a truncation has just lowered."""
+        ``current`` returns the offsets. It runs under the lock of the checkpoints: otherwise an
+        older value could overwrite one that a truncation has just lowered."""
         with self._directory.checkpoints:
             self._write(current())
 

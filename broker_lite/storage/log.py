@@ -265,8 +265,8 @@ class Log:
         self._assign_epoch(epoch, offset)
 
     def _run(self, headers: list[BatchHeader]) -> tuple[int, int]:
-        """Return how many of the first batches have one leader epoch and fit the active segment,
-        and their size in bytes."""
+        """Return how many batches, from the first on, have the same leader epoch and fit into the
+        active segment, and their size in bytes."""
         space = self.config.segment_bytes - self.reader.tail[1].size_bytes
         count, length = 1, headers[0].size_bytes
         for header in headers[1:]:
@@ -619,8 +619,8 @@ class Log:
         """Empty the log, with its first segment at ``offset`` and its log start at ``log_start``.
 
         Recovery deletes segments below the log start, and reports a gap after the log start as
-        damage. A new segment below the old one is therefore created before the log start is saved,
-        a segment above it afterwards."""
+        damage. If ``offset`` is below the present segment, the new one is therefore created before
+        the log start is saved, otherwise afterwards."""
         base = self.reader.chain[0][0]
         self._data.log_starts.put(self.key, self.log_start_offset)
         if self.reader.tail[0] > base:

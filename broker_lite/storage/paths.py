@@ -11,7 +11,8 @@ from broker_lite.model import PartitionKey
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".snapshot"
 TXN_INDEX = ".txnindex"
-"""Suffix of the list of a segment's aborted transactions, if it has transactional batches."""
+"""Suffix of the file that lists a segment's aborted transactions, if it has transactional
+batches."""
 DELETED = ".deleted"
 """Suffix of deleted files, which are unlinked after ``file.delete.delay.ms``."""
 TORN = ".torn"

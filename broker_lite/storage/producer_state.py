@@ -45,7 +45,7 @@ _ENDED = struct.Struct(">qq")
 """Layout of an ended transaction whose marker may be above the high watermark: first offset and
 marker offset.
 
-Only version 2 of the file has these rows. They follow the producers and begin with their count."""
+Only version 2 of the file has these entries: after the producers, their count, then the entries."""
 _COUNT = struct.Struct(">I")
 _MAGIC, _VERSION, _VERSION_TRANSACTIONS = b"LBPS", 1, 2
 _FLAG_FORGOT = 1
@@ -98,8 +98,9 @@ class ProducerEntry:
     def recorded(self, header: BatchHeader, *, may_lack_batches: bool) -> ProducedBatch | None:
         """Return the recorded batch with the sequences of ``header``, or None for a new batch.
 
-        For a duplicate that is older than the recorded batches, the result has base offset
-        ``NO_OFFSET``, and its next offset is the base offset of the oldest recorded batch."""
+        The offsets of a duplicate older than the recorded batches are unknown. The result then has
+        base offset ``NO_OFFSET``, and as next offset the base offset of the oldest recorded
+        batch."""
         first, last = header.base_sequence, header.last_sequence
         for batch in self.batches:
             if batch.first_sequence == first and batch.last_sequence == last:
@@ -240,10 +241,10 @@ class ProducerState:
         now_ms: int,
         marker: EndOfTransaction | None = None,
     ) -> AbortedEntry | None:
-        """Record an appended batch. Without a producer id, it only moves ``next_offset``.
+        """Record an appended batch. A batch without producer id only moves ``next_offset``.
 
-        ``marker`` is the content of a control batch. Return the transaction that it aborts, or
-        None."""
+        ``marker`` is the content of a control batch. Return the transaction that the marker aborts,
+        or None."""
         self.next_offset = base_offset + header.last_offset_delta + 1
         if header.producer_id == NO_PRODUCER:
             return None
@@ -315,7 +316,8 @@ class ProducerState:
         self.next_offset = next_offset
 
     def encode(self) -> bytes:
-        """Return a snapshot of the state at ``next_offset``, in version 1 without transactions."""
+        """Return a snapshot of the state at ``next_offset``: in version 1 if it has no
+        transactions, else in version 2."""
         flags = _FLAG_FORGOT if self.forgot else 0
         ended = self.transactions.ended
         is_transactional = bool(ended or self.transactions) or any(
@@ -345,7 +347,9 @@ class ProducerState:
 def _check_unknown(
     key: PartitionKey, header: BatchHeader, refused: RefusedBatch | None, *, begins_at_zero: bool
 ) -> None:
-    """Check the first batch of a producer that the log does not know."""
+    """Check the first batch of a producer that the log does not know.
+
+    Raises the error of ``refused`` if that batch explains the gap, or OutOfOrderSequenceError."""
     first = header.base_sequence
     if first == 0:
         return

@@ -144,7 +144,7 @@ class LogReader:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all log files, up to the published end."""
+        """Bytes of all log files, without an append in progress."""
         return sum(segment.size_bytes for segment in self.chain[1])
 
     def last_stable_offset(self, high_watermark: int) -> int:
@@ -286,7 +286,7 @@ class LogReader:
     def _check_first(self, segment: Segment, position: int, base: int) -> None:
         """Raise CorruptMessageError unless a batch with offset ``base`` begins at ``position``.
 
-        A reader that got a damaged batch would request the same slice for ever."""
+        A reader that received a damaged batch would request the same bytes for ever."""
         try:
             segment.header_at(IndexEntry(base, position), segment.size_bytes)
         except BadBatch as bad:
@@ -314,7 +314,8 @@ class LogReader:
         return IndexEntry(boundary.header.base_offset, boundary.position)
 
     def _clip(self, offset: int, stop: IndexEntry) -> IndexEntry:
-        """Return the lower of ``stop`` and the next unreadable range's start after ``offset``."""
+        """Return the start of the next unreadable range after ``offset``, or ``stop`` if that is
+        earlier."""
         self._raise_in_damage(offset)
         for damage in self.corruption:
             if damage.unreadable and offset < damage.first_offset < stop.offset:
@@ -428,8 +429,8 @@ class LogReader:
         return damage
 
     def _checked(self, start: int, end: int) -> Iterator[tuple[Segment, LogBatch] | CorruptRange]:
-        """Yield valid batches and damaged ranges from ``start`` to ``end``, by offset, with
-        checksums."""
+        """Yield valid batches and damaged ranges from ``start`` to ``end``, in offset order. The
+        checksum of each batch is checked."""
         while start < end:
             try:
                 segment, first = self.locate(start)

@@ -224,7 +224,8 @@ class _Opening:
     # Methods that scan segments and record damage.
 
     def _needs_no_scan(self, segment: Segment, following: int) -> bool:
-        """Return whether a segment needs no scan: all is on disk, and its saved indexes fit."""
+        """Return whether a segment needs no scan: all its bytes are on disk, and its saved indexes
+        match them."""
         synced = self.clean or following <= self.recovery_point
         if not (synced and self._epochs_known and segment.load_facts()):
             return False
@@ -332,8 +333,8 @@ class _Opening:
     def _has_content(segment: Segment, position: int, end: int) -> bool:
         """Return whether a range of the log file has a nonzero byte.
 
-        A crash between a file's growth and its data leaves only zeros, which are not worth a
-        copy."""
+        A crash between a file's growth and its data leaves only zeros, which recovery need not
+        keep."""
         return any(
             segment.file.pread(at, min(COPY_BYTES, end - at)).strip(b"\x00")
             for at in range(position, end, COPY_BYTES)

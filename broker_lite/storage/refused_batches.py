@@ -37,8 +37,7 @@ class RefusedBatch(NamedTuple):
         return error_for(self.code, self.message)
 
     def makes_gap(self, expected: int | None, first: int) -> bool:
-        """Return whether the refused batch lies in a gap of the producer's sequence and so explains
-        it.
+        """Return whether the producer's sequence has a gap because this batch was refused.
 
         ``expected`` is the sequence that the log expects next, or None if unknown; ``first`` is the
         arriving batch's first sequence."""

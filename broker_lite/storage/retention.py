@@ -43,8 +43,8 @@ class SegmentFacts(NamedTuple):
         """Return the time (ms) of the newest record, or the time of the last append if the record's
         time is missing or too far in the future.
 
-        The limit counts from ``now_ms``, because the broker's clock may have been in 1970 at the
-        append."""
+        The limit for the future counts from ``now_ms``, because the broker's clock may have been in
+        1970 at the append."""
         if 0 <= self.max_timestamp <= now_ms + FUTURE_MAX_MS:
             return self.max_timestamp
         return self.last_append_ms

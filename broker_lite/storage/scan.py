@@ -20,7 +20,8 @@ from broker_lite.storage.files import File, Files
 
 HEADERS_CHUNK_BYTES = 256 << 10
 FAR_CHUNK_BYTES = 4 << 10
-"""Bytes that ``walk_headers`` reads for each header while batches are larger than a chunk."""
+"""Bytes of a read of ``walk_headers`` at a header far beyond the last read, in a file of large
+batches."""
 BATCHES_CHUNK_BYTES = 4 << 20
 SECTOR = 512
 _OWN_LOG = WalkPolicy()

@@ -86,8 +86,7 @@ class LoadedSegments:
         self._segments: deque[weakref.ref[Segment]] = deque()
 
     def manage(self, segment: Segment) -> None:
-        """Take charge of a closed segment, to release it after LOADED_SEGMENTS_MAX others have
-        loaded."""
+        """Add a closed segment, to release it after LOADED_SEGMENTS_MAX others have loaded."""
         segment.cache = self
         self._add(segment)
 
@@ -304,8 +303,8 @@ class Segment:
         self._bytes_since_entry = self.size_bytes - self.index.last().position
 
     def ends_at_saved_offset(self) -> bool:
-        """Return whether the batches after the last index entry end at the saved
-        ``next_offset``."""
+        """Return whether the batches after the last saved index entry end at ``next_offset``, as
+        saved with the index."""
         offset, position = self.index.last()
         try:
             for batch in walk_headers(self.file, position, self.size_bytes, offset):
@@ -393,10 +392,11 @@ class Segment:
     # Methods that append, truncate and save.
 
     def append(self, buffer: Buffer, now_ms: int, *, keep: bool = True) -> int:
-        """Write whole batches with final headers, and return the file position of the first.
+        """Write whole batches, with their offsets already in the headers. Return the position of
+        the first.
 
-        With ``keep`` they stay in the page cache. Afterwards call ``note`` for each batch, or after
-        an OSError ``repair``, because a part of the buffer may be written."""
+        With ``keep`` the written pages stay in the page cache. Afterwards call ``note`` for each
+        batch. After an OSError call ``repair``, because a part of the buffer may be written."""
         file = self._file
         assert file is not None and file.size == self.size_bytes
         position = file.append((buffer,), keep=keep)
@@ -446,8 +446,8 @@ class Segment:
         return writable
 
     def cut(self, position: int, next_offset: int) -> None:
-        """Truncate the file at a batch boundary. A slice that a reader holds then ends there
-        too."""
+        """Truncate the file at a batch boundary. A reader's slice (byte range of the file) then
+        ends there too."""
         file = self._file
         assert file is not None
         file.truncate(position)
@@ -504,7 +504,8 @@ class Segment:
                 self._files.remove(self.path(suffix))
 
     def save_transactions(self, *, sync: bool = False) -> None:
-        """Write the transaction index to its file, as complete up to the segment's end."""
+        """Write the transaction index to its file, with the segment's end as the offset up to which
+        it is complete."""
         index = self.transactions
         name = f"{self.base_offset:020d}{paths.TXN_INDEX}"
         write_atomic(self._files, self.directory, name, index.encode(self.next_offset), sync=sync)
@@ -556,7 +557,7 @@ class Segment:
         interval_bytes: int = 4096,
         epoch_of: Callable[[BatchHeader], int] | None = None,
     ) -> Rescan:
-        """Index the file from ``start`` on.
+        """Scan the batches from ``start`` on and add them to the indexes.
 
         The first bad batch at or above ``recovery_point`` is a torn tail and ends the scan. Bad
         batches below it are damage and skipped. ``limit`` is the next segment's base offset, if

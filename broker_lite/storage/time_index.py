@@ -55,8 +55,8 @@ class TimeIndex:
         return len(self._timestamps)
 
     def add(self, timestamp: int, offset: int) -> None:
-        """Record that no batch up to ``offset`` is newer than ``timestamp``, if the last entry is
-        older."""
+        """Add an entry: no batch up to ``offset`` is newer than ``timestamp``. If the last entry is
+        not older than ``timestamp``, do nothing."""
         if not self._timestamps or timestamp > self._timestamps[-1]:
             self._offsets.append(offset - self.base_offset)
             self._timestamps.append(timestamp)

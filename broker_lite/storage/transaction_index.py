@@ -34,8 +34,8 @@ class AbortedEntry(NamedTuple):
     last_stable_offset: int
     """The last stable offset once the marker is committed.
 
-    That is the first offset of the oldest open transaction, or else the offset after the marker.
-    Transactions of later entries begin no earlier."""
+    That is the first offset of the oldest open transaction, or else the offset after the marker. No
+    transaction of a later entry begins before it."""
 
 
 class TransactionIndex:

@@ -11,8 +11,9 @@ from broker_lite.transactions.records import NO_PRODUCER_EPOCH, TransactionRecor
 
 
 class Persist(NamedTuple):
-    """Append the record of the transactional id to ``__transaction_state``; None deletes the id.
-    The event Persisted or RecordRefused with the same ``number`` reports the result."""
+    """Append the record of the transactional id to ``__transaction_state``; a ``record`` of None
+    deletes the id. The event Persisted or RecordRefused with the same ``number`` reports the
+    result."""
 
     number: int
     record: TransactionRecord | None

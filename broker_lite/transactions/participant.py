@@ -111,7 +111,8 @@ class Participant:
 
     def end(self, producer_id: int, epoch: int, number: int = NO_TRANSACTION) -> bool:
         """End a producer's transaction. Call this when the transaction's marker enters the queue of
-        writes, or in a group when the commit or removal of its offsets does.
+        writes. In a group, call it when the commit or removal of the transaction's offsets enters
+        the queue.
 
         Return False if the marker was sent twice and belongs to an earlier transaction than the
         verified one. The caller then answers it with success and writes nothing."""

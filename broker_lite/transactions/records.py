@@ -23,7 +23,8 @@ FLAG_OPEN = 1
 this flag when it loads the partition."""
 
 _TRANSACTION = 0
-"""First byte of the key of a transactional id. ``sink_records`` uses 1 and 2 for Spark sinks."""
+"""First byte of the key of a transactional id's record. ``sink_records`` has 1 and 2, for Spark
+sinks."""
 _VERSION = 0
 _HEAD = struct.Struct(">hq")
 _FIELDS = struct.Struct(">qhhqqqibbq")
@@ -133,7 +134,8 @@ def encode_transaction(record: TransactionRecord) -> bytes:
 
 
 def decode_transaction(value: bytes) -> TransactionRecord:
-    """Return the record from the value in the log. Raises ProtocolError for other bytes."""
+    """Return the record from the value in the log. Raises ProtocolError if the bytes are no such
+    record."""
     reader = Reader(value)
     version, changed_ms = reader.unpack(_HEAD)
     if version != _VERSION:

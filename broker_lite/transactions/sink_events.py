@@ -126,8 +126,8 @@ SinkEvent = (
 
 
 class PersistHead(NamedTuple):
-    """Append the head of a sink, the record of its last committed batch, to
-    ``__transaction_state``; None deletes it. The event Persisted or RecordRefused with the same
+    """Append ``head``, the record of a sink's last committed batch, to ``__transaction_state``. A
+    ``head`` of None deletes the record. The event Persisted or RecordRefused with the same
     ``number`` reports the result."""
 
     number: int
@@ -137,8 +137,8 @@ class PersistHead(NamedTuple):
 
 class PersistSlot(NamedTuple):
     """Append the state of a slot, a producer id for attempts of Spark tasks, to
-    ``__transaction_state``; None deletes it. The event Persisted or RecordRefused with the same
-    ``number`` reports the result."""
+    ``__transaction_state``; a ``slot`` of None deletes it. The event Persisted or RecordRefused
+    with the same ``number`` reports the result."""
 
     number: int
     producer_id: int
@@ -156,8 +156,8 @@ class SlotMarkers(NamedTuple):
 
 
 class SendSinkMarkers(NamedTuple):
-    """Write the markers of all ``rows``. The caller retries without a time limit and reports each
-    row with the event SlotMarked."""
+    """Write the markers in ``rows``, one row for each task attempt. The caller retries without a
+    time limit and reports each attempt with the event SlotMarked."""
 
     sink: str
     rows: tuple[SlotMarkers, ...]

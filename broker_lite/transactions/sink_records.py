@@ -125,7 +125,8 @@ def encode_head(head: SinkHead) -> bytes:
 
 
 def decode_head(value: bytes) -> SinkHead:
-    """Return a sink's state from the value in the log. Raises ProtocolError for other bytes."""
+    """Return a sink's state from the value in the log. Raises ProtocolError if the bytes are no
+    such state."""
     reader = _reader(value)
     batch, rows, state, ends_batch, day = reader.unpack(_HEAD)
     run = reader.string()
@@ -155,7 +156,7 @@ def encode_slot(slot: SinkSlot) -> bytes:
 
 def decode_slot(value: bytes) -> SinkSlot:
     """Return the state of a slot (producer id of a task attempt) from the value in the log. Raises
-    ProtocolError for other bytes."""
+    ProtocolError if the bytes are no slot."""
     reader = _reader(value)
     epoch, batch, task, attempt, timeout_ms = reader.unpack(_SLOT)
     sink, run = reader.string(), reader.string()

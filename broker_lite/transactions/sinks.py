@@ -66,8 +66,8 @@ class _Sink:
     """The state of one sink.
 
     - ``head``: the committed record of the last batch and the decision in progress; None if new
-    - ``writing``: the number of the head's next record while it is being appended, or None
-    - ``parked``: the requests that wait until that record is committed"""
+    - ``writing``: the number of the append of the next head; None if none is in progress
+    - ``parked``: the requests that wait while the sink is busy (``is_busy``)"""
 
     head: SinkHead | None = None
     writing: int | None = None
@@ -78,11 +78,12 @@ class _Sink:
     unmarked: set[int] = field(default_factory=set)
     """Producer ids of the task attempts whose commit or abort markers are not all written yet."""
     freeing: set[int] = field(default_factory=set)
-    """Producer ids of ended attempts whose markers are written. The record that frees the producer
-    id is not committed yet.
+    """Producer ids of ended attempts: all markers are written, but the record that frees the
+    producer id is not committed yet.
 
-    The record that reopens the sink must come later in the log. Otherwise the next coordinator
-    would find an open sink with attempts that look open, and would abort committed attempts."""
+    The record that reopens the sink must come later in the log than those records. Otherwise a new
+    coordinator could find an open sink whose ended attempts look open, and would abort committed
+    ones."""
     refused: set[int] = field(default_factory=set)
     """The producer ids in ``freeing`` for which the append of the freeing record failed."""
     is_open_refused: bool = False
@@ -378,9 +379,10 @@ class SinkPartition:
         self._write_head(event.sink, decided, event)
 
     def _abort(self, sink: _Sink, head: SinkHead, event: ev.EndBatch) -> None:
-        """Abort all task attempts up to the request's batch, or only those that the request names.
+        """Abort the attempts that the request names, or else all of batches up to the request's
+        batch.
 
-        A decided commit is never undone."""
+        A decision to commit is never undone."""
         if event.winners:
             self._abort_attempts(sink, event)
             return
@@ -569,8 +571,8 @@ class SinkPartition:
         self._send_rows(name, sink, rows)
 
     def _send_rows(self, name: str, sink: _Sink, rows: list[ev.SlotMarkers]) -> None:
-        """Send the markers ``rows``. After the last of them is written, the sink is open for the
-        next batch."""
+        """Send the markers in ``rows``, one row for each task attempt. Once the last is written,
+        the sink is open for the next batch."""
         silent = [row for row in rows if not row.partitions]
         sent = tuple(row for row in rows if row.partitions)
         if sent:
@@ -628,7 +630,7 @@ class SinkPartition:
         self._effects.append(ev.PersistSlot(number, producer_id, slot))
 
     def _write_refused(self, name: str, sink: _Sink) -> None:
-        """Append the records again whose append failed and for which no request waits."""
+        """Append again the records that the log refused and for which no request waits."""
         refused, sink.refused = sink.refused, set()
         for producer_id in sorted(refused):
             self._write_free_slot(name, sink, producer_id)
@@ -639,7 +641,7 @@ class SinkPartition:
     def _complete(self, name: str, sink: _Sink) -> None:
         """Open the sink for its next batch after the last marker of the former batch.
 
-        Answer the waiting EndBatch requests, before the record that the sink is open is written."""
+        Answer the waiting EndBatch requests, without waiting for the record that opens the sink."""
         head = sink.head
         assert head is not None
         sink.head = replace(head, state=SinkState.OPEN, ends_batch=NO_BATCH, winners=frozenset())

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from broker_lite.metadata.cache import MetadataSnapshot
 
 CLIENTS_MAX = 10_000
-"""Maximum number of cached clients. Also the maximum of clients' and of addresses' token
-buckets."""
+"""Maximum number of cached clients, of token buckets of clients, and of those of addresses."""
 CLIENT_ID_LENGTH_MAX = NAME_LENGTH_MAX + 1
 """Number of leading characters of a client id that count for quotas.
 
@@ -112,7 +111,7 @@ class ClientQuota:
         self._spend(REQUEST_PERCENTAGE, seconds * 100)
 
     def answered(self) -> int:
-        """Return the throttle time (ms) for an answer to neither a produce request nor a fetch."""
+        """Return the throttle time (ms) for an answer to any request but produce and fetch."""
         return self._throttled("", 0)
 
     def mutate(self, count: int, *, is_strict: bool) -> None:

@@ -63,8 +63,8 @@ class ListenerTls:
         self.context = self._checked_context()
         self._trust = self._read_trust(self.context)
         self._has_lost_cas = False
-        """Whether the last change of the files removed a CA, so that ``refusal`` also checks who
-        signed."""
+        """Whether the last change of the files removed a CA, so that ``refusal`` also checks which
+        CA signed a client's certificate."""
 
     @property
     def listener_name(self) -> str:
@@ -226,7 +226,8 @@ class Handshakes:
         self._metrics = metrics
         self._open: dict[_Handshake, None] = {}
         self._ready: dict[ListenerTls, deque[_Handshake]] = {}
-        """The handshakes whose next step can run, by listener, the next listener first."""
+        """The handshakes whose next step can run, by listener. The listener whose turn is next is
+        first."""
         self._is_due = False
 
     def __len__(self) -> int:
@@ -234,8 +235,8 @@ class Handshakes:
 
     @property
     def began_ms(self) -> list[int]:
-        """The monotonic time (ms) at which the oldest handshake began, as a list of at most one
-        number."""
+        """The monotonic time (ms) at which the oldest handshake began, as a list, which is empty if
+        there is none."""
         return [each.began_ms for each in itertools.islice(self._open, 1)]
 
     def begin(self, sock: socket.socket, peer: str, tls: ListenerTls, opened: Opened) -> None:

@@ -72,8 +72,8 @@ class TokenIssuer:
         return check_token(token, self._keys, self._rules, self._clock.now_ms())
 
     async def refresh(self, *, is_urgent: bool = False) -> None:
-        """Read the issuer's keys again if the last read is an hour old, or a minute old if it
-        failed or with ``is_urgent``."""
+        """Read the issuer's keys again if the last read is an hour old. After a failed read, or
+        with ``is_urgent``, a minute is enough."""
         async with self._lock:
             wait_ms = RETRY_INTERVAL_MS if is_urgent or self._is_failed else READ_INTERVAL_MS
             if self._clock.monotonic_ms() - self._read_ms < wait_ms:

@@ -33,8 +33,8 @@ class CrcCache:
         self.rows_from = log_end_offset
         self._left_ms = -TRUST_MS
         self._marks: deque[tuple[int, int]] = deque([(0, log_end_offset)])
-        """Pairs of a monotonic time (ms) and the log end offset then. Later records have later
-        offsets."""
+        """Pairs of a monotonic time (ms) and the log end offset at that time, where later appends
+        begin."""
         self._ranges: deque[tuple[int, int, int]] = deque(maxlen=RANGES_MAX)
         """Checked ranges: monotonic time (ms) of the check, start offset, and exclusive end
         offset."""
@@ -52,7 +52,8 @@ class CrcCache:
         self._left_ms = now_ms
 
     def has_columns(self, next_offset: int) -> None:
-        """Record that a batch in logbus's column format ends before ``next_offset``."""
+        """Record that the log has a batch in logbus's column format that ends before
+        ``next_offset``."""
         if next_offset > self.rows_from:
             self.rows_from = next_offset
 

@@ -79,7 +79,8 @@ class AppendBatch(NamedTuple):
 
 
 class MarkerBatch(NamedTuple):
-    """Transaction markers to append to one log. The append thread checks each of them."""
+    """Transaction markers to append to one log. The append thread checks each marker
+    (``ProducerState.judge``)."""
 
     markers: tuple[Marker, ...]
 
@@ -115,9 +116,9 @@ class AppendJob(NamedTuple):
 class FollowJob(NamedTuple):
     """An append of records that a follower fetched from its leader.
 
-    ``columns`` receives the end offset of the payload's last batch in logbus's column format, if it
-    has one, on the event loop before the outcome. ``keep`` tells whether the appended pages stay in
-    the page cache."""
+    If the payload has batches in logbus's column format, ``columns`` receives the end offset of the
+    last of them, on the event loop, before the job's result is delivered. ``keep`` tells whether
+    the appended pages stay in the page cache."""
 
     target: AppendTarget
     payload: memoryview
@@ -159,9 +160,10 @@ class Worker(threading.Thread):
         self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._is_called = self._is_ended = False
         self._in_flight_count = 0
-        """Number of jobs in the previous group, plus those queued when it was answered.
+        """Number of jobs in the previous group, plus those that were queued when it was done.
 
-        A smaller group waits, because about as many producers may soon send their next batch."""
+        A group of fewer jobs waits for more: the same producers may soon send their next
+        batches."""
         self._coalesce_until_us = 0
         """Monotonic time (microseconds) until which a small group of appends waits for more."""
         self._appends = disk.metrics.histogram("append_duration_seconds")

@@ -134,7 +134,7 @@ class FollowerFetches:
 
 
 class _FollowerRow:
-    """One partition of a follower's fetch: the request, and what is known of the answer so far."""
+    """One partition of a follower's fetch: the request, and the part of the answer known so far."""
 
     __slots__ = ("allowance", "diverging", "error", "prepared", "replica", "request", "start")
 
@@ -229,9 +229,9 @@ class _FollowerFetch:
             row.replica.end_waiters.add(self._changed)
 
     def _apply_fetch(self, topic_id: str, row: _FollowerRow, follower: BrokerView) -> None:
-        """Tell the local replica's state machine what the follower fetches of one partition.
+        """Pass the follower's fetch of one partition to the local replica's state machine.
 
-        Its fetch offset says which records are on the follower's disk."""
+        The fetch offset says which records are on the follower's disk."""
         request = row.request
         try:
             replica = row.replica = self._owner.replicas.find_by_id(topic_id, request.partition)

@@ -31,7 +31,7 @@ PROBE_STEP_BYTES = 256 << 10
 
 The kernel loads and evicts pages in runs of about this size (readahead)."""
 TRANSCODED_BYTES_MAX = 4 << 20
-"""Maximum bytes of rows that were converted from column batches, in one answer.
+"""Maximum bytes of rows in one answer that were converted from logbus's column format.
 
 They stay in memory until the client has received them."""
 COPIED_BYTES_MAX = 16 << 10
@@ -58,7 +58,7 @@ class WantedRange(NamedTuple):
     end_offset: int
     max_bytes: int
     check: bool
-    """Whether to check CRCs: the client does not, and the broker has not checked them recently."""
+    """Whether to check CRCs, because the client does not and the broker has not recently."""
     rows_only: bool
     """Whether to convert column batches (logbus's own format) to rows, for a client that reads only
     rows."""
@@ -87,7 +87,7 @@ class Prepared(NamedTuple):
     """The range's place in a segment file, if the client reads it there; ``parts`` is then
     empty."""
     file: HasFileno | None = None
-    """The open segment file of ``stored``."""
+    """The open segment file in which ``stored`` lies."""
     next_offset: int = -1
     """The offset after the last batch of the range."""
     aborted: Sequence[AbortedTransaction] = ()
@@ -97,14 +97,13 @@ class Prepared(NamedTuple):
 
 
 class OversizedBatch(Exception):
-    """The first batch of a fetch is a column batch whose rows need more bytes than the fetch may
-    hold."""
+    """The first batch of a fetch is in logbus's column format. Decompressed for the conversion to
+    rows, it is larger than the fetch allows."""
 
     def __init__(self, decompressed: int) -> None:
         super().__init__(f"a batch of columns decompresses to {decompressed} bytes")
         self.decompressed = decompressed
-        """Bytes of the decompressed batch: the ``transcoded_max`` with which ``prepare``
-        succeeds."""
+        """Bytes of the decompressed batch. With this ``transcoded_max``, ``prepare`` succeeds."""
 
 
 def prepare(
@@ -226,9 +225,9 @@ def _resident_part(log_slice: LogSlice, copied_max: int) -> Part | None:
 def _prepare(row: WantedRange, max_bytes: int, first_max: int, copied_max: int) -> Prepared:
     """Prepare one range of at most ``max_bytes`` bytes.
 
-    With ``first_max`` above 0 it has at least one batch, even a larger one, which may decompress to
-    ``first_max`` bytes of rows. Up to ``copied_max`` bytes are copied into memory; a larger range
-    is sent from the file."""
+    With ``first_max`` above 0 the range has at least one batch, even one larger than ``max_bytes``.
+    Converted to rows, that batch may decompress to ``first_max`` bytes. Up to ``copied_max`` bytes
+    are copied into memory; a larger range is sent from the file."""
     log_slice = row.reader.read(row.offset, max_bytes, row.end_offset, first_max > 0)
     if log_slice.length == 0:
         return Prepared()
@@ -248,7 +247,7 @@ def _prepare(row: WantedRange, max_bytes: int, first_max: int, copied_max: int) 
 def _part(log_slice: LogSlice, copied_max: int) -> Part:
     """Return a range as bytes, or, above ``copied_max`` bytes, as a range of the segment file.
 
-    Such a file range is loaded into the page cache."""
+    Before it returns a file range, load the range into the page cache."""
     if log_slice.length <= copied_max:
         copied = log_slice.file.pread(log_slice.position, log_slice.length)
         if len(copied) == log_slice.length:
@@ -259,7 +258,8 @@ def _part(log_slice: LogSlice, copied_max: int) -> Part:
 
 
 def _by_file(log_slice: LogSlice, checked_end: int = -1) -> Prepared:
-    """Return the range as its place in the segment file, which the client reads itself."""
+    """Return the range as its place in the segment file. The client, on this machine, reads the
+    file."""
     status = os.fstat(log_slice.file.fileno())
     path = os.path.abspath(log_slice.file.path)
     stored = StoredRange(path, status.st_dev, status.st_ino, log_slice.position, log_slice.length)
@@ -277,7 +277,7 @@ def is_resident(file: HasFileno, position: int, length: int) -> bool:
     """Return whether a range of a file is in the page cache, judged by one byte in each
     ``PROBE_STEP_BYTES``.
 
-    Return False too if a read fails or the kernel has no reads that never wait (RWF_NOWAIT)."""
+    Return False too if a read fails or the kernel lacks non-blocking file reads (RWF_NOWAIT)."""
     probe = bytearray(1)
     end = position + length - 1
     try:
@@ -309,8 +309,8 @@ def _warm(log_slice: LogSlice) -> None:
 
 
 def _walk(row: WantedRange, log_slice: LogSlice, max_bytes: int, first_max: int) -> Prepared:
-    """Check the batches of the range one by one, and convert column batches for a client that reads
-    only rows."""
+    """Check the batches of the range one by one. For a client that reads only rows, convert those
+    in logbus's column format."""
     out = _Parts(log_slice)
     checked_end = next_offset = -1
     transcoded = 0

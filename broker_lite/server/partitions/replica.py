@@ -154,8 +154,8 @@ class Replica:
         epoch.
         """
         self._unrepairable = -1
-        """Offset of the damage for which the log last said that no other replica can repair it; -1
-        if none."""
+        """Offset of the last damage of which an ERROR line said that no other replica can repair
+        it, or -1."""
         self._held_jobs: list[Job] | None = None
         """Disk jobs that wait for a truncation to complete; None while no truncation runs."""
         self.closed = False
@@ -417,7 +417,7 @@ class Replica:
     def _shorten(self, effect: Truncate | StartAt, offset: int) -> None:
         """Truncate the log to ``offset`` (Truncate), or restart it empty there (StartAt).
 
-        Later disk jobs wait for its end: the truncation must not remove their appends."""
+        Later disk jobs wait until it is done: it must not remove what they append."""
         log, now_ms = self.log, self._owner.clock.now_ms()
         if isinstance(effect, Truncate):
             lost = self.role.high_watermark - offset
@@ -460,9 +460,10 @@ class Replica:
     def _change_log(
         self, change: Callable[[], Event], refused: str, put: Callable[[Job], None]
     ) -> None:
-        """Run ``change`` on the append thread and deliver the event that it returns.
+        """Run ``change`` on the append thread and deliver its event to the state machine.
 
-        ``put`` queues the job. While the disk is full, log the message ``refused`` and retry."""
+        ``put`` queues the job. While the disk is full, log the message ``refused`` and retry
+        ``change``."""
 
         def done(event: Event | None, error: BaseException | None) -> None:
             if event is not None:

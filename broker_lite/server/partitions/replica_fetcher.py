@@ -226,11 +226,14 @@ class _Leader:
         self._busy: set[PartitionKey] = set()
         """Partitions whose fetched records are being appended and flushed."""
         self._idle: set[PartitionKey] = set()
-        """Partitions whose answer had no records, while it is delivered to their replicas.
+        """Partitions for which the leader had no records, while this answer is delivered to their
+        replicas.
 
-        Each replica then asks for the same range again; that request need not be sent at once."""
+        Each replica then asks for the same range again. If another request is under way, this one
+        waits for its answer."""
         self._has_new = False
-        """Whether a request must be sent at once, for a new range or a retry in ``_ready``."""
+        """Whether ``_ready`` has a new range or a retry, for which a request must be sent at
+        once."""
         self._attempts: dict[PartitionKey, int] = {}
         """Number of consecutive failed fetches of each partition."""
         self._retries: dict[PartitionKey, asyncio.TimerHandle] = {}
@@ -295,7 +298,8 @@ class _Leader:
         self._request_rows(rows)
 
     def _patience_ended(self) -> None:
-        """Fetch the ready partitions now, without those whose records are still being flushed."""
+        """Fetch the ready partitions, without waiting longer for others whose records are being
+        flushed."""
         self._patience = None
         if self._ready and not self._under_way:
             rows, self._ready = self._ready, {}

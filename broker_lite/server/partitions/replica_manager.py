@@ -582,8 +582,8 @@ class ReplicaManager:
         self._handover = self._loop.create_task(self._hand_over())
 
     async def _hand_over(self) -> None:
-        """Report that this broker gives up leadership (drains). Repeat until the metadata show the
-        report."""
+        """Report to the cluster that this broker gives up leadership (drains). Retry until the
+        metadata contain the report."""
         while True:
             with contextlib.suppress(WriteConflictError, CoordinationUnavailableError):
                 await self._cluster.drain()

@@ -18,7 +18,8 @@ TICK_MS = 100
 """Milliseconds between two flush ticks, for leaders of topics with flush.messages above 1."""
 
 SLOW_TICK_MS = 1000
-"""Maximum milliseconds between two slow ticks, for lagging followers and retries."""
+"""Maximum milliseconds between two slow ticks, at which leaders look for lagging followers and
+followers retry."""
 
 
 class Ticks:
@@ -42,7 +43,7 @@ class Ticks:
         return self._replicated
 
     def watch(self, replica: Replica, *, is_replicated: bool) -> None:
-        """Set whether the replica receives a Tick event every ``SLOW_TICK_MS`` at most."""
+        """Set whether the replica receives slow ticks."""
         if is_replicated:
             self._replicated[replica] = None
             self._tick_slowly()
