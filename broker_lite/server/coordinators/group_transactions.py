@@ -34,8 +34,6 @@ from broker_lite.metadata.group_offsets import PendingRow
 from broker_lite.metadata.pending_offsets import Offsets
 from broker_lite.metadata.znodes import PendingOffsets, TransactionKey
 from broker_lite.model import (
-    NO_BROKER,
-    NULL_TOPIC_ID,
     TRANSACTION_STATE,
     UNNUMBERED,
     TopicPartition,
@@ -45,7 +43,7 @@ from broker_lite.server.cluster.peers import BrokerCalls
 from broker_lite.server.cluster.registry import Registry
 from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
-from broker_lite.server.coordinators.state_log import state_partition
+from broker_lite.server.coordinators.state_log import leader_of
 from broker_lite.transactions.participant import Participant, Verification
 from broker_lite.wire.calls.group_transactions import (
     AddGroupRequest,
@@ -260,19 +258,9 @@ class GroupTransactions:
         to the transaction coordinator.
 
         Return the answer, or raise its error."""
-        snapshot = self._registry.snapshot
-        topic = snapshot.topics.get(TRANSACTION_STATE)
-        if topic is None:
-            raise CoordinatorNotAvailableError(
-                f"topic {TRANSACTION_STATE!r} does not exist yet; retry"
-            )
-        partition = state_partition(request.transactional_id.encode(), len(topic.partitions))
-        leader, _ = snapshot.leader(TRANSACTION_STATE, NULL_TOPIC_ID, partition)
-        if leader == NO_BROKER:
-            raise CoordinatorNotAvailableError(
-                f"{TRANSACTION_STATE}-{partition} has no leader at present; retry"
-            )
-        answer = await self._calls.send(leader, request)
+        key = request.transactional_id.encode()
+        leader = leader_of(self._registry.snapshot, TRANSACTION_STATE, key)
+        answer = await self._calls.send(leader.broker_id, request)
         if answer.error_code:
             raise error_for(answer.error_code)
         try:

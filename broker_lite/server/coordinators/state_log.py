@@ -38,7 +38,7 @@ from broker_lite.errors import (
     OffsetNotAvailableError,
 )
 from broker_lite.metadata.cache import MetadataSnapshot
-from broker_lite.model import NULL_TOPIC_ID
+from broker_lite.model import NULL_TOPIC_ID, BrokerView
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import read_header
 from broker_lite.record.crc32c import crc32c
@@ -383,6 +383,23 @@ def _replay(reader: LogReader, end_offset: int) -> Replay:
 def state_partition(key: bytes, count: int) -> int:
     """Return the partition of a key in an internal topic with ``count`` partitions."""
     return crc32c(key) % count
+
+
+def leader_of(snapshot: MetadataSnapshot, topic: str, key: bytes) -> BrokerView:
+    """Return the broker that leads the partition of a key in an internal topic.
+
+    Raises CoordinatorNotAvailableError if the topic does not exist yet, or no live broker leads the
+    partition."""
+    view = snapshot.topics.get(topic)
+    if view is None:
+        raise CoordinatorNotAvailableError(f"topic {topic!r} does not exist yet; retry")
+    partition = view.partitions[state_partition(key, len(view.partitions))]
+    leader = snapshot.brokers.get(partition.state.leader)
+    if leader is None:
+        raise CoordinatorNotAvailableError(
+            f"{topic}-{partition.partition} has no leader at present; retry"
+        )
+    return leader
 
 
 def _not_coordinator(topic: str, partition: int) -> NotCoordinatorError:

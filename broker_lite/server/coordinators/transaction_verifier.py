@@ -30,7 +30,7 @@ from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import TRANSACTION_STATE
 from broker_lite.server.cluster.peers import BrokerCalls
 from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
-from broker_lite.server.coordinators.state_log import state_partition
+from broker_lite.server.coordinators.state_log import leader_of
 from broker_lite.server.partitions.replica import Replica
 from broker_lite.server.task_set import TaskSet
 from broker_lite.transactions.participant import Participant, Verification
@@ -131,9 +131,11 @@ class TransactionVerifier:
         due, self._due = self._due, []
         requests: list[tuple[int, dict[str, list[_PendingVerification]]]] = []
         for pending in due:
-            broker_id = self._coordinator(pending.transactional_id)
-            if broker_id is None:
-                self._answer(pending, CoordinatorNotAvailableError())
+            key = pending.transactional_id.encode()
+            try:
+                broker_id = leader_of(self._snapshot(), TRANSACTION_STATE, key).broker_id
+            except CoordinatorNotAvailableError as error:
+                self._answer(pending, error)
                 continue
             for other_id, by_id in requests:
                 same = by_id.get(pending.transactional_id)
@@ -144,15 +146,6 @@ class TransactionVerifier:
                 requests.append((broker_id, {pending.transactional_id: [pending]}))
         for broker_id, by_id in requests:
             self._tasks.start(self._send(broker_id, by_id))
-
-    def _coordinator(self, transactional_id: str) -> int | None:
-        snapshot = self._snapshot()
-        view = snapshot.topics.get(TRANSACTION_STATE)
-        if view is None:
-            return None
-        at = state_partition(transactional_id.encode(), len(view.partitions))
-        leader = view.partitions[at].state.leader
-        return leader if leader in snapshot.brokers else None
 
     async def _send(self, broker_id: int, by_id: dict[str, list[_PendingVerification]]) -> None:
         """Send one request to a coordinator.

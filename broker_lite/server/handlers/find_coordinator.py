@@ -24,7 +24,7 @@ from broker_lite.errors import (
 from broker_lite.model import NO_BROKER, TRANSACTION_STATE, BrokerView, Endpoint
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.cluster.administration import NewTopic
-from broker_lite.server.coordinators.state_log import state_partition
+from broker_lite.server.coordinators.state_log import leader_of
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.handlers.forwarding import ask_controller
 from broker_lite.server.network.context import RequestContext
@@ -133,16 +133,7 @@ async def _transaction_coordinator(
     await registry.wait_elections(
         lambda now: [now.topics[TRANSACTION_STATE]] if TRANSACTION_STATE in now.topics else ()
     )
-    snapshot = registry.snapshot
-    view = snapshot.topics.get(TRANSACTION_STATE)
-    if view is None:
-        raise CoordinatorNotAvailableError(f"topic {TRANSACTION_STATE!r} is being created; retry")
-    partition = view.partitions[state_partition(key.encode(), len(view.partitions))]
-    leader = snapshot.brokers.get(partition.state.leader)
-    if leader is None:
-        raise CoordinatorNotAvailableError(
-            f"{TRANSACTION_STATE}-{partition.partition} has no leader at present; retry"
-        )
+    leader = leader_of(registry.snapshot, TRANSACTION_STATE, key.encode())
     return leader.broker_id, *_address(leader, request)
 
 
