@@ -13,8 +13,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from urllib.parse import quote, unquote
 
 from broker_lite.errors import InvalidRequestError
-from broker_lite.metadata.loader import Unreadable, ZnodeKind, refreshed
-from broker_lite.metadata.security_znodes import replace_value
+from broker_lite.metadata.security_znodes import (
+    Unreadable,
+    ZnodeKind,
+    refreshed,
+    replace_value,
+)
 from broker_lite.metadata.store import MetadataStore
 from broker_lite.metadata.znodes import decode_value, encode_value
 from broker_lite.security import acls
@@ -99,7 +103,16 @@ def _cure(path: str) -> str:
     )
 
 
-_KIND = ZnodeKind(path_pattern, decode_entries, UNREADABLE, _cure)
+KIND = ZnodeKind(
+    ACLS,
+    pattern_path,
+    path_pattern,
+    encode_entries,
+    decode_entries,
+    empty=frozenset[Entry](),
+    bad=UNREADABLE,
+    cure=_cure,
+)
 
 
 async def load_acls(store: MetadataStore, unreadable: Unreadable) -> Acls:
@@ -116,15 +129,7 @@ async def load_acls(store: MetadataStore, unreadable: Unreadable) -> Acls:
     paths = [
         f"{folder}/{name}" for folder, children in zip(folders, names) for name in children or ()
     ]
-    return await refresh_acls(store, {}, paths, unreadable)
-
-
-async def refresh_acls(
-    store: MetadataStore, known: Acls, paths: Iterable[str], unreadable: Unreadable
-) -> Acls:
-    """Return a copy of ``known``, with the entries of the changed znodes at ``paths`` read
-    again."""
-    return await refreshed(store, known, paths, _KIND, unreadable)
+    return await refreshed(store, {}, paths, KIND, unreadable)
 
 
 async def change_entries(
@@ -145,12 +150,4 @@ async def change_entries(
             )
         return after
 
-    return await replace_value(
-        store,
-        pattern_path(pattern),
-        checked,
-        wait_connected,
-        empty=frozenset[Entry](),
-        kind=_KIND,
-        encode=encode_entries,
-    )
+    return await replace_value(store, KIND, pattern, checked, wait_connected)

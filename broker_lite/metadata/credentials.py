@@ -7,13 +7,12 @@ broker may change them.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, unquote
 
 from broker_lite.errors import InvalidRequestError
-from broker_lite.metadata.loader import Unreadable, ZnodeKind, refreshed
-from broker_lite.metadata.security_znodes import replace_value
+from broker_lite.metadata.security_znodes import ZnodeKind
 from broker_lite.metadata.store import Create, MetadataStore
 from broker_lite.metadata.znodes import decode_value, encode_value
 from broker_lite.model import ScramMechanism
@@ -29,8 +28,6 @@ If two brokers sent different salts for a name, a client would learn that no suc
 SALT_KEY_BYTES = 32
 USERS_MAX = 10_000
 NAME_LENGTH_MAX = 255
-
-Users = Mapping[str, UserCredentials]
 
 
 def user_path(name: str) -> str:
@@ -76,48 +73,19 @@ def decode_user(path: str, data: bytes) -> UserCredentials:
     return credentials
 
 
-_KIND = ZnodeKind[str, UserCredentials](
+KIND = ZnodeKind[str, UserCredentials](
+    USERS,
+    user_path,
     user_name,
+    encode_user,
     decode_user,
-    {},
-    lambda path: (
+    empty={},
+    bad={},
+    cure=lambda path: (
         f"User {user_name(path)!r} cannot log in until it has a new password: logbus user add "
         f"{user_name(path)!r}"
     ),
 )
-
-
-async def load_users(store: MetadataStore, unreadable: Unreadable) -> Users:
-    """Return the credentials of all users, by name. Add the znodes that cannot be decoded to
-    ``unreadable``."""
-    names = await store.children(USERS) or []
-    return await refresh_users(store, {}, [f"{USERS}/{name}" for name in names], unreadable)
-
-
-async def refresh_users(
-    store: MetadataStore, known: Users, paths: Iterable[str], unreadable: Unreadable
-) -> Users:
-    """Return a copy of ``known``, with the users of the changed znodes at ``paths`` read again."""
-    return await refreshed(store, known, paths, _KIND, unreadable)
-
-
-async def change_user(
-    store: MetadataStore,
-    name: str,
-    change: Callable[[UserCredentials], UserCredentials],
-    wait_connected: Callable[[], Awaitable[None]],
-) -> UserCredentials:
-    """Replace a user's credentials in ZooKeeper by the result of ``change``, as ``replace_value``
-    does. Return the new credentials."""
-    return await replace_value(
-        store,
-        user_path(name),
-        change,
-        wait_connected,
-        empty={},
-        kind=_KIND,
-        encode=encode_user,
-    )
 
 
 async def load_salt_key(store: MetadataStore, random_bytes: Callable[[int], bytes]) -> bytes:

@@ -9,7 +9,8 @@ import os
 from collections.abc import Sequence
 
 from broker_lite.errors import CoordinationUnavailableError, NoClusterError
-from broker_lite.metadata.credentials import change_user
+from broker_lite.metadata import credentials
+from broker_lite.metadata.security_znodes import replace_value
 from broker_lite.metadata.znodes import CHANGES
 from broker_lite.metadata.zookeeper import ZooKeeperStore
 from broker_lite.metadata.zookeeper_tls import ZooKeeperTls
@@ -65,6 +66,6 @@ async def write_first_user(
                 f"ZooKeeper at {zookeeper} has no cluster; start its brokers first, or correct "
                 "--zookeeper"
             )
-        await change_user(store, name, change, wait_connected)
+        await replace_value(store, credentials.KIND, name, change, wait_connected)
     finally:
         await store.close()

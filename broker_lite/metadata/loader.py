@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from broker_lite.errors import LogbusError, WriteConflictError
+from broker_lite.errors import WriteConflictError
 from broker_lite.metadata import znodes
 from broker_lite.metadata.notices import Notices, decode_notices
 from broker_lite.metadata.store import MetadataStore, Znode
@@ -22,22 +21,14 @@ from broker_lite.model import (
     PartitionView,
     StateChange,
     TopicView,
-    UnreadableZnode,
 )
 
 READS_AT_ONCE_MAX = 100
 """Maximum reads that ``gather`` has in flight, so that many reads do not block the event loop."""
 TOPICS_AT_ONCE_MAX = 20
-REASON_LENGTH_MAX = 300
-"""Maximum length in characters of the reason why a znode cannot be decoded."""
 ATTEMPTS_MAX = 20
 
 T = TypeVar("T")
-K = TypeVar("K")
-Unreadable = dict[str, UnreadableZnode]
-"""The znodes of users, access control lists and quotas that a broker cannot decode, by path."""
-
-logger = logging.getLogger("logbus.metadata")
 
 
 class TopicsSnapshot(NamedTuple):
@@ -68,69 +59,6 @@ async def read_znodes(store: MetadataStore, paths: Iterable[str]) -> dict[str, Z
     names = list(paths)
     rows = await gather([store.get(path) for path in names])
     return {path: znode for path, znode in zip(names, rows) if znode is not None}
-
-
-class ZnodeKind(NamedTuple, Generic[K, T]):
-    """How to read one kind of security znode: users, access control lists or quotas.
-
-    ``key_of`` returns the key (such as a user's name) for a path, and ``decode`` the value for a
-    path and its data. For a malformed znode, ``bad`` is the value to use instead, and ``cure``
-    returns the operator's next step."""
-
-    key_of: Callable[[str], K]
-    decode: Callable[[str, bytes], T]
-    bad: T
-    cure: Callable[[str], str]
-
-    def read(self, path: str, data: bytes, unreadable: Unreadable) -> T:
-        """Return the decoded value of a znode.
-
-        If the znode is malformed, log an error, add the znode to ``unreadable``, and return
-        ``bad``, so that the broker can still read the other znodes."""
-        try:
-            return self.decode(path, data)
-        except (LogbusError, ValueError, TypeError, LookupError, AttributeError) as error:
-            if isinstance(error, LogbusError):
-                reason = error.message.replace(f"znode {path}", "it", 1)
-            else:
-                reason = f"it is malformed ({error!r})"
-            reason = reason[:REASON_LENGTH_MAX]
-        _add_unreadable(unreadable, UnreadableZnode(path, reason, self.cure(path)))
-        return self.bad
-
-
-def _add_unreadable(unreadable: Unreadable, znode: UnreadableZnode) -> None:
-    logger.error("znode %s cannot be read: %s. %s", *znode)
-    unreadable[znode.path] = znode
-
-
-async def refreshed(
-    store: MetadataStore,
-    known: Mapping[K, T],
-    paths: Iterable[str],
-    kind: ZnodeKind[K, T],
-    unreadable: Unreadable,
-) -> dict[K, T]:
-    """Return a copy of ``known`` in which the values of the znodes at ``paths`` are read again.
-    Values of deleted znodes are left out.
-
-    Afterwards ``unreadable`` contains exactly those of these paths that cannot be decoded."""
-    fresh = dict(known)
-    changed = list(paths)
-    for path, znode in zip(changed, await gather([store.get(path) for path in changed])):
-        unreadable.pop(path, None)
-        try:
-            key = kind.key_of(path)
-        except (LookupError, ValueError):
-            if znode is not None:
-                reason = "this version of logbus does not know its kind"
-                _add_unreadable(unreadable, UnreadableZnode(path, reason, "Upgrade logbus"))
-            continue
-        if znode is None:
-            fresh.pop(key, None)
-        else:
-            fresh[key] = kind.read(path, znode.data, unreadable)
-    return fresh
 
 
 async def load_brokers(store: MetadataStore, *, watch: bool = False) -> dict[int, BrokerView]:

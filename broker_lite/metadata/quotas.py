@@ -7,12 +7,11 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable
 from urllib.parse import quote, unquote
 
 from broker_lite.errors import InvalidRequestError
-from broker_lite.metadata.loader import Unreadable, ZnodeKind, refreshed
-from broker_lite.metadata.security_znodes import replace_value
+from broker_lite.metadata.security_znodes import ZnodeKind, replace_value
 from broker_lite.metadata.store import MetadataStore
 from broker_lite.metadata.znodes import decode_value, encode_value
 from broker_lite.security.quotas import DEFAULT, KEYS, Entity, Values
@@ -23,8 +22,6 @@ QUOTAS_MAX = 10_000
 _DEFAULT = "*"
 """In a path, the name of a type's default entity, such as the default for all users.
 Percent-encoded names never contain this character."""
-
-ClientQuotas = Mapping[Entity, Values]
 
 
 def entity_path(entity: Entity) -> str:
@@ -49,29 +46,18 @@ def decode_quotas(path: str, data: bytes) -> Values:
     return {name: float(value) for name, value in decode_value(path, data)["quotas"].items()}
 
 
-_KIND = ZnodeKind[Entity, Values](
+KIND = ZnodeKind[Entity, Values](
+    QUOTAS,
+    entity_path,
     path_entity,
+    lambda values: encode_value({"quotas": dict(values)}),
     decode_quotas,
-    {},
-    lambda _: "Its clients have no quota of this entity until it is set again: logbus quota set",
+    empty={},
+    bad={},
+    cure=lambda _: (
+        "Its clients have no quota of this entity until it is set again: logbus quota set"
+    ),
 )
-
-
-async def load_quotas(store: MetadataStore, unreadable: Unreadable) -> ClientQuotas:
-    """Return all quotas, by entity. Add the znodes that cannot be decoded to ``unreadable``."""
-    names = await store.children(QUOTAS) or []
-    return await refresh_quotas(store, {}, [f"{QUOTAS}/{name}" for name in names], unreadable)
-
-
-async def refresh_quotas(
-    store: MetadataStore, known: ClientQuotas, paths: Iterable[str], unreadable: Unreadable
-) -> ClientQuotas:
-    """Return a copy of ``known``, with the quotas of the changed znodes at ``paths`` read again, or
-    ``known`` itself if there are none."""
-    changed = list(paths)
-    if not changed:
-        return known
-    return await refreshed(store, known, changed, _KIND, unreadable)
 
 
 async def change_quotas(
@@ -91,12 +77,5 @@ async def change_quotas(
             )
 
     return await replace_value(
-        store,
-        entity_path(entity),
-        change,
-        wait_connected,
-        empty={},
-        kind=_KIND,
-        encode=lambda values: encode_value({"quotas": dict(values)}),
-        check_creation=check_count,
+        store, KIND, entity, change, wait_connected, check_creation=check_count
     )

@@ -14,11 +14,13 @@ from typing import Protocol
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import InvalidRequestError, LogbusError, NotControllerError
+from broker_lite.metadata import credentials
 from broker_lite.metadata.acls import change_entries
 from broker_lite.metadata.cache import MetadataSnapshot
-from broker_lite.metadata.credentials import change_user, load_salt_key
+from broker_lite.metadata.credentials import load_salt_key
 from broker_lite.metadata.quotas import change_quotas
 from broker_lite.metadata.registration import write_broker_config
+from broker_lite.metadata.security_znodes import replace_value
 from broker_lite.metadata.store import MetadataStore
 from broker_lite.model import UNNUMBERED, TopicPartition, TopicView, topic_id_text
 from broker_lite.replication.controller_events import (
@@ -228,7 +230,8 @@ class Administration:
         ``change`` is called again if another broker changed the credentials meanwhile. Raises
         WriteConflictError, CoordinationUnavailableError, or the error of ``change``."""
         self._registry.check_connected()
-        written = await change_user(self._store, name, change, self._registry.wait_connected)
+        wait = self._registry.wait_connected
+        written = await replace_value(self._store, credentials.KIND, name, change, wait)
         await self._registry.wait_visible(lambda now: now.users.get(name, {}) == written)
 
     async def alter_acls(

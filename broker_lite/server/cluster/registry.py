@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import ClosedError, CoordinationUnavailableError, LogbusError
-from broker_lite.metadata import acls, credentials, loader, quotas, znodes
+from broker_lite.metadata import acls, credentials, loader, quotas, security_znodes, znodes
 from broker_lite.metadata.cache import TRANSACTION_FEATURE, TRANSACTION_LEVEL, MetadataSnapshot
 from broker_lite.metadata.group_offsets import GroupOffsets
 from broker_lite.metadata.notices import merge
@@ -119,7 +119,7 @@ class Registry:
         self._fresh = MetadataSnapshot()
         """The metadata read for the next snapshot. Its version is 0; ``_publish`` sets the version
         of each snapshot."""
-        self._unreadable: loader.Unreadable = {}
+        self._unreadable: security_znodes.Unreadable = {}
         self._config = config
         self._store = store
         self._callbacks: list[Callable[[MetadataSnapshot], None]] = []
@@ -588,12 +588,12 @@ class Registry:
         notices = await loader.load_notices(self._store, watch=True)
         topics = await loader.load_topics(self._store)
         await self._load_cluster()
-        unreadable: loader.Unreadable = {}
+        unreadable: security_znodes.Unreadable = {}
         self._fresh = dataclasses.replace(
             self._fresh,
-            users=await credentials.load_users(self._store, unreadable),
+            users=await security_znodes.load(self._store, credentials.KIND, unreadable),
             acls=await acls.load_acls(self._store, unreadable),
-            quotas=await quotas.load_quotas(self._store, unreadable),
+            quotas=await security_znodes.load(self._store, quotas.KIND, unreadable),
         )
         self._unreadable = unreadable
         self._take_topics(topics)
@@ -631,15 +631,13 @@ class Registry:
         self._sequence = notices.sequence
 
     async def _refresh_security(self, paths: Collection[str]) -> None:
-        users = [path for path in paths if path.startswith(f"{credentials.USERS}/")]
-        lists = [path for path in paths if path.startswith(f"{acls.ACLS}/")]
-        limits = [path for path in paths if path.startswith(f"{quotas.QUOTAS}/")]
         fresh, store, unreadable = self._fresh, self._store, self._unreadable
+        read = security_znodes.refreshed
         self._fresh = dataclasses.replace(
             fresh,
-            users=await credentials.refresh_users(store, fresh.users, users, unreadable),
-            acls=await acls.refresh_acls(store, fresh.acls, lists, unreadable),
-            quotas=await quotas.refresh_quotas(store, fresh.quotas, limits, unreadable),
+            users=await read(store, fresh.users, paths, credentials.KIND, unreadable),
+            acls=await read(store, fresh.acls, paths, acls.KIND, unreadable),
+            quotas=await read(store, fresh.quotas, paths, quotas.KIND, unreadable),
         )
 
     def _take_topics(self, topics: dict[str, TopicView]) -> None:

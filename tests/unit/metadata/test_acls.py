@@ -14,7 +14,7 @@ from support.handler_world import World
 
 from broker_lite.errors import InvalidRequestError
 from broker_lite.metadata import acls, credentials
-from broker_lite.metadata.loader import Unreadable
+from broker_lite.metadata.security_znodes import Unreadable, load, refreshed, replace_value
 from broker_lite.metadata.store import Create, Delete, Set, Znode
 from broker_lite.model import ScramMechanism, UnreadableZnode
 from broker_lite.security.acls import (
@@ -144,14 +144,14 @@ def test_acl_znode_of_an_unknown_resource_kind_is_skipped(caplog: pytest.LogCapt
             path += f"/{part}"
             await store.write([Create(path)])
         unreadable: Unreadable = {}
-        assert await acls.refresh_acls(store, {}, [path], unreadable) == {}
+        assert await refreshed(store, {}, [path], acls.KIND, unreadable) == {}
         assert unreadable == {
             path: UnreadableZnode(
                 path, "this version of logbus does not know its kind", "Upgrade logbus"
             )
         }
         await store.write([Delete(path, 0)])
-        assert await acls.refresh_acls(store, {}, [path], unreadable) == unreadable == {}
+        assert await refreshed(store, {}, [path], acls.KIND, unreadable) == unreadable == {}
 
     handler_world.run(body)
     assert "znode /acls/robot/literal/r cannot be read" in caplog.text
@@ -187,7 +187,7 @@ def test_user_whose_znode_is_unreadable_cannot_log_in_until_its_password_is_set(
             await store.write([Create(parent)])
         await store.write([Create(path, data)])
         unreadable: Unreadable = {}
-        assert await credentials.load_users(store, unreadable) == {"alice": {}}
+        assert await load(store, credentials.KIND, unreadable) == {"alice": {}}
         assert "logbus user add 'alice'" in unreadable[path].cure
 
         async def connected() -> None:
@@ -195,8 +195,9 @@ def test_user_whose_znode_is_unreadable_cannot_log_in_until_its_password_is_set(
 
         credential = ScramCredential(b"salt", 4096, (KeyPair(b"stored", b"server"),))
         fresh = {ScramMechanism.SHA_256: credential}
-        await credentials.change_user(store, "alice", lambda _: fresh, connected)
-        assert await credentials.refresh_users(store, {}, [path], unreadable) == {"alice": fresh}
+        await replace_value(store, credentials.KIND, "alice", lambda _: fresh, connected)
+        read = await refreshed(store, {}, [path], credentials.KIND, unreadable)
+        assert read == {"alice": fresh}
         assert not unreadable
 
     handler_world.run(body)
