@@ -229,7 +229,7 @@ def test_member_after_suspend_delivers_nothing_until_its_session_is_confirmed(
 def test_zookeeper_refuses_a_commit_after_another_member_has_claimed_the_partition(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    """A claim rewrites the offset's znode, so a commit with the znode's former version must
+    """A new owner rewrites the offset's znode, so a commit with the znode's former version must
     fail."""
     tp = TopicPartition(topic, 0)
     path = znodes.offset_path(topic, *tp)

@@ -250,9 +250,9 @@ def test_commit_by_a_replaced_coordinator_fails_without_failing_19_groups_in_the
 def test_commits_for_many_groups_with_new_coordinators_do_not_fail_those_of_other_groups(
     world: World,
 ) -> None:
-    """Regression: after each refused write, only one group with a lost claim was left out.
+    """Regression: after each refused write, only one group with a new coordinator was left out.
 
-    With more than 20 lost claims, the commits of all groups failed.
+    With more than 20 such groups, the commits of all groups failed.
     """
 
     async def body(cluster: Cluster) -> None:
@@ -647,8 +647,8 @@ def test_coordinator_claim_in_the_format_of_an_older_broker_is_replaced(world: W
 def test_broker_drops_its_coordinator_claims_of_groups_that_another_broker_coordinates(
     world: World,
 ) -> None:
-    """Regression: a broker kept its former claims of empty groups, which were valid again after the
-    group was deleted and recreated.
+    """Regression: a broker kept its claims (ownership) of empty groups, which were valid again
+    after the group was deleted and recreated.
     """
 
     async def body(cluster: Cluster) -> None:

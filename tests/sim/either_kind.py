@@ -172,8 +172,8 @@ class NativeMember:
         self.grants.pop(tp, None)
 
     def renewed(self) -> None:
-        """Do nothing when the member renews its lease: the simulated reader itself asks whether the
-        lease still holds.
+        """Do nothing when the member may read for longer, because the simulated reader itself asks
+        whether it may read.
         """
 
     def refuse(self, error: LogbusError) -> None:

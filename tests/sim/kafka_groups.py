@@ -343,7 +343,7 @@ class World:
     # The methods below check writes.
 
     def incarnation_of(self, claim: str | None) -> int:
-        """Return which incarnation of the group a coordinator's claim belongs to.
+        """Return of which incarnation of the group a coordinator is, by its claim.
 
         A group that was deleted and recreated is another incarnation.
         """
@@ -606,7 +606,7 @@ class World:
 
 
 async def join(groups: GroupCoordinator, request: ev.Join) -> tuple[JoinResult, str | None]:
-    """Join the group; return the result and the coordinator's claim of the group.
+    """Join the group; return the result and the claim by which the coordinator owns it.
 
     The claim is None if the coordinator lost the group meanwhile.
     """

@@ -263,7 +263,7 @@ class Reader:
 class CountingDispatcher(SessionDispatcher):
     """The production dispatcher of a member's events.
 
-    It also counts renewals of the lease and stores the error that refused the member.
+    It also counts renewals of the member's lease and stores the error that refused the member.
     """
 
     def __init__(self, consumer: Reader, world: World) -> None:

@@ -74,7 +74,7 @@ def test_no_partition_has_two_readers_while_the_coordinator_changes(seed: int) -
 
 
 def claims_are_not_checked(patch: Patch) -> None:
-    """Plant a fault: offsets are written without checking the coordinator's claim."""
+    """Plant a fault: a replaced coordinator can still write offsets."""
     operations = group_writer.GroupWriter._operations
 
     def unchecked(self: Any, *given: Any) -> list[Operation]:
@@ -84,8 +84,8 @@ def claims_are_not_checked(patch: Patch) -> None:
 
 
 def claims_are_not_compared(patch: Patch) -> None:
-    """Plant a fault: a broker takes a group over without comparing the version of the znode with
-    the former coordinator's claim.
+    """Plant a fault: a broker takes a group over without comparing the version of the znode that
+    names the coordinator.
     """
 
     def uncompared(path: str, data: bytes, znode: Znode | None) -> Operation:

@@ -130,9 +130,9 @@ def member_reads_without_a_lease(patch: Patch) -> None:
 
 
 def heartbeat_in_a_rebalance_renews_the_lease(patch: Patch) -> None:
-    """Plant a fault: a heartbeat during a rebalance renews the member's lease.
+    """Plant a fault: a heartbeat during a rebalance extends the time for which a member may read.
 
-    The renewal is wrong, because the rebalance may end without this member.
+    The extension is wrong, because the rebalance may end without this member.
     """
     confirm = MemberMachine._confirm
     patch.setattr(MemberMachine, "_confirm", lambda self, *, is_calm=True: confirm(self))
@@ -153,7 +153,7 @@ def test_kafka_member_simulation_fails_if_any_one_rule_of_the_protocol_is_remove
 ) -> None:
     """Run seeds until the simulation detects that ``plant`` removed a rule.
 
-    One seed in eight fails without a rule about leases.
+    One seed in eight fails without a rule about leases (until when a member may read).
     """
     plant(monkeypatch)
     with pytest.raises(Violation):

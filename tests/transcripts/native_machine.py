@@ -136,7 +136,7 @@ class NativeVerb:
         """Create the group's znode; the line's word ``is`` gives the kind of the group, native or
         kafka.
 
-        With the word ``generation``, also write a coordinator's claim on the group with this
+        With the word ``generation``, also write a coordinator of the group, with this
         generation number.
         """
         self._admin(Create(znodes.group_path(GROUP), znodes.encode_group(words["is"])))
@@ -177,8 +177,8 @@ class NativeVerb:
             self._admin(Create(place(GROUP)))
 
     def _claimed(self, words: Words) -> None:
-        """Let a broker claim the group in ``generation`` just before the consumer converts the
-        group to a native group."""
+        """Let a broker become the group's coordinator in ``generation``, just before the consumer
+        converts the group."""
         self.next_generation = int(words["generation"])
 
     def _claim(self) -> None:

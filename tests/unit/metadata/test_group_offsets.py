@@ -27,7 +27,7 @@ from broker_lite.model import (
 class FaultyStore:
     """A metadata store whose third write raises ZeroDivisionError.
 
-    The first two writes are the claim of the group, and the parent znodes of an offset.
+    The first two writes name the group's coordinator, and create parents of offset znodes.
     """
 
     connected = True
@@ -109,8 +109,8 @@ def test_unexpected_metadata_store_error_fails_one_commit_and_later_commits_succ
 def test_only_the_least_recently_used_group_claim_is_evicted_from_the_full_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: at the limit all claims were evicted, so the broker had to claim each group
-    again."""
+    """Regression: at the limit all claims were evicted, and the broker wrote itself again as the
+    coordinator of each group."""
     monkeypatch.setattr(group_offsets, "KNOWN_MAX", 2)
     store: Any = FaultyStore()
     store.writes = 3

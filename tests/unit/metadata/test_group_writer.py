@@ -176,7 +176,7 @@ def test_new_generation_is_written_without_delay_with_the_pending_commits() -> N
 
 class Strict(Store):
     """Stands for ZooKeeper with its size limit, and asserts that every write checks the
-    coordinator's claim of the group.
+    coordinator's claim (ownership) of the group.
 
     The write with the index ``fails_at`` fails with a lost connection.
     """

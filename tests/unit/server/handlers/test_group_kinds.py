@@ -67,8 +67,8 @@ class NativeReader:
         raise AssertionError("nobody else is there")
 
     def renewed(self) -> None:
-        """Do nothing when the member renews its lease, because this reader itself asks the member
-        whether the lease holds.
+        """Do nothing when the member may read for longer, because this reader itself asks the
+        member whether it may read.
         """
 
     def refuse(self, error: LogbusError) -> None:
