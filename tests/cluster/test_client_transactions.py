@@ -6,7 +6,7 @@ The tests pass on Apache Kafka too.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from support.transaction_suite import *  # noqa: F403
@@ -23,7 +23,6 @@ from broker_lite.errors import (
 )
 from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster
-from broker_lite.local.zookeeper import EmbeddedZooKeeper
 from broker_lite.model import TopicPartition
 
 pytestmark = [
@@ -38,13 +37,8 @@ RECORDS_OF_TRANSACTION = 5
 
 
 @pytest.fixture(scope="module")
-def running(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper: EmbeddedZooKeeper
-) -> Iterator[LocalCluster]:
-    directory = tmp_path_factory.mktemp("client-transactions")
-    chroot = f"{zookeeper.address}/client-transactions/logbus"
-    with LocalCluster(3, directory=directory, config=SETTINGS, zookeeper=chroot) as cluster:
-        yield cluster
+def running(make_module_cluster: Callable[..., LocalCluster]) -> LocalCluster:
+    return make_module_cluster(3, config=SETTINGS)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import time
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -20,6 +19,7 @@ import kafka.protocol.producer as producer
 import kafka.protocol.sasl as sasl
 import pytest
 from support.api_frames import LIBRARY, error_codes
+from support.patience import until
 from support.plain_connection import PlainConnection
 from support.wire_samples import message, plain
 
@@ -72,7 +72,6 @@ from broker_lite.wire.primitives import Writer
 pytestmark = pytest.mark.real
 
 NUMBERS = itertools.count()
-WAIT_S = 30.0
 GROUP, NO_GROUP = "versions", "nobody"
 OF_CONTROLLER = (
     ApiKey.CREATE_TOPICS,
@@ -155,10 +154,7 @@ class Target:
     def wait_for_leader(self) -> None:
         """Wait until the leader serves the topic's partition."""
         request = ListOffsetsRequest((ListOffsetsTopic(self.name, (ListOffsetsPartition(0, -1),)),))
-        deadline = time.monotonic() + WAIT_S
-        while self.leader.call(request).topics[0].partitions[0].error_code:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: not self.leader.call(request).topics[0].partitions[0].error_code)
 
 
 @pytest.fixture(scope="module")

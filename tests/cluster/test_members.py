@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ import confluent_kafka
 import confluent_kafka.admin as confluent_admin
 import kafka
 import pytest
+from support.patience import PATIENCE_S, until
 
 from broker_lite.bus import Bus, aconnect
 from broker_lite.client import Consumer
@@ -28,7 +28,6 @@ from broker_lite.errors import (
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
 
-PATIENCE_S = 40.0
 BRISK: dict[str, Any] = {
     "start": "earliest",
     "session_timeout_ms": 3000,
@@ -38,13 +37,6 @@ BRISK: dict[str, Any] = {
 
 def member(bus: Bus, *topics: str, group: str, **options: Any) -> Consumer:
     return bus.consumer(*topics, group=group, **BRISK | options)
-
-
-def eventually(condition: Callable[[], object], told: Callable[[], object] = lambda: "") -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, told()
-        time.sleep(0.02)
 
 
 def fill(bus: Bus, topic: str, start: int, stop: int) -> list[bytes]:
@@ -172,11 +164,11 @@ def state_of(readers: Sequence[Reader]) -> Callable[[], object]:
 
 
 def until_shared(*readers: Reader, count: int = 3) -> None:
-    eventually(lambda: shared(readers, count), state_of(readers))
+    until(lambda: shared(readers, count), what=state_of(readers))
 
 
 def until_read(readers: Sequence[Reader], values: Sequence[bytes]) -> None:
-    eventually(lambda: set(read(readers)) >= set(values), state_of(readers))
+    until(lambda: set(read(readers)) >= set(values), what=state_of(readers))
 
 
 @pytest.mark.parametrize("assignors", ["range,cooperative-sticky", "cooperative-sticky", "sticky"])
@@ -210,7 +202,7 @@ def until_taken_over(readers: Sequence[Reader]) -> None:
     def are_all_owned() -> bool:
         return sorted(p for row in readers for p in row.owned) == [0, 1, 2]
 
-    eventually(are_all_owned, state_of(readers))
+    until(are_all_owned, what=state_of(readers))
 
 
 @pytest.mark.parametrize("assignors", ["range", "cooperative-sticky"])
@@ -261,10 +253,10 @@ def test_reader_that_does_not_poll_loses_its_partitions_and_can_rejoin(
             # The stuck reader does not poll, so the other reader receives all records, also those
             # that the stuck reader had not finished.
             until_read([other], sent)
-            eventually(lambda: other.owned == {0, 1, 2}, state_of([other]))
+            until(lambda: other.owned == {0, 1, 2}, what=state_of([other]))
             with pytest.raises(NotOwnerError):
                 stuck.commit()
-            eventually(lambda: stuck.poll(0.05) == [] and 0 < len(stuck.assignment()) < 3)
+            until(lambda: stuck.poll(0.05) == [] and 0 < len(stuck.assignment()) < 3)
             assert told == ["lost"]
     assert read([other]) == sent
 
@@ -282,7 +274,7 @@ def test_iteration_releases_revoked_partitions_after_the_current_record(
             seen.append(record.value or b"")
             if len(seen) == 5:
                 other.start()
-                eventually(lambda: consumer.core.assignment.queue)
+                until(lambda: consumer.core.assignment.queue)
             if other.is_alive() and told:
                 break
         assert told == [5], "revoked after the last fetched record"
@@ -305,7 +297,7 @@ def test_commit_for_a_partition_that_moved_to_another_member_has_no_effect(
             consumer.poll(1.0)
         rows = consumer.positions()
         with of_logbus(bus, topic, **options) as other:
-            eventually(lambda: (consumer.poll(0.05), other.owned)[1], state_of([other]))
+            until(lambda: (consumer.poll(0.05), other.owned)[1], what=state_of([other]))
             (gone,) = {TopicPartition(topic, p) for p in other.owned}
             with pytest.raises(NotOwnerError, match=f"{topic}-{gone.partition}"):
                 consumer.commit(rows)
@@ -348,7 +340,7 @@ def test_returning_static_leader_assigns_added_partitions(bus: Bus, topic: str) 
     before = share()
     bus.admin.create_partitions(topic, len(before) + 1)
     # The coordinator may learn of the added partition only after the first join.
-    eventually(lambda: share() == [*before, TopicPartition(topic, len(before))], share)
+    until(lambda: share() == [*before, TopicPartition(topic, len(before))], what=share)
 
 
 def test_pattern_subscription_follows_created_and_deleted_topics(bus: Bus, topic: str) -> None:
@@ -362,14 +354,14 @@ def test_pattern_subscription_follows_created_and_deleted_topics(bus: Bus, topic
 
         for name in ("x", "y"):
             bus.create_topic(f"{topic}-{name}", partitions=1)
-        eventually(lambda: owned() == [f"{topic}-x", f"{topic}-y"], owned)
+        until(lambda: owned() == [f"{topic}-x", f"{topic}-y"], what=owned)
         bus.delete_topic(f"{topic}-x")
-        eventually(lambda: owned() == [f"{topic}-y"], owned)
+        until(lambda: owned() == [f"{topic}-y"], what=owned)
         bus.create_topic(f"{topic}-x", partitions=1)
         with bus.producer() as producer:
             producer.send(f"{topic}-x", b"new")
         found: list[bytes | None] = []
-        eventually(lambda: found.extend(r.value for r in consumer.poll(0.1)) or found == [b"new"])
+        until(lambda: found.extend(r.value for r in consumer.poll(0.1)) or found == [b"new"])
 
 
 def test_added_partitions_are_read_from_earliest(bus: Bus, topic: str) -> None:
@@ -379,7 +371,7 @@ def test_added_partitions_are_read_from_earliest(bus: Bus, topic: str) -> None:
         with bus.producer() as producer:
             producer.send(topic, b"first", partition=3)
         found: list[bytes | None] = []
-        eventually(lambda: found.extend(r.value for r in consumer.poll(0.1)) or found == [b"first"])
+        until(lambda: found.extend(r.value for r in consumer.poll(0.1)) or found == [b"first"])
 
 
 def test_recreated_topic_is_read_from_earliest(bus: Bus, topic: str) -> None:
@@ -387,14 +379,14 @@ def test_recreated_topic_is_read_from_earliest(bus: Bus, topic: str) -> None:
     with bus.producer() as producer:
         producer.send(topic, b"before", partition=0)
     with member(bus, topic, group=topic, **options) as consumer:
-        eventually(lambda: consumer.poll(0.02) or consumer.assignment())
+        until(lambda: consumer.poll(0.02) or consumer.assignment())
         assert consumer.position(topic, 0) == 1
         bus.delete_topic(topic)
         bus.create_topic(topic, partitions=1)
         with bus.producer() as producer:
             producer.send(topic, b"first")
         found: list[bytes | None] = []
-        eventually(lambda: found.extend(r.value for r in consumer.poll(0.1)) or found == [b"first"])
+        until(lambda: found.extend(r.value for r in consumer.poll(0.1)) or found == [b"first"])
 
 
 def test_member_without_recent_heartbeat_delivers_no_record(
@@ -405,7 +397,7 @@ def test_member_without_recent_heartbeat_delivers_no_record(
         assert len(consumer.poll(10.0, max_records=1)) == 1
         held = consumer.core.membership.member  # type: ignore[attr-defined]
         monkeypatch.setattr(type(held), "_carry_out", lambda *_: None)
-        eventually(lambda: consumer.poll(0.0, max_records=1) == [])
+        until(lambda: consumer.poll(0.0, max_records=1) == [])
         assert len(consumer.assignment()) == 3, "the assignment changed after the lease"
         monkeypatch.undo()
 

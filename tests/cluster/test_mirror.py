@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from support.patience import until
 from broker_lite.bus import Bus, connect
 from broker_lite.cli import main as command_line
 from broker_lite.client.fetch.position import FetchPosition
+from broker_lite.client.received import Record
 from broker_lite.errors import (
     FencedInstanceIdError,
     InconsistentGroupProtocolError,
@@ -47,10 +47,9 @@ WAIT_SECONDS = 30
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def source(make_module_cluster: Callable[..., LocalCluster]) -> LocalCluster:
     """Start the mirror's source cluster, which has one broker."""
-    with LocalCluster(brokers=1, directory=tmp_path_factory.mktemp("origin")) as running:
-        yield running
+    return make_module_cluster(1)
 
 
 @pytest.fixture(scope="module")
@@ -431,16 +430,12 @@ def test_mirror_copies_new_records_until_it_is_stopped(
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while copied not in bus.topics():
-            assert time.monotonic() < deadline
+        until(lambda: copied in bus.topics())
         with bus.consumer(copied, start="earliest") as consumer:
+            read: list[Record] = []
             for first in (0, 100):
                 send(origin, copied, first, 100)
-                seen = 0
-                while seen < 100:
-                    assert time.monotonic() < deadline
-                    seen += len(consumer.poll(1.0))
+                until(lambda end=first + 100: read.extend(consumer.poll(1.0)) or len(read) >= end)
     finally:
         stop.set()
         thread.join(WAIT_SECONDS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import time
-import uuid
 from collections.abc import Callable
 
 import kafka.admin
@@ -22,17 +21,8 @@ pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module")
-def cluster(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> LocalCluster:
-    zookeeper = request.getfixturevalue("zookeeper")
-    running = LocalCluster(
-        1,
-        directory=tmp_path_factory.mktemp("quotas"),
-        zookeeper=f"{zookeeper.address}/quotas-{uuid.uuid4().hex}",
-    )
-    request.addfinalizer(running.stop)
-    return running.start()
+def cluster(make_module_cluster: Callable[..., LocalCluster]) -> LocalCluster:
+    return make_module_cluster(1)
 
 
 @pytest.fixture

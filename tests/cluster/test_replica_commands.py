@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from support.patience import until
 
 from broker_lite.bus import connect
 from broker_lite.local.cluster import LocalCluster
-from broker_lite.local.zookeeper import EmbeddedZooKeeper
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("replica-commands")]
 
@@ -63,15 +62,10 @@ class Shell:
 
 @pytest.fixture(scope="module")
 def shell(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper: EmbeddedZooKeeper
-) -> Iterator[Shell]:
-    directory = tmp_path_factory.mktemp("replicas")
-    session = {"zookeeper.session.timeout.ms": "2000"}
-    chroot = f"{zookeeper.address}/replica-commands/logbus"
-    with LocalCluster(
-        3, directory=directory / "cluster", config=session, zookeeper=chroot
-    ) as cluster:
-        yield Shell(cluster, directory)
+    make_module_cluster: Callable[..., LocalCluster], tmp_path_factory: pytest.TempPathFactory
+) -> Shell:
+    cluster = make_module_cluster(3, config={"zookeeper.session.timeout.ms": "2000"})
+    return Shell(cluster, tmp_path_factory.mktemp("replicas"))
 
 
 def test_topics_are_replicated_by_default_without_options(shell: Shell) -> None:

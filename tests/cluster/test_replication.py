@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +23,6 @@ from broker_lite import errors
 from broker_lite.bus import connect
 from broker_lite.client import Consumer, read_range
 from broker_lite.local.cluster import LocalCluster
-from broker_lite.local.zookeeper import EmbeddedZooKeeper
 from broker_lite.model import TopicPartition
 from broker_lite.wire import fetch, produce
 
@@ -33,13 +32,8 @@ SETTINGS = {"zookeeper.session.timeout.ms": "2000", "replica.lag.time.max.ms": "
 
 
 @pytest.fixture(scope="module")
-def running(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper: EmbeddedZooKeeper
-) -> Iterator[LocalCluster]:
-    directory = tmp_path_factory.mktemp("replication")
-    chroot = f"{zookeeper.address}/replication/logbus"
-    with LocalCluster(3, directory=directory, config=SETTINGS, zookeeper=chroot) as cluster:
-        yield cluster
+def running(make_module_cluster: Callable[..., LocalCluster]) -> LocalCluster:
+    return make_module_cluster(3, config=SETTINGS)
 
 
 @pytest.fixture

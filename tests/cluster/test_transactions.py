@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import confluent_kafka as ck
 import pytest
@@ -15,7 +15,6 @@ from broker_lite.bus import connect
 from broker_lite.client.operations.cluster import PartitionMetadata
 from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster
-from broker_lite.local.zookeeper import EmbeddedZooKeeper
 from broker_lite.metadata.cache import TRANSACTION_FEATURE
 from broker_lite.server.cluster.registry import SUPPORTED_FEATURES
 from broker_lite.wire.calls.groups import KEY_TYPE_TRANSACTION, FindCoordinatorRequest
@@ -32,13 +31,8 @@ WAIT_S = 30.0
 
 
 @pytest.fixture(scope="module")
-def running(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper: EmbeddedZooKeeper
-) -> Iterator[LocalCluster]:
-    directory = tmp_path_factory.mktemp("transactions")
-    chroot = f"{zookeeper.address}/transactions/logbus"
-    with LocalCluster(3, directory=directory, config=SETTINGS, zookeeper=chroot) as cluster:
-        yield cluster
+def running(make_module_cluster: Callable[..., LocalCluster]) -> LocalCluster:
+    return make_module_cluster(3, config=SETTINGS)
 
 
 @pytest.fixture

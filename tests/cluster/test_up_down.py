@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, until
 
 from broker_lite.cli import supervisor
 from broker_lite.cli.main import EXIT_INTERRUPTED
@@ -64,13 +64,6 @@ def logbus(tmp_path: Path) -> Iterator[Logbus]:
             check=False,
             timeout=100,
         )
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true"
-        time.sleep(0.02)
 
 
 def are_gone(facts: dict[str, Any]) -> bool:
@@ -130,7 +123,7 @@ def test_every_process_ends_after_command_up_is_killed(logbus: Logbus, tmp_path:
     facts = up(logbus, "-d", "-n", "2", "--port", "0")
     logbus("topic", "create", "orders")
     os.kill(facts["pid"], signal.SIGKILL)
-    wait_until(lambda: are_gone(facts))
+    until(lambda: are_gone(facts))
     status = logbus("status", code=3)
     assert json.loads(status.stdout)["running"] == 0
     assert "not running" in logbus("down").stderr
@@ -152,7 +145,7 @@ def test_killed_process_is_restarted(logbus: Logbus, tmp_path: Path) -> None:
     killed = [facts["brokers"][1]["pid"], facts["zookeeper_pid"], console]
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda pid=pid: str(pid) not in recorded(directory)["processes"])
+        until(lambda pid=pid: str(pid) not in recorded(directory)["processes"])
     new = recorded(directory)
     assert new["bootstrap_servers"] == facts["bootstrap_servers"]
     assert new["brokers"][0] == facts["brokers"][0]
@@ -161,7 +154,7 @@ def test_killed_process_is_restarted(logbus: Logbus, tmp_path: Path) -> None:
     assert "broker 1 has ended (killed by SIGKILL); see" in said
     assert f"broker 1 serves again on 127.0.0.1:{facts['brokers'][1]['port']}" in said
     assert "ZooKeeper serves again on" in said
-    wait_until(lambda: "the console serves again on" in (directory / "up.log").read_text())
+    until(lambda: "the console serves again on" in (directory / "up.log").read_text())
     assert new["console"] == facts["console"]
     with urllib.request.urlopen(facts["console"]) as page:
         assert page.status == 200
@@ -185,8 +178,8 @@ def test_broker_that_fails_to_start_is_reported_and_retried(
     assert broker.pid is not None
     os.kill(broker.pid, signal.SIGKILL)
     with taken(broker.port):
-        wait_until(lambda: keeping.check() or sum("did not start" in line for line in said) > 1)
-    wait_until(keeping.check)
+        until(lambda: keeping.check() or sum("did not start" in line for line in said) > 1)
+    until(keeping.check)
     assert (
         said[0] == f"broker 0 has ended (killed by SIGKILL); see {broker.log}; it is started again"
     )
@@ -219,8 +212,8 @@ def test_temporary_folder_is_removed_after_command_up_was_killed(
     folder = Path(facts["directory"])
     assert folder.parent == tmp_path and folder.is_dir()
     os.kill(facts["pid"], signal.SIGKILL)
-    wait_until(lambda: are_gone(facts))
-    wait_until(lambda: not folder.exists())
+    until(lambda: are_gone(facts))
+    until(lambda: not folder.exists())
 
 
 def test_command_up_listens_on_its_port_not_on_the_advertised_port(logbus: Logbus) -> None:
@@ -281,7 +274,7 @@ def test_command_status_finds_a_running_cluster_although_a_later_one_was_killed(
     first = up(logbus, "-d", "--port", "0", "--dir", one)
     second = up(logbus, "-d", "--port", "0", "--dir", two)
     os.kill(second["pid"], signal.SIGKILL)
-    wait_until(lambda: are_gone(second))
+    until(lambda: are_gone(second))
     assert json.loads(logbus("status").stdout)["directory"] == one
     logbus("down")
     assert are_gone(first)
@@ -441,7 +434,7 @@ def test_restarted_broker_keeps_its_port(make_cluster: Callable[..., LocalCluste
         running.brokers[1].start()
         assert [broker.port for broker in running.brokers] == ports
     with Admin(running.bootstrap_servers) as admin:
-        wait_until(lambda: len(admin.cluster().brokers) == 2)
+        until(lambda: len(admin.cluster().brokers) == 2)
 
 
 def test_log_file_of_a_broker_process_is_rotated_at_its_size_limit(

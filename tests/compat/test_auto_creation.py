@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import confluent_kafka
 import kafka
@@ -18,11 +18,10 @@ pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[list[str]]:
-    """Start two brokers and yield their addresses; one broker is not the controller."""
+def servers(make_module_cluster: Callable[..., LocalCluster]) -> list[str]:
+    """Start two brokers and return their addresses; one broker is not the controller."""
     settings = {"auto.create.topics.enable": "true", "num.partitions": "3"}
-    with LocalCluster(2, config=settings) as cluster:
-        yield [broker.endpoint for broker in cluster.brokers]
+    return [broker.endpoint for broker in make_module_cluster(2, config=settings).brokers]
 
 
 def produce_with_librdkafka(server: str, topic: str) -> None:

@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -24,6 +23,7 @@ import kafka
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from support.patience import until
 
 from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
@@ -38,13 +38,6 @@ SESSION_MS, HEARTBEAT_MS = 3000, 300
 Note = Callable[[str, str], None]
 Where = tuple[int, int]
 """The partition and the offset of a record."""
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class Reader(threading.Thread, ABC):
@@ -218,21 +211,21 @@ def test_members_join_and_leave_a_group(
 ) -> None:
     servers, fed = cluster.bootstrap_servers, feed()
     with kind(servers, topic, topic) as one:
-        eventually(lambda: shared([one]) and all_read([one], fed))
+        until(lambda: shared([one]) and all_read([one], fed))
         with kind(servers, topic, topic) as two:
-            eventually(lambda: shared([one, two]))
+            until(lambda: shared([one, two]))
             fed = feed()
-            eventually(lambda: all_read([one, two], fed))
+            until(lambda: all_read([one, two], fed))
             assert two.read, "it took its part"
-        eventually(lambda: shared([one]))
+        until(lambda: shared([one]))
         fed = feed()
-        eventually(lambda: all_read([one, two], fed))
+        until(lambda: all_read([one, two], fed))
     # Members commit the offsets of revoked partitions, so no record was read twice.
     assert len(one.read) + len(two.read) == len(fed)
     with kind(servers, topic, topic) as again:
-        eventually(lambda: shared([again]))
+        until(lambda: shared([again]))
         fed = feed()
-        eventually(lambda: all_read([one, two, again], fed))
+        until(lambda: all_read([one, two, again], fed))
         assert len(again.read) == 10 * PARTITIONS, "it did not resume at the committed offset"
     note(NAMES[kind], "a group: one joins, one leaves, one comes back")
 
@@ -295,9 +288,9 @@ def test_partitions_of_a_killed_member_move_after_its_session_timeout(
         try:
             assert dying.stdout is not None and dying.stdout.readline() == b"read\n"
             with kind(servers, topic, topic) as one:
-                eventually(lambda: len(one.owned) == PARTITIONS // 2)
+                until(lambda: len(one.owned) == PARTITIONS // 2)
                 dying.kill()
-                eventually(lambda: shared([one]) and all_read([one], fed))
+                until(lambda: shared([one]) and all_read([one], fed))
         finally:
             dying.kill()
     note(NAMES[kind], "a group: a member is killed")
@@ -309,14 +302,14 @@ def test_cooperative_members_keep_unrevoked_partitions(
     strategy = {"partition_assignment_strategy": "cooperative-sticky"}
     servers, fed = cluster.bootstrap_servers, feed()
     with Librdkafka(servers, topic, topic, **strategy) as one:
-        eventually(lambda: shared([one]) and all_read([one], fed))
+        until(lambda: shared([one]) and all_read([one], fed))
         with Librdkafka(servers, topic, topic, **strategy) as two:
-            eventually(lambda: shared([one, two]))
+            until(lambda: shared([one, two]))
             assert [len(row) for row in one.lost] == [PARTITIONS // 2]
             assert one.lost[0] == two.owned
             fed = feed()
-            eventually(lambda: all_read([one, two], fed))
-        eventually(lambda: shared([one]))
+            until(lambda: all_read([one, two], fed))
+        until(lambda: shared([one]))
         assert len(one.lost) == 1
     note("librdkafka", "a group: cooperative-sticky")
 
@@ -327,16 +320,16 @@ def test_static_member_rejoins_without_rebalance(
     servers, fed = cluster.bootstrap_servers, feed()
     with Librdkafka(servers, topic, topic, group_instance_id="one") as one:
         with Librdkafka(servers, topic, topic, group_instance_id="two") as two:
-            eventually(lambda: shared([one, two]) and all_read([one, two], fed))
+            until(lambda: shared([one, two]) and all_read([one, two], fed))
         given, mine, taken = two.owned, one.owned, list(one.lost)
         with Librdkafka(servers, topic, topic, group_instance_id="two") as two:
-            eventually(lambda: two.owned == given)
+            until(lambda: two.owned == given)
             assert one.owned == mine and one.lost == taken
             # A third member with the same instance id must replace the second, which gets an error.
             with Librdkafka(servers, topic, topic, group_instance_id="two") as third:
-                eventually(lambda: third.owned == given)
+                until(lambda: third.owned == given)
                 assert one.owned == mine
-                eventually(lambda: confluent_kafka.KafkaError._FATAL in two.errors)
+                until(lambda: confluent_kafka.KafkaError._FATAL in two.errors)
     note("librdkafka", "a group: static members; a second member of the same name fences the first")
 
 
@@ -351,7 +344,7 @@ def test_group_of_three_client_kinds_survives_coordinator_death(
     # Restart the killed broker only after aiokafka has stopped. If aiokafka stops while it looks up
     # a moved coordinator, it retries its commit for ever.
     with ExitStack() as later, readers[0], readers[1], readers[2]:
-        eventually(lambda: shared(readers) and all_read(readers, fed))
+        until(lambda: shared(readers) and all_read(readers, fed))
         found = admin.describe_consumer_groups([topic])[topic].result(WAIT_S)
         assert found.state == confluent_kafka.ConsumerGroupState.STABLE
         assert sorted(len(row.assignment.topic_partitions) for row in found.members) == [2, 2, 2]
@@ -359,8 +352,8 @@ def test_group_of_three_client_kinds_survives_coordinator_death(
         killed.kill()
         later.callback(killed.start)
         fed = feed()
-        eventually(lambda: all_read(readers, fed))
-        eventually(lambda: shared(readers))
+        until(lambda: all_read(readers, fed))
+        until(lambda: shared(readers))
 
         def is_stable() -> bool:
             now = admin.describe_consumer_groups([topic])[topic].result(WAIT_S)
@@ -370,6 +363,6 @@ def test_group_of_three_client_kinds_survives_coordinator_death(
                 and len(now.members) == len(readers)
             )
 
-        eventually(is_stable)
+        until(is_stable)
     for name in NAMES.values():
         note(name, "one group of three kinds of client: its coordinator is killed")

@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import confluent_kafka as ck
@@ -35,10 +35,8 @@ NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    directory = tmp_path_factory.mktemp("java-transactions")
-    with LocalCluster(3, directory=directory, config=SETTINGS) as cluster:
-        yield cluster
+def running(make_module_cluster: Callable[..., LocalCluster]) -> LocalCluster:
+    return make_module_cluster(3, config=SETTINGS)
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from aiokafka import TopicPartition as AioTopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from support.client_rows import KafkaPython
+from support.patience import until
 
 from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
@@ -47,14 +48,6 @@ ROWS: list[Row] = [
 
 def new_name(prefix: str) -> str:
     return f"{prefix}-{os.getpid()}-{next(NUMBERS)}"
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until the condition holds: brokers learn of a change later than the controller."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -83,7 +76,7 @@ def topic(rd_admin: confluent_admin.AdminClient) -> str:
         found = rd_admin.list_offsets(earliest).values()
         return all(each.exception(WAIT_S) is None for each in found)
 
-    eventually(answered)
+    until(answered)
     return name
 
 
@@ -195,9 +188,9 @@ def test_librdkafka_administers_a_cluster(
     def partitions() -> list[Any]:
         return list(rd_admin.describe_topics(wanted)[name].result(WAIT_S).partitions)
 
-    eventually(lambda: [len(part.replicas) for part in partitions()] == [1, 1, 1])
+    until(lambda: [len(part.replicas) for part in partitions()] == [1, 1, 1])
     assert len(rd_admin.describe_cluster().result(WAIT_S).nodes) == 3
-    eventually(lambda: name in rd_admin.list_topics(timeout=WAIT_S).topics)
+    until(lambda: name in rd_admin.list_topics(timeout=WAIT_S).topics)
 
     resource = confluent_admin.ConfigResource("topic", name)
     resource.add_incremental_config(
@@ -214,7 +207,7 @@ def test_librdkafka_administers_a_cluster(
         found: dict[str, Any] = rd_admin.describe_configs([asked])[asked].result(WAIT_S)
         return found
 
-    eventually(lambda: settings()["retention.ms"].value == "70000")
+    until(lambda: settings()["retention.ms"].value == "70000")
     assert (
         settings()["retention.ms"].source == confluent_admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
     )
@@ -226,13 +219,13 @@ def test_librdkafka_administers_a_cluster(
     assert ends[tp].result(WAIT_S).offset == len(ROWS)
     found = rd_admin.list_offsets({tp: confluent_admin.OffsetSpec.for_timestamp(ROWS[2][3])})
     assert found[tp].result(WAIT_S).offset == 2
-    until = confluent_kafka.TopicPartition(name, 1, 10)
-    assert rd_admin.delete_records([until])[until].result(WAIT_S).low_watermark == 10
+    before = confluent_kafka.TopicPartition(name, 1, 10)
+    assert rd_admin.delete_records([before])[before].result(WAIT_S).low_watermark == 10
     starts = rd_admin.list_offsets({tp: confluent_admin.OffsetSpec.earliest()})
     assert starts[tp].result(WAIT_S).offset == 10
 
     rd_admin.delete_topics([name])[name].result(WAIT_S)
-    eventually(lambda: name not in rd_admin.list_topics(timeout=WAIT_S).topics)
+    until(lambda: name not in rd_admin.list_topics(timeout=WAIT_S).topics)
     note("librdkafka", "admin: topics, partitions, configs, offsets, delete_records, cluster")
 
 
@@ -326,11 +319,11 @@ def test_kafka_python_administers_a_cluster(
     py_admin.create_topics(
         {name: {"num_partitions": 2, "replication_factor": 1, "configs": {"retention.ms": "1000"}}}
     )
-    eventually(lambda: name in py_admin.list_topics())
+    until(lambda: name in py_admin.list_topics())
     (described,) = py_admin.describe_topics([name])
     assert [row["leader_id"] >= 0 for row in described["partitions"]] == [True, True]
     py_admin.create_partitions({name: 4})
-    eventually(lambda: len(py_admin.describe_topics([name])[0]["partitions"]) == 4)
+    until(lambda: len(py_admin.describe_topics([name])[0]["partitions"]) == 4)
     assert len(py_admin.describe_cluster()["brokers"]) == 3
     assert py_admin.describe_log_dirs()
 
@@ -339,7 +332,7 @@ def test_kafka_python_administers_a_cluster(
         kafka.admin.ConfigResourceType.TOPIC, name, configs={"retention.ms": "2000"}
     )
     py_admin.alter_configs([changed])
-    eventually(lambda: "2000" in str(py_admin.describe_configs([resource])))
+    until(lambda: "2000" in str(py_admin.describe_configs([resource])))
     rd_produce(cluster.bootstrap_servers, name, "none")
     tp = kafka.TopicPartition(name, 1)
 
@@ -352,7 +345,7 @@ def test_kafka_python_administers_a_cluster(
     assert offset(kafka.admin.OffsetSpec.EARLIEST) == 10
     assert py_admin.list_partition_reassignments() == {}
     py_admin.delete_topics([name])
-    eventually(lambda: name not in py_admin.list_topics())
+    until(lambda: name not in py_admin.list_topics())
     note("kafka-python", "admin: topics, partitions, configs, offsets, log dirs, cluster")
 
 

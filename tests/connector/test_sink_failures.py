@@ -67,11 +67,10 @@ sys.stdin.read()
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def running(make_module_cluster: Callable[..., LocalCluster]) -> LocalCluster:
     """Start three brokers with their own ZooKeeper, which a test stops."""
     config = {"zookeeper.session.timeout.ms": "2000"}
-    with LocalCluster(3, directory=tmp_path_factory.mktemp("sinks"), config=config) as cluster:
-        yield cluster
+    return make_module_cluster(3, own_zookeeper=True, config=config)
 
 
 @pytest.fixture

@@ -18,9 +18,10 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
-from faults.history import WAIT_S, read_log
-from faults.replicated import POLL_S, Replicated, content
+from faults.history import read_log
+from faults.replicated import Replicated, content
 from support.log_batches import iter_headers
+from support.patience import until
 
 from broker_lite.bus import Bus
 from broker_lite.errors import LogbusError
@@ -192,10 +193,7 @@ class BitFlips:
         return [(row.leader, row.leader_epoch) for row in rows]
 
     def _wait_repaired(self) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while wrong := self._unlike():
-            assert time.monotonic() < deadline, f"not repaired: (broker, partition) {wrong}"
-            time.sleep(POLL_S)
+        until(self._unlike, lambda wrong: not wrong, what="not repaired: (broker, partition)")
 
     def _unlike(self) -> list[tuple[int, int]]:
         return [

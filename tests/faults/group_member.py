@@ -12,6 +12,7 @@ import kafka.protocol.consumer as consumer
 import kafka.protocol.metadata as metadata
 from faults.history import WAIT_S
 from faults.replicated import POLL_S, Replicated
+from support.patience import until
 from support.plain_connection import PlainConnection
 
 from broker_lite.errors import MemberIdRequiredError, error_for
@@ -43,10 +44,7 @@ class GroupMember:
     def move_from(self, broker_id: int) -> None:
         """Wait until the other brokers name another coordinator than this broker; connect to it."""
         self._left = broker_id
-        deadline = time.monotonic() + WAIT_S
-        while self._find() == broker_id:
-            assert time.monotonic() < deadline, f"broker {broker_id} still coordinates"
-            time.sleep(POLL_S)
+        until(self._find, lambda found: found != broker_id, what="the old coordinator")
 
     def join(self, member_id: str = "") -> int:
         """Join the group and take all partitions; return the error code of the last request.

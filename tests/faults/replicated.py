@@ -16,6 +16,7 @@ from random import Random
 
 from faults.history import WAIT_S, History, Workload
 from faults.machine import LoopDisk, Network, private_mounts, why_no_disks
+from support.patience import until
 
 from broker_lite.client import Admin, ClusterView
 from broker_lite.client.client_config import (
@@ -84,12 +85,12 @@ class Replicated:
         work.wait_acked()
         history = work.finish()
         topic_id = self.admin.cluster([work.topic]).topic_id(work.topic)
-        deadline = time.monotonic() + WAIT_S
         for number in range(work.partitions):
             names = [b.directory / "data" / f"{topic_id}-{number}" for b in self.brokers.values()]
-            while len({content(name) for name in names}) > 1:
-                assert time.monotonic() < deadline, f"{work.topic}-{number}: replicas differ"
-                time.sleep(POLL_S)
+            until(
+                lambda names=names: len({content(name) for name in names}) == 1,
+                what=f"{work.topic}-{number}: replicas differ",
+            )
         return history
 
     def leader(self, topic: str, partition: int = 0) -> LocalBroker:

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from support.patience import until
 from support.spark_processes import QUICK_JVM, arguments, descendants, kill_with_descendants
 
 from broker_lite.bus import Bus, connect
@@ -36,7 +37,7 @@ from broker_lite.wire.calls.groups import KEY_TYPE_TRANSACTION
 
 SOURCE, OUTPUT = "numbers", "copies"
 PARTITIONS = 2
-PATIENCE_S, CHECK_S = 300.0, 0.05
+PATIENCE_S = 300.0
 """Seconds in which the output must grow after a kill, and seconds between two looks at it.
 
 A driver and two executors may have to start in this time.
@@ -117,10 +118,7 @@ class Driver:
 
 
 def _wait(call: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not call():
-        assert time.monotonic() < deadline, what
-        time.sleep(CHECK_S)
+    until(call, what=what, within_s=PATIENCE_S)
 
 
 def _runs(pid: int, name: str) -> bool:

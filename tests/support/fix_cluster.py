@@ -44,10 +44,22 @@ def make_cluster(
     The cluster has its own chroot in the worker's ZooKeeper. With ``own_zookeeper`` it has its own
     ZooKeeper, which the test may stop.
     """
+    yield from _makers(tmp_path, request)
+
+
+@pytest.fixture(scope="module")
+def make_module_cluster(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., LocalCluster]]:
+    """Return the function of ``make_cluster``, for clusters that all tests of a module use."""
+    yield from _makers(tmp_path_factory.mktemp("clusters"), request)
+
+
+def _makers(folder: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., LocalCluster]]:
     started: list[LocalCluster] = []
 
     def make(brokers: int = 1, *, own_zookeeper: bool = False, **options: object) -> LocalCluster:
-        options.setdefault("directory", tmp_path / f"cluster-{len(started)}")
+        options.setdefault("directory", folder / f"cluster-{len(started)}")
         if not own_zookeeper:
             server: EmbeddedZooKeeper = request.getfixturevalue("zookeeper")
             options["zookeeper"] = f"{server.address}/cluster-{next(_NUMBERS)}/logbus"

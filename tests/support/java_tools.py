@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from broker_lite.local.zookeeper import find_java
 from support.client_programs import JAVA
+from support.patience import until
 
 TOOLS = "org.apache.kafka.tools."
 TOPICS = f"{TOOLS}TopicCommand"
@@ -102,7 +102,5 @@ class Tools:
 
         Other brokers learn of a change later than the controller.
         """
-        deadline = time.monotonic() + WAIT_SECONDS
-        while says not in (said := self(tool, *arguments)):
-            assert time.monotonic() < deadline, said
+        said: str = until(lambda: self(tool, *arguments), lambda said: says in said)
         return said

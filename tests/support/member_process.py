@@ -10,12 +10,13 @@ import re
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 import confluent_kafka.admin as confluent_admin
+
+from support.patience import until
 
 WAIT_S = 120.0
 RECORD = re.compile(r"^(\d+) (\d+)$")
@@ -24,10 +25,7 @@ RECORD = re.compile(r"^(\d+) (\d+)$")
 
 def eventually(condition: Callable[[], object], said: Callable[[], object] = str) -> None:
     """Wait until ``condition`` holds; the failure message contains the result of ``said``."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, said()
-        time.sleep(0.02)
+    until(condition, what=said, within_s=WAIT_S)
 
 
 class Member:

@@ -14,13 +14,21 @@ PATIENCE_S = 60.0
 CHECK_S = 0.01
 
 
-def until(call: Callable[[], Any], good: Callable[[Any], Any] = bool, *, what: str = "") -> Any:
+def until(
+    call: Callable[[], Any],
+    good: Callable[[Any], Any] = bool,
+    *,
+    what: str | Callable[[], object] = "",
+    within_s: float = PATIENCE_S,
+) -> Any:
     """Call ``call`` until ``good`` accepts its result; return the result.
 
-    ``what`` describes the condition in the failure message.
+    ``what`` describes the condition in the failure message, or returns what to add to it.
     """
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + within_s
     while not good(result := call()):
-        assert time.monotonic() < deadline, f"{what or 'still'}: {result!r}"
+        if time.monotonic() >= deadline:
+            said = what() if callable(what) else what
+            raise AssertionError(f"{said or 'still'}: {result!r}")
         time.sleep(CHECK_S)
     return result

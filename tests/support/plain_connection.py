@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import socket
-import time
 from typing import Any, TypeVar
 
 from broker_lite.wire.api import Call, correlation_id_of, decode_call, encode_call
 from broker_lite.wire.calls.cluster import MetadataRequest
 from broker_lite.wire.frame import FrameReceiver
-from support.patience import PATIENCE_S
+from support.patience import until
 
 Answer = TypeVar("Answer")
 
@@ -85,9 +84,10 @@ class PlainConnection:
 
 def until_known(bootstrap_servers: str, topic: str, topic_id: str) -> None:
     """Wait until each of these brokers knows the topic by this topic id."""
-    deadline = time.monotonic() + PATIENCE_S
     for address in bootstrap_servers.split(","):
         with PlainConnection(address) as connection:
-            while connection.call(MetadataRequest((topic,))).topics[0].topic_id != topic_id:
-                assert time.monotonic() < deadline, f"{address} has no topic {topic} with this id"
-                time.sleep(0.005)
+            until(
+                lambda connection=connection: connection.call(MetadataRequest((topic,))).topics,
+                lambda topics: topics[0].topic_id == topic_id,
+                what=f"{address} has no topic {topic} with this id",
+            )

@@ -7,12 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.patience import PATIENCE_S
+from support.patience import until
 
 from broker_lite.local.guard import Guard
 from broker_lite.local.process import end, is_running, memory_bytes, start_mark
@@ -36,20 +34,13 @@ time.sleep(600)
 """
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"condition not met within {seconds} s"
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
 def test_guard_ends_the_children_of_a_dead_parent(ending: int, tmp_path: Path) -> None:
     parent, child, guard = start_parent(tmp_path, "plain")
     parent.send_signal(ending)
     parent.wait()
-    wait_until(lambda: start_mark(child) is None and start_mark(guard) is None)
-    wait_until(lambda: not (tmp_path / "temporary").exists())
+    until(lambda: start_mark(child) is None and start_mark(guard) is None)
+    until(lambda: not (tmp_path / "temporary").exists())
 
 
 def test_guard_ends_the_children_of_a_dead_parent_although_a_forked_worker_lives_on(
@@ -60,7 +51,7 @@ def test_guard_ends_the_children_of_a_dead_parent_although_a_forked_worker_lives
     try:
         parent.kill()
         parent.wait()
-        wait_until(lambda: start_mark(child) is None)
+        until(lambda: start_mark(child) is None)
     finally:
         for pid in forked:
             if (command := command_of(pid)) and "sleep(600)" in command:
@@ -71,7 +62,7 @@ def test_guard_kills_a_child_that_ignores_sigterm_after_the_grace_period(tmp_pat
     parent, child, _ = start_parent(tmp_path, "stubborn")
     parent.kill()
     parent.wait()
-    wait_until(lambda: not (tmp_path / "temporary").exists())
+    until(lambda: not (tmp_path / "temporary").exists())
     # The guard has removed the folder, so all children must have ended.
     assert start_mark(child) is None
 
