@@ -77,7 +77,7 @@ class BytesLimit:
         budget = self._options.bytes_max
         topic_ids = {name: topic.topic_id for name, topic in end.topics.items()}
         begins = {
-            TopicPartition(item.topic, item.partition): item.start
+            item.tp: item.start
             for item in plan.ranges_between(start, end, self._options.new_partitions)
         }
 

@@ -40,6 +40,10 @@ class OffsetRange(NamedTuple):
     stored_bytes: int = -1
 
     @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
     def size(self) -> int:
         return max(0, self.end - self.start)
 
@@ -547,7 +551,7 @@ def with_stored_bytes(
     """
     sized = []
     for item in ranges:
-        end, size = reach.get(TopicPartition(item.topic, item.partition), (item.start, 0))
+        end, size = reach.get(item.tp, (item.start, 0))
         if end > item.start:
             item = item._replace(stored_bytes=size * item.size // (end - item.start))
         sized.append(item)

@@ -159,12 +159,12 @@ def _with_small_ranges(
     left = deque(ranges)
     while left:
         first = left.popleft()
-        group, size, may_join = {_name(first): first}, first.stored_bytes, _is_small(first)
+        group, size, may_join = {first.tp: first}, first.stored_bytes, _is_small(first)
         while (
             may_join
             and left
             and _is_small(left[0])
-            and (tp := _name(left[0])) not in group
+            and (tp := left[0].tp) not in group
             and size + left[0].stored_bytes <= plan.fetch_bytes
         ):
             group[tp] = left.popleft()
@@ -177,10 +177,6 @@ def _with_small_ranges(
 
 def _is_small(item: OffsetRange) -> bool:
     return 0 <= item.stored_bytes <= SMALL_RANGE_BYTES and item.leader is not None
-
-
-def _name(item: OffsetRange) -> TopicPartition:
-    return TopicPartition(item.topic, item.partition)
 
 
 def _read_small_ranges(
@@ -222,7 +218,7 @@ def _fetch(
     if small is not None and not any(_is_rewritten(item, rows) for rows in small):
         yield from small
         return
-    tp = _name(item)
+    tp = item.tp
     start = item.start
     while start < item.end:
         try:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from broker_lite.client.operations.cluster import ClusterView
 from broker_lite.errors import LogbusError
-from broker_lite.model import TopicPartition
 from pyspark_logbus import offset_ranges as plan
 from pyspark_logbus.offset_ranges import OffsetRange
 from pyspark_logbus.offset_reader import OffsetReader
@@ -46,9 +45,7 @@ def _with_sizes(ranges: Sequence[OffsetRange], reader: OffsetReader) -> Sequence
     stored bytes."""
     if reader.reach:
         return plan.with_stored_bytes(ranges, reader.reach)
-    sizes_to_read = {
-        TopicPartition(item.topic, item.partition): (item.start, plan.TASK_BYTES) for item in ranges
-    }
+    sizes_to_read = {item.tp: (item.start, plan.TASK_BYTES) for item in ranges}
     topic_ids = {item.topic: item.topic_id for item in ranges}
     try:
         reach = reader.admin.offsets_for_bytes(sizes_to_read, topic_ids)
@@ -60,5 +57,5 @@ def _with_sizes(ranges: Sequence[OffsetRange], reader: OffsetReader) -> Sequence
 
 def _located(item: OffsetRange, view: ClusterView) -> OffsetRange:
     """Return the range with its leader's address and epoch, so that the task needs no lookup."""
-    tp = TopicPartition(item.topic, item.partition)
+    tp = item.tp
     return item._replace(leader=view.leader(tp), leader_epoch=view.leader_epoch(tp))

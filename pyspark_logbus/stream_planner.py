@@ -412,7 +412,7 @@ class StreamPlanner:
         the losses.
         """
         begin = start if end.begin is None else SourceOffset(end.cluster_id, end.begin)
-        by_tp = {TopicPartition(item.topic, item.partition): item for item in ranges}
+        by_tp = {item.tp: item for item in ranges}
         fresh = {
             tp
             for tp, item in by_tp.items()
@@ -439,7 +439,7 @@ class StreamPlanner:
         self._losses.judge(losses)
         clipped = []
         for item in ranges:
-            tp = TopicPartition(item.topic, item.partition)
+            tp = item.tp
             row = earliest.get(tp)
             if row is not None and row.offset > item.start:
                 item = item._replace(start=row.offset, start_epoch=-1)
@@ -484,7 +484,7 @@ class StreamPlanner:
         end = self._live.seen.get(item.topic_id, {}).get(item.partition, item.end)
         kind, reason = plan.GONE, "the topic was deleted"
         topics = self.options.topics
-        if not topics.reads(TopicPartition(item.topic, item.partition)):
+        if not topics.reads(item.tp):
             kind, reason = plan.UNSUBSCRIBED, plan.unsubscribed(topics)
         elif topic is not None:
             kind, reason = plan.RECREATED, "the topic was deleted and recreated"

@@ -430,7 +430,7 @@ def open_transactions(cluster: ChosenCluster) -> Finding:
     try:
         with _admin(cluster) as admin:
             view = admin.cluster()
-            tps = [tp for name in view.topics for tp in view.partitions_of(name)]
+            tps = [tp for tp, _ in view.rows]
             held = admin.run(lambda cluster, ms: transactions.holders(cluster, tps, ms))
     except LogbusError:
         return Finding(

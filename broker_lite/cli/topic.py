@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 
     from broker_lite.client.administration.admin import Admin, ConfigEntry
     from broker_lite.client.administration.replica_requests import Reassignment
-    from broker_lite.client.operations.cluster import ClusterView, TopicMetadata
+    from broker_lite.client.operations.cluster import (
+        ClusterView,
+        PartitionMetadata,
+        TopicMetadata,
+    )
 
 
 @click.group(cls=Noun)
@@ -129,7 +133,7 @@ def list_topics(regex: str | None, cluster: ChosenCluster, form: str | None) -> 
         ends = _ends(admin, topics)
     rows = []
     for facts in topics:
-        counts = [ends[TopicPartition(facts.name, p.partition)] for p in facts.partitions]
+        counts = [ends[tp] for tp, _ in facts.rows]
         known = [last - first for first, last in counts if last >= 0]
         rows.append(
             {
@@ -174,9 +178,9 @@ def describe(names: tuple[str, ...], cluster: ChosenCluster, form: str | None) -
                 "topic_id": facts.topic_id,
                 "config": {k: entry.value for k, entry in settings.items() if not entry.is_default},
                 "partitions": [
-                    _partition(facts, part, ends, sizes)
-                    | _health(view, facts.name, part, settings, moves)
-                    for part in facts.partitions
+                    _partition(part, ends[tp], sizes.get(tp))
+                    | _health(view, tp, part, settings, moves.get(tp))
+                    for tp, part in facts.rows
                 ],
             }
         )
@@ -339,14 +343,9 @@ def delete(
 def _ends(admin: Admin, topics: list[TopicMetadata]) -> dict[TopicPartition, tuple[int, int]]:
     """Return the log start offset and the end offset of each partition; (-1, -1) without a
     leader."""
-    bounds: dict[TopicPartition, tuple[int, int]] = {}
-    led = []
-    for facts in topics:
-        for part in facts.partitions:
-            partition = TopicPartition(facts.name, part.partition)
-            bounds[partition] = (-1, -1)
-            if part.leader >= 0:
-                led.append(partition)
+    rows = [row for facts in topics for row in facts.rows]
+    bounds = dict.fromkeys((tp for tp, _ in rows), (-1, -1))
+    led = [tp for tp, part in rows if part.leader >= 0]
     if led:
         first = admin.list_offsets(dict.fromkeys(led, EARLIEST_TIMESTAMP))
         last = admin.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP))
@@ -359,13 +358,9 @@ def _sizes(admin: Admin) -> dict[TopicPartition, int]:
 
 
 def _partition(
-    facts: TopicMetadata,
-    part: Any,
-    ends: dict[TopicPartition, tuple[int, int]],
-    sizes: dict[TopicPartition, int],
+    part: PartitionMetadata, bounds: tuple[int, int], size_bytes: int | None
 ) -> dict[str, Any]:
-    partition = TopicPartition(facts.name, part.partition)
-    first, last = ends[partition]
+    first, last = bounds
     return {
         "partition": part.partition,
         "leader": part.leader if part.leader >= 0 else None,
@@ -374,19 +369,17 @@ def _partition(
         "isr": list(part.isr),
         "start": first if first >= 0 else None,
         "end": last if last >= 0 else None,
-        "bytes": sizes.get(partition),
+        "bytes": size_bytes,
     }
 
 
 def _health(
     view: ClusterView,
-    name: str,
-    part: Any,
+    tp: TopicPartition,
+    part: PartitionMetadata,
     settings: Mapping[str, ConfigEntry],
-    moves: Mapping[TopicPartition, Reassignment],
+    move: Reassignment | None,
 ) -> dict[str, Any]:
-    tp = TopicPartition(name, part.partition)
-    move = moves.get(tp)
     adding, removing = ((), ()) if move is None else (move.adding, move.removing)
     factor = len(part.replicas) - len(removing)
     least = min_insync_of(settings["min.insync.replicas"].value, factor)

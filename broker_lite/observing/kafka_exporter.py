@@ -47,9 +47,9 @@ def kafka_samples(reading: ClusterReading) -> list[Sample]:
     metrics["brokers"][()] = len(view.brokers)
     for name, topic in view.topics.items():
         metrics["topic_partitions"][(name,)] = len(topic.partitions)
-        for tp, part in zip(view.partitions_of(name), topic.partitions, strict=True):
-            for metric, value in _of_partition(tp, part, reading).items():
-                metrics[metric][(name, str(tp.partition))] = value
+    for tp, part in view.rows:
+        for metric, value in _of_partition(tp, part, reading).items():
+            metrics[metric][(tp.topic, str(tp.partition))] = value
     for name, row in reading.groups.items():
         metrics["consumergroup_members"][(name,)] = row.members
         for tp, lag in reading.lags[name].partitions.items():

@@ -6,9 +6,8 @@ reading. ``server.exposition`` writes the text of a scrape. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from broker_lite.client.operations.cluster import PartitionMetadata
 from broker_lite.model import TopicPartition
 from broker_lite.observing.sampler import ClusterReading, Sampler
 from broker_lite.server.metrics import COUNTER, GAUGE, HISTOGRAM, Metric, Sample
@@ -123,7 +122,7 @@ def _groups(reading: ClusterReading) -> dict[str, Values]:
 def _partitions(reading: ClusterReading) -> dict[str, Values]:
     leaders: Values = {}
     in_sync: Values = {}
-    for tp, part in _parts(reading):
+    for tp, part in reading.sample.view.rows:
         leaders[_labels(tp)] = part.leader
         in_sync[_labels(tp)] = len(part.isr)
     committed: Values = {
@@ -139,12 +138,6 @@ def _partitions(reading: ClusterReading) -> dict[str, Values]:
         "partition_isr_size": in_sync,
         "group_committed_offset": committed,
     }
-
-
-def _parts(reading: ClusterReading) -> Iterator[tuple[TopicPartition, PartitionMetadata]]:
-    view = reading.sample.view
-    for name, topic in view.topics.items():
-        yield from zip(view.partitions_of(name), topic.partitions, strict=True)
 
 
 def _labels(tp: TopicPartition) -> tuple[str, str]:

@@ -135,12 +135,7 @@ def take_reading(
         # again, so that the sample shows the broker as dead.
         view = admin.cluster()
     sample = take_sample(admin, None if base is None else base.sample, view=view)
-    led = [
-        tp
-        for name in sample.view.topics
-        for tp in sample.view.partitions_of(name)
-        if sample.view.leader(tp) is not None
-    ]
+    led = [tp for tp, _ in sample.view.rows if sample.view.leader(tp) is not None]
     starts = {} if base is None else _starts(base, sample)
     starts |= _offsets(admin, [tp for tp in led if tp not in starts], EARLIEST_TIMESTAMP)
     ends = _offsets(admin, led, LATEST_TIMESTAMP)

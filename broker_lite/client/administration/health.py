@@ -79,15 +79,11 @@ def cluster_health(
     ``moves`` has the reassignments in progress. ``min_insync(topic, replicas)`` returns the topic's
     min.insync.replicas for the number of replicas after the reassignment."""
     rows = []
-    for name, topic in view.topics.items():
-        for partition in topic.partitions:
-            tp = TopicPartition(name, partition.partition)
-            move = (moves or {}).get(tp)
-            adding, removing = ((), ()) if move is None else (move.adding, move.removing)
-            least = min_insync(name, len(partition.replicas) - len(removing))
-            rows.append(
-                partition_health(tp, partition, view.brokers, adding=adding, min_insync=least)
-            )
+    for tp, partition in view.rows:
+        move = (moves or {}).get(tp)
+        adding, removing = ((), ()) if move is None else (move.adding, move.removing)
+        least = min_insync(tp.topic, len(partition.replicas) - len(removing))
+        rows.append(partition_health(tp, partition, view.brokers, adding=adding, min_insync=least))
     return rows
 
 
@@ -105,13 +101,12 @@ def broker_loads(view: ClusterView) -> dict[int, BrokerLoad]:
     leaders: dict[int, int] = {}
     replicas: dict[int, int] = {}
     in_sync: dict[int, int] = {}
-    for topic in view.topics.values():
-        for partition in topic.partitions:
-            leaders[partition.leader] = leaders.get(partition.leader, 0) + 1
-            for broker_id in partition.replicas:
-                replicas[broker_id] = replicas.get(broker_id, 0) + 1
-            for broker_id in partition.isr:
-                in_sync[broker_id] = in_sync.get(broker_id, 0) + 1
+    for _, partition in view.rows:
+        leaders[partition.leader] = leaders.get(partition.leader, 0) + 1
+        for broker_id in partition.replicas:
+            replicas[broker_id] = replicas.get(broker_id, 0) + 1
+        for broker_id in partition.isr:
+            in_sync[broker_id] = in_sync.get(broker_id, 0) + 1
     return {
         broker_id: BrokerLoad(
             leaders.get(broker_id, 0), replicas.get(broker_id, 0), in_sync.get(broker_id, 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from broker_lite.errors import (
@@ -46,6 +46,11 @@ class TopicMetadata:
     error: LogbusError | None = None
     partitions: tuple[PartitionMetadata, ...] = ()
 
+    @property
+    def rows(self) -> Iterator[tuple[TopicPartition, PartitionMetadata]]:
+        """Each partition with its metadata."""
+        return ((TopicPartition(self.name, row.partition), row) for row in self.partitions)
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
@@ -58,6 +63,11 @@ class ClusterView:
     brokers: Mapping[int, Endpoint] = field(default_factory=dict)
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
     racks: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> Iterator[tuple[TopicPartition, PartitionMetadata]]:
+        """Each partition of the topics with its metadata."""
+        return (row for topic in self.topics.values() for row in topic.rows)
 
     def partition(self, tp: TopicPartition) -> PartitionMetadata | None:
         """Return the metadata of a partition, or None if it is unknown."""

@@ -82,22 +82,17 @@ def _partitions(ask: PageRequest, broker_id: int) -> list[dict[str, Any]]:
         if row.broker_id == broker_id
         for tp, size in row.partitions.items()
     }
-    view = ask.reading.sample.view
-    rows = []
-    for topic in view.topics.values():
-        for part, tp in zip(topic.partitions, view.partitions_of(topic.name), strict=True):
-            if broker_id not in part.replicas:
-                continue
-            rows.append(
-                {
-                    "name": f"{tp.topic}-{tp.partition}",
-                    "topic": tp.topic,
-                    "role": "leader" if part.leader == broker_id else "follower",
-                    "in_sync": "yes" if broker_id in part.isr else "no",
-                    "size_bytes": sizes.get(tp),
-                }
-            )
-    return rows
+    return [
+        {
+            "name": f"{tp.topic}-{tp.partition}",
+            "topic": tp.topic,
+            "role": "leader" if part.leader == broker_id else "follower",
+            "in_sync": "yes" if broker_id in part.isr else "no",
+            "size_bytes": sizes.get(tp),
+        }
+        for tp, part in ask.reading.sample.view.rows
+        if broker_id in part.replicas
+    ]
 
 
 def _settings(ask: PageRequest, broker_id: int) -> tuple[list[dict[str, Any]], str]:

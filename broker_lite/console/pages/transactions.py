@@ -44,7 +44,7 @@ def _open(request: PageRequest) -> tuple[list[dict[str, Any]], str]:
     """Return the transactions that hold back a last stable offset, and an empty text; an empty list
     and the error if the brokers refuse the request."""
     view = request.reading.sample.view
-    tps = [tp for name in view.topics for tp in view.partitions_of(name) if view.leader(tp)]
+    tps = [tp for tp, _ in view.rows if view.leader(tp)]
     try:
         holders = request.admin.run(
             lambda cluster, deadline_ms: found.holders(cluster, tps, deadline_ms)
