@@ -110,7 +110,7 @@ def begin(bus: Bus, stack: contextlib.ExitStack) -> list[TransactionMarker]:
             producer.send("markers", b"v", partition=partition)
         producer.flush()
     tps = [TopicPartition("markers", number) for number in range(PARTITIONS)]
-    rows = bus.admin.run(lambda cluster, end_ms: transactions.open_in_logs(cluster, tps, end_ms))
+    rows = bus.admin.run(transactions.open_in_logs, tps)
     assert len(rows) == PRODUCERS * PARTITIONS
     marked = (MarkedTopic("markers", tuple(range(PARTITIONS))),)
     return [

@@ -158,7 +158,7 @@ def logbus_side() -> Iterator[tuple[Side, str]]:
         servers = stack.enter_context(LogbusServers(1, config))
         with Admin(servers.bootstrap_servers) as admin:
             mechanisms = [ScramMechanism.SHA_256]
-            admin.run(lambda at, ms: users.set_password(at, USER, PASSWORD, mechanisms, ms))
+            admin.run(users.set_password, USER, PASSWORD, mechanisms)
         yield Side(servers, ours, str(folder / "clients-ca.pem")), str(pem)
 
 

@@ -206,7 +206,7 @@ def idle_ids(count: int) -> dict[str, Any]:
             broker.start()
             began = time.perf_counter()
             for name in few:
-                admin.run(lambda cluster, ms, name=name: describe_transaction(cluster, name, ms))
+                admin.run(describe_transaction, name)
             return time.perf_counter() - began
 
         took = []

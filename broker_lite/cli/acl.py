@@ -151,7 +151,7 @@ def list_acls(principal: str | None, cluster: ChosenCluster, form: str | None) -
     """
     wanted = AclFilter(principal=None if principal is None else principal_of(principal))
     with open_admin(cluster) as admin:
-        found = admin.run(lambda cluster, ms: acls.describe_acls(cluster, wanted, ms))
+        found = admin.run(acls.describe_acls, wanted)
         strangers = _strangers(admin, found)
     output.show(map(words_of, found), form)
     if strangers:
@@ -199,7 +199,7 @@ def add(
         if not change.is_wanted():
             new = []
         elif new:
-            admin.run(lambda cluster, ms: acls.create_acls(cluster, new, ms))
+            admin.run(acls.create_acls, new)
         strangers = _strangers(admin, wanted)
     output.show([words_of(each) | {"added": each in new} for each in wanted], form)
     if strangers:
@@ -246,7 +246,7 @@ def delete(
             output.say(str(each))
         if found and not change.is_wanted("Delete these ACLs?"):
             return
-        deleted = admin.run(lambda cluster, ms: acls.delete_acls(cluster, filters, ms))
+        deleted = admin.run(acls.delete_acls, filters)
     output.show(map(words_of, deleted), form)
 
 
@@ -297,7 +297,7 @@ def _strangers(admin: Admin, found: Iterable[Acl]) -> list[str]:
     Return an empty list if the command may not list the users, or if the cluster has no users:
     clients then log in with certificates or tokens."""
     try:
-        known = admin.run(lambda cluster, ms: users.describe_users(cluster, None, ms))
+        known = admin.run(users.describe_users, None)
     except LogbusError:
         return []
     names = {principal_of(WILDCARD), *(f"User:{each.name}" for each in known)}
@@ -307,13 +307,13 @@ def _strangers(admin: Admin, found: Iterable[Acl]) -> list[str]:
 
 
 def _known(admin: Admin) -> set[Acl]:
-    return set(admin.run(lambda cluster, ms: acls.describe_acls(cluster, AclFilter(), ms)))
+    return set(admin.run(acls.describe_acls, AclFilter()))
 
 
 def _index(admin: Admin) -> tuple[AclIndex, frozenset[str]]:
     """Return an index that decides as a broker's authorizer does, and the broker's super users. It
     holds the cluster's ACLs and the authorizer's settings of one broker."""
-    found = admin.run(lambda cluster, ms: acls.describe_acls(cluster, AclFilter(), ms))
+    found = admin.run(acls.describe_acls, AclFilter())
     broker_id = min(admin.cluster(()).brokers)
     (settings,) = admin.describe_configs(brokers=[broker_id]).values()
     texts = {key: settings[key].value or "" for key in ("super.users", _ALLOW) if key in settings}

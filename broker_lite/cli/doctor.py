@@ -431,7 +431,7 @@ def open_transactions(cluster: ChosenCluster) -> Finding:
         with _admin(cluster) as admin:
             view = admin.cluster()
             tps = [tp for tp, _ in view.rows]
-            held = admin.run(lambda cluster, ms: transactions.holders(cluster, tps, ms))
+            held = admin.run(transactions.holders, tps)
     except LogbusError:
         return Finding(
             "transactions",

@@ -91,7 +91,7 @@ def set_quota(
             output.report_change({**row, "set": False}, form, said)
         if not change.is_wanted():
             return
-        admin.run(lambda cluster, ms: quotas.alter_quotas(cluster, entity, {key: value}, ms))
+        admin.run(quotas.alter_quotas, entity, {key: value})
     output.report_change({**row, "set": True}, form, f"{entity}: {key}={value:.15g}")
 
 
@@ -169,6 +169,6 @@ def delete(
             row = {**_row(entity, key, None), "deleted": False}
             report.add(row, f"{entity} has no quota {key}")
         elif change.is_wanted(f"Remove {key}={value:.15g} of {entity}?"):
-            admin.run(lambda cluster, ms: quotas.alter_quotas(cluster, entity, {key: None}, ms))
+            admin.run(quotas.alter_quotas, entity, {key: None})
             row = {**_row(entity, key, value), "deleted": True}
             report.add(row, f"{entity}: {key} is removed")

@@ -81,11 +81,7 @@ def describe(transactional_id: str, cluster: ChosenCluster, form: str | None) ->
       logbus transactions describe etl-1 -o json
     """
     with open_admin(cluster) as admin:
-        row = admin.run(
-            lambda cluster, deadline_ms: found.describe_transaction(
-                cluster, transactional_id, deadline_ms
-            )
-        )
+        row = admin.run(found.describe_transaction, transactional_id)
     age_s = round(time.time() - row.start_ms / 1000, 1) if row.start_ms >= 0 else None
     shown = {
         "id": row.transactional_id,
@@ -127,9 +123,7 @@ def hanging(topics: tuple[str, ...], idle_s: int, cluster: ChosenCluster, form: 
     with open_admin(cluster) as admin:
         tps = _partitions(admin, topics)
         before_ms = int((time.time() - idle_s) * 1000)
-        rows = admin.run(
-            lambda cluster, deadline_ms: found.hanging(cluster, tps, before_ms, deadline_ms)
-        )
+        rows = admin.run(found.hanging, tps, before_ms)
     output.show([_row(row) for row in rows], form)
     if not rows:
         output.say(f"no transaction hangs in {len(tps)} partitions")
@@ -176,9 +170,7 @@ def abort(
                 f"topic {topic!r} has {len(tps)} partitions, numbered from 0; choose one"
             )
         tp = tps[partition]
-        row, owner = admin.run(
-            lambda cluster, deadline_ms: found.open_at(cluster, tp, start_offset, deadline_ms)
-        )
+        row, owner = admin.run(found.open_at, tp, start_offset)
         if owner is not None and not force:
             raise InvalidTxnStateError(
                 f"the transaction of id {owner.transactional_id!r} in {tp} does not hang: its "
@@ -188,7 +180,7 @@ def abort(
         output.show([_row(row)], form)
         question = f"Abort this transaction? Its records in {tp} become invisible for ever."
         if change.is_wanted(question):
-            admin.run(lambda cluster, deadline_ms: found.abort(cluster, row, deadline_ms))
+            admin.run(found.abort, row)
             output.say("the transaction was aborted")
 
 

@@ -57,7 +57,7 @@ def list_users(cluster: ChosenCluster, form: str | None) -> None:
       logbus user list -o json
     """
     with open_admin(cluster) as admin:
-        found = admin.run(lambda cluster, ms: users.describe_users(cluster, None, ms))
+        found = admin.run(users.describe_users, None)
     output.show(
         [
             {"user": each.name, "mechanisms": ", ".join(c.mechanism for c in each.credentials)}
@@ -149,7 +149,7 @@ def add(
             if not change.is_wanted(f"Replace the password of user {name!r}?" if is_user else ""):
                 return
             password = _password(name, password_file)
-            admin.run(lambda cluster, ms: users.set_password(cluster, name, password, chosen, ms))
+            admin.run(users.set_password, name, password, chosen)
     output.report_change({**row, "added": True}, form, f"user {name!r} can log in")
 
 
@@ -187,13 +187,13 @@ def rotate(
     row = {"user": name, "old_valid_s": keep_ms / 1000}
     with open_admin(cluster) as admin:
         if change.dry_run:
-            admin.run(lambda cluster, ms: users.describe_users(cluster, (name,), ms))
+            admin.run(users.describe_users, (name,))
             said = f"the present password of {name!r} would stay valid for {keep_hours:g} hours"
             output.report_change({**row, "rotated": False}, form, said)
         if not change.is_wanted():
             return
         password = _password(name, password_file)
-        admin.run(lambda cluster, ms: users.rotate_password(cluster, name, password, keep_ms, ms))
+        admin.run(users.rotate_password, name, password, keep_ms)
     said = f"user {name!r} has a new password; the old one stays valid for {keep_hours:g} hours"
     output.report_change({**row, "rotated": True}, form, said)
 
@@ -216,7 +216,7 @@ def delete(
     """
     with open_admin(cluster) as admin, output.ChangeReport(form) as report:
         try:
-            admin.run(lambda cluster, ms: users.describe_users(cluster, (name,), ms))
+            admin.run(users.describe_users, (name,))
         except ResourceNotFoundError:
             if not if_exists:
                 raise
@@ -225,7 +225,7 @@ def delete(
         users.check_deletion(admin.user, name)
         question = f"Delete user {name!r} with its passwords? ACLs that name it stay."
         if change.is_wanted(question):
-            admin.run(lambda cluster, ms: users.delete_user(cluster, name, ms))
+            admin.run(users.delete_user, name)
             report.add({"user": name, "deleted": True}, f"user {name!r} is deleted")
             if _has_acls(admin, name):
                 output.say(f"ACLs still name it: logbus acl list --principal {shlex.quote(name)}")
@@ -233,7 +233,7 @@ def delete(
 
 def _is_user(admin: Admin, name: str) -> bool:
     try:
-        return bool(admin.run(lambda cluster, ms: users.describe_users(cluster, (name,), ms)))
+        return bool(admin.run(users.describe_users, (name,)))
     except ResourceNotFoundError:
         return False
 
@@ -243,7 +243,7 @@ def _has_acls(admin: Admin, name: str) -> bool:
     brokers have no authorizer."""
     wanted = AclFilter(principal=principal_of(name))
     try:
-        return bool(admin.run(lambda cluster, ms: acls.describe_acls(cluster, wanted, ms)))
+        return bool(admin.run(acls.describe_acls, wanted))
     except LogbusError:
         return False
 

@@ -176,9 +176,7 @@ class MirrorClaim:
         self._admin.close()
 
     def _coordinator(self) -> Endpoint:
-        return self._admin.within(JOIN_MS).run(
-            lambda cluster, ms: group_requests.find_coordinator(cluster, self._group, ms)
-        )
+        return self._admin.within(JOIN_MS).run(group_requests.find_coordinator, self._group)
 
     def _members(self) -> tuple[DescribedGroupMember, ...]:
         try:
@@ -222,7 +220,8 @@ class MirrorClaim:
 
     def _call(self, call: Any, timeout_ms: float) -> Any:
         return self._admin.within(timeout_ms).run(
-            lambda cluster, ms: group_requests.on_coordinator(
-                cluster, self._group, CallExchange(call), group_requests.answer_error, ms
-            )
+            group_requests.on_coordinator,
+            self._group,
+            CallExchange(call),
+            group_requests.answer_error,
         )

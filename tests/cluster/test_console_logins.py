@@ -69,13 +69,13 @@ def admin_bus(secured: LocalCluster) -> Iterator[Bus]:
             with bus.producer() as producer:
                 producer.send(name, f"in {name}".encode())
         chosen = list(ScramMechanism)
-        bus.admin.run(lambda cluster, ms: users.set_password(cluster, ALICE, PASSWORD, chosen, ms))
+        bus.admin.run(users.set_password, ALICE, PASSWORD, chosen)
         rows = [
             allow(ResourceKind.TOPIC, "seen", Operation.READ),
             allow(ResourceKind.TOPIC, "seen", Operation.DESCRIBE),
             allow(ResourceKind.GROUP, "mixed", Operation.DESCRIBE),
         ]
-        bus.admin.run(lambda cluster, ms: acls.create_acls(cluster, rows, ms))
+        bus.admin.run(acls.create_acls, rows)
         yield bus
 
 
@@ -337,7 +337,7 @@ def test_changed_password_ends_the_users_console_session(admin_bus: Bus) -> None
     chosen = list(ScramMechanism)
 
     def change(password: str) -> None:
-        admin_bus.admin.run(lambda c, ms: users.set_password(c, "carol", password, chosen, ms))
+        admin_bus.admin.run(users.set_password, "carol", password, chosen)
 
     change("first pass")
     sessions = Sessions(admin_bus, ConsoleSettings(), clock=lambda: now_s[0])

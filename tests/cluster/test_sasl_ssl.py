@@ -396,11 +396,11 @@ def test_spark_stream_of_a_deleted_user_fails_with_the_refused_login(secured: Se
     with connect(servers, **secured.login()) as bus:
         bus.create_topic("t", partitions=1, if_not_exists=True)
         mechanisms = [ScramMechanism.SHA_512]
-        bus.admin.run(lambda c, ms: users.set_password(c, "bob", "of bob", mechanisms, ms))
+        bus.admin.run(users.set_password, "bob", "of bob", mechanisms)
         stream = source.streamReader(source.schema())
         try:
             at = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
-            bus.admin.run(lambda cluster, ms: users.delete_user(cluster, "bob", ms))
+            bus.admin.run(users.delete_user, "bob")
 
             def is_refused() -> bool:
                 try:

@@ -439,7 +439,7 @@ def test_znode_that_brokers_cannot_read_is_reported_with_the_remedy(secured: Loc
     user = secured.client_config
     with connect(secured.bootstrap_servers, client_config=user) as bus:
         mechanisms = [ScramMechanism.SHA_256]
-        bus.admin.run(lambda c, ms: users.set_password(c, "dora", "of dora", mechanisms, ms))
+        bus.admin.run(users.set_password, "dora", "of dora", mechanisms)
         client = KazooClient(hosts=secured.zookeeper.partition("/")[0])
         client.start()
         try:
@@ -458,7 +458,7 @@ def test_znode_that_brokers_cannot_read_is_reported_with_the_remedy(secured: Loc
             finding = doctor.znodes(cluster)
         assert finding.found.startswith("znode /credentials/users/dora cannot be read: it holds")
         assert "logbus user add 'dora'" in finding.cure
-        bus.admin.run(lambda c, ms: users.set_password(c, "dora", "again", mechanisms, ms))
+        bus.admin.run(users.set_password, "dora", "again", mechanisms)
         with chosen_security(security_of_file(Path(str(user)))):
             until(lambda: doctor.znodes(cluster).state == "ok")
 

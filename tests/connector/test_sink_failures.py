@@ -251,7 +251,7 @@ def test_failed_attempt_aborts_itself_and_its_batch_can_be_committed(
     tps = (TopicPartition(run.topic, 0),)
 
     def holders() -> set[int]:
-        held = run.bus.admin.run(lambda cluster, ms: transactions.open_in_logs(cluster, tps, ms))
+        held = run.bus.admin.run(transactions.open_in_logs, tps)
         return {row.producer_id for row in held}
 
     until(holders, lambda found: found == {other.producer_id})
@@ -406,16 +406,14 @@ def test_open_task_attempts_are_listed_as_transactions_of_their_sink(
     attempts = [run.write(0, "a", "b", task=task) for task in (0, 1)]
     tps = [TopicPartition(run.topic, partition) for partition in (0, 1)]
     admin = run.bus.admin
-    rows = admin.run(lambda cluster, ms: transactions.open_in_logs(cluster, tps, ms))
-    known = admin.run(lambda cluster, ms: transactions.owners(cluster, rows, ms))
+    rows = admin.run(transactions.open_in_logs, tps)
+    known = admin.run(transactions.owners, rows)
     assert set(known) == {attempt.producer_id for attempt in attempts}
     assert {row.transactional_id for row in known.values()} == {run.sink}
     assert [row for row in rows if transactions.is_hanging(row, known)] == []
 
     def describe() -> transactions.TransactionDescription:
-        return admin.run(
-            lambda cluster, ms: transactions.describe_transaction(cluster, run.sink, ms)
-        )
+        return admin.run(transactions.describe_transaction, run.sink)
 
     found = describe()
     assert (found.state, found.timeout_ms) == ("Ongoing", TIMEOUT_MS)

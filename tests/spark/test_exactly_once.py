@@ -30,7 +30,7 @@ def holders(bus, topic):
     """Return the open transactions in the logs of a topic, which hold back read_committed
     readers."""
     tps = bus.admin.cluster((topic,)).partitions_of(topic)
-    return bus.admin.run(lambda cluster, ms: open_in_logs(cluster, tps, ms))
+    return bus.admin.run(open_in_logs, tps)
 
 
 def copy(queries, source, target, checkpoint, frame=None, **options):

@@ -11,7 +11,7 @@ import copy
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, TypeVarTuple
 
 from broker_lite.client.administration import admin_requests, replica_requests
 from broker_lite.client.administration.group_lag import PartitionLag, owned_by
@@ -48,6 +48,7 @@ from broker_lite.wire.calls.groups import DescribedGroupMember
 from broker_lite.wire.calls.log_dirs import DescribeLogDirsResponse
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 TIMEOUT_MS = 30_000
 """Time limit (ms) of each call with its retries, by default."""
@@ -173,14 +174,11 @@ class Admin:
         """Close the idle connections."""
         self._pool.close()
 
-    def _run(self, operation: Operation[T]) -> T:
-        return self._pool.run(operation)
-
-    def run(self, make: Callable[[Cluster, float], Operation[T]]) -> T:
+    def run(self, make: Callable[[Cluster, *Ts, float], Operation[T]], *arguments: *Ts) -> T:
         """Run an operation, for example of ``administration.transactions``, and return its result.
 
-        ``make(cluster, deadline_ms)`` returns the operation."""
-        return self._run(make(self._cluster, self._deadline()))
+        ``make(cluster, *arguments, deadline_ms)`` returns the operation."""
+        return self._pool.run(make(self._cluster, *arguments, self._deadline()))
 
     def _deadline(self) -> float:
         return monotonic_ms() + self.timeout_ms
@@ -193,7 +191,7 @@ class Admin:
         A named topic that does not exist has an ``error``. Raises NoBrokersError if no broker
         answers."""
         names = None if topics is None else list(topics)
-        view = self._run(requests.refresh(self._cluster, names, self._deadline()))
+        view = self.run(requests.refresh, names)
         if names is None:
             return view
         named = {name: view.topics[name] for name in names if name in view.topics}
@@ -203,7 +201,7 @@ class Admin:
         """Return the error that explains why a topic cannot be used.
 
         For a topic that does not exist, it suggests similar names."""
-        return self._run(requests.missing_topic(self._cluster, name))
+        return self._pool.run(requests.missing_topic(self._cluster, name))
 
     def describe_cluster(self) -> ClusterView:
         """Return the brokers and the controller, without topics."""
@@ -238,7 +236,7 @@ class Admin:
             configs=tuple((key, value_text(value)) for key, value in (config or {}).items()),
         )
         try:
-            return self._run(
+            return self._pool.run(
                 admin_requests.create_topic(
                     self._cluster,
                     topic,
@@ -256,7 +254,7 @@ class Admin:
 
         Raises UnknownTopicOrPartitionError, unless ``if_exists``."""
         try:
-            self._run(admin_requests.delete_topic(self._cluster, name, self._deadline()))
+            self.run(admin_requests.delete_topic, name)
         except UnknownTopicOrPartitionError:
             if not if_exists:
                 raise
@@ -266,7 +264,7 @@ class Admin:
 
         Raises InvalidPartitionsError if the topic cannot have ``count``, for example because it has
         more."""
-        self._run(
+        self._pool.run(
             admin_requests.create_partitions(
                 self._cluster,
                 name,
@@ -280,9 +278,7 @@ class Admin:
         """Delete each partition's records before an offset (-1: before the high watermark).
 
         Return the new start offsets of the logs. Raises OffsetOutOfRangeError."""
-        return requests.raise_first(
-            self._run(admin_requests.delete_records(self._cluster, before, self._deadline()))
-        )
+        return requests.raise_first(self.run(admin_requests.delete_records, before))
 
     # Methods that move replicas, elect leaders and retire brokers.
 
@@ -295,13 +291,11 @@ class Admin:
         InvalidReplicaAssignmentError, and NoReassignmentInProgressError if there is none to
         cancel."""
         if targets:
-            requests.raise_first(
-                self._run(replica_requests.reassign(self._cluster, targets, self._deadline()))
-            )
+            requests.raise_first(self.run(replica_requests.reassign, targets))
 
     def reassignments(self) -> dict[TopicPartition, Reassignment]:
         """Return the reassignments in progress, by partition."""
-        return self._run(replica_requests.reassignments(self._cluster, self._deadline()))
+        return self.run(replica_requests.reassignments)
 
     def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
@@ -311,7 +305,7 @@ class Admin:
         With ``unclean``, elect a replica that is not in sync for partitions without a leader: the
         records that it lacks are lost. Return an error, or None, for each partition. With
         ``partitions`` None, elect in all, and return only those whose leader had to change."""
-        return self._run(
+        return self._pool.run(
             replica_requests.elect_leaders(
                 self._cluster,
                 None if partitions is None else list(partitions),
@@ -325,7 +319,7 @@ class Admin:
 
         Raises InvalidRequestError if the broker is live or still has replicas, and
         BrokerIdNotRegisteredError for an unknown broker."""
-        self._run(replica_requests.retire_broker(self._cluster, broker_id, self._deadline()))
+        self.run(replica_requests.retire_broker, broker_id)
 
     # Methods that read and change the settings of topics and brokers.
 
@@ -338,9 +332,7 @@ class Admin:
         """
         resources = [configs.ConfigResource(configs.RESOURCE_TOPIC, name) for name in topics]
         resources += [configs.ConfigResource(configs.RESOURCE_BROKER, str(i)) for i in brokers]
-        rows = self._run(
-            admin_requests.describe_configs(self._cluster, resources, self._deadline())
-        )
+        rows = self.run(admin_requests.describe_configs, resources)
         return {
             (
                 "topic" if row.resource_type == configs.RESOURCE_TOPIC else "broker",
@@ -364,7 +356,7 @@ class Admin:
     ) -> None:
         """Change settings of a topic; None restores a default. Raises InvalidConfigError."""
         rows = {key: None if value is None else value_text(value) for key, value in changes.items()}
-        self._run(
+        self._pool.run(
             admin_requests.alter_configs(
                 self._cluster,
                 topic,
@@ -381,9 +373,7 @@ class Admin:
         The settings are ``leader.replication.throttled.rate`` and
         ``follower.replication.throttled.rate``."""
         rows = {key: None if value is None else value_text(value) for key, value in changes.items()}
-        self._run(
-            admin_requests.alter_broker_configs(self._cluster, broker_id, rows, self._deadline())
-        )
+        self.run(admin_requests.alter_broker_configs, broker_id, rows)
 
     # Methods that look up offsets and timestamps.
 
@@ -398,7 +388,7 @@ class Admin:
         The timestamp is in ms since 1970; -1 stands for the log's end, -2 for its start, -3 for the
         record with the newest timestamp. The offset is -1 if there is no such record."""
         return requests.raise_first(
-            self._run(
+            self._pool.run(
                 requests.list_offsets(
                     self._cluster,
                     timestamps,
@@ -419,7 +409,7 @@ class Admin:
         range's end offset, a batch boundary at least one batch after the start, and its size in
         bytes. Raises UnknownTopicIdError if a topic's id differs from ``topic_ids``."""
         operation = requests.offsets_for_bytes(self._cluster, ranges, self._deadline(), topic_ids)
-        return requests.raise_first(self._run(operation))
+        return requests.raise_first(self._pool.run(operation))
 
     def log_bounds(
         self,
@@ -439,7 +429,7 @@ class Admin:
             isolation_level=requests.isolation_code(isolation),
             deadline_ms=self._deadline(),
         )
-        return requests.raise_first(self._run(operation))
+        return requests.raise_first(self._pool.run(operation))
 
     def record_times(
         self, after: Mapping[TopicPartition, int]
@@ -448,9 +438,7 @@ class Admin:
 
         The timestamp is in ms since 1970, -1 if the record has none. The offset is -1 if there is
         no such record yet."""
-        return requests.raise_first(
-            self._run(requests.record_times(self._cluster, after, self._deadline()))
-        )
+        return requests.raise_first(self.run(requests.record_times, after))
 
     # Methods that read and change groups and their committed offsets.
 
@@ -485,7 +473,7 @@ class Admin:
             empty=empty,
             before=before,
         )
-        return self._run(operation)
+        return self._pool.run(operation)
 
     def group_members(self, group: str) -> dict[str, tuple[TopicPartition, ...]]:
         """Return the partitions of each live member of a group, by member id; none for an unknown
@@ -500,14 +488,12 @@ class Admin:
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return a group's committed offsets for ``partitions``, or for all. Partitions without one
         are left out."""
-        return requests.raise_first(
-            self._run(group_requests.committed(self._cluster, group, partitions, self._deadline()))
-        )
+        return requests.raise_first(self.run(group_requests.committed, group, partitions))
 
     def unstable_partitions(self, group: str) -> set[TopicPartition]:
         """Return the partitions whose committed offset an open transaction may still change."""
         unstable: set[TopicPartition] = set()
-        self._run(
+        self._pool.run(
             group_requests.committed(
                 self._cluster, group, None, self._deadline(), unstable=unstable
             )
@@ -537,9 +523,7 @@ class Admin:
         }
         if not rows:
             return {}
-        return self._run(
-            group_requests.commit_offsets(self._cluster, group, rows, self._deadline())
-        )
+        return self.run(group_requests.commit_offsets, group, rows)
 
     def delete_group(self, group: str) -> None:
         """Delete a group and its committed offsets.
@@ -547,7 +531,7 @@ class Admin:
         Raises GroupIdNotFoundError, NonEmptyGroupError if the group has members, and
         GroupLeaseHeldError if a Spark query publishes its progress to the group."""
         self.refuse_query(group)
-        self._run(admin_requests.delete_group(self._cluster, group, self._deadline()))
+        self.run(admin_requests.delete_group, group)
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Delete a group's committed offsets of some partitions.
@@ -557,11 +541,7 @@ class Admin:
         tps = list(partitions)
         if tps:
             self.refuse_query(group)
-            requests.raise_first(
-                self._run(
-                    admin_requests.delete_offsets(self._cluster, group, tps, self._deadline())
-                )
-            )
+            requests.raise_first(self.run(admin_requests.delete_offsets, group, tps))
 
     def refuse_query(self, group: str) -> None:
         """Raise GroupLeaseHeldError while a Spark query publishes its progress to the group."""
@@ -580,7 +560,7 @@ class Admin:
 
         Brokers of Apache Kafka before 3.8 report no group types. For them, give
         ``with_types=False``; ``kind`` is then empty."""
-        rows = self._run(
+        rows = self._pool.run(
             admin_requests.list_groups(self._cluster, self._deadline(), with_types=with_types)
         )
         return [
@@ -590,9 +570,7 @@ class Admin:
 
     def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:
         """Return the state and the members of groups. Raises GroupIdNotFoundError."""
-        rows = self._run(
-            admin_requests.describe_groups(self._cluster, list(names), self._deadline())
-        )
+        rows = self.run(admin_requests.describe_groups, list(names))
         return {
             name: GroupDescription(name, row.group_state, row.protocol_type, row.members)
             for name, row in rows.items()
@@ -609,7 +587,7 @@ class Admin:
 
         Without ``with_sizes``, the data directories list no partitions, which saves a broker with
         1,000 replicas 4 ms."""
-        answers = self._run(
+        answers = self._pool.run(
             admin_requests.describe_log_dirs(self._cluster, self._deadline(), with_sizes=with_sizes)
         )
         return [_report(broker_id, answers[broker_id]) for broker_id in sorted(answers)]

@@ -33,9 +33,7 @@ def add_user(request: PageRequest, form: Form) -> ChangePlan:
 
     def apply() -> str:
         chosen = list(ScramMechanism)
-        request.bus.admin.run(
-            lambda cluster, ms: users.set_password(cluster, name, password, chosen, ms)
-        )
+        request.bus.admin.run(users.set_password, name, password, chosen)
         return "/users"
 
     return ChangePlan((f"Sets the password of user {name!r}.",), apply)
@@ -45,7 +43,7 @@ def delete_user(request: PageRequest, _: Form) -> ChangePlan:
     name = request.path["user"]
 
     def apply() -> str:
-        request.bus.admin.run(lambda cluster, ms: users.delete_user(cluster, name, ms))
+        request.bus.admin.run(users.delete_user, name)
         return "/users"
 
     steps = (
@@ -78,7 +76,7 @@ def add_acl(request: PageRequest, form: Form) -> ChangePlan:
     acl = new_acl_of_words(form)
 
     def apply() -> str:
-        request.bus.admin.run(lambda cluster, ms: acls.create_acls(cluster, [acl], ms))
+        request.bus.admin.run(acls.create_acls, [acl])
         return "/acls"
 
     return ChangePlan((f"Adds: {acl}",), apply)
@@ -89,7 +87,7 @@ def remove_acl(request: PageRequest, form: Form) -> ChangePlan:
 
     def apply() -> str:
         filters = [filter_of(acl)]
-        removed = request.bus.admin.run(lambda cluster, ms: acls.delete_acls(cluster, filters, ms))
+        removed = request.bus.admin.run(acls.delete_acls, filters)
         if not removed:
             raise InvalidRequestError(f"the ACL no longer exists: {acl}; reload the page")
         return "/acls"

@@ -24,7 +24,7 @@ def abort(request: PageRequest, form: Form) -> ChangePlan:
     partition, start_offset = map(int, numbers)
     tp = TopicPartition(form.get("topic", ""), partition)
     admin = request.bus.admin
-    row, owner = admin.run(lambda cluster, ms: found.open_at(cluster, tp, start_offset, ms))
+    row, owner = admin.run(found.open_at, tp, start_offset)
     if owner is not None:
         raise InvalidTxnStateError(
             f"the transaction of id {owner.transactional_id!r} does not hang: its coordinator ends "
@@ -32,7 +32,7 @@ def abort(request: PageRequest, form: Form) -> ChangePlan:
         )
 
     def apply() -> str:
-        admin.run(lambda cluster, ms: found.abort(cluster, row, ms))
+        admin.run(found.abort, row)
         return "/transactions"
 
     steps = (

@@ -23,7 +23,7 @@ ACLS = (
 
 
 def users(request: PageRequest) -> Data:
-    credentials = request.admin.run(lambda cluster, ms: describe_users(cluster, None, ms))
+    credentials = request.admin.run(describe_users, None)
     rows = [
         {"name": user.name, "mechanisms": ", ".join(each.mechanism for each in user.credentials)}
         for user in credentials
@@ -32,6 +32,6 @@ def users(request: PageRequest) -> Data:
 
 
 def acls(request: PageRequest) -> Data:
-    entries = request.admin.run(lambda cluster, ms: describe_acls(cluster, AclFilter(), ms))
+    entries = request.admin.run(describe_acls, AclFilter())
     rows = [words_of(acl) for acl in entries]
     return {"acls": listing(rows, ACLS, request.query, sort="principal", name="principal")}

@@ -46,9 +46,7 @@ def _open(request: PageRequest) -> tuple[list[dict[str, Any]], str]:
     view = request.reading.sample.view
     tps = [tp for tp, _ in view.rows if view.leader(tp)]
     try:
-        holders = request.admin.run(
-            lambda cluster, deadline_ms: found.holders(cluster, tps, deadline_ms)
-        )
+        holders = request.admin.run(found.holders, tps)
     except LogbusError as error:
         return [], error.message
     now_ms = time.time() * 1000
