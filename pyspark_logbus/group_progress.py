@@ -138,7 +138,7 @@ class GroupProgress:
         return f"not published: {replaced} was recreated" if replaced else "published"
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the newest offsets are published or another query has the lease.
+        """Wait until the newest offsets are committed or another query has the lease.
 
         Returns False after ``timeout_s`` seconds.
         """
@@ -148,7 +148,7 @@ class GroupProgress:
             )
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Publish the pending offsets, release the lease and end the background thread. Waits at
+        """Commit the pending offsets, release the lease and end the background thread. Waits at
         most ``timeout_s`` seconds."""
         with self._wake:
             self._closing = True

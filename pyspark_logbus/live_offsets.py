@@ -72,8 +72,8 @@ class LiveOffsets:
         return self.now()
 
     def now(self) -> Live | None:
-        """Return the known ends; None before the first response. Every call returns the same object
-        until an end or topic changes."""
+        """Return the known log ends; None before the first response. Every call returns the same
+        object until an end or topic changes."""
         snapshot = self._watch.snapshot()
         if not snapshot.view.cluster_id:
             return None

@@ -175,8 +175,8 @@ def find_losses(
 
 
 def unsubscribed(topics: Topics) -> str:
-    """Return the reason, for error messages, why a query does not read a partition of its
-    checkpoint that still exists."""
+    """Return, for error messages, why a query does not read a partition that its checkpoint has and
+    that still exists."""
     return f"the query no longer subscribes to it, but to {topics.describe()}"
 
 
@@ -406,8 +406,9 @@ def ranges_between(
 ) -> list[OffsetRange]:
     """Return the non-empty ranges of a batch, ordered by topic and partition.
 
-    If ``end`` has a ``begin``, it replaces ``start``. A partition that is new in ``end`` starts at
-    offset 0. With ``newPartitionOffsets=latest`` it starts at its own end, so its range is empty.
+    If ``end`` has ``begin``, the start of a query's first batch, it replaces ``start``. A partition
+    that is new in ``end`` starts at offset 0. With ``newPartitionOffsets=latest`` it starts at its
+    own end, so its range is empty.
     """
     if end.begin is not None:
         start = SourceOffset(end.cluster_id, end.begin)

@@ -75,8 +75,8 @@ class OffsetReader:
         )
         self.view = ClusterView()
         self.reach: dict[TopicPartition, tuple[int, int]] = {}
-        """For each partition, the offset that ends its first records of about ``TASK_BYTES``, and
-        their exact size in bytes. Only ``bounds`` fills this, for a query of whole logs."""
+        """For each partition, the end offset of its first ``TASK_BYTES`` or so, and the exact size
+        of that range in bytes. Only ``bounds`` fills this, for a query of whole logs."""
 
     def close(self) -> None:
         self.admin.close()
@@ -165,8 +165,7 @@ class OffsetReader:
         return start, self._offset(ids, at)
 
     def _whole_logs(self, ids: Mapping[TopicPartition, str]) -> tuple[SourceOffset, SourceOffset]:
-        """Return the start offsets and the end offsets of whole logs, and set the attribute
-        ``reach``.
+        """Return the start offsets and the end offsets of whole logs, and set ``reach`` too.
 
         A single request asks for starts, ends and sizes, because each request for a thousand
         partitions takes some 20 ms.

@@ -54,8 +54,8 @@ SMALL_RANGE_BYTES = 256 << 10
 fetch, or is read from the segment files of a broker on the same machine."""
 JOINED_ROWS = 10_000
 JOINED_BYTES = 4 << 20
-"""Decoded bytes at which a group of joined batches ends. Decoded bytes count, because compressed
-batches may be a thousand times smaller."""
+"""Decoded bytes at which a group of batches that become one Arrow batch ends. The bytes in the log
+do not count, because compressed batches may be a thousand times smaller."""
 ROWS_MAX = 1 << 16
 """Maximum rows of an Arrow batch. A few bytes of the log can hold millions of rows. With the
 topic's name in each row, these rows would exceed the 2 GiB of an Arrow column."""
@@ -546,10 +546,10 @@ def _repeat(value: object, kind: pa.DataType, size: int) -> pa.Array:
 
 
 def _resize(batches: Iterable[Part]) -> Iterator[list[Part]]:
-    """Yield the batches in order, and join consecutive small ones to groups.
+    """Yield the batches in order, consecutive small ones as one group.
 
-    A group ends at JOINED_ROWS rows or JOINED_BYTES decoded bytes, so it stays below twice
-    JOINED_BYTES.
+    A group ends at JOINED_ROWS rows or JOINED_BYTES decoded bytes. A batch in it is smaller than
+    JOINED_BYTES, so the group stays below twice JOINED_BYTES.
     """
     waiting: list[Part] = []
     rows = size = 0

@@ -38,7 +38,7 @@ class QueryLag:
     failOnDataLoss=false: corrupt or deleted records, which an executor's log names.
     ``missing_rows`` is None if
 
-    - the batch has no end;
+    - Spark's report has no end offset of the batch;
     - the batch has transactions, whose markers and aborted records have offsets without rows;
     - the query reads each batch more than once, so that Spark counts more rows than offsets.
 

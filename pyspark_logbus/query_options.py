@@ -109,8 +109,8 @@ class WriteOptions:
     skips_replay_mismatch: bool = False
 
     def for_tasks(self) -> WriteOptions:
-        """Return the options in the form that Spark pickles for tasks. In place of a password, they
-        have keys for this cluster.
+        """Return the options in the form that Spark pickles for tasks, with the security settings
+        that ``connection_security.for_tasks`` returns.
 
         Call it on the driver. It logs in to the cluster, and raises the login's error.
         """

@@ -41,8 +41,8 @@ def make_tasks(
 
 
 def _with_sizes(ranges: Sequence[OffsetRange], reader: OffsetReader) -> Sequence[OffsetRange]:
-    """Return the ranges with their stored bytes. Return them unchanged if the brokers do not report
-    stored bytes."""
+    """Return the ranges with the number of their stored bytes, or unchanged if no broker reports
+    it."""
     if reader.reach:
         return plan.with_stored_bytes(ranges, reader.reach)
     sizes_to_read = {item.tp: (item.start, plan.TASK_BYTES) for item in ranges}

@@ -32,12 +32,12 @@ class ReadPlan:
     client_id: str
     security: QuerySecurity = None
     reads_once: bool = False
-    """Whether the query reads each record only once, as streams do. Local reads then keep the
-    segment files out of the page cache."""
+    """Whether the query reads each record only once, as streams do. A reader on the broker's
+    machine then keeps the segment files out of the page cache."""
 
     def for_tasks(self) -> ReadPlan:
-        """Return the plan in the form that Spark pickles for tasks. In place of a password, it has
-        keys for this cluster.
+        """Return the plan in the form that Spark pickles for tasks, with the security settings that
+        ``connection_security.for_tasks`` returns.
 
         Call it on the driver. It logs in to the cluster, and raises the login's error.
         """

@@ -209,8 +209,8 @@ class StreamPlanner:
         return make_tasks(ranges, self.options, self._reader, self._live.view)
 
     def stop(self) -> None:
-        """Publish pending offsets, and close all connections and threads. A second call does
-        nothing."""
+        """Commit the group's pending offsets, and close all connections and threads. A second call
+        does nothing."""
         with termination_waits():
             if self._progress is not None:
                 self._progress.close()
@@ -453,7 +453,8 @@ class StreamPlanner:
         """Return the log start offsets of the partitions ``requested``, without deleted topics.
 
         A starting broker may not list a topic yet. So this method repeats the lookup of a missing
-        topic, for at most ``request.timeout.ms``, while the background long poll reports the topic.
+        topic as long as the background long poll reports the topic, for at most
+        ``request.timeout.ms``.
         """
         try:
             return self._reader.listed(requested, EARLIEST_TIMESTAMP)

@@ -15,7 +15,7 @@ from types import FrameType
 
 
 def stop_on_terminate() -> None:
-    """Install the handler of SIGTERM. Spark ends the runner by SIGTERM and does not call
+    """Install the handler of SIGTERM. Spark ends the runner process by SIGTERM and does not call
     ``stop()``."""
     if threading.current_thread() is threading.main_thread() and (
         signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, None)
@@ -25,9 +25,10 @@ def stop_on_terminate() -> None:
 
 @contextlib.contextmanager
 def termination_waits() -> Iterator[None]:
-    """Ignore SIGTERM during the block, in which the runner shuts down for at most two seconds.
+    """Ignore SIGTERM during the block, in which the runner process shuts down for at most two
+    seconds.
 
-    Spark also closes the runner's connection, which starts the shutdown too. SIGTERM may then
+    Spark also closes the process's connection, which starts the shutdown too. SIGTERM may then
     arrive in the middle of the shutdown.
     """
     ours = threading.current_thread() is threading.main_thread() and (

@@ -19,7 +19,7 @@ WASTE_MAX = 4
 
 
 def _is_free(block: bytearray) -> bool:
-    """Return whether no view of a non-empty block exists: Python then allows to resize it."""
+    """Return whether no view of a non-empty block exists. Only then can Python resize the block."""
     try:
         last = block.pop()
     except BufferError:

@@ -99,8 +99,8 @@ class FrameReceiver:
 
     @property
     def growth_bytes(self) -> int:
-        """Bytes of memory that the incomplete frame needs in addition before the next receive; 0 if
-        its memory still has space."""
+        """Bytes by which the memory of the incomplete frame must grow before the next receive; 0 if
+        it still has space."""
         if self._frame is None or self._filled < len(self._frame):
             return 0
         return min(self._size, GROWTH * self._filled) - self._filled

@@ -201,7 +201,8 @@ def _asks_nothing(table: Any, version: int, requested: Any) -> bool:
 
 
 def _requested_rows(name: str, requested: Any) -> list[Any]:
-    """Return the rows of the request that correspond to the array ``name`` of the response."""
+    """Return the objects of the request, such as topics, for the rows of the response's array
+    ``name``."""
     rows: list[Any] = []
     for candidate in (name, *_ROWS.get(name, ())):
         rows += getattr(requested, candidate, None) or ()

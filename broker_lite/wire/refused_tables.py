@@ -163,7 +163,7 @@ def _of_all(
 
 def _of_groups(name: str, versions: tuple[int, int], *group: Field) -> UnservedApi:
     """Return the tables of an API whose request names groups. In the response each group has its
-    own error, and among others the fields ``group``."""
+    own error. ``group`` has the fields of a group that other APIs lack."""
     request = _table("0+", ("group_ids", "[]string"), ("include_authorized_operations", "bool"))
     epochs: tuple[Field, ...] = (("group_epoch", "int32"), ("assignment_epoch", "int32"))
     row = [_ERROR, _MESSAGE, _GROUP, ("group_state", "string"), *epochs, *group,

@@ -292,7 +292,8 @@ def set_own_tag(response: Message, number: int, value: bytes) -> None:
 
 def build(kind: Any, **fields: Any) -> Message:
     """Create an object of a message class of ``kafka.protocol``, or of a class inside it, such as
-    ``MetadataResponse.MetadataResponseBroker``. Other fields have the defaults of the table."""
+    ``MetadataResponse.MetadataResponseBroker``. Fields that are not given have the library's
+    defaults."""
     item = kind.__new__(kind)
     item.tags = item.unknown_tags = item._version = None
     if kind in _MESSAGES:

@@ -16,11 +16,11 @@ _TICK_SECONDS = 0.1
 
 
 class Shipper:
-    """A thread that sends ``lines`` evenly over ``seconds``, and then ``own_count`` more lines.
+    """A thread that sends ``lines`` evenly over ``seconds``, and then ``own_count`` lines of the
+    demo's own logs.
 
-    ``own`` is a function that returns the next of these ``own_count`` lines, at most as many as its
-    argument says. ``acknowledged`` counts the records that all in-sync replicas have. ``error`` is
-    the error that ended the thread early.
+    ``own(n)`` returns the next of these lines, at most ``n``. ``acknowledged`` counts the records
+    that all in-sync replicas have. ``error`` is the error that ended the thread early.
     """
 
     def __init__(

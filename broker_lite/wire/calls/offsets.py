@@ -176,7 +176,7 @@ class OffsetsForBytesRequest:
 
     With an ``isolation_level``, the answer also has the bounds of the logs, and no range ends after
     the high watermark (level 0) or the last stable offset (level 1). A broker of an older version
-    ignores the level, and does not know the ``start_offset`` -2."""
+    ignores the level, and does not know the ``start_offset`` -2 (the log's start)."""
 
     API_KEY: ClassVar[int] = ApiKey.OFFSETS_FOR_BYTES
     VERSION: ClassVar[int] = 0
