@@ -1,4 +1,4 @@
-"""Background tasks that must stay alive, and are cancelled when their owner closes."""
+"""Background tasks that are kept from garbage collection, and cancelled when their owner closes."""
 
 from __future__ import annotations
 

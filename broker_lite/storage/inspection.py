@@ -1,6 +1,6 @@
 """Verification of a data directory, without taking its lock and without writing.
 
-``logbus storage verify`` runs it in its own process, with the code by which a broker reads its
+``logbus storage verify`` runs it in its own process. It shares the code by which a broker reads its
 files at a start, but moves and rebuilds nothing. While a broker runs on the directory, the last
 batch of a segment may look half written. Files that are deleted meanwhile are skipped."""
 

@@ -705,7 +705,7 @@ class Log:
     def close(self) -> None:
         """Flush the log and save its state, so that the next start scans nothing.
 
-        Raises StorageError. Readers can still read the slices that they hold."""
+        Raises StorageError. Readers can still read the byte ranges (slices) that they hold."""
         if self._closed or self._retired:
             return
         self.flush()

@@ -84,8 +84,8 @@ class ProducerEntry:
         self.epoch = epoch
         self.batches: deque[ProducedBatch] = deque(maxlen=BATCHES_MAX)
         self.is_whole = False
-        """Whether the log received every sequence of the epoch, from 0 on. Snapshots lack this
-        field."""
+        """Whether the log received every sequence of the epoch, from 0 on. Snapshots do not store
+        it, so a loaded producer has False."""
         self.coordinator_epoch = -1
         self.last_append_ms = -1
         self.transaction_start = NO_OFFSET

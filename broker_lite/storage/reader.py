@@ -401,7 +401,7 @@ class LogReader:
         )
 
     def add_damage(self, damage: tuple[CorruptRange, ...]) -> None:
-        """Record damaged ranges; later reads of unreadable ones raise CorruptMessageError."""
+        """Record damaged ranges. Later reads in an unreadable range raise CorruptMessageError."""
         self.corruption = tuple(sorted({*self.corruption, *damage}, key=lambda d: d.first_offset))
 
     @_translated
@@ -632,8 +632,8 @@ class LogReader:
     def _first_in_batch(
         self, segment: Segment, batch: LogBatch, timestamp: int = TIMESTAMP_MIN, *, first: int = 0
     ) -> ListedOffset | None:
-        """Return the first record of a batch with an offset of at least ``first`` and at least this
-        timestamp, or None."""
+        """Return the first record of a batch whose offset is at least ``first`` and whose timestamp
+        is at least ``timestamp``, or None."""
         header, position = batch.header, batch.position
         first = max(header.base_offset, self.log_start_offset, first)
         if header.is_log_append_time:

@@ -67,7 +67,7 @@ class RefusedBatches:
     def note(self, key: PartitionKey, header: BatchHeader, error: LogbusError) -> None:
         """Record a refused batch, if the error is retriable.
 
-        After another error, the producer drops the batch and needs a new epoch in any case."""
+        After any other error the producer drops the batch and must begin a new epoch anyway."""
         if header.producer_id == NO_PRODUCER or not error.retriable:
             return
         batch = RefusedBatch(header.producer_epoch, header.base_sequence, error.code, error.message)

@@ -93,7 +93,7 @@ def walk_headers(
 def walk_batches(
     file: File, position: int, end: int, expected: int, epoch: int = NO_EPOCH
 ) -> Iterator[LogBatch]:
-    """Yield the batches that ``walk_headers`` yields, but compute every checksum."""
+    """Yield the batches that ``walk_headers`` yields, and check the checksum of each."""
     policy = _OWN_LOG._replace(checks_crc=True)
     walker = BatchWalker(
         policy, expected, epoch=epoch, at_boundary=True, position=position, end=end

@@ -432,8 +432,8 @@ class Segment:
     def writable_copy(self) -> Segment:
         """Return an active segment for the same log file, which the writer may truncate.
 
-        Raises OSError. Readers keep the original, whose fields and indexes no truncation
-        changes."""
+        Raises OSError. Readers keep the original: a truncation does not change its fields and
+        indexes."""
         writable = copy.copy(self)
         writable.cache = None
         writable.make_active()
@@ -527,8 +527,8 @@ class Segment:
             return self.find_from(self.index.floor(offset), offset, end)
 
     def find_from(self, entry: IndexEntry, offset: int, end: int) -> LogBatch:
-        """Return the batch that holds ``offset``, from the batch boundary ``entry`` on. Raises
-        BadBatch."""
+        """Return the batch that holds ``offset``. Search from the batch boundary ``entry`` on.
+        Raises BadBatch."""
         expected, position = entry
         for batch in walk_headers(
             self.file, position, end, expected, policy=_ANY_EPOCHS, chunk_bytes=FIND_CHUNK_BYTES

@@ -39,7 +39,7 @@ class Strays:
         return stray is not None
 
     def of(self, offsets: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
-        """Return those offsets of a checkpoint that belong to strays, because a checkpoint must
+        """Return those offsets of a checkpoint that belong to strays. A rewritten checkpoint must
         keep them."""
         return {key: offsets[key] for key in (*self._since, *self._left) if key in offsets}
 

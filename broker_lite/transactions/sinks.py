@@ -87,8 +87,8 @@ class _Sink:
     refused: set[int] = field(default_factory=set)
     """The producer ids in ``freeing`` for which the append of the freeing record failed."""
     is_open_refused: bool = False
-    """Whether the log refused the "open" record. After a commit or abort, it lets the sink start
-    the next batch."""
+    """Whether the log refused the record that lets the sink start its next batch after a commit or
+    abort."""
     retry_ms: int = 0
     waiting: list[tuple[int, int]] = field(default_factory=list)
     """The EndBatch requests (tokens) that wait for markers, each with the time (ms) at which the

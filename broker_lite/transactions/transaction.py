@@ -106,7 +106,7 @@ class Transaction:
         it."""
         self._retry_ms = 0
         self._end_number = 0
-        """Number of the Persist effect that records the last transaction's end; 0 once
+        """Number of the effect Persist with the record of the last transaction's end; 0 once it is
         committed."""
         self._is_end_refused = False
         self._connection: int | None = None

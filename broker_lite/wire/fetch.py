@@ -43,8 +43,9 @@ NAMES_ADDRESSES = 16
 """The first version whose NOT_LEADER_OR_FOLLOWER answers have the leaders' addresses (KIP-951)."""
 
 TAG_COLUMNS = 10000
-"""Number of a tagged field of two bytes in a request: the highest version of column batches that
-the sender reads (0 if it reads only row batches), and the flags below (``FLAG_*``)."""
+"""Number of a tagged field of two bytes in a request: the highest version of column batches
+(logbus's own format) that the sender reads, 0 if it reads only row batches, and the flags below
+(``FLAG_*``)."""
 FLAG_CHECKS_CRC = 1
 """Flag: the sender will check the CRC of every batch, so the broker need not check it."""
 FLAG_ENDS_ONLY = 2
@@ -64,7 +65,7 @@ TAG_FILES = 10001
 broker's files: its machine id (16 bytes), the maximum bytes of one partition (int32), and a byte of
 flags (``FLAG_TAKES_TICKETS``), which older clients leave out."""
 FLAG_TAKES_TICKETS = 1
-"""Flag of ``TAG_FILES``: the sender takes a ticket for a file in place of its path."""
+"""Flag of ``TAG_FILES``: the sender accepts a ``FileTicket`` in place of a file's path."""
 TAG_STORED = 10000
 """Number of a tagged field in a partition of a response, which says where in a segment file the
 records are stored. The partition then has no records in the response."""
@@ -73,7 +74,8 @@ TAG_TRANSACTIONS = 10001
 transaction. The broker sends it if the request has ``FLAG_ENDS_ONLY`` and the log has
 transactions."""
 TAG_TICKET = 10002
-"""Number of a tagged field like ``TAG_STORED``, with a ticket for the file in place of its path."""
+"""Number of a tagged field like ``TAG_STORED``, with a ``FileTicket`` in place of the file's
+path."""
 MACHINE_BYTES = 16
 """Bytes of a machine id."""
 TICKET_BYTES = 16
@@ -145,8 +147,8 @@ class StoredRange(NamedTuple):
     """The place of whole batches in a broker's file, for a client on the same machine. Device and
     inode identify the file, because ``path`` may now belong to another file.
 
-    With a ``ticket``, ``path`` is empty, and the broker hands out the file as an open
-    descriptor."""
+    With a ``ticket``, ``path`` is empty: the broker exchanges the ticket for an open descriptor of
+    the file."""
 
     path: str
     device: int
@@ -195,9 +197,9 @@ class FetchTopic(NamedTuple):
 class FetchRequest(NamedTuple):
     """A fetch request. ``replica_id`` is the broker id of a follower, -1 for other senders.
 
-    ``columns_body_version`` is the highest version of column batches that the sender reads, 0 if it
-    reads only row batches. ``flags`` are ``FLAG_*``. ``files`` is the sender's offer to read
-    records from the broker's files."""
+    ``columns_body_version`` is the highest version of column batches (logbus's own format) that the
+    sender reads, 0 if it reads only row batches. ``flags`` are ``FLAG_*``. ``files`` is the
+    sender's offer to read records from the broker's files."""
 
     topics: Sequence[FetchTopic]
     max_wait_ms: int

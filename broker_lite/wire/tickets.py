@@ -16,14 +16,15 @@ FLAG_DIRECT = 1
 DESCRIPTORS_MAX = 2
 """Maximum number of descriptors in an answer."""
 SENT, REFUSED = b"\1", b"\0"
-"""The answers with and without descriptors."""
+"""The byte of an answer with descriptors, and of one without."""
 _MESSAGE = struct.Struct(f">{TICKET_BYTES}sB")
 MESSAGE_BYTES = _MESSAGE.size
 """Length of a reader's datagram."""
 
 
 class Redemption(NamedTuple):
-    """The datagram of a reader: a ticket, and whether it asks for a descriptor for direct I/O."""
+    """The datagram of a reader: a ticket, and whether the reader asks for a descriptor for direct
+    I/O."""
 
     secret: bytes
     wants_direct: bool

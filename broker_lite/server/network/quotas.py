@@ -54,7 +54,7 @@ class Principal(Protocol):
 
 
 class Metered(Protocol):
-    """The fields of a request that its quotas are computed from."""
+    """The fields of a request that decide which quotas apply to it."""
 
     @property
     def session(self) -> Principal: ...

@@ -383,9 +383,9 @@ def _undecodable(row: WantedRange, header: BatchHeader) -> Iterator[None]:
 
 
 def _check(row: WantedRange, header: BatchHeader) -> None:
-    """Raise CorruptMessageError unless the batch's end offset and leader epoch agree with the log.
+    """Raise CorruptMessageError unless the batch's offsets and leader epoch agree with the log.
 
-    The CRC covers neither field."""
+    The CRC covers neither the base offset nor the leader epoch."""
     base, following = header.base_offset, header.next_offset
     if following > row.end_offset:
         raise CorruptMessageError(

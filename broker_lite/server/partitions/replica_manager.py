@@ -381,8 +381,8 @@ class ReplicaManager:
         """Return whether the metadata name this broker leader of a partition that it does not lead
         yet.
 
-        This happens without a change of the topic when this process registers again and keeps its
-        leadership."""
+        If this process registers again and keeps its leadership, that happens without a change of
+        the topic."""
         local = self.local.broker_id
         return any(
             partition.state.leader == local
