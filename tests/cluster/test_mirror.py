@@ -533,7 +533,7 @@ def test_only_one_mirror_of_a_source_is_active(
     assert rows_of(bus, copied) == rows_of(origin, copied)
 
 
-def test_mirror_whose_pattern_matches_no_topic_fails_with_once_and_waits_otherwise(
+def test_mirror_whose_pattern_matches_no_topic_fails_with_option_once_and_waits_otherwise(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     with pytest.raises(InvalidConfigError, match=f"'no.*' matches no topic at .*{copied}"):

@@ -43,7 +43,9 @@ from broker_lite.replication.topics import partitions_max
 from broker_lite.server.cluster.administration import NewTopic
 
 
-def test_suspected_broker_loses_leadership_before_its_session_expires(world: World) -> None:
+def test_broker_suspected_to_be_dead_loses_leadership_before_its_session_expires(
+    world: World,
+) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         await create(cluster.controller(), "t", 3, factor=3)
@@ -71,7 +73,9 @@ def test_suspected_broker_loses_leadership_before_its_session_expires(world: Wor
     run(world, body)
 
 
-def test_suspected_controller_is_deposed_and_its_partitions_get_new_leaders(world: World) -> None:
+def test_controller_suspected_to_be_dead_is_deposed_and_its_partitions_get_new_leaders(
+    world: World,
+) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         old = cluster.controller()
@@ -90,7 +94,9 @@ def test_suspected_controller_is_deposed_and_its_partitions_get_new_leaders(worl
     run(world, body)
 
 
-def test_wrongly_suspected_controller_is_replaced_and_stays_a_broker(world: World) -> None:
+def test_controller_wrongly_suspected_to_be_dead_is_replaced_and_stays_a_broker(
+    world: World,
+) -> None:
     """A wrong suspicion deposes the controller, but its process stays registered as a broker."""
 
     async def body(cluster: Cluster) -> None:

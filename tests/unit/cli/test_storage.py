@@ -18,7 +18,7 @@ from broker_lite.storage.files import OsFiles
 from broker_lite.storage.manager import LogManager
 
 
-def test_storage_strays_lists_and_deletes_stray_logs(tmp_path: Path) -> None:
+def test_command_storage_strays_lists_and_deletes_stray_logs(tmp_path: Path) -> None:
     logs = LogManager(OsFiles(), str(tmp_path))
     logs.data.start()
     logs.open_all(0)
@@ -112,6 +112,6 @@ def test_storage_verify_of_a_folder_without_logs_is_an_error(tmp_path: Path) -> 
     assert CliRunner().invoke(storage, ["verify", str(tmp_path)]).exit_code == 0
 
 
-def test_storage_strays_reports_a_directory_without_stray_logs(tmp_path: Path) -> None:
+def test_command_storage_strays_reports_that_a_directory_has_no_stray_logs(tmp_path: Path) -> None:
     done = CliRunner().invoke(storage, ["strays", str(tmp_path)])
     assert f"{tmp_path} holds no stray logs" in done.output

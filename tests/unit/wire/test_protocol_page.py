@@ -27,7 +27,7 @@ def test_protocol_page_lists_every_api_and_its_versions() -> None:
         assert name.lower() == ApiKey(int(key)).name.replace("_", "").lower()
 
 
-def test_protocol_page_lists_the_clients_of_the_compat_results() -> None:
+def test_protocol_page_lists_the_clients_of_the_compatibility_results() -> None:
     """A new version of a client needs a row in the results of `make compat`, and on the page."""
     assert set(on_page()) == in_results()
     assert len(on_page()) == len(in_results())

@@ -147,9 +147,7 @@ def test_send_arrow_refuses_an_argument_that_cannot_be_encoded(wrong: dict[str, 
     assert world.the(ApiKey.PRODUCE)
 
 
-def test_send_arrow_refuses_a_table_with_an_unused_column_beside_a_column_that_replaces_it() -> (
-    None
-):
+def test_send_arrow_refuses_a_key_column_that_the_argument_key_replaces() -> None:
     """Regression: with ``key="id"`` the column ``key`` was left out of the records without an
     error."""
     table = pa.table({"id": [b"1"], "key": [b"k"], "value": [b"v"]})

@@ -68,7 +68,7 @@ def test_truncated_compressed_file_is_an_error(tmp_path: Path) -> None:
         from_file(path, 10_000)
 
 
-def test_demo_collects_the_logs_of_the_machine_that_the_user_may_read(
+def test_demo_collects_those_logs_of_the_machine_that_the_user_may_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "apt").mkdir()

@@ -69,7 +69,7 @@ class Producer:
 
 
 @pytest.mark.parametrize("version", [9, 13])
-def test_batches_after_one_refused_by_a_broker_without_the_replica_get_the_same_error(
+def test_batches_that_follow_a_batch_refused_by_a_broker_without_a_replica_get_the_same_error(
     version: int,
 ) -> None:
     async def body(world: World) -> None:
@@ -88,7 +88,7 @@ def test_batches_after_one_refused_by_a_broker_without_the_replica_get_the_same_
     run(body, brokers=3)
 
 
-def test_batches_after_one_refused_by_a_follower_get_the_same_error() -> None:
+def test_batches_that_follow_a_batch_refused_by_a_follower_get_the_same_error() -> None:
     async def body(world: World) -> None:
         await world.serves(1)
         await world.until(lambda: bool(world.nodes[2].manager.replicas))
@@ -101,7 +101,7 @@ def test_batches_after_one_refused_by_a_follower_get_the_same_error() -> None:
     run(body, brokers=2)
 
 
-def test_batches_after_one_refused_for_too_few_replicas_get_the_same_error() -> None:
+def test_batches_that_follow_a_batch_refused_for_too_few_replicas_get_the_same_error() -> None:
     async def body(world: World) -> None:
         world.config = {"min.insync.replicas": "2"}
         leader = world.nodes[1]
@@ -118,7 +118,7 @@ def test_batches_after_one_refused_for_too_few_replicas_get_the_same_error() -> 
     run(body, brokers=2)
 
 
-def test_batches_after_one_corrupted_in_transit_get_the_same_error() -> None:
+def test_batches_that_follow_a_batch_corrupted_in_transit_get_the_same_error() -> None:
     async def body(world: World) -> None:
         await world.serves(1)
         producer = Producer(world.nodes[1])

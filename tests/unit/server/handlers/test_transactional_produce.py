@@ -201,7 +201,7 @@ def test_batches_wait_in_order_for_the_verification_of_their_transaction() -> No
     run(test)
 
 
-def test_verifications_of_several_partitions_in_one_event_loop_turn_share_a_request() -> None:
+def test_transaction_verifications_in_one_event_loop_turn_share_a_request() -> None:
     async def test(world: World) -> None:
         await world.serves(1, 1)
         producer = await started(world)
@@ -254,7 +254,7 @@ def test_batch_is_refused_if_the_coordinator_refuses_the_transaction(
     run(test)
 
 
-def test_verification_of_a_batch_is_retried_after_retriable_errors() -> None:
+def test_transaction_verification_is_retried_after_retriable_errors() -> None:
     async def test(world: World) -> None:
         producer = await started(world, ConcurrentTransactionsError(), NetworkError("cut"), None)
         assert await producer.send(0) == 0
@@ -285,7 +285,7 @@ def test_unavailable_coordinator_gives_the_producer_a_retriable_error(
     run(test)
 
 
-def test_verification_that_arrives_after_the_end_of_its_transaction_is_ignored() -> None:
+def test_transaction_verification_that_arrives_after_the_transactions_end_is_ignored() -> None:
     async def test(world: World) -> None:
         producer = await started(world)
         producer.coordinator.held = asyncio.Event()
@@ -320,7 +320,7 @@ def test_marker_with_a_bumped_epoch_does_not_end_the_next_transaction() -> None:
     run(test)
 
 
-def test_verification_from_an_earlier_leader_epoch_is_ignored() -> None:
+def test_transaction_verification_from_an_earlier_leader_epoch_is_ignored() -> None:
     async def test(world: World) -> None:
         producer = await started(world)
         producer.coordinator.held = asyncio.Event()
@@ -336,7 +336,7 @@ def test_verification_from_an_earlier_leader_epoch_is_ignored() -> None:
     run(test)
 
 
-def test_verification_by_a_deposed_transaction_coordinator_is_ignored(
+def test_transaction_verification_by_a_deposed_coordinator_is_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transaction_verifier, "VERIFY_TIMEOUT_S", 0.02)
@@ -379,7 +379,7 @@ def test_transactional_batch_is_refused_while_a_broker_does_not_support_transact
     run(test)
 
 
-def test_verification_request_and_response_round_trip() -> None:
+def test_transaction_verification_request_and_response_round_trip() -> None:
     rows = [AskedTransaction("id", 7, 3, True, (AskedTopic("t", TOPIC_ID, (0, 5)),))]
     frame = memoryview(encode_call(VerifyPartitionsRequest(rows), 9, "c"))[4:]
     header = parse_header(frame)

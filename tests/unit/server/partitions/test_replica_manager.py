@@ -396,7 +396,9 @@ def test_appended_column_batch_is_in_the_crc_cache_before_the_high_watermark_adv
 
 
 @pytest.mark.parametrize("starts_at", [0, 2])
-def test_batches_after_one_refused_by_a_full_disk_get_the_same_error(starts_at: int) -> None:
+def test_batches_that_follow_a_batch_refused_by_a_full_disk_get_the_same_error(
+    starts_at: int,
+) -> None:
     """With OUT_OF_ORDER_SEQUENCE instead, librdkafka would bump its epoch and resend old records.
 
     Without an error, after DeleteRecords, a new producer's second batch would be appended first.
