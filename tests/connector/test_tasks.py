@@ -215,7 +215,7 @@ def test_micro_batch_of_many_small_partitions_has_few_tasks(planner, make_topic)
     ]
 
 
-def test_small_range_whose_response_is_incomplete_or_damaged_returns_no_rows(
+def test_small_offset_range_whose_response_is_incomplete_or_damaged_returns_no_rows(
     planner, make_topic, monkeypatch
 ):
     topic = make_topic(5, 5)

@@ -152,7 +152,7 @@ def test_state_loaded_from_the_log_equals_the_committed_values_at_every_step(see
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_last_committed_value_of_each_key_survives_repeated_copies_of_all_values() -> None:
+def test_last_committed_value_of_each_key_survives_repeated_full_copies_of_the_state() -> None:
     log = Log()
     for number in range(200):
         log.put(b"k%d" % (number % 7), b"%d" % number)
@@ -162,7 +162,7 @@ def test_last_committed_value_of_each_key_survives_repeated_copies_of_all_values
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_batch_of_a_copy_of_all_values_omits_keys_whose_append_is_in_flight() -> None:
+def test_batch_of_a_full_copy_of_the_state_omits_keys_whose_append_is_in_flight() -> None:
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     log.put(b"a", b"2")
     upsert, a_slice = log.turn()
@@ -177,7 +177,7 @@ def test_batch_of_a_copy_of_all_values_omits_keys_whose_append_is_in_flight() ->
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_key_whose_append_was_refused_is_in_a_later_batch_of_the_copy_of_all_values() -> None:
+def test_key_whose_append_was_refused_is_in_a_later_batch_of_the_full_copy_of_the_state() -> None:
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     log.put(b"a", b"2")
     log.turn()
@@ -189,7 +189,7 @@ def test_key_whose_append_was_refused_is_in_a_later_batch_of_the_copy_of_all_val
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_older_state_records_are_deleted_only_once_a_copy_of_all_values_is_committed() -> None:
+def test_older_state_records_are_deleted_only_once_a_full_copy_of_the_state_is_committed() -> None:
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     for _ in range(4):
         log.turn()
@@ -206,7 +206,7 @@ def test_older_state_records_are_deleted_only_once_a_copy_of_all_values_is_commi
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_refused_batch_of_a_copy_of_all_values_is_written_again_after_the_next_commit() -> None:
+def test_refused_batch_of_a_full_copy_of_the_state_is_written_again_after_the_next_commit() -> None:
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     (a_slice,) = log.turn()
     log.refuse()
@@ -219,7 +219,7 @@ def test_refused_batch_of_a_copy_of_all_values_is_written_again_after_the_next_c
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_next_leader_deletes_the_records_before_a_dead_leaders_copy_of_all_values() -> None:
+def test_next_leader_deletes_the_records_before_a_dead_leaders_full_copy_of_the_state() -> None:
     log = begun_copy([(b"a", b"1")])
     log.run()
     begun, log.start = log.start, 0
@@ -228,7 +228,7 @@ def test_next_leader_deletes_the_records_before_a_dead_leaders_copy_of_all_value
     assert log.load(log.batches[-1].header.base_offset).delete_before is None
 
 
-def test_load_refuses_a_copy_of_all_values_with_missing_keys(
+def test_load_refuses_a_full_copy_of_the_state_with_missing_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(keyed_state, "COPY_BYTES_MIN", 500)
@@ -247,7 +247,7 @@ def test_values_put_in_one_turn_of_the_event_loop_are_written_as_one_batch() -> 
     assert read_header(write.batch).record_count == 100
 
 
-def test_many_small_batches_in_the_state_log_trigger_a_copy_of_all_values(
+def test_many_small_batches_in_the_state_log_trigger_a_full_copy_of_the_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(keyed_state, "COPY_BATCHES", 10)

@@ -55,7 +55,7 @@ def test_change_notices_are_encoded_to_their_recorded_bytes() -> None:
     )
 
 
-def test_merge_of_change_notices_combines_those_after_the_last_seen_number() -> None:
+def test_merge_of_change_notices_combines_the_notices_after_the_last_seen_one() -> None:
     notices = after(
         n.topic_changed("old"),
         NoticeContent({"t": [0], "u": [1]}),

@@ -162,7 +162,7 @@ def test_leader_loads_the_state_only_after_all_records_of_earlier_epochs_are_com
     run(test)
 
 
-def test_state_records_before_a_complete_copy_of_all_values_are_deleted(
+def test_state_records_before_a_complete_copy_of_the_state_are_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(keyed_state, "COPY_BYTES_MIN", 2000)

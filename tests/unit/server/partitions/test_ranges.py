@@ -216,7 +216,7 @@ def test_damaged_partition_does_not_fail_other_partitions_of_a_fetch(log: Log) -
     assert bad.error is not None and raw.error is None and raw.length
 
 
-def test_byte_limit_of_a_fetch_covers_all_partitions_except_the_first_batch(log: Log) -> None:
+def test_byte_limit_of_a_fetch_covers_all_partitions_but_not_the_first_batch(log: Log) -> None:
     for n in range(4):
         append(log, rows_batch([b"%d" % n * 100]))
     size = len(rows_batch([b"0" * 100]))
