@@ -1,9 +1,10 @@
 """Metrics of running queries on the driver, for Prometheus.
 
-Create ``LagMetrics(spark)`` to measure every query of the session that reads logbus. Then serve the
-metrics, for example with ``prometheus_client.start_http_server(9500)``. The module needs
-``prometheus-client``, which ``pyspark-logbus[broker]`` installs. ``LagMetrics`` runs on Spark's
-listener thread and sends no requests to brokers.
+Create ``LagMetrics(spark)`` to count the batches and the lag of every query of the session that
+reads logbus. Then serve the metrics, for example with
+``prometheus_client.start_http_server(9500)``. The module needs ``prometheus-client``, which
+``pyspark-logbus[broker]`` installs. ``LagMetrics`` runs on Spark's listener thread and sends no
+requests to brokers.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ class Losses:
         self._ends_query = options.fail_on_data_loss
         self._suspects: dict[tuple[str, str, int], float] = {}
         self._accepted: set[tuple[str, str, int, int]] = set()
-        """The losses that are logged and counted, by ``_key``: those of the query's present
-        position, which every planning call finds again, and those of its next batch."""
+        """The losses that are logged and counted, by kind, topic id, partition and first offset.
+        Planning finds a loss again until the query's position has passed it."""
 
     @property
     def are_suspected(self) -> bool:

@@ -1,9 +1,9 @@
 """``logbus.read``: a DataFrame of a part of a topic, which fetches little more than this part.
 
 Spark 4.3.0 cannot safely push a filter into a Python source, because it keeps the pushed filters
-for every later query of the same DataFrame. So the bounds in time are arguments of ``read``. They
-become options of a batch query, to limit its offset ranges, and a filter on the timestamp, to
-remove the other rows. ``read`` runs on the driver, also over Spark Connect."""
+for every later query of the same DataFrame. So the bounds in time are arguments of ``read``. The
+bounds become options of a batch query, to limit its offset ranges, and a filter on the timestamp,
+to remove the other rows. ``read`` runs on the driver, also over Spark Connect."""
 
 from __future__ import annotations
 

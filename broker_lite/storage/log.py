@@ -472,7 +472,8 @@ class Log:
             self._data.check()
 
     def _raise_start_if_space(self, offset: int) -> None:
-        """Raise the log start offset; in memory only, if the disk has no space even in the reserve.
+        """Raise the log start offset; in memory only, if the disk has no space even after the
+        reserve file is freed.
 
         The next checkpoint that finds space saves it."""
         try:

@@ -126,7 +126,8 @@ class LogReader:
         self.publish(segments)
 
     def publish(self, segments: tuple[Segment, ...]) -> None:
-        """Make these segments the log that readers see. It ends where the last segment ends."""
+        """Make these segments the log that readers see. The log ends where the last segment
+        ends."""
         active = segments[-1]
         self.chain: Chain = (tuple(s.base_offset for s in segments), segments)
         self.tail = Tail(active.next_offset, active, active.size_bytes)
@@ -203,8 +204,8 @@ class LogReader:
         """Return a slice of whole batches below ``end_offset``, from the batch that holds
         ``offset`` on.
 
-        It has at most ``max_bytes`` bytes, but at least one batch if ``min_one``; it is empty at
-        the log's end. Raises OffsetOutOfRangeError outside [log start, log end] and
+        The slice has at most ``max_bytes`` bytes, but at least one batch if ``min_one``. It is
+        empty at the log's end. Raises OffsetOutOfRangeError outside [log start, log end] and
         CorruptMessageError in a damaged range."""
         hints = self.hints
         end, active, size = self.tail
@@ -658,9 +659,9 @@ class LogReader:
         """Return the offset that is about ``max_bytes`` stored bytes after ``start``, and the exact
         size of that range.
 
-        The offset is a batch boundary, at most ``end``, after at least one batch. It comes from the
-        sparse index, so the size is usually some KB below ``max_bytes``. Skips damage. Returns
-        (start, 0) at the end of the log."""
+        The offset is a batch boundary, at most ``end``, after at least one batch. The sparse index
+        gives the boundary, so the size is usually some KB below ``max_bytes``. Skips damage.
+        Returns (start, 0) at the end of the log."""
         hints = self.hints
         end = min(end, self.tail[0])
         if start >= end or start < self.log_start_offset:

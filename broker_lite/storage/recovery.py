@@ -41,7 +41,7 @@ class RecoveryReport:
     scanned_bytes: int = 0
     torn_bytes: int = 0
     saved_bytes: int = 0
-    """The part of ``torn_bytes`` that ``.torn`` files have."""
+    """How many of the ``torn_bytes`` are now in ``.torn`` files."""
     torn_offset: int = -1
     torn_whole: bool = False
     """Whether the batch at ``torn_offset`` has its full length and is not all zeros.

@@ -1,7 +1,8 @@
 """Sparse index of a segment: the newest timestamp so far and the offset of its batch.
 
 An entry (t, o) says that no record up to and including the batch at offset ``o`` is newer than
-``t``; a search for a later timestamp starts at that batch. Both rise from entry to entry.
+``t``; a search for a later timestamp starts at that batch. Timestamps and offsets rise from entry
+to entry.
 
 The log does not contain the times of its appends, so the file's header holds the first and the last
 one, by the broker's clock. One writer thread appends; any thread may read. A scan rebuilds a file

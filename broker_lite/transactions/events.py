@@ -37,7 +37,7 @@ class Add(NamedTuple):
     ``version`` is the transaction version. With ``verify_only``, the coordinator only checks
     whether the transaction contains the partitions and groups (KIP-890). ``connection`` is the
     number of the client's connection, or None for a request from a broker, which is answered at
-    once and never parked."""
+    once and never waits."""
 
     token: int
     producer_id: int

@@ -83,8 +83,8 @@ class Participant:
         """Record that the transaction coordinator confirmed transaction ``number`` for the
         producer.
 
-        Return whether the write that waits for this verification may continue. It may not if a
-        marker or a newer epoch of the producer came meanwhile."""
+        Return whether the write that waits for this verification may continue. The write must not
+        continue if a marker or a newer epoch of the producer came meanwhile."""
         known = self._holder(verification)
         if known is not None:
             known.number = number

@@ -121,16 +121,16 @@ class SinkPartition:
         """The partitions in each slot's committed record, by producer id. The attempt may write
         only to these partitions."""
         self._opened: dict[int, Now] = {}
-        """When each open attempt of a Spark task joined, or when this coordinator loaded its state,
-        by producer id."""
+        """When each open attempt of a Spark task joined its batch, or when this coordinator loaded
+        its state, by producer id."""
         self._opening: dict[int, list[int]] = {}
         """The JoinBatch requests (tokens) that wait until the record of their new task attempt is
         committed, by the attempt's producer id."""
         self._settled: dict[int, Callable[[LogbusError | None], None]] = {}
         """The callback for each record being appended, by its number.
 
-        It receives None once the record is committed, or the error with which the log refused
-        it."""
+        The callback receives None once the record is committed, or the error with which the log
+        refused it."""
         self._without_slot: list[ev.JoinBatch] = []
         self._ids_fetched = 0
         self._numbers = 0
@@ -212,8 +212,8 @@ class SinkPartition:
         return {row: slot for row, slot in self._slots.items() if not slot.is_free}
 
     def opened(self) -> dict[int, Now]:
-        """Return when each open attempt of a Spark task joined, or when this coordinator loaded its
-        state, by producer id."""
+        """Return when each open attempt of a Spark task joined its batch, or when this coordinator
+        loaded its state, by producer id."""
         return dict(self._opened)
 
     def attempts(self, sink: str) -> dict[int, SinkSlot]:

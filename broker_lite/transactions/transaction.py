@@ -387,8 +387,8 @@ class Transaction:
             raise self._invalid("commit")
 
     def _repeat_end(self, event: ev.End) -> None:
-        """Answer an EndTxn that the producer repeats with the epoch that it had before the last
-        increase."""
+        """Answer an EndTxn that the producer repeats with the epoch that the producer had before
+        the last increase."""
         record = self.record
         assert record is not None
         kind = _kind(event.is_commit)

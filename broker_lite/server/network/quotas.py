@@ -135,9 +135,10 @@ class ClientQuota:
             self._spend(CONTROLLER_MUTATION_RATE, -count)
 
     def _throttled(self, key: str, wait_ms: int) -> int:
-        """Return the longest of three throttle times (ms), and count it in the metrics.
+        """Return the longest of three throttle times (ms): ``wait_ms``, that for processing time,
+        and that for partition changes.
 
-        They are ``wait_ms`` and those for processing time and for partition changes."""
+        Counts the result in the metrics."""
         for each in (REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE):
             due_ms = min(self._spend(each, 0), REQUEST_THROTTLE_MS_MAX)
             if due_ms > wait_ms:

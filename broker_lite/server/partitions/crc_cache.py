@@ -40,7 +40,8 @@ class CrcCache:
         offset."""
 
     def appending(self, now_ms: int, log_end_offset: int) -> None:
-        """Record that an append at ``log_end_offset`` begins. ``now_ms`` is monotonic time."""
+        """Record that an append at ``log_end_offset`` begins, which checks CRCs. ``now_ms`` is
+        monotonic time."""
         marks = self._marks
         if now_ms - marks[-1][0] >= MARK_MS:
             marks.append((now_ms, log_end_offset))

@@ -207,7 +207,8 @@ class Worker(threading.Thread):
         """Take the queued jobs as the next group; a small group first waits briefly for more jobs.
 
         Without the wait, producers that send again at once would be split over two flushes. A group
-        with replicated partitions does not wait: it waits for followers anyway."""
+        with replicated partitions does not wait here, because its producers wait for followers
+        anyway."""
         waiting = self._waiting
         group: list[Job] = []
         size = 0

@@ -98,7 +98,8 @@ class FollowerFetches:
     ) -> None:
         """Call ``answer`` with the response to a follower's fetch, at once or later.
 
-        It is not called once ``is_open`` returns False: the follower's connection has closed."""
+        ``answer`` is not called once ``is_open`` returns False: the follower's connection has
+        closed."""
         before = self.waiting.pop(_lane(message), None)
         if before is not None:
             before.end_wait()

@@ -306,7 +306,8 @@ class ReplicaManager:
         """Call ``callback`` after each change of role or leader epoch of a local replica of the
         topic.
 
-        It is also called at once for each local replica, and sometimes when nothing has changed."""
+        ``callback`` is also called at once for each local replica, and sometimes without a
+        change."""
         self._role_callbacks[topic] = callback
         for replica in self.replicas:
             self.role_changed(replica)
@@ -347,7 +348,8 @@ class ReplicaManager:
     def _set_aside_strays(self, snapshot: MetadataSnapshot) -> None:
         """Rename the logs that the metadata do not assign to this broker.
 
-        They are deleted later: ZooKeeper may have lost the topics by mistake."""
+        The broker deletes such a log only later, because ZooKeeper may have lost its topic by
+        mistake."""
         moved = [key for key in self._logs.logs if not self._is_mine(key)]
         strays = [key for key in moved if key.topic_id not in snapshot.topics_by_id]
         for key in moved:

@@ -43,7 +43,7 @@ class Ticks:
         return self._replicated
 
     def watch(self, replica: Replica, *, is_replicated: bool) -> None:
-        """Set whether the replica receives slow ticks."""
+        """Set whether the replica receives Tick events, at most ``SLOW_TICK_MS`` apart."""
         if is_replicated:
             self._replicated[replica] = None
             self._tick_slowly()

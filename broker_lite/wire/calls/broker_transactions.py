@@ -107,7 +107,7 @@ def _take_topic(reader: Reader) -> list[tuple[str, int, int]]:
 
 
 def take_marker_tag(reader: Reader) -> tuple[int, int]:
-    """Return the number of the transaction and the state partition from the value of the tagged
-    field ``TAG_COORDINATOR``."""
+    """Return the number of the transaction and the coordinator's state partition from the value of
+    the tagged field ``TAG_COORDINATOR``."""
     number, state_partition = reader.unpack(_MARKER)
     return number, state_partition

@@ -2,7 +2,7 @@
 with a tagged field of logbus, and logbus's own EndGroupOffsets v0.
 
 Such offsets are pending until the transaction ends. The group's coordinator holds them; the
-transaction's coordinator decides about them. It is the leader of one partition of
+transaction's coordinator decides about them. The latter is the leader of one partition of
 ``__transaction_state``, the state partition."""
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ TAG_ADD_GROUP = 10000
 """Number of a tagged field of logbus in AddOffsetsToTxn between brokers.
 
 In the request, the field is one byte: whether only to verify that the transaction includes the
-group. In the answer, the field has the number of the transaction, the state partition, and the
-leader epoch of the state partition."""
+group. In the answer, the field has the number of the transaction, the coordinator's partition of
+``__transaction_state``, and the leader epoch of that partition."""
 
 _VERIFIED = struct.Struct(">qii")
 _TRANSACTION = struct.Struct(">qhqii?")
@@ -88,7 +88,7 @@ class EndGroupOffsetsRequest:
 
     ``producer_epoch`` is the producer's epoch during the transaction, not its next epoch. The
     group's coordinator refuses a ``coordinator_epoch`` lower than the highest that it knows for
-    ``state_partition``."""
+    ``state_partition`` (of ``__transaction_state``)."""
 
     API_KEY: ClassVar[int] = ApiKey.END_GROUP_OFFSETS
     VERSION: ClassVar[int] = 0

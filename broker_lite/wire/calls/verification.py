@@ -22,7 +22,8 @@ TAG_ASKED_TOPIC_ID = 10000
 """Number of the tagged field with the topic's id in each topic of an AddPartitionsToTxn request."""
 TAG_VERIFIED = 10000
 """Number of the tagged field in each transaction of the answer to AddPartitionsToTxn with the
-number of the transaction, the state partition, and the leader epoch of the state partition."""
+number of the transaction, the coordinator's partition of ``__transaction_state``, and the leader
+epoch of that partition."""
 _VERIFIED = struct.Struct(">qii")
 NO_TRANSACTION = -1
 
