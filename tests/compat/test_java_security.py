@@ -171,5 +171,4 @@ def test_kafka_configs_and_kafka_acls_administer_a_secured_cluster(
 
 
 def _fails(tools: Tools, tool: str, *arguments: str) -> str:
-    """Run a tool of Kafka that must fail; return its output."""
     return tools(tool, *arguments, code=1)

@@ -215,7 +215,6 @@ class Workload:
         self._join(len(self._threads))
 
     def _join(self, count: int) -> None:
-        """Wait until the first ``count`` threads have ended."""
         for thread in self._threads[:count]:
             thread.join(2 * WAIT_S)
             assert not thread.is_alive(), f"{thread.name} hangs"

@@ -122,7 +122,6 @@ def _wait(call: Callable[[], Any], what: str) -> None:
 
 
 def _runs(pid: int, name: str) -> bool:
-    """Return whether a process has this argument in its command line."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return name in arguments(pid)
     return False

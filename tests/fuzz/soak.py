@@ -81,7 +81,6 @@ def _allowed(size: int) -> int:
 
 
 def _measured(target: Target, seed: int) -> tuple[int, int]:
-    """Run an input; return its size and the peak of allocated bytes."""
     tracemalloc.start()
     try:
         size = target.once(random.Random(seed))

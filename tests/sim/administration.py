@@ -124,7 +124,6 @@ class Administrator(Client):
         await self._reassign(targets)
 
     async def _reassign(self, targets: dict[int, Brokers]) -> bool:
-        """Reassign partitions; return whether the controller accepted all of them."""
         if not targets:
             return True
         for partition, target in targets.items():

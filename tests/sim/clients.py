@@ -101,7 +101,6 @@ class SimShell:
 
 
 def _is_by_value(call: Any) -> bool:
-    """Return whether a request is passed as a Python value instead of bytes."""
     is_plain = isinstance(call, InitProducerIdRequest) and call.transactional_id is None
     return is_plain or isinstance(call, calls.MetadataRequest)
 

@@ -159,7 +159,6 @@ class SimCluster:
         return error is None and process.alive
 
     async def _until_over(self, process: Process, task: asyncio.Task[None]) -> None:
-        """Wait until the task ends, or the broker's process dies."""
         over: asyncio.Future[None] = self.loop.create_future()
 
         def end(_: object = None) -> None:

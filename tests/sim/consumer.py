@@ -157,7 +157,6 @@ class Consumer(Client):
                 self.cluster.trace(self.name, "read", tp.partition, position)
 
     def _take_batches(self) -> None:
-        """Take all fetched batches from the collector and check them."""
         collector = self._collector
         collector.settle()
         try:
@@ -177,7 +176,6 @@ class Consumer(Client):
 
     @property
     def _is_damage_known(self) -> bool:
-        """Return whether the simulation has damaged records."""
         return bool(self.cluster.rot.struck)
 
     def _check(self, tp: TopicPartition, rows: Slice) -> None:

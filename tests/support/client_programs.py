@@ -177,7 +177,6 @@ def names() -> dict[str, str]:
 
 
 def _version(client: str, dependency: str) -> str:
-    """Return a dependency's version from a Go client's go.mod."""
     return re.findall(rf"{dependency} v(\S+)", GO_MODULES[client].read_text())[0]
 
 
