@@ -291,7 +291,7 @@ class DataDirectory:
             self.files.remove(f"{self.path}/{paths.RESERVE}")
 
     def _fill_reserve(self) -> None:
-        """Write a new reserve file, as large as the disk has space for."""
+        """Write a new reserve file, up to ``RESERVE_BYTES``, as large as the disk has space for."""
         path = f"{self.path}/{paths.RESERVE}"
         with contextlib.suppress(FileNotFoundError):
             self.files.remove(path)

@@ -175,7 +175,7 @@ class LogManager:
         """Unlink the deleted files and strays (logs of no present replica) that are due. Return
         their number.
 
-        Also restores the directory's reserve file if it is missing."""
+        Also restores the reserve file (space for small files on a full disk) if it is missing."""
         if not self.data.failed:
             self._make_reserve()
         return self.data.empty_trash(now_ms) + self._strays.delete_due(now_ms)

@@ -27,8 +27,8 @@ from pyspark_logbus.offsets import SourceOffset, TopicOffsets
 class OffsetConverter:
     """Converts offsets of a Kafka query to offsets of a logbus cluster.
 
-    If ``mirror`` copied the topics, its offset map translates the offsets. With ``mirror`` None,
-    the offsets stay unchanged.
+    If ``mirror`` (``logbus mirror``) copied the topics, its offset map translates the offsets. With
+    ``mirror`` None, the offsets stay unchanged.
     """
 
     def __init__(self, admin: Admin, mirror: Mirror | None) -> None:
