@@ -346,11 +346,11 @@ class DataDirectory:
 class OffsetCheckpoint:
     """A file with an offset of each partition: its recovery point, or its log start offset.
 
-    With ``in_reserve``, a full disk is written in the space of the reserve file."""
+    With ``in_reserve``, a write to a full disk uses the space of the reserve file."""
 
     def __init__(self, directory: DataDirectory, name: str, *, in_reserve: bool) -> None:
         self.offsets: dict[PartitionKey, int] = {}
-        """The offsets that the file has, except offsets of 0 that were never written."""
+        """The offsets in the file. A partition without an entry has offset 0."""
         self.is_damaged = False
         """Whether ``load`` found the file damaged, until it is rewritten: the offsets are
         unknown."""

@@ -588,11 +588,11 @@ class LogReader:
         *,
         needs_check: Callable[[BatchHeader], bool] = lambda _: False,
     ) -> Iterator[LogBatch]:
-        """Yield the batches of one segment with offsets in [start, end), skipping damage.
+        """Yield the header and position of each batch of one segment with offsets in [start, end),
+        skipping damage.
 
         Ignores headers inside known damage: their offsets may be wrong. If ``needs_check`` returns
-        True for a header, its whole batch is read, and skipped as damage if its checksum is
-        wrong."""
+        True for a header, also reads the batch, and skips it as damage if its checksum is wrong."""
         size, limit = segment.size_bytes, min(segment.next_offset, end)
         at, position = start, -1
         while at < limit and size:

@@ -43,7 +43,7 @@ class FetchProducerId(NamedTuple):
 
 
 class TransactionResult(NamedTuple):
-    """The answer to a request: an error, or the fields of its kind.
+    """The answer to a request: an error, or the fields of this kind of request.
 
     For Init and End, it has the producer id and epoch for the next transaction. For Add, it has the
     number of the transaction, ``transaction``. If a verification fails, ``missing`` has the

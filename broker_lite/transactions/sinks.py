@@ -379,8 +379,8 @@ class SinkPartition:
         self._write_head(event.sink, decided, event)
 
     def _abort(self, sink: _Sink, head: SinkHead, event: ev.EndBatch) -> None:
-        """Abort the attempts that the request names, or else all of batches up to the request's
-        batch.
+        """Abort the attempts that the request names, or else all attempts of batches up to the
+        request's batch.
 
         A decision to commit is never undone."""
         if event.winners:

@@ -154,8 +154,8 @@ class Replica:
         epoch.
         """
         self._unrepairable = -1
-        """Offset of the last damage of which an ERROR line said that no other replica can repair
-        it, or -1."""
+        """Offset of the damage that was last logged as one that no other replica can repair, or
+        -1."""
         self._held_jobs: list[Job] | None = None
         """Disk jobs that wait for a truncation to complete; None while no truncation runs."""
         self.closed = False
@@ -417,7 +417,8 @@ class Replica:
     def _shorten(self, effect: Truncate | StartAt, offset: int) -> None:
         """Truncate the log to ``offset`` (Truncate), or restart it empty there (StartAt).
 
-        Later disk jobs wait until it is done: it must not remove what they append."""
+        Later disk jobs wait until the truncation is done, so that it does not remove their
+        appends."""
         log, now_ms = self.log, self._owner.clock.now_ms()
         if isinstance(effect, Truncate):
             lost = self.role.high_watermark - offset
