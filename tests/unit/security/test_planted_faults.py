@@ -39,6 +39,7 @@ LOGINS = "unit/server/network/test_logins.py"
 TOKENS = "unit/security/test_tokens.py"
 AUTHORIZER = "unit/security/test_authorizer.py"
 DESCRIPTORS = "unit/server/test_descriptors.py"
+TLS = "unit/server/network/test_tls_listener.py"
 
 PLANTS = {
     "a fetch by topic id checks no permission": Plant(
@@ -145,6 +146,27 @@ PLANTS = {
         "flags = os.O_RDONLY |",
         "flags = os.O_RDWR |",
         (DESCRIPTORS, "test_ticket_is_exchanged_once_for_a_segment_file_opened_read_only"),
+    ),
+    "a produce request that waits for a read thread is authorized only before": Plant(
+        "server/handlers/produce.py",
+        "            self._authorize()\n            self.start()\n",
+        "            self.start()\n",
+        (
+            ACCESS,
+            "test_batch_of_an_unknown_topic_id_is_denied_even_if_the_id_becomes_known_before_append",
+        ),
+    ),
+    "a waiting fetch is authorized only before": Plant(
+        "server/handlers/fetch.py",
+        "            return\n        self._authorize()\n        rows = self._rows()\n",
+        "            return\n        rows = self._rows()\n",
+        (ACCESS, "test_waiting_fetch_is_denied_once_its_permission_is_revoked"),
+    ),
+    "a session outlives its client certificate": Plant(
+        NETWORK + "listener.py",
+        "            elif 0 < connection.session.certificate_ends_ms < wall_ms:\n",
+        "            elif False:\n",
+        (TLS, "test_connection_is_closed_once_the_clients_certificate_has_expired"),
     ),
     "PLAIN is accepted without TLS": Plant(
         NETWORK + "logins.py",
