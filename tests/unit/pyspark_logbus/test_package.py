@@ -226,7 +226,7 @@ def test_executors_do_not_import_pandas():
         "from broker_lite.client.fetch.range_reader import FetchedBatch\n"
         "from broker_lite.record.arrays import binary\n"
         "from broker_lite.record.arrow import Columns, TIMESTAMP_TYPE, HEADERS_TYPE\n"
-        "from pyspark_logbus import partition_reader as reader, partition_writer as writer\n"
+        "from pyspark_logbus import partition_writer as writer, row_columns\n"
         "from pyspark_logbus.offset_ranges import OffsetRange\n"
         "from pyspark_logbus.schema import SinkColumns\n"
         "value = binary(np.array([0, 1, 2], np.int32), b'ab')\n"
@@ -235,6 +235,6 @@ def test_executors_do_not_import_pandas():
         "columns = writer.to_columns(batch, SinkColumns(value=0, key=1))\n"
         "header = read_header(arrow.encode(columns, compression='none', timestamp_ms=5))\n"
         "rows = FetchedBatch(header, columns, 0, 2)\n"
-        "for build in reader._BUILDERS.values(): build(OffsetRange('t', 0, 0, 2), rows)\n"
+        "for build in row_columns._BUILDERS.values(): build(OffsetRange('t', 0, 0, 2), rows)\n"
     )
     assert "pandas" not in found

@@ -1,0 +1,38 @@
+"""Make fetched batches of one range, as the tasks of Spark's source read them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from broker_lite.client.fetch.range_reader import FetchedBatch
+from broker_lite.record import arrow
+from broker_lite.record import format as fmt
+from broker_lite.record.arrow import TIMESTAMP_TYPE, Columns
+from broker_lite.record.batch import read_header
+from pyspark_logbus.offset_ranges import OffsetRange
+
+RANGE = OffsetRange("topic-a", 3, 100, 200)
+
+
+def fetched(
+    count=4, *, first=0, rows=None, base=100, key=None, value=None, times=None, headers=None,
+    base_time=1_700_000_000_123, log_append=False, deltas=None,
+):  # fmt: skip
+    columns = Columns(
+        count,
+        key,
+        pa.array([b"v%d" % i for i in range(count)]) if value is None else value,
+        None if times is None else pa.array(times, pa.int64()).view(TIMESTAMP_TYPE),
+        headers,
+    )
+    header = read_header(arrow.encode(columns, compression="none", timestamp_ms=base_time))
+    header = header._replace(base_offset=base)
+    if log_append:
+        header = header._replace(
+            attributes=header.attributes | fmt.ATTRIBUTE_LOG_APPEND_TIME, max_timestamp=999
+        )
+        columns = columns._replace(timestamp=None)
+    if deltas is not None:
+        columns = columns._replace(offset_deltas=np.array(deltas, np.int32))
+    return FetchedBatch(header, columns, first, count - first if rows is None else rows)
