@@ -311,7 +311,6 @@ def test_read_range_returns_exactly_the_offsets_of_the_range(bus: Bus, topic: st
 
     assert read(0, 1000) == list(range(1000))
     assert read(123, 877, fetch_bytes=2000) == list(range(123, 877))
-    assert read(123, 877, fetch_bytes=2000, depth=0) == list(range(123, 877))
     assert read(5, 5) == []
     assert read(999, 1000, leader=view.leader(tp)) == [999]
     assert read(10, 12, leader=next(iter(set(view.brokers.values()) - {view.leader(tp)}))) == [

@@ -127,7 +127,6 @@ def test_range_read_survives_a_broker_restart(make_cluster: Callable[..., LocalC
                 leader=view.leader(tp),
                 bootstrap=bus.bootstrap_servers,
                 fetch_bytes=5000,
-                depth=1,
                 timeout_ms=timeout_ms,
             ):
                 if rows == 0:

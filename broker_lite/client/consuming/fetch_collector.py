@@ -89,13 +89,12 @@ class FetchCollector:
         engine: FetchEngine,
         *,
         skips_corrupt: bool,
-        is_held_back: Callable[[], bool] | None = None,
     ) -> None:
         self.delays_error: Callable[[FetchedBatches], bool] | None = None
         """Takes the error of a deleted or recreated topic, and returns True if it delays the error.
 
         With None, such errors are raised at once."""
-        self.is_held_back = is_held_back
+        self.is_held_back: Callable[[], bool] | None = None
         """Returns True while no rows may be returned, as other members may own the partitions.
 
         With None, they always may."""

@@ -61,7 +61,7 @@ from broker_lite.wire.fetch import NO_FILES, FetchedPartition, FetchRequest
 FETCH_BYTES = 8 << 20
 """The default of ``fetch_bytes``: the maximum bytes of a fetch response."""
 DEPTH = 2
-"""The default of ``depth``: the maximum number of fetch responses that wait to be decoded."""
+"""Maximum number of fetch responses that wait to be decoded."""
 TIMEOUT_MS = 120_000
 """Milliseconds without any new batch after which a read fails, by default."""
 REQUEST_TIMEOUT_MS = 30_000
@@ -86,7 +86,6 @@ def read_range(
     bootstrap: str,
     leader: Endpoint | None = None,
     fetch_bytes: int = FETCH_BYTES,
-    depth: int = DEPTH,
     isolation: str = "read_committed",
     on_corrupt: str = "fail",
     timeout_ms: float = TIMEOUT_MS,
@@ -100,7 +99,7 @@ def read_range(
     """Yield the rows with ``start <= offset < end`` of one partition, batch by batch.
 
     ``leader`` is the partition's leader, if known; otherwise metadata is requested first. At most
-    ``depth + 1`` responses of ``fetch_bytes`` each are buffered. With ``on_corrupt="skip"``, a
+    ``DEPTH + 1`` responses of ``fetch_bytes`` each are buffered. With ``on_corrupt="skip"``, a
     corrupt batch is skipped and reported: ``on_skipped(partition, first offset, next offset)``.
 
     With ``local_reads``, the calling thread reads the segment files of a leader on this machine,
@@ -131,15 +130,15 @@ def read_range(
     )
     position = FetchPosition(tp, topic_id, start, last_epoch=start_epoch)
     session = _RangeSession(position, options, leader, leader_epoch)
-    return _rows(session, start, end, depth, on_skipped)
+    return _rows(session, start, end, on_skipped)
 
 
 def _rows(
-    session: _RangeSession, start: int, end: int, depth: int, on_skipped: OnSkipped | None
+    session: _RangeSession, start: int, end: int, on_skipped: OnSkipped | None
 ) -> Iterator[FetchedBatch]:
     while True:
         corrupt_at = end
-        with contextlib.closing(_batches(session, end, depth)) as batches:
+        with contextlib.closing(_batches(session, end)) as batches:
             for item in decode_all(batches, session.tp, start, end):
                 if isinstance(item, Slice):
                     yield item
@@ -158,7 +157,7 @@ def _rows(
         session = session.repair(corrupt_at)
 
 
-def _batches(session: _RangeSession, end: int, depth: int) -> Generator[list[Item], None, None]:
+def _batches(session: _RangeSession, end: int) -> Generator[list[Item], None, None]:
     position = session.position
     if position.offset >= end:
         return
@@ -169,7 +168,7 @@ def _batches(session: _RangeSession, end: int, depth: int) -> Generator[list[Ite
         raise
     is_closed = False
     try:
-        while position.offset >= end or depth < 1 or session.reads_files:
+        while position.offset >= end or session.reads_files:
             yield _below(items, end)
             # Release the batches before the next fetch, so that it reuses their memory.
             items.clear()
@@ -180,7 +179,7 @@ def _batches(session: _RangeSession, end: int, depth: int) -> Generator[list[Ite
     finally:
         if not is_closed:
             session.close()
-    ahead = _Prefetcher(session, end, depth)
+    ahead = _Prefetcher(session, end)
     try:
         yield _below(items, end)
         yield from ahead.items()
@@ -199,12 +198,12 @@ def _below(items: list[Item], end: int) -> list[Item]:
 class _Prefetcher:
     """A thread that fetches the next batches of a range while the caller decodes earlier ones.
 
-    Its queue holds the batches of at most ``depth`` responses."""
+    Its queue holds the batches of at most ``DEPTH`` responses."""
 
-    def __init__(self, session: _RangeSession, end: int, depth: int) -> None:
+    def __init__(self, session: _RangeSession, end: int) -> None:
         self._session = session
         self._end = end
-        self._ready: queue.Queue[list[Item] | BaseException | None] = queue.Queue(depth)
+        self._ready: queue.Queue[list[Item] | BaseException | None] = queue.Queue(DEPTH)
         self._stopped = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"logbus-fetch-{session.tp}", daemon=True
