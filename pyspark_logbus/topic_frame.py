@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import operator
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,6 +19,7 @@ from pyspark.sql import functions as F
 from broker_lite.config.time_text import datetime_ms, parse_time_ms
 from broker_lite.errors import InvalidConfigError
 from pyspark_logbus import option_values
+from pyspark_logbus.offsets import LONG_MAX
 from pyspark_logbus.schema import COLUMNS
 
 if TYPE_CHECKING:
@@ -136,8 +138,8 @@ def _time_ms(name: str, value: Time, now_ms: int) -> int:
         case bool():
             time_ms = None
         case _:
-            time_ms = value
-    if time_ms is None or time_ms < 0:
+            time_ms = operator.index(value) if hasattr(value, "__index__") else None
+    if time_ms is None or not 0 <= time_ms <= LONG_MAX // 1000:  # Spark counts microseconds.
         raise InvalidConfigError(
             f"{name}={value!r}: give a datetime, 2026-11-20, 2026-11-20T10:00:00+01:00 (UTC where "
             "no zone is named), -1d (s, m, h or d before now), or milliseconds since 1970"

@@ -63,6 +63,9 @@ def test_time_bounds_of_logbus_read_become_valid_options():
         ({"until": "-1w"}, "until='-1w': give a datetime"),
         ({"since": -1}, "since=-1: give a datetime"),
         ({"since": True}, "since=True: give a datetime"),
+        # Spark itself refuses these with errors about its own functions.
+        ({"since": 1.7e12}, r"since=1700000000000\.0: give a datetime"),
+        ({"until": 1_700_000_000_000_000_000}, "until=1700000000000000000: give a datetime"),
         ({"since": "-1h", "until": "-2h"}, "since='-1h' .* is after until='-2h'"),
         ({"columns": ["value", "nosuch"]}, "columns=.*'nosuch'.* give some of key, value"),
         ({"columns": []}, "give some of key, value"),
