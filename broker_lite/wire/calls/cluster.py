@@ -1,5 +1,5 @@
-"""The client's requests ApiVersions v3, Metadata v12 and DescribeCluster v0. They return API
-versions, brokers, topics and leaders.
+"""The client's requests ApiVersions v3 and Metadata v12. They return API versions, brokers, topics
+and leaders.
 
 Field names are Kafka's. A topic id is a text of 22 characters. Decoding raises ProtocolError for a
 malformed answer.
@@ -219,40 +219,3 @@ def _partition(reader: Reader) -> MetadataPartition:
             reader.array(Reader.i32),
         )
     )
-
-
-class DescribeClusterResponse(NamedTuple):
-    """The answer to DescribeCluster: the cluster's id, controller and live brokers."""
-
-    throttle_time_ms: int
-    error_code: int
-    error_message: str | None
-    cluster_id: str
-    controller_id: int
-    brokers: tuple[MetadataBroker, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DescribeClusterRequest:
-    """Request the cluster's id, controller and live brokers, without topics."""
-
-    API_KEY: ClassVar[int] = ApiKey.DESCRIBE_CLUSTER
-    VERSION: ClassVar[int] = 0
-
-    def encode(self, writer: Writer) -> None:
-        writer.boolean(False)  # include_cluster_authorized_operations
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> DescribeClusterResponse:
-        response = DescribeClusterResponse(
-            reader.i32(),
-            reader.i16(),
-            reader.nullable_string(),
-            reader.string(),
-            reader.i32(),
-            reader.array(_broker),
-        )
-        reader.i32()  # cluster_authorized_operations
-        reader.skip_tags()
-        return response

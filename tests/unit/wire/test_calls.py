@@ -118,12 +118,6 @@ CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
         },
     ),
     (
-        cluster.DescribeClusterRequest(),
-        admin.DescribeClusterRequest,
-        admin.DescribeClusterResponse,
-        {"include_cluster_authorized_operations": False},
-    ),
-    (
         topics.CreateTopicsRequest(
             (
                 topics.CreatableTopic("a", 3, 1, (), (("k", "v"), ("n", None))),
@@ -563,9 +557,6 @@ CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
 ]
 IDS = [type(case[0]).__name__ for case in CASES]
 
-RENAMED = {"broker_id": "node_id"}
-"""A field name in kafka-python and its name in logbus, which reads the brokers of DescribeCluster
-and of Metadata as the same rows."""
 UNSAID = {
     "topic_id": NULL_TOPIC_ID,
     "commit_ms": NO_TIMESTAMP,
@@ -590,9 +581,7 @@ def narrowed(theirs: Any, mine: Any) -> Any:
     """Return only those fields of kafka-python's response ``theirs`` that the response ``mine``
     has."""
     if isinstance(theirs, dict) and isinstance(mine, dict):
-        named = {RENAMED.get(key, key) if RENAMED.get(key) in mine else key: value
-                 for key, value in theirs.items()}  # fmt: skip
-        return {key: narrowed((UNSAID | named)[key], mine[key]) for key in mine}
+        return {key: narrowed((UNSAID | theirs)[key], mine[key]) for key in mine}
     if isinstance(theirs, list) and isinstance(mine, list):
         return [narrowed(a, b) for a, b in zip(theirs, mine, strict=True)]
     return theirs
