@@ -30,12 +30,11 @@ from broker_lite.model import NO_TRANSACTION
 
 class Verification(NamedTuple):
     """A question to the transaction coordinator: may this producer write in its open transaction?
-    ``is_new`` is False if an earlier write has already sent the question."""
+    Writes that wait for the same answer have the same ``token``."""
 
     producer_id: int
     epoch: int
     token: int
-    is_new: bool = True
 
 
 @dataclass(slots=True)
@@ -62,9 +61,8 @@ class Participant:
         """Return None if the producer is verified, so that its write may continue; otherwise the
         verification for which the write must wait.
 
-        If the result's ``is_new`` is set, the caller sends the question to the transaction
-        coordinator. Raises InvalidProducerEpochError if the producer has written with a higher
-        epoch."""
+        The caller sends the question to the transaction coordinator once for each token. Raises
+        InvalidProducerEpochError if the producer has written with a higher epoch."""
         known = self._producers.get(producer_id)
         if known is not None and epoch < known.epoch:
             raise InvalidProducerEpochError(
@@ -73,11 +71,10 @@ class Participant:
             )
         if known is None or epoch > known.epoch:
             self._last_token += 1
-            self._producers[producer_id] = _Producer(epoch, self._last_token)
-            return Verification(producer_id, epoch, self._last_token)
-        if known.number is not None:
+            known = self._producers[producer_id] = _Producer(epoch, self._last_token)
+        elif known.number is not None:
             return None
-        return Verification(producer_id, epoch, known.token, is_new=False)
+        return Verification(producer_id, epoch, known.token)
 
     def verify(self, verification: Verification, number: int = NO_TRANSACTION) -> bool:
         """Record that the transaction coordinator confirmed transaction ``number`` for the
