@@ -14,6 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import (
@@ -106,15 +107,12 @@ class CoordinatedTransaction:
     job: MarkerJob | None = None
 
 
-class TransactionView:
+class TransactionView(NamedTuple):
     """A transactional id as DescribeTransactions and ListTransactions show it."""
 
-    __slots__ = ("name", "record", "state")
-
-    def __init__(self, name: str, record: TransactionRecord, state: TransactionState) -> None:
-        self.name = name
-        self.record = record
-        self.state = state
+    name: str
+    record: TransactionRecord
+    state: TransactionState
 
 
 class TransactionCoordinator:

@@ -30,6 +30,7 @@ from broker_lite.server.log_events import log_event
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.connection import Begin, ClientConnection
 from broker_lite.server.network.context import Session
+from broker_lite.server.network.logins import REQUEST_BYTES_BEFORE_LOGIN_MAX
 from broker_lite.server.network.memory_budget import Budget
 from broker_lite.wire.buffer_pool import BufferPool
 from broker_lite.wire.frame import FrameReceiver
@@ -66,8 +67,6 @@ SCRATCH_BYTES = 256 << 10
 
 The five batches of 16 KB that Kafka's producer has in flight fit: one read receives them, and one
 flush covers them."""
-EARLY_FRAME_BYTES_MAX = 16 << 10
-"""Maximum bytes of a request before the login, on a connection that must log in."""
 RELOAD_S = 10.0
 """Seconds between two checks whether certificate files have changed."""
 UNREAD_MS = 60_000
@@ -402,7 +401,9 @@ class Listener:
             transport,
             session,
             receiver=FrameReceiver(
-                EARLY_FRAME_BYTES_MAX if session.needs_login else self._config.frame_bytes_max,
+                REQUEST_BYTES_BEFORE_LOGIN_MAX
+                if session.needs_login
+                else self._config.frame_bytes_max,
                 scratch=self._scratch,
                 allocate=self._frames.take,
                 grows=True,
