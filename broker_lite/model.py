@@ -235,6 +235,10 @@ class PartitionView:
     removing: tuple[int, ...] = ()
 
     @property
+    def is_reassigning(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    @property
     def target(self) -> tuple[int, ...]:
         """The replicas after a reassignment completes, the preferred leader first."""
         if not self.removing:
@@ -255,6 +259,10 @@ class TopicView:
     def is_internal(self) -> bool:
         """Whether only brokers write and change the topic."""
         return self.name == TRANSACTION_STATE
+
+    def partition(self, number: int) -> PartitionView | None:
+        """Return the partition with this number; None if the topic does not have it."""
+        return self.partitions[number] if 0 <= number < len(self.partitions) else None
 
 
 class ScramMechanism(StrEnum):

@@ -58,9 +58,7 @@ class MetadataSnapshot:
     def partition(self, topic: str, partition: int) -> PartitionView | None:
         """Return a partition by topic name; None if it does not exist."""
         view = self.topics.get(topic)
-        if view is None or not 0 <= partition < len(view.partitions):
-            return None
-        return view.partitions[partition]
+        return None if view is None else view.partition(partition)
 
     def broker_config(self, broker_id: int) -> Mapping[str, str]:
         """Return the settings that ZooKeeper stores for a broker."""
@@ -71,14 +69,12 @@ class MetadataSnapshot:
 
         Finds the topic by the name ``topic``, or by ``topic_id`` if no topic has that name."""
         view = self.topics.get(topic) or self.topics_by_id.get(topic_id)
-        if view is None or not 0 <= partition < len(view.partitions):
+        found = None if view is None else view.partition(partition)
+        if found is None:
             return NO_BROKER, NO_EPOCH
-        state = view.partitions[partition].state
-        return state.leader, state.leader_epoch
+        return found.state.leader, found.state.leader_epoch
 
     def partition_by_key(self, key: PartitionKey) -> PartitionView | None:
         """Return a partition by topic id and number; None if it does not exist."""
         view = self.topics_by_id.get(key.topic_id)
-        if view is None or not 0 <= key.partition < len(view.partitions):
-            return None
-        return view.partitions[key.partition]
+        return None if view is None else view.partition(key.partition)

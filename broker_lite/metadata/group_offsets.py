@@ -731,7 +731,7 @@ class GroupOffsets:
 
     def _complete(self, key: TopicPartition, offset: CommittedOffset) -> CommittedOffset:
         topic = self._find_topic(key.topic)
-        if topic is None or not 0 <= key.partition < len(topic.partitions):
+        if topic is None or topic.partition(key.partition) is None:
             raise UnknownTopicOrPartitionError(
                 f"partition {key} does not exist, so no offset is committed"
             )

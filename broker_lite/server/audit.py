@@ -24,7 +24,6 @@ from broker_lite.wire.calls.replicas import ELECTION_UNCLEAN
 
 if TYPE_CHECKING:
     from broker_lite.metadata.cache import MetadataSnapshot
-    from broker_lite.model import PartitionView
 
 FILE_BYTES_MAX = 16 << 20
 FILES_KEPT = 10
@@ -279,7 +278,7 @@ def _elected(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[
         yield AuditedChange("partitions", None, after, error_code)
     for row in response.replica_election_results:
         for each in row.partition_result:
-            known = _partition(before, row.topic, each.partition_id)
+            known = before.partition(row.topic, each.partition_id)
             leader = None if known is None else {"leader": known.state.leader}
             name = f"partition {row.topic}-{each.partition_id}"
             yield AuditedChange(name, leader, after, each.error_code)
@@ -295,18 +294,12 @@ def _reassigned(message: Any, response: Any, before: MetadataSnapshot) -> Iterat
         yield AuditedChange("partitions", None, None, response.error_code)
     for row in response.responses:
         for each in row.partitions:
-            known = _partition(before, row.name, each.partition_index)
+            known = before.partition(row.name, each.partition_index)
             old = None if known is None else {"replicas": str(list(known.target))}
             replicas = targets.get((row.name, each.partition_index))
             new = {"replicas": "cancelled" if replicas is None else str(list(replicas))}
             name = f"partition {row.name}-{each.partition_index}"
             yield AuditedChange(name, old, new, each.error_code)
-
-
-def _partition(before: MetadataSnapshot, topic: str, number: int) -> PartitionView | None:
-    view = before.topics.get(topic)
-    rows = () if view is None else view.partitions
-    return next((each for each in rows if each.partition == number), None)
 
 
 CHANGES: Mapping[int, Changes] = {

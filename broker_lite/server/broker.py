@@ -532,8 +532,11 @@ class Broker:
         gauge("zookeeper_connected", lambda: registry.connected)
         gauge("metadata_age_seconds", lambda: registry.metadata_age_s)
         gauge("unreadable_znodes", lambda: len(registry.unreadable_znodes))
-        gauge("reassigning_partitions", lambda: _count(registry, _is_reassigning))
-        gauge("leaderless_partitions", lambda: _count(registry, _is_leaderless))
+        gauge("reassigning_partitions", lambda: _count(registry, lambda view: view.is_reassigning))
+        gauge(
+            "leaderless_partitions",
+            lambda: _count(registry, lambda view: view.state.leader == NO_BROKER),
+        )
         gauge("recovery_duration_seconds", lambda: self._recovery_s)
         slow = self._metrics.slow_gauge
         slow("disk_size_bytes", lambda: {directory: parts.logs.data.space()[0]})
@@ -593,14 +596,6 @@ def _count(registry: Registry, applies: Callable[[PartitionView], bool]) -> floa
         return 0
     topics = registry.snapshot.topics.values()
     return sum(applies(partition) for view in topics for partition in view.partitions)
-
-
-def _is_reassigning(partition: PartitionView) -> bool:
-    return bool(partition.adding or partition.removing)
-
-
-def _is_leaderless(partition: PartitionView) -> bool:
-    return partition.state.leader == NO_BROKER
 
 
 def _log_recovery(logs: LogManager) -> None:

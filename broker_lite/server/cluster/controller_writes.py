@@ -90,7 +90,7 @@ def _assignment(topic: TopicView) -> bytes:
     moves = {
         view.partition: znodes.Move(view.adding, view.removing)
         for view in topic.partitions
-        if view.adding or view.removing
+        if view.is_reassigning
     }
     return znodes.encode_assignment(znodes.Assignment(topic.topic_id, replicas, moves))
 

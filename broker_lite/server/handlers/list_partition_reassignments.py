@@ -29,26 +29,20 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         requested = [(row.name, row.partition_indexes) for row in message.topics]
     topics = []
     for name, partitions in requested:
-        rows = [_row(view) for view in _views(snapshot, name, partitions) if _moves(view)]
+        rows = [_row(view) for view in _reassigning(snapshot, name, partitions)]
         if rows:
             topics.append(build(_Topic, name=name, partitions=rows))
     return Response(error_code=NO_ERROR, error_message=None, topics=topics)
 
 
-def _views(
+def _reassigning(
     snapshot: MetadataSnapshot, name: str, partitions: Iterable[int] | None
 ) -> list[PartitionView]:
     topic = snapshot.topics.get(name)
     if topic is None:
         return []
-    if partitions is None:
-        return list(topic.partitions)
-    count = len(topic.partitions)
-    return [topic.partitions[number] for number in partitions if 0 <= number < count]
-
-
-def _moves(view: PartitionView) -> bool:
-    return bool(view.adding or view.removing)
+    views = topic.partitions if partitions is None else map(topic.partition, partitions)
+    return [view for view in views if view is not None and view.is_reassigning]
 
 
 def _row(view: PartitionView) -> Any:

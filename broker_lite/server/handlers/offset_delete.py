@@ -38,7 +38,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         for topic in message.topics
         for row in topic.partitions
     }
-    known = {key for key in requested if _exists(parts, key)}
+    snapshot = parts.registry.snapshot
+    known = {key for key in requested if snapshot.partition(*key) is not None}
     subscribed: frozenset[str] = frozenset()
     topics = dict.fromkeys(topic.name for topic in message.topics)
     try:
@@ -84,8 +85,3 @@ def _subscribed(group: Group) -> frozenset[str]:
             "members first"
         )
     return topics
-
-
-def _exists(parts: BrokerContext, key: TopicPartition) -> bool:
-    topic = parts.registry.snapshot.topics.get(key.topic)
-    return topic is not None and 0 <= key.partition < len(topic.partitions)

@@ -98,7 +98,7 @@ def _checked_offset(
         raise UnknownTopicIdError(
             f"the topic of {key} has id {topic.topic_id}, not {topic_id}: it was recreated"
         )
-    if topic is None or not 0 <= key.partition < len(topic.partitions):
+    if topic is None or topic.partition(key.partition) is None:
         raise UnknownTopicOrPartitionError(f"partition {key} does not exist")
     if row.committed_offset < 0:
         raise InvalidRequestError(

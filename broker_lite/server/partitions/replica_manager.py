@@ -228,7 +228,7 @@ class ReplicaManager:
         return waiters is not None
 
     def _absent(self, view: TopicView, partition: int) -> LogbusError:
-        if not 0 <= partition < len(view.partitions):
+        if view.partition(partition) is None:
             return UnknownTopicOrPartitionError(
                 f"topic {view.name!r} has {len(view.partitions)} partitions; "
                 f"partition {partition} does not exist"
