@@ -6,13 +6,13 @@ The tests pass on Apache Kafka too.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from support.transaction_suite import *  # noqa: F403
 from support.transaction_suite import visible
 
-from broker_lite.bus import Bus, connect
+from broker_lite.bus import Bus
 from broker_lite.client.administration.transactions import list_transactions
 from broker_lite.client.transactions.producer import TransactionalProducer
 from broker_lite.errors import (
@@ -37,23 +37,17 @@ RECORDS_OF_TRANSACTION = 5
 
 
 @pytest.fixture(scope="module")
-def running(make_module_cluster: Callable[..., LocalCluster]) -> LocalCluster:
+def cluster(make_module_cluster: Callable[..., LocalCluster]) -> LocalCluster:
     return make_module_cluster(3, config=SETTINGS)
 
 
 @pytest.fixture
-def servers(running: LocalCluster) -> str:
-    return running.bootstrap_servers
+def servers(cluster: LocalCluster) -> str:
+    return cluster.bootstrap_servers
 
 
-@pytest.fixture
-def bus(servers: str) -> Iterator[Bus]:
-    with connect(servers) as bus:
-        yield bus
-
-
-def broker(running: LocalCluster, broker_id: int) -> LocalBroker:
-    return next(each for each in running.brokers if each.id == broker_id)
+def broker(cluster: LocalCluster, broker_id: int) -> LocalBroker:
+    return next(each for each in cluster.brokers if each.id == broker_id)
 
 
 @pytest.fixture
@@ -64,36 +58,36 @@ def copies(bus: Bus, topic: str) -> str:
 
 
 def test_transaction_commits_although_its_coordinator_dies(
-    running: LocalCluster, bus: Bus, copies: str
+    cluster: LocalCluster, bus: Bus, copies: str
 ) -> None:
     with bus.transaction("x-" + copies) as txn:
         txn.send(copies, "before", partition=0).result()
         listed = bus.admin.run(list_transactions)
         found = next(row for row in listed if row.transactional_id == "x-" + copies)
-        dead = broker(running, found.coordinator)
+        dead = broker(cluster, found.coordinator)
         dead.kill()
     with bus.transaction("x-" + copies) as txn:
         txn.send(copies, "after", partition=1)
     dead.start()
-    assert visible(running.bootstrap_servers, copies) == ["after", "before"]
+    assert visible(cluster.bootstrap_servers, copies) == ["after", "before"]
 
 
 def test_transaction_commits_although_the_leader_of_a_partition_dies(
-    running: LocalCluster, bus: Bus, copies: str
+    cluster: LocalCluster, bus: Bus, copies: str
 ) -> None:
     with bus.transaction("x-" + copies) as txn:
         txn.send(copies, "before", partition=0).result()
         metadata = bus.cluster().partition(TopicPartition(copies, 0))
         assert metadata is not None
-        dead = broker(running, metadata.leader)
+        dead = broker(cluster, metadata.leader)
         dead.kill()
         txn.send(copies, "after", partition=0)
     dead.start()
-    assert visible(running.bootstrap_servers, copies) == ["after", "before"]
+    assert visible(cluster.bootstrap_servers, copies) == ["after", "before"]
 
 
 def test_a_transaction_ends_although_one_of_its_topics_was_deleted(
-    running: LocalCluster, bus: Bus, copies: str
+    cluster: LocalCluster, bus: Bus, copies: str
 ) -> None:
     bus.create_topic(deleted := copies + "-deleted", partitions=2, replication_factor=3)
     with bus.transaction("x-" + copies) as txn:
@@ -109,7 +103,7 @@ def test_a_transaction_ends_although_one_of_its_topics_was_deleted(
         txn.send(deleted, "lost")
     with bus.transaction("x-" + copies) as txn:
         txn.send(copies, "after", partition=1)
-    assert visible(running.bootstrap_servers, copies) == ["after", "before"]
+    assert visible(cluster.bootstrap_servers, copies) == ["after", "before"]
 
 
 class Copier(threading.Thread):
@@ -161,7 +155,7 @@ class Copier(threading.Thread):
 
 
 def test_loop_that_copies_in_transactions_writes_each_record_once_while_brokers_are_killed(
-    running: LocalCluster, bus: Bus, copies: str
+    cluster: LocalCluster, bus: Bus, copies: str
 ) -> None:
     bus.create_topic(source := copies + "-source", partitions=2, replication_factor=3)
     with bus.producer() as producer:
@@ -170,7 +164,7 @@ def test_loop_that_copies_in_transactions_writes_each_record_once_while_brokers_
     copier = Copier(bus, source, copies)
     copier.start()
     try:
-        for turn, each in enumerate(running.brokers):
+        for turn, each in enumerate(cluster.brokers):
             while copier.copied < (turn + 1) * RECORDS // 6 and copier.is_alive():
                 copier.join(0.01)
             each.kill()
@@ -182,4 +176,4 @@ def test_loop_that_copies_in_transactions_writes_each_record_once_while_brokers_
         copier.join(120)
     assert not copier.is_alive()
     want = sorted(map(str, range(RECORDS)))
-    assert visible(running.bootstrap_servers, copies) == want
+    assert visible(cluster.bootstrap_servers, copies) == want

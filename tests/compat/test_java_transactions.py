@@ -19,7 +19,7 @@ import confluent_kafka as ck
 import pytest
 from support.client_programs import JAVA, Note, OwnNote
 
-from broker_lite.bus import Bus, connect
+from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import find_java
 
@@ -35,14 +35,8 @@ NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def running(make_module_cluster: Callable[..., LocalCluster]) -> LocalCluster:
+def cluster(make_module_cluster: Callable[..., LocalCluster]) -> LocalCluster:
     return make_module_cluster(3, config=SETTINGS)
-
-
-@pytest.fixture
-def bus(running: LocalCluster) -> Iterator[Bus]:
-    with connect(running.bootstrap_servers) as bus:
-        yield bus
 
 
 @pytest.fixture
@@ -93,7 +87,7 @@ def progress(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("mode", ["assigned", "group"])
 def test_message_copier_copies_each_record_once_while_brokers_are_killed(
-    running: LocalCluster, bus: Bus, java: list[str], name: str, note: OwnNote, mode: str
+    cluster: LocalCluster, bus: Bus, java: list[str], name: str, note: OwnNote, mode: str
 ) -> None:
     source, copy = f"{name}-in", f"{name}-out"
     bus.create_topic(source, partitions=1, replication_factor=3)
@@ -105,7 +99,7 @@ def test_message_copier_copies_each_record_once_while_brokers_are_killed(
     command = [
         *java, f"{TOOLS}TransactionalMessageCopier", "--transactional-id", name,
         "--consumer-group", name, "--input-topic", source, "--input-partition", "0",
-        "--output-topic", copy, "--broker-list", running.bootstrap_servers,
+        "--output-topic", copy, "--broker-list", cluster.bootstrap_servers,
         "--transaction-size", "100", "--transaction-timeout", "20000", "--enable-random-aborts",
         *options,
     ]  # fmt: skip
@@ -113,7 +107,7 @@ def test_message_copier_copies_each_record_once_while_brokers_are_killed(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         try:
-            victims = iter(running.brokers)
+            victims = iter(cluster.brokers)
             due, ended, until = RECORDS // 5, False, time.monotonic() + COPY_S
             for row in progress(process):
                 assert time.monotonic() < until, row
@@ -134,9 +128,9 @@ def test_message_copier_copies_each_record_once_while_brokers_are_killed(
 
 
 def test_kafka_transactions_tool_lists_describes_and_aborts_transactions(
-    running: LocalCluster, bus: Bus, java: list[str], name: str, note: OwnNote
+    cluster: LocalCluster, bus: Bus, java: list[str], name: str, note: OwnNote
 ) -> None:
-    servers = running.bootstrap_servers
+    servers = cluster.bootstrap_servers
     bus.create_topic(name, partitions=1, replication_factor=3)
     producer = ck.Producer({"bootstrap.servers": servers, "transactional.id": name})
     producer.init_transactions(WAIT_S)

@@ -23,7 +23,7 @@ from support.patience import until
 from support.plain_connection import PlainConnection
 from support.spark_queries import records
 
-from broker_lite.bus import Bus, connect
+from broker_lite.bus import Bus
 from broker_lite.client.administration import transactions
 from broker_lite.client.operations.group_requests import find_coordinator
 from broker_lite.errors import (
@@ -67,16 +67,10 @@ sys.stdin.read()
 
 
 @pytest.fixture(scope="module")
-def running(make_module_cluster: Callable[..., LocalCluster]) -> LocalCluster:
+def cluster(make_module_cluster: Callable[..., LocalCluster]) -> LocalCluster:
     """Start three brokers with their own ZooKeeper, which a test stops."""
     config = {"zookeeper.session.timeout.ms": "2000"}
     return make_module_cluster(3, own_zookeeper=True, config=config)
-
-
-@pytest.fixture
-def bus(running: LocalCluster) -> Iterator[Bus]:
-    with connect(running.bootstrap_servers) as bus:
-        yield bus
 
 
 class Run:
@@ -138,8 +132,8 @@ class Run:
     def coordinator(self) -> str:
         """Return the address, host:port, of the sink's coordinator."""
 
-        def find(cluster, deadline_ms):  # type: ignore[no-untyped-def]
-            return find_coordinator(cluster, self.sink, deadline_ms, KEY_TYPE_TRANSACTION)
+        def find(view, deadline_ms):  # type: ignore[no-untyped-def]
+            return find_coordinator(view, self.sink, deadline_ms, KEY_TYPE_TRANSACTION)
 
         found = self.bus.admin.run(find)
         return f"{found.host}:{found.port}"
@@ -158,23 +152,23 @@ def make(bus: Bus) -> Callable[..., Run]:
 
 
 @pytest.fixture(autouse=True)
-def restarted(running: LocalCluster) -> Iterator[None]:
+def restarted(cluster: LocalCluster) -> Iterator[None]:
     """After a test, start the brokers that the test left stopped."""
     yield
-    for each in running.brokers:
+    for each in cluster.brokers:
         if not each.is_running:
             each.start()
 
 
-def broker_at(running: LocalCluster, address: str) -> LocalBroker:
-    return next(each for each in running.brokers if each.endpoint == address)
+def broker_at(cluster: LocalCluster, address: str) -> LocalBroker:
+    return next(each for each in cluster.brokers if each.endpoint == address)
 
 
-def leader(running: LocalCluster, run: Run) -> LocalBroker:
+def leader(cluster: LocalCluster, run: Run) -> LocalBroker:
     """Return the leader of the first partition of the topic to which the sink writes."""
     found = run.bus.cluster().partition(TopicPartition(run.topic, 0))
     assert found is not None
-    return next(each for each in running.brokers if each.id == found.leader)
+    return next(each for each in cluster.brokers if each.id == found.leader)
 
 
 # In the next tests, task attempts fail.
@@ -426,11 +420,11 @@ def test_open_task_attempts_are_listed_as_transactions_of_their_sink(
 
 
 def test_batch_is_committed_after_its_coordinator_died_before_the_commit(
-    running: LocalCluster, make: Callable[..., Run]
+    cluster: LocalCluster, make: Callable[..., Run]
 ) -> None:
     run = make()
     first = run.write(0, "a")
-    dead = broker_at(running, run.coordinator())
+    dead = broker_at(cluster, run.coordinator())
     dead.kill()
     second = run.write(0, "b", task=1)
     run.commit(0, first, second)
@@ -439,12 +433,12 @@ def test_batch_is_committed_after_its_coordinator_died_before_the_commit(
 
 
 def test_batch_whose_commit_timed_out_is_written_once_by_the_next_run(
-    running: LocalCluster, make: Callable[..., Run]
+    cluster: LocalCluster, make: Callable[..., Run]
 ) -> None:
     """The coordinator may still carry out the first commit after the driver has given up."""
     run = make(timeout_ms=3000)
     attempt = run.write(0, "a", "b")
-    silent = broker_at(running, run.coordinator())
+    silent = broker_at(cluster, run.coordinator())
     silent.pause()
     try:
         hasty = dataclasses.replace(run.options, transaction_timeout_ms=200)
@@ -460,12 +454,12 @@ def test_batch_whose_commit_timed_out_is_written_once_by_the_next_run(
 
 
 def test_next_coordinator_writes_the_markers_of_a_committed_batch(
-    running: LocalCluster, make: Callable[..., Run]
+    cluster: LocalCluster, make: Callable[..., Run]
 ) -> None:
     run = make(1, replicas=1)
-    while leader(running, run) is broker_at(running, run.coordinator()):
+    while leader(cluster, run) is broker_at(cluster, run.coordinator()):
         run = make(1, replicas=1)
-    coordinator, output = broker_at(running, run.coordinator()), leader(running, run)
+    coordinator, output = broker_at(cluster, run.coordinator()), leader(cluster, run)
     attempt = run.write(0, "a", "b", "c")
     output.kill()
     run.commit(0, attempt)  # The output topic's only replica is down, so no marker is written yet.
@@ -477,10 +471,10 @@ def test_next_coordinator_writes_the_markers_of_a_committed_batch(
 
 
 def test_batch_is_committed_after_the_leader_of_its_topic_died(
-    running: LocalCluster, make: Callable[..., Run]
+    cluster: LocalCluster, make: Callable[..., Run]
 ) -> None:
     run = make()
-    dead = leader(running, run)
+    dead = leader(cluster, run)
 
     def chunks() -> Iterator[list[str]]:
         yield ["a", "b"]
@@ -494,11 +488,11 @@ def test_batch_is_committed_after_the_leader_of_its_topic_died(
 
 
 def test_sink_commits_batches_while_zookeeper_is_down(
-    running: LocalCluster, make: Callable[..., Run]
+    cluster: LocalCluster, make: Callable[..., Run]
 ) -> None:
     run = make()
     run.commit(0, run.write(0, "a"))
-    server = running.zookeeper_server
+    server = cluster.zookeeper_server
     assert server is not None
     server.kill()
     try:
