@@ -31,16 +31,17 @@ CONSUMER_ARGUMENTS = (
 )
 """Keyword parameters of ``Bus.consumer`` and ``create_message_streams``.
 
-The error for an unknown option may suggest them, because a misspelt parameter looks like one."""
+The error for an unknown option may suggest them, because a misspelt parameter arrives as an
+option."""
 _ACKS = {0: "0", 1: "1", -1: "all", "-1": "all"}
 
 
 def build(kind: type[C], options: Mapping[str, Any], base: Mapping[str, Any]) -> C:
     """Build a configuration of class ``kind`` from a call's ``options``.
 
-    ``base``, the options given to ``connect``, replaces missing ones. Raises InvalidConfigError for
-    an unknown option, two spellings with different values, a wrong type, a value out of bounds, or
-    contradicting options."""
+    ``base``, the options given to ``connect``, applies where ``options`` has no value. Raises
+    InvalidConfigError for an unknown option, two spellings with different values, a wrong type, a
+    value out of bounds, or contradicting options."""
     spellings = {name: name for name in keys(kind)}
     spellings.update({row.key.replace(".", "_"): name for name, row in keys(kind).items()})
     defaults = {item.name: item.default for item in dataclasses.fields(kind)}

@@ -33,7 +33,7 @@ MILLIS_MAX = ((1 << 63) - 1) // 1000
 
 
 class Record(NamedTuple):
-    """One record. ``timestamp_ms`` is in ms since 1970, or -1. ``key`` and ``value`` may be
+    """One record. ``timestamp_ms`` is in ms since 1970; -1 means none. ``key`` and ``value`` may be
     None."""
 
     topic: str
@@ -133,13 +133,14 @@ def _within(header: BatchHeader, columns: Columns, start: int, end: int | None) 
 
 
 SMALL_ROWS = 1000
-"""Row-format batches with fewer records than this are decoded together.
+"""Batches in Kafka's row format with fewer records than this are decoded together.
 
-A batch's fixed cost is about that of 1,000 records."""
+To decode a batch has a fixed cost, about that of 1,000 records."""
 
 
 def joinable(items: Sequence[Item], at: int) -> int:
-    """Return how many batches from ``items[at]`` on ``decode_joined`` may decode together.
+    """Return how many consecutive batches ``decode_joined`` may decode together, from ``items[at]``
+    on.
 
     If 0 or 1, call ``decode`` for ``items[at]`` alone."""
     epoch = NO_EPOCH
@@ -160,7 +161,7 @@ def joinable(items: Sequence[Item], at: int) -> int:
 
 
 def decode_joined(batches: Sequence[Any], start: int, end: int | None) -> tuple[Slice | None, int]:
-    """Decode small row-format batches together, which is faster than one by one.
+    """Decode small batches in Kafka's row format together, which is faster than one by one.
 
     Return their rows with offsets in ``[start, end)``, and how many batches were decoded. All must
     be ``joinable``. Raises CorruptMessageError for a wrong CRC or structure; ``decode`` of each
@@ -245,7 +246,7 @@ _make_record = partial(tuple.__new__, Record)
 
 
 def each_record(tp: TopicPartition, rows: Slice) -> Iterator[Record]:
-    """Yield the rows as Python records, each built on demand, in 0.2 µs without headers."""
+    """Yield the rows as Python records, built one by one. A record without headers takes 0.2 µs."""
     headers: Iterator[list[Header]]
     if rows.columns.headers is None:
         headers = map(list, repeat(()))

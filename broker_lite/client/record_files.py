@@ -20,7 +20,8 @@ Writer = Callable[[pa.RecordBatch], None]
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:
-    """Return each record of a ``poll_arrow`` batch as a dictionary; ``timestamp_ms`` may be -1."""
+    """Return each record of a ``poll_arrow`` batch as a dictionary. ``timestamp_ms`` -1 means
+    none."""
     if not batch.num_rows:
         return []
     stamps = batch.column("timestamp").cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
@@ -67,7 +68,8 @@ def _csv(file: IO[bytes]) -> tuple[Writer, Callable[[], None]]:
 
 
 def _text(value: bytes | None) -> str:
-    """Return bytes as text. The file's encoding turns surrogate escapes back into the bytes."""
+    """Return bytes as text. Bytes that are not UTF-8 become surrogates, which the file's encoding
+    turns back into the bytes."""
     return "" if value is None else value.decode("utf-8", "surrogateescape")
 
 

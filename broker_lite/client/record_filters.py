@@ -27,5 +27,5 @@ def has_header(headers: pa.Array, header: str) -> pa.Array:
 
 
 def _bytes(text: str) -> bytes:
-    """Return the bytes of an argument of a command, which may be other bytes than UTF-8."""
+    """Return the bytes of a command-line argument, which need not be valid UTF-8."""
     return text.encode("utf-8", "surrogateescape")

@@ -461,7 +461,8 @@ class BrokerConfig(Config):
 
     @property
     def tells_paths(self) -> bool:
-        """Whether the broker tells consumers on this machine the paths of segment files."""
+        """Whether the broker tells consumers on this machine the paths of segment files, so that
+        they read the files directly."""
         is_auto = self.local_reads == "auto"
         return self.authorizer == "off" if is_auto else self.local_reads == "true"
 

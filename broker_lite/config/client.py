@@ -106,14 +106,12 @@ class ProducerConfig(Config):
         at_most=INT_MAX,
     )
     security: ClientSecurity | None = None
-    """The security settings of the producer's connections. With None,
-    ``client.discovery.security_for`` finds them."""
+    """The security settings of the producer's connections. None means the result of
+    ``client.discovery.security_for``."""
     has_answered: bool = False
-    """Whether a broker of the cluster has answered this program before, so that the bootstrap
-    address must be right.
-
-    If so, the producer's first request may use its whole timeout to wait for brokers that do not
-    answer. If not, it fails after five seconds (``FIRST_CONTACT_MS``)."""
+    """Whether a broker of the cluster has answered this program before, so the bootstrap address is
+    right. If so, the producer's first request may use its whole timeout to wait for brokers that do
+    not answer. If not, it fails after five seconds (``FIRST_CONTACT_MS``)."""
 
     def validate(self) -> None:
         if self.transactional_id and (self.acks != "all" or not self.idempotence):
@@ -200,11 +198,9 @@ class ConsumerConfig(Config):
     )
     client_id: str = setting("client.id", "logbus", "client name in the broker's log and metrics")
     security: ClientSecurity | None = None
-    """The security settings of the consumer's connections. With None,
-    ``client.discovery.security_for`` finds them."""
+    """The security settings of the consumer's connections. None means the result of
+    ``client.discovery.security_for``."""
     has_answered: bool = False
-    """Whether a broker of the cluster has answered this program before, so that the bootstrap
-    address must be right.
-
-    If so, the consumer's first request may use its whole timeout to wait for brokers that do not
-    answer. If not, it fails after five seconds (``FIRST_CONTACT_MS``)."""
+    """Whether a broker of the cluster has answered this program before, so the bootstrap address is
+    right. If so, the consumer's first request may use its whole timeout to wait for brokers that do
+    not answer. If not, it fails after five seconds (``FIRST_CONTACT_MS``)."""

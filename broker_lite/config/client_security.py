@@ -41,7 +41,7 @@ class ClientSecurity:
     username: str = ""
     secret: Secret | tuple[Any, ...] = ()
     """The password or the OAuth client secret; in Spark's executors ``ScramKeys``,
-    ``PlainPassword`` or ``AccessToken``, by which the driver replaced it."""
+    ``PlainPassword`` or ``AccessToken``, with which the driver replaced it."""
     token_url: str = ""
     """The https URL that issues access tokens, for OAUTHBEARER. ``username`` is then the OAuth
     client id."""

@@ -320,8 +320,8 @@ def _check_broker_logins(brokers: ListenerConfig, client_config: str) -> None:
 def _check_inter_broker(listeners: tuple[ListenerConfig, ...], client_config: str) -> None:
     """Raise InvalidConfigError if clients could pose as brokers on the inter-broker listener.
 
-    With TLS and beside other listeners, it must require client certificates of a CA that no other
-    listener trusts."""
+    If it uses TLS and is not the only listener, it must require client certificates of a CA that no
+    other listener trusts."""
     brokers = next(each for each in listeners if each.is_inter_broker)
     _check_broker_logins(brokers, client_config)
     if brokers.tls is None or len(listeners) == 1:

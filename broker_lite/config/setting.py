@@ -37,8 +37,8 @@ def setting(
     at_most: float | None = None,
     choices: tuple[Any, ...] = (),
 ) -> Any:
-    """Return a dataclass field for a setting, whose annotation is the setting's type. ``doc`` says
-    what the setting does."""
+    """Return a dataclass field for a setting. The field's annotation is the setting's type, and
+    ``doc`` says what the setting does."""
     row = Key(key, doc, unit, at_least, at_most, choices)
     return field(default=default, metadata={"key": row})
 

@@ -17,8 +17,8 @@ Snippets = list[tuple[str, str]]
 Fields = Mapping[str, str]
 """The query fields of a page's address."""
 Snippet = Callable[[Mapping[str, str], str, Fields], Snippets]
-"""Returns a page's texts to copy (snippets) for the names in the page's path, the brokers'
-addresses and the query fields."""
+"""A function that returns a page's texts to copy (snippets). It receives the names in the page's
+path, the brokers' addresses and the query fields."""
 
 
 def shell(*words: str) -> str:
@@ -147,8 +147,8 @@ def _pyspark(name: str, servers: str, query: Fields) -> str:
 
 
 def _plain(*words: str) -> Snippet:
-    """Return a function whose only snippet is the logbus command with these words. A word such as
-    ``{topic}`` stands for the name in the page's path."""
+    """Return a function that returns one snippet: the logbus command with these words. A word such
+    as ``{topic}`` stands for the name in the page's path."""
 
     def snippets(path: Mapping[str, str], servers: str, _: Fields) -> Snippets:
         filled = [path[word[1:-1]] if word.startswith("{") else word for word in words]

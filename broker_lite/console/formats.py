@@ -81,7 +81,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def segment(name: str) -> str:
-    """Return a name as one segment of an address."""
+    """Return a name, percent-encoded, as one segment of an address's path."""
     return quote(name, safe="")
 
 

@@ -29,7 +29,7 @@ class Column(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """One page of a table: its rows, and what the links to other pages and sort orders need.
+    """One page of a table: its rows, and the fields for links to other pages and sort orders.
 
     ``total`` counts the rows that match the filter on all pages, and ``known`` all rows of the
     table. ``query`` has the present query fields of the address."""
@@ -46,8 +46,8 @@ class Listing(NamedTuple):
     query: Mapping[str, str]
 
     def link(self, **changes: str) -> str:
-        """Return the query part of a link (``?q=…&sort=…``) with ``changes`` to the present
-        fields."""
+        """Return the query part of a link (``?q=…&sort=…``) with the present fields, some of them
+        replaced by ``changes``."""
         fields = {**self.query, **changes}
         return "?" + urlencode({key: value for key, value in fields.items() if value})
 

@@ -12,8 +12,8 @@ from broker_lite.errors import LogbusError
 
 
 class WriteGeneration(NamedTuple):
-    """Write the generation to the group's coordinator znode, after all offset commits that were
-    allowed before it. The event GenerationWritten reports the result.
+    """Write the generation to the group's coordinator znode, after all offset commits that the
+    group accepted earlier. The event GenerationWritten reports the result.
 
     From ``members`` (a count) and ``session_timeout_ms`` (the members' longest), the group's next
     coordinator knows how long members of this generation may still consume."""
@@ -78,7 +78,7 @@ Result = JoinResult | SyncResult | HeartbeatResult | LeaveResult | CommitResult
 
 
 class GroupReply(NamedTuple):
-    """Answer the request with this ``token`` with ``result``."""
+    """Send ``result`` as the answer to the request that has this ``token``."""
 
     token: int
     result: Result

@@ -124,7 +124,7 @@ class Leave(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A request to commit offsets, of which the group checks only the sender.
+    """A request to commit offsets, without the offsets: the group only checks the sender.
 
     A client that is not a member (empty id, generation -1) may commit only while the group is
     empty. A transaction may always commit, because older versions of TxnOffsetCommit name no member

@@ -71,7 +71,8 @@ class GroupView(NamedTuple):
 
 
 class Group:
-    """The state machine of one consumer group. ``generation`` is the generation in ZooKeeper.
+    """The state machine of one consumer group. ``generation`` is the last generation written to
+    ZooKeeper.
 
     ``former`` describes the members of that generation, which joined at the group's previous
     coordinator. The first rebalance waits for them, because they consume until they contact this
@@ -399,8 +400,8 @@ class Group:
     def _written(self, generation: int) -> None:
         """Start the generation that is now in ZooKeeper, with the members that wait in JoinGroup.
 
-        If the last member left or the first one joined during the write, write another
-        generation."""
+        If the last member left or the first one joined during the write, write another generation,
+        because ZooKeeper also records whether a generation is empty."""
         was_empty, self._written_empty = self._written_empty, None
         assert was_empty is not None and generation == self.generation + 1
         self.generation = generation

@@ -1,4 +1,5 @@
-"""Send the requests of Spark's exactly-once sink to its coordinator: join, keep, end a micro-batch.
+"""Send the requests of Spark's exactly-once sink to its coordinator: join a micro-batch, keep an
+attempt alive, end a micro-batch.
 
 The coordinator is a broker; if another one takes over, a request is retried there, until
 ``deadline_ms`` on the cluster's clock. A repeated request gets the same answer and has no

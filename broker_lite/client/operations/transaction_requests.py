@@ -188,7 +188,8 @@ def end(
     version: int,
     committed: bool,
 ) -> Operation[tuple[int, int] | None]:
-    """Commit or abort the transaction. Return the next producer id and epoch; None in version 1.
+    """Commit or abort the transaction. Return the next producer id and epoch; None in transaction
+    version 1.
 
     ``identity`` is the transaction's producer id and epoch. A repeated request gets the same
     answer."""

@@ -38,9 +38,9 @@ ROW_OVERHEAD_BYTES = 20
 RECORD_OVERHEAD_BYTES = 1024
 """Upper bound of the bytes that a batch of one record has beside key, value and headers."""
 PARTITIONS_FILLED_MAX = 8
-"""Maximum size of a topic's open rows (rows not in batches yet) with keys, in batches.
+"""Maximum size, in batches, of a topic's rows that are not in batches yet, if they have keys.
 
-Keys spread the rows over several partitions, so they fill several batches in parallel."""
+Keys spread the rows over several partitions, so the rows fill several batches in parallel."""
 
 PartitionIndex = npt.NDArray[np.int32]
 
@@ -157,7 +157,8 @@ Waiting = OpenRows | Chunk
 
 
 class RowPiece(NamedTuple):
-    """A part of the rows of one ``send_arrow`` call: at most one batch for each partition."""
+    """A part of the rows of one ``send_arrow`` call, small enough for one batch in each
+    partition."""
 
     columns: Columns
     requested: PartitionIndex | int | None
@@ -165,8 +166,8 @@ class RowPiece(NamedTuple):
 
 
 class TopicShape(NamedTuple):
-    """The facts about a topic that ``split`` needs; ``available`` are the partitions with a
-    leader."""
+    """A topic's number of partitions, those with a leader (``available``), and the choice of its
+    sticky partition: the input of ``split``."""
 
     partition_count: int
     available: Sequence[int]
@@ -213,7 +214,8 @@ def split(rows: Waiting, shape: TopicShape, batch_bytes: int) -> list[ProducerBa
 def _place(
     columns: Columns, requested: PartitionIndex | int | None, shape: TopicShape, topic: str
 ) -> PartitionIndex | int:
-    """Return the partition of all rows as one number, or an array with that of each row."""
+    """Return the partition of all rows as one number, or an array with that of each row.
+    ``requested`` is the caller's choice; -1 or None lets the producer choose."""
     count = shape.partition_count
     if isinstance(requested, int):
         _check_partition(requested, requested, count, topic)
@@ -272,7 +274,7 @@ def as_bytes(value: Any, what: str) -> bytes:
     """Return text (as UTF-8) or a bytes-like object as bytes.
 
     Raises InvalidRecordError, which names the record's field ``what``, for other types and for text
-    that is no Unicode."""
+    that UTF-8 cannot encode."""
     if isinstance(value, str):
         try:
             return value.encode("utf-8")

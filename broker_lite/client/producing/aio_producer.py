@@ -75,7 +75,7 @@ class AsyncProducer(ClosedByAsyncWith):
         """Calls that wait for space in the buffer, in order: future, function that sends, deadline
         (ms)."""
         self._waited_count = 0
-        """Number of entries that were ever added to ``_waiting``."""
+        """Number of entries ever added to ``_waiting``; ``_queued`` waits until those have left."""
         self._is_watching = False
         self._failed: list[tuple[Sent, LogbusError]] = []
         """Failed records since the last flush, with their errors."""

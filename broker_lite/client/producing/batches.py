@@ -70,7 +70,8 @@ class ProducerBatch:
         self.identity: ProducerIdentity | None = None
         self.sequence = -1
         self.number = -1
-        """Number of batches sent to this partition before this one's first attempt, or -1."""
+        """Number of batches sent to this partition before this one's first attempt; -1 until
+        then."""
         self.order = (0, 0)
         self.attempts = 0
         self.maybe_appended = False
@@ -100,7 +101,7 @@ class ProducerBatch:
     def halve(self) -> None:
         """Split a batch of at least two rows into two ``halves``, which are sent in its place.
 
-        The rows keep their sequences under the batch's producer id."""
+        The rows keep the batch's producer id and their sequences."""
         assert self.columns is not None
         middle = self.row_count // 2
         size = self.size_bytes // 2

@@ -55,7 +55,8 @@ REQUEST_BYTES_MAX = 16 << 20
 INVALID_MAGIC = "Invalid magic found in record"
 """The error text with which Apache Kafka refuses a batch in logbus's column format."""
 REPORTED_FAILURE = 6
-"""Number of failures in a row after which a partition's error is logged: 3 s by default."""
+"""Number of failures in a row after which a partition's error is logged; with the default backoff,
+this takes 3 s."""
 
 
 class Delivery:
@@ -104,11 +105,11 @@ class Delivery:
         self.stale: set[str] = set()
         """Topics whose metadata the caller must refresh."""
         self.writes_rows = False
-        """Whether to encode batches in Kafka's row format: a broker refused logbus's column
-        format."""
+        """Whether batches are encoded in Kafka's row format, because a broker refused logbus's
+        column format."""
         self.limits_bytes: dict[str, int] = {}
-        """Maximum bytes of new batches of the topics for which a broker refused a batch as too
-        large."""
+        """Maximum bytes of a topic's new batches, for each topic of which a broker refused a batch
+        as too large."""
         self._max_in_flight = max_in_flight
         self._retry_backoff_ms = retry_backoff_ms
         self._compression: Compression = compression
@@ -160,7 +161,7 @@ class Delivery:
             self._busy[tp] = None
 
     def set_identity(self, identity: ProducerIdentity) -> None:
-        """Set the producer id and epoch of new batches, from InitProducerId or for a new
+        """Set the producer id and epoch of new batches, after InitProducerId or at the start of a
         transaction."""
         self.identity = identity
         self.failure = None
@@ -263,7 +264,8 @@ class Delivery:
         }
 
     def unreported(self) -> dict[TopicPartition, LogbusError]:
-        """Return the errors that are not logged yet: of partitions with few failures in a row."""
+        """Return the last error of each partition that has failed too few times in a row to be
+        logged."""
         parts = [(tp, self._partitions[tp]) for tp in self._busy]
         return {
             tp: part.error
@@ -307,7 +309,7 @@ class Delivery:
     # Methods that handle responses and failed requests.
 
     def answered(self, sent: Outgoing, response: ProduceResponse | None, now_ms: float) -> None:
-        """Handle the response to the produce request ``sent``; None with acks=0."""
+        """Complete, retry or fail the batches of ``sent``. With acks=0, ``response`` is None."""
         rows: dict[tuple[str, int], ProducedPartition] = {}
         if response is not None:
             names = {topic_id: name for name, topic_id in sent.topic_ids.items()}
@@ -336,7 +338,7 @@ class Delivery:
             self._settle(batch.tp, part)
 
     def failed(self, sent: Outgoing, error: LogbusError, now_ms: float) -> None:
-        """Handle a produce request without a response. Its batches may be in the log."""
+        """Retry or fail the batches of a request that got no response. They may be in the log."""
         for batch in sent.batches:
             part = self._partitions[batch.tp]
             if part.returned(batch):

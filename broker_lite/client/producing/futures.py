@@ -118,8 +118,7 @@ class Outcome:
             self.starts.append(at)
 
     def split_again(self) -> None:
-        """Wait for one more batch before the rows are complete: a too large one was split in
-        two."""
+        """Expect the result of one more batch: a batch that was too large was split in two."""
         self._left += 1
 
     def batch_done(self, error: LogbusError | None) -> bool:
@@ -163,9 +162,10 @@ class Outcome:
         """Call ``callback(future)`` when the rows are done: at once, or later on the sender's
         thread.
 
-        Takes no lock, because each record may have a callback. It stores the callback before it
-        reads ``done``, and ``finish`` sets ``done`` before it reads the callbacks. So one of the
-        two threads sees the callback, and ``popleft`` gives it to only one."""
+        Takes no lock, which would be slow if each record has a callback. This method stores the
+        callback before it reads ``done``, and ``finish`` sets ``done`` before it reads the
+        callbacks. So one of the two threads sees the callback, and ``popleft`` gives it to only
+        one."""
         callbacks = self.callbacks
         if callbacks is None:
             with self.waking:

@@ -15,7 +15,7 @@ from broker_lite.model import NO_EPOCH
 
 
 class PartitionQueue:
-    """A producer's batches for one partition, in the order that the log must have (``order``)."""
+    """A producer's batches for one partition, in the order of the log (``ProducerBatch.order``)."""
 
     __slots__ = (
         "acked_sequence",
@@ -52,8 +52,8 @@ class PartitionQueue:
         self.leader_epoch = NO_EPOCH
 
     def is_remembered(self, max_in_flight: int, *, idempotent: bool) -> bool:
-        """Return whether the broker will still recognise a retry of the oldest batch in flight
-        after the next batch.
+        """Return whether the broker would recognise a retry of the oldest batch in flight even
+        after it has appended the next batch.
 
         A broker remembers only the last five batches of a producer. One batch may hang at a deposed
         leader while the new leader appends many later ones. So not only the number of batches in
@@ -89,7 +89,8 @@ class PartitionQueue:
         return True
 
     def accepted(self, batch: ProducerBatch) -> None:
-        """Record that the broker acknowledged the batch, which ends the partition's failures."""
+        """Record that the broker acknowledged the batch, and reset the partition's count of
+        failures."""
         self.failures = self.refusals = 0
         self.error = None
         if batch.sequence >= 0 and batch.identity == self.identity:

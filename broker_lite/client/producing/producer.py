@@ -64,7 +64,7 @@ _EXPIRY_CHECK_MS = 1.0
 BACKLOG_LINGER_MS = 100
 """Milliseconds beyond ``linger_ms`` for which rows linger while other batches of the topic wait.
 
-Those batches may wait for the leader of a partition that the rows do not go to."""
+The time is limited, because those batches may wait for another partition than the rows'."""
 WAIT_SLICE_S = 1.0
 """Seconds after which a caller that waits checks again that the producer is still open."""
 FAILURES_KEPT = 100
@@ -239,7 +239,7 @@ class Producer(ClosedByWith):
         columns: Columns,
         partitions: npt.NDArray[np.int32] | int | None = None,
     ) -> BatchFuture:
-        """Send rows that are already ``Columns``.
+        """Send rows that are already Arrow arrays (``Columns``).
 
         ``partitions`` is one partition for all rows, or an array with that of each row (-1: the
         producer chooses); None means that the producer chooses for all."""
@@ -409,9 +409,9 @@ class Producer(ClosedByWith):
             self._due(rows, until_ms)
 
     def _due(self, rows: OpenRows, until_ms: float) -> None:
-        """Pass a topic's open rows, which have lingered, to the sender.
+        """After ``linger_ms``, pass a topic's rows that are not in batches yet to the sender.
 
-        While other batches of the topic wait, collect more rows instead, until ``until_ms``."""
+        But while batches of the topic wait to be sent, collect more rows until ``until_ms``."""
         if not rows.is_open:
             return
         now_ms = self._shell.now_ms()
@@ -456,14 +456,16 @@ class Producer(ClosedByWith):
     # Methods that flush, close and end the producer.
 
     def _end_linger(self, rows: Outcome) -> None:
-        """Send rows before ``linger_ms``, because a caller waits for their acknowledgement."""
+        """Send rows before ``linger_ms`` has passed, because a caller waits for their
+        acknowledgement."""
         self._check_waiter(rows)
         if isinstance(rows, OpenRows) and rows.is_open:
             with self._lock:
                 self._seal(rows)
 
     def _check_waiter(self, _: Outcome | None = None) -> None:
-        """Raise InvalidRequestError if a callback calls this: its thread would wait for itself."""
+        """Raise InvalidRequestError on the sending thread, where a callback would wait for
+        itself."""
         if self._reactor is not None and self._reactor.is_own_thread:
             raise InvalidRequestError(
                 "a callback of a sent record waits for other records, which the same thread sends; "
@@ -489,7 +491,8 @@ class Producer(ClosedByWith):
             return list(self._unfinished)
 
     def end_flush(self, waited: list[Outcome]) -> None:
-        """Raise the first delivery error since the last flush that no future has raised."""
+        """Raise the first delivery error since the last flush that no future has raised. ``waited``
+        has the outcomes for which ``flush`` has waited."""
         with self._lock:
             failures, self._failures = self._failures, []
         for outcome in (*waited, *failures):
@@ -501,7 +504,7 @@ class Producer(ClosedByWith):
         """Flush, then stop the background thread.
 
         Records unacknowledged after ``timeout_s`` seconds fail. Raises the errors of ``flush``. If
-        the thread crashed before, it raises the error of the lost records."""
+        the thread has crashed, raises the error with which records were lost."""
         if self._end is not None:
             self.end_flush([])
             return
@@ -541,7 +544,8 @@ class Producer(ClosedByWith):
         return len(view.partitions_of(topic))
 
     def run(self, operation: Operation[T]) -> T:
-        """Run an operation on the background thread, and return its result or raise its error."""
+        """Run an operation (a generator of requests) on the background thread. Return its result,
+        or raise its error."""
         answers: queue.SimpleQueue[T | LogbusError] = queue.SimpleQueue()
         self._shell.call_soon(lambda: spawn(self._shell, operation, answers.put))
         answer = self.wait_answer(answers)

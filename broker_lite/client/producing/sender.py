@@ -41,7 +41,7 @@ from broker_lite.wire.produce import (
 logger = logging.getLogger("logbus.producer")
 
 LANE = "produce"
-"""The lane (a name for connections) that carries produce requests."""
+"""The lane of produce requests: they have their own connection to each broker."""
 REFRESH_MS = 25
 """Pause (ms) between the first metadata requests while a partition has no leader."""
 STEADY_REFRESHES = 8
@@ -49,16 +49,17 @@ STEADY_REFRESHES = 8
 REFRESH_GROWTH = 1.125
 """Factor by which the pause between metadata requests grows while a partition has no leader.
 
-The pause grows to about a second. It is an eighth of the time since the leader failed, so the
-producer lengthens an outage by an eighth at most."""
+The growing pause stays about an eighth of the time since the leader failed, so the producer
+lengthens an outage by an eighth at most."""
 GROWING_REFRESHES = 32
 """Number of times that the pause between metadata requests grows, to about a second."""
 UNREPORTED_REFRESHES = 28
-"""Number of metadata requests in a row before a missing leader is logged, about 2 s later."""
+"""Number of metadata requests in a row (about 2 s) after which a missing leader is logged."""
 SWEEP_MS = 5_000
 """Milliseconds between two sweeps, which free pool buffers unused since the last sweep."""
 LATE_MS = 500
-"""Milliseconds without a response to a produce request before other brokers are asked who leads."""
+"""Milliseconds without a response to a produce request before the leader is looked up at other
+brokers."""
 _ACKS = {"0": 0, "1": 1, "all": -1}
 
 
@@ -101,7 +102,7 @@ class Sender:
         self._unplaced: dict[str, list[Waiting]] = {}
         self._sticky: dict[str, Sticky] = {}
         self._shapes: dict[str, TopicShape] = {}
-        """Shapes of topics by the metadata ``_shapes_view``."""
+        """Cache of the topics' shapes, made from the metadata ``_shapes_view``."""
         self._shapes_view = cluster.view
         self._kicked = False
         self._is_renewing = False
@@ -204,9 +205,9 @@ class Sender:
         self._on_finished(rows)
 
     def pump(self) -> None:
-        """Send all batches that may be sent, and complete finished ones.
+        """Send all batches that may be sent, and report finished ones.
 
-        Request the metadata and the producer id for which other batches wait."""
+        Request the metadata or the producer id if batches wait for them."""
         delivery, shell = self.delivery, self._shell
         now_ms = shell.now_ms()
         delivery.expire(now_ms)
@@ -316,7 +317,7 @@ class Sender:
         return [row for row in self._under_way.values() if row[1] <= now_ms - LATE_MS]
 
     def _give_up_deposed(self) -> None:
-        """Close connections to deposed leaders that are ``LATE_MS`` late.
+        """Close connections to deposed leaders whose responses are ``LATE_MS`` late.
 
         Their requests fail, and the batches are sent to the new leaders."""
         view = self._cluster.view
@@ -345,7 +346,7 @@ class Sender:
     def _renewed(
         self, names: tuple[str, ...], began_ms: float, result: ClusterView | LogbusError
     ) -> None:
-        """Handle the result of a metadata refresh: pause, then send again.
+        """After a metadata refresh, pause to spare the brokers, then send the waiting batches.
 
         A topic that the metadata lack is looked up again before its batches fail."""
         grown = min(max(0, self._renewals - STEADY_REFRESHES), GROWING_REFRESHES)
@@ -398,8 +399,8 @@ class Sender:
         return known is None or isinstance(known.error, UnknownTopicOrPartitionError)
 
     def _confirm_gone(self, topic: str) -> None:
-        """Look up a missing topic until brokers must know even a new one. If it is still missing,
-        fail its batches."""
+        """Look up a missing topic again, until every broker would know even a new topic. If it is
+        still missing, fail its batches."""
 
         def confirmed(result: ClusterView | LogbusError) -> None:
             if isinstance(result, UnknownTopicOrPartitionError):

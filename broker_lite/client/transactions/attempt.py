@@ -31,7 +31,7 @@ class AttemptProducer(Producer):
     """Sends the records of one Spark task attempt at a time, under the attempt's producer id and
     epoch.
 
-    ``config.transactional_id`` is the sink's name."""
+    ``config.transactional_id`` is the name of the sink (the output of a Spark query)."""
 
     def __init__(self, bootstrap_servers: str, config: ProducerConfig) -> None:
         super().__init__(bootstrap_servers, config)
@@ -53,8 +53,8 @@ class AttemptProducer(Producer):
         self._shell.call_soon(partial(self._keep_later, request, interval_ms))
 
     def join(self, request: JoinBatchRequest) -> ProducerIdentity | None:
-        """Begin a task attempt. Return its producer id and epoch, or None if the micro-batch is
-        committed already.
+        """Begin an attempt of a Spark task. Return its producer id and epoch, or None if the
+        micro-batch is committed already.
 
         Raises ProducerFencedError if another run of the query writes to the sink now, and
         SinkAheadOfCheckpointError if the sink has committed a later micro-batch."""
@@ -90,7 +90,8 @@ class AttemptProducer(Producer):
         self.leave()
 
     def leave(self) -> None:
-        """End the attempt: no more keep-alive requests, and no ``send`` until the next ``join``."""
+        """End the task attempt: no more keep-alive requests, and no ``send`` until the next
+        ``join``."""
         with self._lock:
             self._shut = InvalidTxnStateError("the attempt has ended; call join() before send()")
         self._shell.call_soon(self._stop_keeping)

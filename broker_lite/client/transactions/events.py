@@ -87,7 +87,8 @@ Event = Call | Initialized | InitFailed | SendFailed | Delivered | OffsetsSent |
 
 
 class Initialize(NamedTuple):
-    """Send InitProducerId. ``expected`` is the present producer id and epoch, or None (KIP-360)."""
+    """Send InitProducerId. ``expected`` is the present producer id and epoch (KIP-360), or None if
+    there is none yet."""
 
     expected: ProducerIdentity | None
 
@@ -100,8 +101,8 @@ class OpenSends(NamedTuple):
 
 
 class ShutSends(NamedTuple):
-    """Make ``send`` raise ``error``, and pass the records of the transaction that ends to the
-    sender."""
+    """Make ``send`` raise ``error``. Pass the records collected so far to the sender: they belong
+    to the ending transaction."""
 
     error: LogbusError
 

@@ -1,4 +1,4 @@
-"""``IdleProducers``: a bus's producers without a transaction, for later ones to reuse.
+"""``IdleProducers``: a client's producers that have no open transaction, for later transactions.
 
 A new producer would need a thread, connections and an InitProducerId request. Any thread may use
 this module."""
@@ -11,12 +11,12 @@ from typing import Generic, Protocol, TypeVar
 from broker_lite.config import ProducerConfig
 
 IDLE_MAX = 8
-"""Maximum number of idle producers of a bus, each with a thread and connections."""
+"""Maximum number of idle producers of a client (``Bus``), each with a thread and connections."""
 
 
 class Reusable(Protocol):
-    """What ``IdleProducers``, the pool of producers without a transaction, needs to know of a
-    producer."""
+    """The attributes of a producer that ``IdleProducers``, the pool of producers without a
+    transaction, uses."""
 
     config: ProducerConfig
 
@@ -28,7 +28,8 @@ P = TypeVar("P", bound=Reusable)
 
 
 class IdleProducers(Generic[P]):
-    """The idle producers of a bus, by configuration. The one that is idle longest comes first."""
+    """The idle producers of a client, by configuration. The one that is idle longest comes
+    first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

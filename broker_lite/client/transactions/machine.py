@@ -68,7 +68,7 @@ class Phase(Enum):
 
 
 class TransactionMachine:
-    """The state of the producer with ``transactional_id``; carry out the effects of ``step``."""
+    """The state machine of one producer. The caller must carry out the effects of ``step``."""
 
     def __init__(self, transactional_id: str, timeout_ms: int) -> None:
         self.phase = Phase.IDLE
@@ -289,7 +289,8 @@ class TransactionMachine:
         )
 
     def _rolled_back(self) -> Iterator[ev.Effect]:
-        """End the user's call as after an abort: the coordinator has no open transaction."""
+        """End the user's call as an abort would: the coordinator has no open transaction any
+        more."""
         self.phase = Phase.IDLE
         yield from self._finish(is_commit=False)
 

@@ -43,7 +43,7 @@ class OffsetsOwner(Protocol):
     def group_offsets(
         self,
     ) -> tuple[str, tuple[str, int, str | None], Mapping[TopicPartition, CommittedOffset]]:
-        """Return the consumer's group, its identity (member id, generation, instance id), its
+        """Return the consumer's group, its identity (member id, generation, instance id), and its
         positions."""
 
 
@@ -117,8 +117,8 @@ class TransactionalProducer(Producer):
 
     @property
     def is_usable(self) -> bool:
-        """Whether another transaction can begin: not closed, not fenced, and none open or
-        unknown."""
+        """Whether another transaction can begin: the producer is neither closed nor fenced, and no
+        transaction is open or has an unknown outcome."""
         return not self.is_closed and self.runner.is_resting
 
     def begin(self) -> None:

@@ -43,9 +43,9 @@ class PendingCall(NamedTuple):
 class TransactionRunner:
     """Runs the transactions of one producer.
 
-    ``on_shut`` receives the error that ``send`` must raise from now on, or None to allow it. When
-    it receives an error, it must pass the records accepted so far to the sender: they belong to the
-    ending transaction."""
+    ``on_shut(error)`` must make ``send`` raise the error from now on, and pass the records accepted
+    so far to the sender: they belong to the ending transaction. ``on_shut(None)`` must allow
+    ``send`` again."""
 
     def __init__(
         self,
@@ -125,10 +125,10 @@ class TransactionRunner:
             self._step(self._present.event)
 
     def _check_delivery(self) -> None:
-        """Report a failed batch (``SendFailed``), or that a commit has all acknowledgements
-        (``Delivered``).
+        """Report a failed batch (``SendFailed``), or, during a commit, that all records are
+        acknowledged (``Delivered``).
 
-        The sender calls it each time it has run."""
+        The sender calls this method after each ``pump``."""
         delivery = self._sender.delivery
         if delivery.failure is not None:
             self._step(ev.SendFailed(delivery.failure))

@@ -23,9 +23,9 @@ from broker_lite.security.bearer import AccessToken, end_of_token
 ANSWER_BYTES_MAX = 64 << 10
 """Maximum bytes of a response from the token issuer."""
 RENEWED_AFTER = 0.8
-"""Fraction of its lifetime after which a token, or a connection's login session, is renewed."""
+"""A token, or a connection's login session, is renewed after this fraction of its lifetime."""
 RETRY_S = 10.0
-"""Seconds after which a failed renewal is retried."""
+"""Seconds after which the failed renewal of a token is retried."""
 LIFETIME_S = 300.0
 """Assumed lifetime, in seconds, of a token that does not state when it expires."""
 

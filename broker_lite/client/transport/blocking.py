@@ -63,7 +63,8 @@ T = TypeVar("T")
 IDLE_PER_BROKER = 4
 """Maximum number of idle connections to one broker that a pool keeps."""
 SHARED_POOLS_MAX = 16
-"""Maximum number of shared pools: a Spark executor gets a pool for each new access token."""
+"""Maximum number of shared pools. Without a limit a Spark executor would keep one for each access
+token that it has used."""
 CONNECT_TIMEOUT_S = 10.0
 """Seconds after which an attempt to connect to one address of a broker fails."""
 CALLBACKS_PER_TURN = 1000
@@ -71,7 +72,8 @@ CALLBACKS_PER_TURN = 1000
 
 
 def monotonic_ms() -> float:
-    """Return the monotonic clock's milliseconds, the time of all client objects."""
+    """Return the monotonic clock's milliseconds. All deadlines in the client refer to this
+    clock."""
     return time.monotonic() * 1000.0
 
 
@@ -162,7 +164,7 @@ class Reactor:
         self._touched.add(connection)
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
-        """Close the connection to ``endpoint`` in a lane (a connection for one purpose).
+        """Close the connection to ``endpoint`` for the purpose ``lane``.
 
         Its requests in flight fail with ClosedError."""
         connection = self._connections.disconnect(endpoint, lane)
@@ -170,7 +172,8 @@ class Reactor:
             self._touched.add(connection)
 
     def is_to_this_machine(self, endpoint: Endpoint, lane: str) -> bool:
-        """Return whether the connection of ``lane`` is open, and its broker is on this machine."""
+        """Return whether the connection for the purpose ``lane`` is open and its broker is on this
+        machine."""
         connection = self._connections.get(endpoint, lane)
         return connection is not None and connection.is_to_this_machine
 
@@ -256,7 +259,8 @@ class Reactor:
         self._touched.update(self._connections.expire(self.now_ms()))
 
     def _watch(self, connection: BrokerConnection) -> None:
-        """Register the connection's socket with the selector, for the events that it waits for.
+        """Register the connection's socket with the selector, to read, and to write while it
+        connects or has queued bytes.
 
         The socket changes when the connection tries another address."""
         if connection.fileno() < 0 and not connection.closed:
@@ -285,14 +289,14 @@ class Reactor:
             self._connections.forget(connection)
 
     def _register(self, descriptor: int, events: int, connection: BrokerConnection) -> None:
-        """Register a socket's descriptor, in place of the same number of a closed
-        connection."""
+        """Register a socket's descriptor. If a closed connection left this number registered,
+        replace the registration."""
         if descriptor in self._selector.get_map():
             self._selector.unregister(descriptor)
         self._selector.register(descriptor, events, connection)
 
     def _unregister(self, descriptor: int, connection: BrokerConnection) -> None:
-        """Unregister a descriptor, unless another connection has the same number by now."""
+        """Unregister a closed descriptor, unless a new connection's descriptor has its number."""
         try:
             if self._selector.get_key(descriptor).data is connection:
                 self._selector.unregister(descriptor)
@@ -302,7 +306,7 @@ class Reactor:
     def forget(self) -> None:
         """Close the inherited descriptors in a forked child process.
 
-        The sockets' state is shared with the parent and left alone."""
+        Do not shut down the sockets, which the parent still uses."""
         self._connections.drop()
         self._selector.close()
         self._wake_lock = threading.RLock()
@@ -469,7 +473,8 @@ class PooledConnection:
 
 
 class Pool:
-    """A pool of broker connections that threads borrow; IDLE_PER_BROKER idle ones are kept."""
+    """A pool of broker connections that threads borrow. IDLE_PER_BROKER idle ones are kept for each
+    broker."""
 
     def __init__(self, client_id: str = "logbus", security: ClientSecurity | None = None) -> None:
         self.client_id = client_id
@@ -499,7 +504,8 @@ class Pool:
             connection.close()
 
     def release(self, connection: PooledConnection) -> None:
-        """Give a borrowed connection back. It is closed if it is not reusable or not needed."""
+        """Give a borrowed connection back. It is closed if it is not reusable, or if enough are
+        idle."""
         if connection.is_reusable:
             with self._lock:
                 idle = self._idle.setdefault(connection.endpoint, [])
@@ -550,7 +556,8 @@ class Pool:
         return answers
 
     def run(self, operation: Operation[T]) -> T:
-        """Run an operation on the calling thread. Return its result, or raise its error."""
+        """Run an operation (a generator of requests) on the calling thread. Return its result, or
+        raise its error."""
         result: Any = None
         try:
             while True:

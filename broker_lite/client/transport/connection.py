@@ -47,8 +47,8 @@ class _Pending(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A request without a response (acks=0), done when the connection's first ``end`` bytes are
-    written."""
+    """A request that gets no response (acks=0). It is done when the connection has written ``end``
+    bytes since it was opened."""
 
     end: int
     exchange: Exchange[Any]
@@ -86,7 +86,7 @@ class BrokerConnection:
         self.closed = False
         self.connecting = True
         self.was_refused = False
-        """Whether the connection failed because the broker's last address refused it."""
+        """Whether the connection failed because the last of the broker's addresses refused it."""
         self._addresses: deque[tuple[Any, ...]] = deque()
         self._sock: socket.socket | None = None
         """The socket while it connects; afterwards, ``_transport`` has it."""
@@ -129,7 +129,7 @@ class BrokerConnection:
         with_token(self._security)
 
     def connect(self, addresses: list[tuple[Any, ...]]) -> None:
-        """Start to connect to the first address from ``getaddrinfo`` that accepts."""
+        """Start to connect. Try the addresses (from ``getaddrinfo``) in order until one accepts."""
         self._addresses.extend(addresses)
         self._try_next(None)
 
@@ -400,7 +400,7 @@ class BrokerConnection:
         return min((row.deadline_ms for row in self._in_flight()), default=float("inf"))
 
     def expire(self, now_ms: float) -> None:
-        """Close the connection if a response, or the write of a request without one, is overdue.
+        """Close the connection if a response is overdue, or the write of a request that gets none.
 
         Responses arrive in order, so no later request can be answered first."""
         first = min(self._in_flight(), key=lambda row: row.deadline_ms, default=None)

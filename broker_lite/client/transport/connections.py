@@ -33,7 +33,8 @@ class Connections:
     def request(
         self, send: Send, now_ms: float, on_answer: Callable[[Any], None]
     ) -> tuple[BrokerConnection, bool]:
-        """Queue a request. Return its connection, and whether the caller must open it.
+        """Queue a request. Return its connection, and whether the connection is new and the caller
+        must open it.
 
         Raises InvalidRequestError for a request that cannot be encoded.
         """
@@ -48,11 +49,13 @@ class Connections:
         return connection, is_new
 
     def get(self, endpoint: Endpoint, lane: str) -> BrokerConnection | None:
-        """Return the connection of ``lane`` to ``endpoint``, which may be closed, or None."""
+        """Return the connection to ``endpoint`` for the purpose ``lane``, which may be closed, or
+        None."""
         return self._by_place.get((endpoint, lane))
 
     def disconnect(self, endpoint: Endpoint, lane: str) -> BrokerConnection | None:
-        """Close the connection of ``lane`` to ``endpoint``, and return it, or None.
+        """Close the connection to ``endpoint`` for the purpose ``lane``. Return it; None if there
+        is none.
 
         Its requests in flight fail with ClosedError."""
         connection = self._by_place.get((endpoint, lane))

@@ -24,7 +24,8 @@ NONCE_BYTES = 24
 """Number of random bytes in a SCRAM nonce."""
 
 TaskSecret = ScramKeys | PlainPassword | AccessToken
-"""What replaces the password in security settings that are pickled for other processes."""
+"""The secret that replaces the password in security settings that are pickled for other
+processes."""
 
 
 class LoggedIn(NamedTuple):
@@ -85,7 +86,8 @@ def _keys_or_password(security: ClientSecurity) -> str | ScramKeys:
 
 
 def _only_message(security: ClientSecurity) -> tuple[TaskSecret, bytes]:
-    """Return the secret and the only message of a PLAIN or OAUTHBEARER login."""
+    """Return a secret for other processes, and the single message of a PLAIN or OAUTHBEARER
+    login."""
     given = security.secret
     if security.mechanism == PLAIN:
         text = given.reveal() if isinstance(given, Secret) else PlainPassword(*given).text

@@ -42,7 +42,7 @@ class LoopShell:
         return monotonic_ms()
 
     async def run(self, operation: Operation[T]) -> T:
-        """Run an operation. Return its result, or raise its error.
+        """Run an operation (a generator of requests). Return its result, or raise its error.
 
         If the call is cancelled, the operation sends no further request. Raises ClosedError after
         ``close``, also in calls that run meanwhile."""

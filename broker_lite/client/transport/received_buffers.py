@@ -12,9 +12,9 @@ import threading
 from broker_lite.wire.buffer_pool import BufferPool
 
 BUFFER_BYTES_MAX = 16 << 20
-"""Maximum bytes of a buffer that is kept. Larger buffers are rare."""
+"""Maximum bytes of a buffer that the pool keeps for reuse. Larger buffers are rare."""
 KEPT_BYTES_MAX = 64 << 20
-"""Maximum bytes of all kept buffers.
+"""Maximum bytes of all buffers that the pool keeps for reuse.
 
 A reader uses a buffer for the response that it receives, one for the batches that it decodes, and
 one for each received response that waits."""

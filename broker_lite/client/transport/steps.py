@@ -1,4 +1,5 @@
-"""The steps that an operation yields, and ``Shell``, the interface of what carries them out.
+"""The steps that an operation yields, and ``Shell``, the interface of the objects that carry them
+out.
 
 An operation is a generator: client logic that needs answers from brokers, written without I/O. It
 yields a step and receives its result. The result is the decoded answer for ``Send`` (or the error,
@@ -46,7 +47,7 @@ class Exchange(Protocol[T_co]):
 
 
 class CallExchange(Generic[T]):
-    """An ``Exchange`` for any request class in ``wire.calls``, which covers most APIs."""
+    """An ``Exchange`` (request and response) of a class in ``wire.calls``, which has most APIs."""
 
     __slots__ = ("call",)
     has_answer = True
@@ -147,8 +148,8 @@ class Send(NamedTuple):
     """A step of an operation: send one request. Its result is the decoded response.
 
     A connection delivers responses in order, so a long poll would delay an urgent request behind
-    it. ``lane`` names the connection: a shell has one to a broker for each lane. A ``Pool`` ignores
-    it, because each request borrows a connection."""
+    it. So ``lane`` names the request's purpose: a shell has a connection to a broker for each lane.
+    A ``Pool`` ignores ``lane``, because each request borrows a connection."""
 
     endpoint: Endpoint
     exchange: Exchange[Any]
@@ -175,7 +176,7 @@ Operation = Generator[Step, Any, T]
 
 
 class Shell(Protocol):
-    """Sends requests and runs timers for engines (of producers and consumers).
+    """Sends requests and runs timers for producers and consumers, whose own logic does no I/O.
 
     Call all methods except ``call_soon`` on the one thread that does the shell's I/O."""
 
@@ -188,8 +189,8 @@ class Shell(Protocol):
         Raises InvalidRequestError for a request that cannot be encoded."""
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
-        """Close the connection of ``lane`` to ``endpoint``. Its requests in flight fail with
-        ClosedError."""
+        """Close the connection to ``endpoint`` for the purpose ``lane``. Its requests in flight
+        fail with ClosedError."""
 
     def later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         """Run ``callback`` once after ``delay_ms`` milliseconds, unless the timer is cancelled."""
@@ -208,7 +209,8 @@ class Timer(Protocol):
 def spawn(
     shell: Shell, operation: Operation[T], on_done: Callable[[T | LogbusError], None]
 ) -> None:
-    """Start an operation on a shell. ``on_done`` receives its result or error."""
+    """Start an operation (a generator of requests) on a shell, which sends the requests.
+    ``on_done`` receives its result or error."""
     _StepTask(shell, operation, on_done).advance(None)
 
 

@@ -35,14 +35,15 @@ WINDOW_RECORDS = 50_000
 """Maximum records of a window (the offsets that a backward search reads in one step), counted over
 all partitions."""
 SHRINKS_MAX = 2
-"""Maximum number of retries of a backward search that reaches a limit within its first window.
+"""Maximum number of retries of a backward search whose first window is too large: the search
+reached a limit before it had read the window.
 
 A window is the offsets that the search reads in one step. Each retry has a window 16 times
 smaller."""
 POLL_S = 0.5
 """Maximum seconds of one poll of the consumer."""
 ROWS_MAX = 500
-"""Maximum records of a batch. A stored batch takes 12 kB as Arrow columns, even with one record."""
+"""Maximum records of one poll. Each stored batch takes 12 kB or more, even with one record."""
 READ_OPTIONS: Mapping[str, Any] = {
     "start": "earliest",
     "auto_commit": False,
@@ -204,11 +205,10 @@ def _first_window(partitions: int, filters: RecordFilters) -> int:
 
 
 def _newest_of(rows: list[Row]) -> tuple[list[Row], dict[TopicPartition, int]]:
-    """Return the newest ``HITS_MAX`` hits, newest first, and the end offsets from which the next
-    search goes backward.
+    """Return the newest ``HITS_MAX`` hits, newest first, and the end offset of the next search in
+    each partition with a dropped hit.
 
-    The end offsets are those of partitions of which a hit was dropped. Hits of one partition are
-    sorted by offset, so the dropped hits are below the returned ones."""
+    Hits of one partition are sorted by offset, so the dropped hits are below the returned ones."""
     times: dict[int, int] = {}
     timed = []
     for row in sorted(rows, key=lambda row: row["offset"]):

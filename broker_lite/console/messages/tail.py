@@ -21,7 +21,7 @@ from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 ROWS_MAX = 50
 """Maximum number of records in one server-sent event."""
 PAUSE_S = 0.1
-"""Seconds between two events."""
+"""Minimum seconds between two events."""
 WAIT_S = 0.5
 """Maximum seconds that a poll waits for records.
 

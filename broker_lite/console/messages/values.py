@@ -14,8 +14,8 @@ bytes."""
 LEAST_BYTES = 512
 """Minimum bytes that a page shows of each value, however many records it has."""
 PRETTY_TIMES = 8
-"""Maximum length of indented JSON as a multiple of the value's length. ``LEAST_BYTES`` are always
-allowed."""
+"""Maximum length of indented JSON as a multiple of the value's length, but at least
+``LEAST_BYTES``."""
 HEX_BYTES = 1024
 """Maximum bytes of a value that a page shows in hexadecimal."""
 HEADERS_MAX = 100
@@ -35,8 +35,8 @@ for _allowed in (9, 10, 13):
 class DisplayedValue(NamedTuple):
     """A key, value or header for display.
 
-    ``text`` is the text to show, only its beginning with ``is_cut``, and ``size_bytes`` the size of
-    the whole value."""
+    ``text`` is the text to show (with ``is_cut``, only the beginning of it), and ``size_bytes`` the
+    size of the whole value."""
 
     form: Literal["null", "text", "json", "binary", "hidden"]
     text: str

@@ -1,2 +1,2 @@
-"""The data of each page, in one module for each noun, from the newest reading of the cluster
-(``observing``) and from the public client."""
+"""The data of each page, in one module for each kind of object, such as topics. Their sources are
+the newest reading of the cluster (``observing``) and the public client."""

@@ -41,8 +41,8 @@ def transactions(request: PageRequest) -> Data:
 
 
 def _open(request: PageRequest) -> tuple[list[dict[str, Any]], str]:
-    """Return the transactions that hold back a last stable offset, and an empty text; an empty list
-    and the error if the brokers refuse the request."""
+    """Return the transactions that hold back a last stable offset, and an empty text. If the
+    brokers refuse the request, return an empty list and the error's message."""
     view = request.reading.sample.view
     tps = [tp for tp, _ in view.rows if view.leader(tp)]
     try:
