@@ -388,15 +388,20 @@ def test_group_with_members_is_listed_and_cannot_be_deleted() -> None:
     run(body)
 
 
-def test_group_can_be_deleted_right_after_its_last_member_left() -> None:
-    """DeleteGroups arrives before the coordinator has written the empty generation to ZooKeeper."""
+@pytest.mark.parametrize("is_pipelined", [False, True])
+def test_group_can_be_deleted_right_after_its_last_member_left(is_pipelined: bool) -> None:
+    """DeleteGroups arrives before the coordinator has written the empty generation to ZooKeeper, or
+    even before the answer to LeaveGroup."""
 
     async def body(world: World) -> None:
         await world.start()
         (one,) = await gathered(world, 1)
-        assert await one.leave() == [0, 0]
-        answer = await world.ask("DeleteGroups", 2, groups_names=["g"])
-        assert answer.results[0].error_code == 0
+        leaving = asyncio.ensure_future(one.leave())
+        if not is_pipelined:
+            await leaving
+        deleting = asyncio.ensure_future(world.ask("DeleteGroups", 2, groups_names=["g"]))
+        assert await leaving == [0, 0]
+        assert (await deleting).results[0].error_code == 0
         assert await one.listed() == []
 
     run(body)
