@@ -29,7 +29,8 @@ _INTERNAL = ("processes", "zookeeper_pid", "metrics_tls")
 """Keys of a cluster's record that the report omits."""
 
 Facts = dict[str, Any]
-"""What ``cluster.json`` says of a cluster: addresses, folder and processes (``cli.running``)."""
+"""The content of ``cluster.json``: a cluster's addresses, folder and processes
+(``cli.running``)."""
 
 
 class UpReport(NamedTuple):
@@ -41,7 +42,7 @@ class UpReport(NamedTuple):
     brokers_before: int
 
     def show(self, facts: Facts, ending: str) -> None:
-        """Print warnings (another port, missing brokers), then the addresses and next steps."""
+        """Print warnings (for example of missing brokers), then the addresses and next steps."""
         for number, broker in enumerate(facts["brokers"]):
             if self.port and broker["port"] != self.port + number:
                 first = self.port + number
@@ -138,8 +139,8 @@ def _topic(facts: Facts) -> str | None:
 
 
 def warn_of_advertised_host(settings: Mapping[str, str]) -> None:
-    """Warn if the brokers with these settings would tell clients the address that means all
-    addresses of this machine."""
+    """Warn if the brokers with these settings would advertise a wildcard address (0.0.0.0 or ::) to
+    clients."""
     host = settings["host"]
     if host in ("0.0.0.0", "::") and not settings.get("advertised.host"):
         output.say(

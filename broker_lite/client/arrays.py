@@ -67,7 +67,8 @@ def _too_large(size: int) -> MessageTooLargeError:
 
 
 def topic_column(topic: str, count: int) -> pa.Array:
-    """Return a column with ``topic`` in each of ``count`` rows, up to 65,536 from a cache."""
+    """Return a column of ``count`` rows with ``topic`` in each. Up to 65,536 rows come from a
+    cache."""
     if count > _KEPT_ROWS_MAX:
         return _repeated(topic, count)
     return _cached(topic, max(1 << 12, 1 << (count - 1).bit_length())).slice(0, count)
@@ -94,7 +95,7 @@ def _few_of(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
 
 
 def python_of(array: pa.Array | None, count: int) -> Iterator[bytes | None]:
-    """Yield the ``count`` values of a binary column as Python bytes, each built in 25 ns.
+    """Yield the ``count`` values of a binary column as Python bytes, in 25 ns each.
 
     If ``array`` is None, yield None ``count`` times."""
     if array is None:
@@ -122,7 +123,7 @@ def python_of(array: pa.Array | None, count: int) -> Iterator[bytes | None]:
 
 
 def headers_of(rows: Sequence[Sequence[tuple[str, bytes | None]] | None]) -> pa.Array:
-    """Return a column of HEADERS_TYPE with each row's record headers; None stands for none."""
+    """Return a column of HEADERS_TYPE with each row's record headers; None means no headers."""
     sizes = np.fromiter((len(row) if row else 0 for row in rows), np.int64, len(rows))
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])

@@ -1,8 +1,8 @@
 """A monotonic clock that continues while the machine is suspended, for group members' leases.
 
-A lease is the limited time after a member's last heartbeat in which it may return records; then
-other members take over its partitions. The time in suspend counts too, but Linux's
-``time.monotonic`` leaves it out. Any thread may read the clock."""
+A lease is the limited time after a member's last heartbeat in which its consumer may return
+records; then other members take over its partitions. They do not wait while this machine is
+suspended, but Linux's ``time.monotonic`` leaves that time out. Any thread may read the clock."""
 
 from __future__ import annotations
 

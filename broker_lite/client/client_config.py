@@ -126,7 +126,8 @@ def security_of_file(path: Path) -> ClientSecurity:
 
 
 def servers_of_file(path: Path) -> str:
-    """Return ``bootstrap.servers`` of a file, or "". Raises InvalidConfigError with its name."""
+    """Return ``bootstrap.servers`` of a file, or "". Raises InvalidConfigError with the file's
+    name."""
     return _options_of_file(path).get("bootstrap.servers", "")
 
 
@@ -180,8 +181,8 @@ def security_of(options: Mapping[str, str]) -> ClientSecurity:
 
 
 def _with_jaas(options: Mapping[str, str]) -> Mapping[str, str]:
-    """Return ``options`` with the login in ``sasl.jaas.config``: of a user, or of an OAuth
-    client."""
+    """Return ``options``, plus the login (of a user or an OAuth client) that ``sasl.jaas.config``
+    holds."""
     if JAAS not in options:
         return options
     login = parse_jaas(options[JAAS])

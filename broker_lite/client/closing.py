@@ -8,8 +8,8 @@ from broker_lite.errors import LogbusError
 
 
 class ClosedByWith:
-    """Base of the blocking classes. If the body of ``with`` raises an error, this error counts, and
-    one of ``close`` is dropped."""
+    """Base of the blocking classes. If the body of ``with`` raises an error, a later error of
+    ``close`` is dropped."""
 
     def __enter__(self) -> Self:
         return self

@@ -418,7 +418,8 @@ class Admin:
         *,
         isolation: str = "read_committed",
     ) -> dict[TopicPartition, LogBounds]:
-        """Return each log's start and end offset, and where its first ``max_bytes`` bytes end.
+        """Return each log's start and end offset, and the offset at which its first ``max_bytes``
+        bytes end.
 
         ``topic_ids`` has the partitions, each with its topic's id. Raises UnknownTopicIdError if
         the topic has another id."""
@@ -486,8 +487,8 @@ class Admin:
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return a group's committed offsets for ``partitions``, or for all. Partitions without one
-        are left out."""
+        """Return a group's committed offsets for ``partitions``, or for all. Partitions without a
+        committed offset are left out."""
         return requests.raise_first(self.run(group_requests.committed, group, partitions))
 
     def unstable_partitions(self, group: str) -> set[TopicPartition]:

@@ -1,8 +1,8 @@
 """Operations (generators that yield requests) for topics, settings, groups and data directories.
 
-Requests that change the cluster go to the controller, and again to a new one. If a response is
-lost, the change may have happened: the retry then takes TOPIC_ALREADY_EXISTS and the like for
-success."""
+Requests that change the cluster go to the controller, and are repeated if another broker becomes
+controller. If a response is lost, the change may have happened, so the retry takes errors such as
+TOPIC_ALREADY_EXISTS for success."""
 
 from __future__ import annotations
 
@@ -184,7 +184,8 @@ def delete_topic(cluster: Cluster, name: str, deadline_ms: float) -> Operation[N
 def create_partitions(
     cluster: Cluster, name: str, count: int, *, validate_only: bool, deadline_ms: float
 ) -> Operation[None]:
-    """Raise a topic's partitions to ``count``, and wait until every live broker lists them led."""
+    """Raise a topic's number of partitions to ``count``, and wait until every live broker lists all
+    of them with leaders."""
 
     def check(answer: topics.CreatePartitionsResponse, is_repeat: bool) -> LogbusError | None:
         row = answer.results[0]
@@ -297,7 +298,7 @@ def _has_settings(
 def describe_configs(
     cluster: Cluster, resources: Sequence[configs.ConfigResource], deadline_ms: float
 ) -> Operation[list[configs.DescribeConfigsResult]]:
-    """Return the settings of topics, from any broker, and of brokers, from each itself.
+    """Return the settings of topics and brokers. Each broker is asked for its own settings.
 
     Raises NoBrokersError if a broker is not live."""
     results: list[configs.DescribeConfigsResult] = []
@@ -392,7 +393,8 @@ def await_applied(
     """Wait until all live brokers have applied a change.
 
     ``exchange`` is repeated until ``is_applied`` is true for each broker's response. Raises
-    RequestTimedOutError, which calls the changed objects ``changed``, or the error of a broker."""
+    RequestTimedOutError, whose message names the changed objects by the text ``changed``, or the
+    error of a broker."""
     while True:
         answers = yield from on_every_broker(cluster, exchange, deadline_ms)
         applied = [is_applied(_answered(answer)) for answer in answers.values()]

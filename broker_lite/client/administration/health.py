@@ -15,7 +15,7 @@ State = Literal["ok", "under-replicated", "too few in sync", "no leader"]
 
 
 class PartitionHealth(NamedTuple):
-    """The health of a partition. ``why`` is the cause in words of a state other than "ok".
+    """The health of a partition. ``why`` explains a state other than "ok".
 
     "too few in sync" means fewer in-sync replicas than min.insync.replicas, so the leader refuses
     records with acks=all. "no leader" means that the partition can be neither written nor read."""
@@ -77,7 +77,7 @@ def cluster_health(
     """Return the health of every partition of the cluster.
 
     ``moves`` has the reassignments in progress. ``min_insync(topic, replicas)`` returns the topic's
-    min.insync.replicas for the number of replicas after the reassignment."""
+    min.insync.replicas; ``replicas`` is the number of replicas after the reassignment."""
     rows = []
     for tp, partition in view.rows:
         move = (moves or {}).get(tp)

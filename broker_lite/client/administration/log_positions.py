@@ -26,7 +26,8 @@ _KINDS: Mapping[str, Kind] = {"": "offset", "+": "after_earliest", "-": "before_
 
 
 class PositionSpec(NamedTuple):
-    """A parsed position: an offset, a distance, or a time in ms since 1970, as ``kind`` says."""
+    """A parsed log position. ``kind`` says whether ``value`` is an offset, a number of offsets from
+    the log's start or end, or a time in ms since 1970."""
 
     kind: Kind
     value: int
@@ -57,8 +58,8 @@ def parse(text: str, now_ms: int | None = None) -> PositionSpec:
 class ResolvedOffset(NamedTuple):
     """The offset of a position in one partition.
 
-    ``wanted`` is what the position stands for, perhaps outside the log; ``offset`` is the nearest
-    offset in the log's range."""
+    ``wanted`` is the offset that the position means, perhaps outside the log; ``offset`` is the
+    nearest offset in the log."""
 
     offset: int
     wanted: int

@@ -63,7 +63,7 @@ class GroupLag(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """What a coordinator reports of one group: state, members and committed offsets."""
+    """A coordinator's report on one group: state, members and committed offsets."""
 
     state: str
     protocol_type: str
@@ -275,7 +275,8 @@ def _joined(
 
 Offsets = dict[TopicPartition, ListedOffset]
 FirstUnread = dict[tuple[TopicPartition, int], ListedOffset | LogbusError]
-"""For a partition and an offset: the first record from there on, or the partition's error."""
+"""For a partition and an offset: the first record at or after the offset, or the partition's
+error."""
 
 
 def _bounds(

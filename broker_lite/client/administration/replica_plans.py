@@ -1,8 +1,8 @@
 """Plan replica reassignments for ``Admin.reassign``, and predict leader elections, without I/O.
 
 A plan has the new replicas of each partition that changes: broker ids, the preferred leader first.
-A new replica goes to the live broker with the fewest. ``ongoing`` is always the reassignments in
-progress."""
+A new replica goes to the live broker with the fewest replicas. The argument ``ongoing`` has the
+reassignments in progress."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _check_ids(brokers: Sequence[int]) -> None:
 
 
 def target(partition: PartitionMetadata, ongoing: Reassignment | None) -> tuple[int, ...]:
-    """Return the partition's replicas, during a reassignment those that it will have afterwards."""
+    """Return the partition's replicas; during a reassignment, the replicas after its end."""
     if ongoing is None:
         return partition.replicas
     return tuple(broker for broker in ongoing.replicas if broker not in ongoing.removing)

@@ -1,6 +1,7 @@
 """Operations (generators that yield requests) that elect leaders, move replicas, retire brokers.
 
-Requests go to the controller, and again to a new one; a repetition has no further effect."""
+Requests go to the controller, and are repeated if another broker becomes controller. A repetition
+has no further effect."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
 WITHOUT_EPOCH_BUMP = 1
-"""Transaction version of an administrator's abort marker: it has the producer's current epoch."""
+"""Transaction version of an administrator's abort marker. Only from version 2 on, a marker raises
+the producer's epoch (KIP-890)."""
 
 
 class TransactionListing(NamedTuple):
@@ -193,9 +194,8 @@ def open_in_logs(
 def owners(
     cluster: Cluster, rows: Iterable[OpenInLog], deadline_ms: float
 ) -> Operation[dict[int, TransactionDescription]]:
-    """Return the coordinators' description of the transactions of the producers in ``rows``.
-
-    The result is by producer id."""
+    """Return the transactions of the producers in ``rows``, as their coordinators describe them, by
+    producer id."""
     producer_ids = {row.producer_id for row in rows}
     descriptions: dict[int, TransactionDescription] = {}
     if not producer_ids:
@@ -242,8 +242,8 @@ def open_at(
 def hanging(
     cluster: Cluster, tps: Iterable[TopicPartition], before_ms: int, deadline_ms: float
 ) -> Operation[list[OpenInLog]]:
-    """Return the hanging transactions, which no coordinator will end, whose last batch was appended
-    before ``before_ms``."""
+    """Return the hanging transactions (those that no coordinator will end) whose last batch was
+    appended before ``before_ms``."""
     rows = yield from open_in_logs(cluster, tps, deadline_ms)
     rows = [row for row in rows if row.last_append_ms < before_ms]
     known = yield from owners(cluster, rows, deadline_ms)

@@ -76,8 +76,8 @@ def check_password_of(own: str, name: str) -> None:
 
 
 def check_deletion(own: str, name: str) -> None:
-    """Raise InvalidRequestError if ``name`` is ``own``, the client's own user: perhaps the last
-    admin."""
+    """Raise InvalidRequestError if ``name`` is the client's ``own`` user, who may be the last
+    administrator."""
     if own and name == own:
         raise InvalidRequestError(
             f"you are logged in as {name!r}, who may be the last administrator of this cluster. "

@@ -1,7 +1,8 @@
 """The queue of assignment changes that a consumer's reader receives from its group membership.
 
 Any thread may append a change. The reader applies them in order when the user asks for records. A
-grant number identifies one assignment of a partition; a later one of the same partition differs."""
+grant number identifies one assignment of a partition; if the partition is lost and assigned again,
+its number differs."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ from broker_lite.model import TopicPartition
 
 
 class Release(NamedTuple):
-    """Partitions that the reader releases together: consecutive revocations, or losses, in the
-    queue."""
+    """Partitions that the reader releases together, because consecutive entries of the queue revoke
+    (or lose) them."""
 
     is_lost: bool
     numbers: list[int]
     """The number of each revocation (``Revoke.number``), to report once the reader has stopped."""
     grants: dict[TopicPartition, int | None]
-    """The partitions to release, with the grant number of their assignment (``Assign``)."""
+    """The partitions to release, each with the grant number of its assignment (``Assign``)."""
 
 
 class AssignmentQueue:
@@ -39,7 +40,7 @@ class AssignmentQueue:
         start."""
         self.pending: dict[TopicPartition, StartBasis | None] = {}
         self.deleted_topics: DeletedTopics | None = None
-        """Errors about deleted topics that are raised after a delay; None if at once."""
+        """The delayed errors about deleted topics; None if such errors are raised at once."""
         self._collector = collector
         self._grants: dict[TopicPartition, int] = {}
 
@@ -54,10 +55,10 @@ class AssignmentQueue:
         return {tp: self._grants[tp] for tp in tps if tp in self._grants}
 
     def next(self) -> Release | None:
-        """Apply the queued changes up to the next release. Return it, or None if there is none.
+        """Apply the queued changes up to the next release. Return this release, or None.
 
         Partitions in an ``Assign`` become ``pending``. Call it only when the user asks for records:
-        all records returned earlier are then processed."""
+        all records returned earlier then count as processed."""
         if self.deleted_topics is not None:
             self.deleted_topics.release()
         kind: type[Revoke] | type[Lose] | None = None

@@ -1,4 +1,4 @@
-"""What a group membership tells a consumer's reader: its identity, and assignment changes."""
+"""The identity of a group member, and the assignment changes that a consumer's reader receives."""
 
 from __future__ import annotations
 

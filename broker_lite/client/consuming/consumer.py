@@ -38,7 +38,8 @@ from broker_lite.model import (
 )
 
 WAIT_SLICE_S = 3600.0
-"""Seconds of one wait without a deadline: ``Condition.wait`` accepts no infinite timeout."""
+"""Seconds after which a wait without a deadline is renewed: ``Condition.wait`` accepts no infinite
+timeout."""
 
 T = TypeVar("T")
 
@@ -211,7 +212,7 @@ class Consumer(ConsumerFace, ClosedByWith):
     # Methods that read and write the group's committed offsets.
 
     def committed(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the group's committed offsets of those assigned partitions that have one.
+        """Return the group's committed offset of each assigned partition, if it has one.
 
         Raises InvalidGroupIdError if the consumer has no group."""
         return self.run(self.core.committed())
@@ -219,11 +220,10 @@ class Consumer(ConsumerFace, ClosedByWith):
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None) -> None:
         """Commit ``offsets``; if None, commit the position of every partition.
 
-        An offset is that of the next record to read; a position is that after the last returned
-        record. Raises UnknownTopicIdError if the topic was recreated; for a group member also
-        NotOwnerError if another member owns the partition, and RebalanceInProgressError if a
-        rebalance lasts too long: commit again. After an error, the offsets of other partitions are
-        committed."""
+        A committed offset is that of the next record to read, as is a position. Raises
+        UnknownTopicIdError if the topic was recreated; for a group member also NotOwnerError if
+        another member owns the partition, and RebalanceInProgressError if a rebalance lasts too
+        long: commit again. An error in one partition does not prevent the commit of the others."""
         self.run(self.core.commit(offsets))
 
     # Methods that close or stop the consumer.
@@ -231,9 +231,9 @@ class Consumer(ConsumerFace, ClosedByWith):
     def close(self) -> None:
         """Make the last automatic commit, leave the group and stop the background thread.
 
-        With automatic commits, all returned records count as processed. The exception are the
-        records of the last call while Python handles an error, as in ``finally: consumer.close()``:
-        the group reads them again."""
+        With automatic commits, all returned records count as processed. But if Python is handling
+        an error, as in ``finally: consumer.close()``, the records of the last call do not: the
+        group reads them again."""
         self._exit(is_done=sys.exc_info()[0] is None)
 
     def _exit(self, *, is_done: bool) -> None:

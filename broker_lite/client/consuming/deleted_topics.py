@@ -53,6 +53,6 @@ class DeletedTopics:
     def release(self) -> None:
         """Queue the delayed errors whose delay is over, as fetch results again.
 
-        The reader ignores those of partitions that it no longer reads."""
+        The reader ignores errors of partitions that it no longer reads."""
         while self.is_due:
             self._engine.fetched.append(self._delayed.pop(0)[1])

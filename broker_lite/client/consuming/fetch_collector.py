@@ -65,9 +65,8 @@ ROW_SCHEMA_WITH_HEADERS = ROW_SCHEMA.append(pa.field("headers", HEADERS_TYPE))
 DELETED_TOPIC_ERRORS = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 """The errors with which a fetch fails after its topic was deleted."""
 JOINED_ROWS = 4096
-"""Number of rows at which ``poll_arrow`` adds no further batch to its result.
-
-Joining batches copies them."""
+"""Number of rows at which ``poll_arrow`` adds no further batch to its result: joining batches
+copies them."""
 JOINED_BYTES = 64 << 20
 """Maximum decoded bytes that one ``poll_arrow`` concatenates; Arrow's limit is 2 GiB a column."""
 
@@ -95,9 +94,8 @@ class FetchCollector:
 
         With None, such errors are raised at once."""
         self.is_held_back: Callable[[], bool] | None = None
-        """Returns True while no rows may be returned, as other members may own the partitions.
-
-        With None, they always may."""
+        """Returns True while no rows may be returned, because other members may own the partitions.
+        If None, rows may always be returned."""
         self.skipped: list[tuple[TopicPartition, int, int]] = []
         """Corrupt offset ranges that ``on_corrupt="skip"`` skipped: (partition, first, next
         offset)."""
@@ -109,7 +107,7 @@ class FetchCollector:
         self._refetched: dict[TopicPartition, int] = {}
         """Base offset of each partition's last corrupt batch that was fetched a second time.
 
-        It is fetched at most twice, unless ``begin`` starts the partition anew."""
+        A batch is not fetched a third time, unless ``begin`` starts the partition anew."""
         self._paused: set[TopicPartition] = set()
         self._batches: list[LogBatch] = []
         self._tp: TopicPartition | None = None
@@ -117,9 +115,8 @@ class FetchCollector:
         self.at = 0
         """Number of rows of the open batch that were returned."""
         self.is_single = False
-        """Whether records are returned one by one, so that only the one before ``at`` is in flight.
-
-        The user has asked for a next record after each earlier one."""
+        """Whether records are returned one by one. Each request for the next record settles the
+        earlier ones, so only the record before ``at`` is in flight."""
         self._in_flight: dict[TopicPartition, CommittedOffset] = {}
 
     # Methods that begin, pause and end partitions, and track their positions.
@@ -145,8 +142,8 @@ class FetchCollector:
     def resume_at(self, tp: TopicPartition, at: OffsetAndEpoch) -> None:
         """Resume reading a truncated log at ``at``.
 
-        The epoch in ``at`` is that of the record before. The leader checks it, in case the log was
-        truncated further."""
+        ``at`` has the leader epoch of the record before its offset. The leader checks this epoch,
+        in case the log was truncated further."""
         epochs = NO_EPOCHS if at.leader_epoch == NO_EPOCH else {tp: at.leader_epoch}
         self.begin({tp: at.offset}, epochs)
 
@@ -207,8 +204,8 @@ class FetchCollector:
     def _slice_end(self) -> int:
         """Return the offset after the open batch.
 
-        This offset may exceed the last row's by more than 1: compaction may have removed the last
-        records."""
+        It may exceed the last row's offset by more than 1: compaction may have removed the batch's
+        last records."""
         assert self._slice is not None
         return self._slice.header.next_offset
 
@@ -279,8 +276,8 @@ class FetchCollector:
     # Methods that open and close fetched batches.
 
     def advance(self, on_out_of_range: Callable[[TopicPartition, LogbusError], None]) -> bool:
-        """Open the next fetched batch if all rows of the open one are returned. Return False
-        without any.
+        """Open the next fetched batch if all rows of the open one are returned. Return whether
+        there are rows to return.
 
         Raises the error of a partition's fetch. For an offset outside the log, ``on_out_of_range``
         seeks or raises the error."""
@@ -410,7 +407,7 @@ class FetchCollector:
     def take_rows(self, parts: ConcatenatedSlices, count: int | None) -> bool:
         """Move up to ``count`` rows of the open batch to ``parts``, and return True.
 
-        Return False, and move none, if ``parts`` would exceed JOINED_BYTES."""
+        Return False, and move no rows, if ``parts`` would exceed JOINED_BYTES."""
         assert self._slice is not None and self._tp is not None
         part = self._part(count)
         size = _decoded_bytes(part)
@@ -424,8 +421,8 @@ class FetchCollector:
         return True
 
     def rewind(self) -> None:
-        """Move the positions back to the last ``settle``: an error keeps the rows taken since from
-        the user."""
+        """Move the positions back to the last ``settle``: because of an error, the user does not
+        receive the rows taken since."""
         self.is_single = False
         rows = {tp: before.offset for tp, before in self._in_flight.items()}
         self._in_flight.clear()
@@ -445,8 +442,8 @@ def _decoded_bytes(rows: Slice) -> int:
 
 
 def arrow_rows(parts: Sequence[tuple[TopicPartition, Slice]], *, headers: bool) -> pa.RecordBatch:
-    """Return the rows of the slices as one Arrow record batch of ROW_SCHEMA; ``headers`` adds the
-    column of headers."""
+    """Return the rows of the slices (parts of batches) as one Arrow record batch of ROW_SCHEMA;
+    ``headers`` adds the column of headers."""
     schema = ROW_SCHEMA_WITH_HEADERS if headers else ROW_SCHEMA
     if not parts:
         empty = [pa.nulls(0, field.type) for field in schema]

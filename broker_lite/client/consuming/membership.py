@@ -38,7 +38,7 @@ class ConsumerMembership(Protocol):
     @property
     def is_held_back(self) -> Callable[[], bool] | None:
         """A function that returns True while no rows may be returned, because other members may own
-        the partitions; None if rows always may."""
+        the partitions; None if rows may always be returned."""
 
     @property
     def reports_positions(self) -> bool:
@@ -54,10 +54,10 @@ class ConsumerMembership(Protocol):
 
     def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
         """Return the identity with which a transaction commits offsets of the partitions in
-        ``grants``.
+        ``grants``, which has their grant numbers.
 
-        Raises NotOwnerError if the member has lost one of them, and InvalidConfigError for a native
-        group, whose offsets a transaction cannot commit."""
+        Raises NotOwnerError if the member has lost one of the partitions, and InvalidConfigError
+        for a native group, whose offsets a transaction cannot commit."""
 
     def join(self) -> Task[None]:
         """Join the group. The assignment may arrive later.
@@ -67,13 +67,15 @@ class ConsumerMembership(Protocol):
     def record_poll(self) -> None:
         """Record that the user asks for records now.
 
-        A Kafka group member that is not asked for ``max.poll.interval.ms`` leaves the group."""
+        A member leaves a Kafka group if the user asks for no records within
+        ``max.poll.interval.ms``."""
 
     def is_due(self) -> bool:
         """Return whether ``check`` has to raise an error or join again."""
 
     def check(self) -> None:
-        """Raise the error that ended the membership. If the member left as unpolled, join again.
+        """Raise the error that ended the membership. If the member left because of
+        ``max.poll.interval.ms``, join again.
 
         The reader calls it before and after it applies assignment changes."""
 
@@ -85,8 +87,8 @@ class ConsumerMembership(Protocol):
         A partition that no broker knows yet is missing from the result."""
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
-        """Return whether the member still owns a partition by the assignment with this grant
-        number.
+        """Return whether the member still owns a partition by the assignment with the number
+        ``grant``.
 
         If not, a revocation of the partition is a loss: nothing is committed for it."""
 

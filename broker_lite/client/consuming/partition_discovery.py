@@ -98,7 +98,7 @@ class PartitionDiscovery:
         self._on_found(starts)
 
     def reset_timestamp(self, tp: TopicPartition, position: int) -> int | None:
-        """Return the timestamp (-2 earliest, -1 latest) whose offset replaces one outside the log.
+        """Return the timestamp (-2 earliest, -1 latest) to seek to from a position outside the log.
 
         Return None if ``start="none"`` makes such a position an error."""
         if self._config.start == "earliest" or self._began.get(tp) == position:
@@ -106,15 +106,17 @@ class PartitionDiscovery:
         return LATEST_TIMESTAMP if self._config.start == "latest" else None
 
     def truncated_at(self, error: LogbusError) -> OffsetAndEpoch | None:
-        """Return where to resume reading a truncated log, with the leader epoch before that offset.
+        """Return where to resume reading a truncated log: the offset, and the leader epoch of the
+        record before it.
 
-        Return None if the log was not truncated, or with ``start="none"``."""
+        Return None if the log was not truncated, or if ``start`` is "none"."""
         if isinstance(error, LogTruncatedError) and self._config.start != "none":
             return OffsetAndEpoch(error.offset, error.epoch)
         return None
 
     def note_truncation(self, tp: TopicPartition, from_offset: int, to_offset: int) -> None:
-        """Record a reset to the cut of a truncated log, and log a warning about lost records."""
+        """Record a reset to the offset at which the log was truncated, and log a warning about lost
+        records."""
         logger.warning(
             "topic %r partition %d: an unclean election lost records read from offset %d to %d; "
             "reading resumes at %d, with records written since",

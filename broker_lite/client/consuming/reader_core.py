@@ -122,7 +122,7 @@ class ReaderCore:
         )
 
     def deadline_ms(self, timeout_ms: float = OPERATION_TIMEOUT_MS) -> float:
-        """Return the time, on the clock of all client objects, that is ``timeout_ms`` from now."""
+        """Return the time ``timeout_ms`` from now, on the client's monotonic clock."""
         return self.shell.now_ms() + timeout_ms
 
     def start(self) -> Task[None]:
@@ -150,10 +150,9 @@ class ReaderCore:
         return self.collector.advance(self._note_outside)
 
     def fill(self, timeout_s: float | None) -> Task[bool]:
-        """Do what is due, and wait for rows. Return False if none arrive within ``timeout_s``.
+        """Commit, apply assignment changes and reset positions if due, then wait for rows.
 
-        Due may be an automatic commit, assignment changes and resets of positions. A ``timeout_s``
-        of None is no limit."""
+        Return False if no rows arrive within ``timeout_s`` seconds (None: no limit)."""
         deadline_ms = FOREVER_MS if timeout_s is None else self.deadline_ms(timeout_s * 1000)
         self.is_waiting = True
         try:
@@ -175,7 +174,8 @@ class ReaderCore:
             self.is_waiting = False
 
     def _is_more(self) -> bool:
-        """Open the next fetched batch for a call that has rows. Return False if there is none.
+        """Open the next fetched batch, for a call that has taken rows. Return False if there is no
+        batch.
 
         Errors, assignment changes and commits wait for the next call: this one must return its
         rows."""
@@ -208,7 +208,7 @@ class ReaderCore:
             raise
 
     def take_rows(self, *, headers: bool, max_rows: int | None) -> pa.RecordBatch:
-        """Return at most ``max_rows`` of the rows that have arrived as Arrow, without waiting."""
+        """Return, as Arrow, at most ``max_rows`` of the rows that have arrived, without waiting."""
         collector = self.collector
         parts = ConcatenatedSlices()
         limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)
@@ -312,7 +312,8 @@ class ReaderCore:
     # Methods that seek, look up offsets and reset positions.
 
     def seek_to_timestamp(self, timestamp_ms: int, tps: Sequence[TopicPartition]) -> Task[None]:
-        """Seek to the first record at or after a timestamp (ms; -2 earliest, -1 latest)."""
+        """Seek to the first record at or after a timestamp (ms since 1970; -2 earliest, -1
+        latest)."""
         self.collector.begin((yield from self.list_offsets(timestamp_ms, tps)))
 
     def list_offsets(

@@ -27,7 +27,7 @@ from broker_lite.model import (
 )
 
 LOOKUP_MS = 1000
-"""Milliseconds for which ``find_topics`` repeats its question about a topic unknown to brokers."""
+"""Milliseconds for which ``find_topics`` repeats the lookup of a topic that brokers do not know."""
 
 
 def resolve_partitions(
@@ -70,8 +70,8 @@ def resolve_partitions(
 class Starts(NamedTuple):
     """Starting offsets of partitions, with leader epochs.
 
-    ``epochs`` has those of committed offsets that have one. The leader compares them with its log,
-    and so finds out whether an unclean election lost records before the offset."""
+    ``epochs`` has the leader epochs of committed offsets, where known. The leader compares them
+    with its log, to find out whether an unclean election lost records before the offset."""
 
     offsets: dict[TopicPartition, int]
     epochs: dict[TopicPartition, int]
@@ -98,7 +98,7 @@ def begin(
 
     A partition begins at its committed offset. Without one, it begins at its earliest record if it
     was added after the group began to read the topic, else where the option ``start`` says. Raises
-    OffsetOutOfRangeError if that is "none"."""
+    OffsetOutOfRangeError if ``start`` is "none"."""
     offsets: dict[TopicPartition, int] = {}
     epochs: dict[TopicPartition, int] = {}
     early: list[TopicPartition] = []

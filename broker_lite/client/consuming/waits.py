@@ -47,7 +47,7 @@ class Await(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A commit request that the group membership sends itself.
+    """A commit request that the group membership sends, not the driver of the task.
 
     ``ReaderCore`` calls ``send`` with a callback for the result, which any thread may run, and
     waits for it with ``Wait``."""

@@ -62,7 +62,8 @@ Topics = Iterable[str] | Callable[[ClusterView], Iterable[str]]
 class LogEnd(NamedTuple):
     """The end offset (exclusive) of a partition, and the partition's leader epoch.
 
-    Transactional records begin at ``transactions_from``; -1: the log has none, 0: unknown."""
+    The log has no transactional records before the offset ``transactions_from``; -1 means none at
+    all, 0 unknown."""
 
     offset: int
     leader_epoch: int = NO_EPOCH

@@ -55,8 +55,8 @@ REFRESH_MS = 30_000
 BUFFERED_FETCHES = 2
 """Number of fetch responses that are buffered.
 
-A partition buffers at most this many times what one fetch requests for it, the consumer this many
-times the maximum bytes of a response."""
+A partition is not fetched while it buffers this many times ``partition_fetch_bytes``, or the
+consumer this many times ``fetch_max_bytes``."""
 LATE_MS = 500
 """Milliseconds beyond the wait of a fetch after which its response counts as overdue.
 
@@ -82,7 +82,8 @@ class FetchedBatches(NamedTuple):
 
 
 class _FetchedSource:
-    """One partition of an engine: its position, its fetch in flight and its buffered bytes."""
+    """One partition of a ``FetchEngine``: its position, its fetch in flight and its buffered
+    bytes."""
 
     __slots__ = (
         "buffered_bytes",
@@ -143,7 +144,8 @@ class FetchEngine:
         self._polls: dict[tuple[Endpoint, str], dict[TopicPartition, int]] = {}
         """The fetch in flight on each connection: its partitions with their generations.
 
-        If another dict is here when a response arrives, its fetch was cancelled."""
+        If another dict is here when a response arrives, the fetch of this response was
+        cancelled."""
         self._due_ms: dict[tuple[Endpoint, str], float] = {}
         """The time (ms) at which the fetch of each connection is overdue."""
         self._buffer_bytes = BUFFERED_FETCHES * config.partition_fetch_bytes
@@ -175,9 +177,11 @@ class FetchEngine:
         return topic_id if topic_id == NULL_TOPIC_ID else self.topic_ids.setdefault(topic, topic_id)
 
     def refetch_corrupt(self, tp: TopicPartition, offset: int, generation: int) -> None:
-        """Fetch the corrupt batch at ``offset`` again, for REPAIR_MS, also at a new leader.
+        """Fetch the corrupt batch at ``offset`` again, for at most REPAIR_MS, also from a new
+        leader.
 
-        The leader then verifies the batch, and repairs it with the copy of another replica."""
+        These fetches make the leader verify the batch, and repair it with another replica's
+        copy."""
         self._in_place.refuse(tp)
         self.begin({tp: (offset, generation)}, self._shell.now_ms() + REPAIR_MS)
 

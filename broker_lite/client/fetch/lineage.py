@@ -2,11 +2,11 @@
 
 After an unclean election, the new leader's log may lack records that the reader has read. The log
 may have grown beyond the reader's offset again, so the offset does not reveal the loss. The reader
-therefore compares leader epochs with the leader, as a follower does (KIP-101, KIP-320). From the
-first record of an epoch that the leader does not know, the leader lacks the reader's records.
+therefore compares leader epochs with the leader, as a follower does (KIP-101, KIP-320). If the
+leader does not know an epoch, it lacks the reader's records from this epoch's first record on.
 
-One report of a difference is false: a batch's CRC does not cover its leader epoch, so a bit flip
-there goes unnoticed. The flip is the cause if the leader that served the batch reports the
+A reported difference may be false: a batch's CRC does not cover its leader epoch, so a bit flip
+there goes unnoticed. A bit flip is the cause if the leader that served the batch reports the
 difference in the same leader epoch. A leader never truncates its log within its own epoch."""
 
 from __future__ import annotations
@@ -72,9 +72,10 @@ class Lineage:
     ) -> OffsetAndEpoch | None:
         """Return where to resume reading after the leader reported that its log differs.
 
-        ``diverging`` is the report: the end offset of the last epoch that its log shares with the
-        records read. The result is the first offset whose record differs, with the epoch of the
-        record before it; None if no record below ``offset``, the reader's position, differs."""
+        ``diverging`` is this report: the end offset of the last epoch that the leader's log shares
+        with the records read. The result is the first offset whose record differs, with the epoch
+        of the record before it; None if no record below ``offset``, the reader's position,
+        differs."""
         if diverging.offset >= offset and leader_epoch == self._read_in:
             return None
         others = [start for epoch, start in self._epochs if epoch > diverging.leader_epoch]

@@ -21,9 +21,9 @@ REPAIR_MS = 10_000
 
 Meanwhile the leader may repair the batch with the copy of another replica."""
 LOGBUS_LOG = WalkPolicy()
-"""The checks of batches from logbus: no gaps in offsets, leader epochs that never decrease."""
+"""The policy for batches from logbus: offsets have no gaps, leader epochs never decrease."""
 KAFKA_LOG = WalkPolicy(allows_gaps=True, orders_epochs=False)
-"""The checks of batches from Apache Kafka: offsets have gaps, old formats have no leader epoch."""
+"""The policy for batches from Apache Kafka: offsets have gaps, old formats have no leader epoch."""
 
 
 class Stored(NamedTuple):
@@ -65,9 +65,9 @@ Evaluation = WalkResult | Stored | Retry | Corrupt | Failed
 class FetchPosition:
     """The next offset to fetch of one partition, with the state that its fetches need.
 
-    ``policy`` has the leader epoch of the last request. ``failures`` counts failures in a row. If
-    the batch at ``offset`` is corrupt, ``repair_until_ms`` is the end of the wait for a repair, in
-    which fetches make the leader check CRCs; else 0."""
+    ``policy`` selects the checks of fetched batches. ``failures`` counts failed fetches in a row.
+    If the batch at ``offset`` is corrupt, fetches make the leader check CRCs and repair it until
+    ``repair_until_ms``, which is else 0."""
 
     __slots__ = (
         "at_boundary",
@@ -157,8 +157,8 @@ class FetchPosition:
     def awaits_repair(self, now_ms: float, has_copies: bool) -> bool:
         """Return whether to fetch the corrupt batch at the position again, for at most REPAIR_MS.
 
-        Only with other replicas (``has_copies``): the leader may repair the batch from one, or one
-        may become leader."""
+        This needs other replicas (``has_copies``): the leader may repair the batch from one of
+        them, or one of them may become leader."""
         # A wrong leader epoch recorded here can make an intact batch seem corrupt, so forget the
         # epochs.
         self.lineage.forget()
@@ -184,7 +184,7 @@ class FetchPosition:
     def _walker(self, answer: FetchedPartition) -> BatchWalker:
         """Return a walker, which splits the bytes of an answer into batches and checks their order.
 
-        It rejects a batch with an earlier leader epoch than the one before."""
+        The walker rejects a batch with a lower leader epoch than the batch before."""
         policy, aborted = self.policy, answer.aborted_transactions
         if aborted:
             policy = policy._replace(aborted=aborted)

@@ -188,8 +188,8 @@ def _batches(session: _RangeSession, end: int) -> Generator[list[Item], None, No
 
 
 def _below(items: list[Item], end: int) -> list[Item]:
-    """Return ``items`` without the batches from ``end`` on, so that a corrupt one does not fail the
-    read."""
+    """Return ``items`` without the batches from the offset ``end`` on: if one of them is corrupt,
+    it must not fail the read."""
     while items and isinstance(items[-1], LogBatch) and items[-1].header.base_offset >= end:
         items.pop()
     return items
@@ -271,8 +271,8 @@ class _RangeSession:
         self.tp = position.tp
         self.skips_corrupt = options.skips_corrupt
         self.reads_files = False
-        """Whether the last batches came from the leader's files here, which needs no prefetch
-        thread."""
+        """Whether the last batches came from the leader's files on this machine; such reads need no
+        prefetch thread."""
         self._options = options
         pool = self._pool = options.pool
         self._cluster = Cluster(
@@ -289,10 +289,10 @@ class _RangeSession:
         self._interrupted = False
 
     def may_be_intact_elsewhere(self, offset: int) -> bool:
-        """Return whether to fetch the corrupt batch at ``offset`` a second time, but no third time.
+        """Return whether to fetch the corrupt batch at ``offset`` again, which is done only once.
 
-        An intact copy is possible if the batch was read from a local file, or other replicas
-        exist."""
+        The second fetch may return an intact copy if the batch was read from a local file, or other
+        replicas exist."""
         if self._retried_at == offset:
             return False
         return self._in_place.was_read(self.tp) or self._has_copies()
@@ -409,7 +409,8 @@ class _RangeSession:
         return Skipped(offset, next_offset)
 
     def _with_bounds(self, error: LogbusError, deadline_ms: float) -> LogbusError:
-        """Return ``error``; for an offset outside the log, with the log's start and end offsets."""
+        """Return ``error``. If the offset is outside the log, the error also names the log's start
+        and end."""
         if not isinstance(error, OffsetOutOfRangeError) or isinstance(error, LogTruncatedError):
             return error
         ends = []

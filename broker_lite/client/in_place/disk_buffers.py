@@ -16,15 +16,17 @@ from typing import NamedTuple
 import numpy as np
 
 HUGE_BYTES = 2 << 20
-"""Bytes of a huge page on most processors. The disk's data in a buffer is aligned to it."""
+"""Bytes of a huge page on most processors. Data from the disk begin in a buffer at an address that
+is a multiple of it."""
 KEPT_MAX = 8
-"""Maximum number of kept buffers: two readers need so many, for reads and decoded batches."""
+"""Maximum number of kept buffers: enough for the reads in flight and decoded batches of two
+readers."""
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", -1)
 
 
 class DiskBuffer(NamedTuple):
-    """A buffer of the pool. Data from the disk begin at ``begin``; the bytes before are for the
-    reader."""
+    """A buffer of the pool. Data from the disk begin at ``begin``. The bytes before are free for a
+    batch's beginning, from the previous part."""
 
     memory: mmap.mmap
     begin: int
@@ -45,7 +47,7 @@ class DiskBuffers:
     def __init__(self, kept_max: int = KEPT_MAX) -> None:
         self._kept_max = kept_max
         self._buffers: list[DiskBuffer] = []
-        """The kept buffers, the least recently used first."""
+        """The buffers that the pool keeps, the least recently used first."""
         self._lock = threading.Lock()
 
     def take(self, front: int, size: int) -> tuple[memoryview, int]:

@@ -50,9 +50,9 @@ def is_in_memory(fd: int, position: int) -> bool:
 
 
 class _Part(NamedTuple):
-    """A direct read of ``size`` bytes at ``at`` into ``buffer[begin:]``, in flight or done.
+    """A read of ``size`` bytes at position ``at`` into ``buffer[begin:]``, in flight or done.
 
-    ``probed`` says that ``is_in_memory`` may have brought its first page into the page cache."""
+    ``probed`` says that ``is_in_memory`` tested its first page, which may have cached the page."""
 
     at: int
     size: int
@@ -65,10 +65,10 @@ class _Part(NamedTuple):
 class DiskParts:
     """Reads a file from ``position`` to ``end`` in parts, with direct I/O.
 
-    The first part is read even if it is in the page cache; a later one is read ahead only if its
-    first page is not. ``cached_fd`` and ``direct_fd`` are descriptors of the file, without and with
-    ``DIRECT``; the caller closes the first, this object the second. ``probed`` says that
-    ``is_in_memory`` may have cached the page of ``position``; ``close`` then evicts it."""
+    The first part is read even if it is in the page cache. A later part is read ahead only if its
+    first page is not cached. ``cached_fd`` and ``direct_fd`` are descriptors of the file, without
+    and with ``DIRECT``; ``close`` closes only ``direct_fd``. ``probed`` says that ``is_in_memory``
+    tested the page of ``position``, which may have cached it; ``close`` then evicts the page."""
 
     def __init__(
         self, cached_fd: int, direct_fd: int, position: int, end: int, *, probed: bool = True
@@ -144,7 +144,7 @@ class DiskParts:
         concurrent.futures.wait(begun)
 
     def close(self) -> None:
-        """End all reads and close ``direct_fd``, once. Call it before ``cached_fd`` is closed."""
+        """End all reads and close ``direct_fd``. Call this before ``cached_fd`` is closed."""
         self._drop()
         for at in self._probed:
             os.posix_fadvise(self._cached_fd, at, ALIGNED_BYTES, os.POSIX_FADV_DONTNEED)

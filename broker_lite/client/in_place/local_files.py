@@ -29,7 +29,8 @@ READ_BYTES = 1 << 20
 AHEAD_BYTES = 8 << 20
 """Bytes that the kernel reads ahead for the reader if the file is not in the page cache."""
 _AHEAD_STEP = 128 << 10
-"""Bytes of one call that asks the kernel to read ahead; it ignores larger requests by default."""
+"""Bytes of one call to make the kernel read ahead. By default the kernel ignores larger
+requests."""
 PASSING_BYTES_MAX = 4 << 20
 """Batches larger than this (bytes) are not read with direct I/O, but through the page cache."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -41,9 +42,9 @@ class LocalRange:
     be opened.
 
     With ``reads_once``, bytes read from the disk do not stay in the page cache, so that a reader of
-    a long backlog evicts no pages of other readers. Pages that were cached before stay. Several
-    readers of the same backlog then each read it from the disk, by direct I/O (``DiskParts``).
-    Without O_DIRECT, pages are evicted after the read, in stretches of ``AHEAD_BYTES``, also those
+    a long backlog evicts no pages of other readers. Uncached bytes are read with direct I/O
+    (``DiskParts``), by each reader of the same backlog anew; cached pages stay cached. Without
+    O_DIRECT, the reader evicts pages after the read, in stretches of ``AHEAD_BYTES``, even pages
     that were cached before."""
 
     def __init__(
@@ -81,8 +82,8 @@ class LocalRange:
     def read(self) -> WalkResult:
         """Return the next whole batches of the range.
 
-        It has no batches if the bytes are corrupt (``damage``) or the file ends before the
-        range."""
+        The result has no batches if the bytes are corrupt (``damage``) or the file ends before the
+        range does."""
         if self._passes_cache():
             walked = self._read_parts()
             if walked is not None:
@@ -109,9 +110,10 @@ class LocalRange:
         return size
 
     def _passes_cache(self) -> bool:
-        """Return whether to read the next bytes with direct I/O: not all are in the page cache.
+        """Return whether to read the next bytes with direct I/O, because some are not in the page
+        cache.
 
-        Tests the last byte too: the broker has often just read the first, to find the range."""
+        The test of the first byte does not suffice: the broker often reads it to find the range."""
         if self._parts is None and self._may_pass_cache:
             last = min(self._position + READ_BYTES, self._end) - 1
             begins = is_in_memory(self._file.fd, self._position)
@@ -139,8 +141,8 @@ class LocalRange:
     def _read_parts(self) -> WalkResult | None:
         """Return the next batches, read with direct I/O.
 
-        After a read error, or before a too large batch, return None and use the page cache from
-        then on."""
+        After a read error, or before a batch larger than PASSING_BYTES_MAX, return None; the range
+        is then read through the page cache."""
         assert self._parts is not None
         data = self._rest
         while True:
@@ -183,7 +185,8 @@ class LocalRange:
     def _read_into(self, buffer: memoryview, position: int) -> int:
         """Read bytes at ``position`` into ``buffer``, and return their number.
 
-        If not all are in the page cache, make the kernel read ahead, and wait for the disk."""
+        If some of them are not in the page cache, make the kernel read ahead, and wait for the
+        disk."""
         try:
             count = os.preadv(self._file.fd, [buffer], position, NOWAIT)
         except OSError as error:

@@ -2,8 +2,8 @@
 
 ``FetchEngine`` and ``read_range`` ask it whether the broker may answer a fetch with a range of its
 segment file, and read the range batch by batch, on their own thread. If a file is unreadable or
-corrupt, the partition is fetched from the broker from then on. If a broker hands out no descriptor
-for a ticket, the reader takes no tickets for a while."""
+corrupt, the partition is fetched from the broker from then on. If a broker sends no descriptor for
+a ticket (``segment_file``), the reader accepts no tickets for a while."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from broker_lite.wire.fetch import NO_FILES, FileOffer, StoredRange
 AHEAD_BYTES = 4 << 20
 """Bytes of a partition that the engine's thread reads from a file ahead of the reader's thread.
 
-About two batches: neither thread waits, and they are still in the processor's cache when
-verified."""
+About two batches: enough that neither thread waits, and so few that they are still in the
+processor's cache when their CRCs are verified."""
 OPEN_MAX = 64
 """Maximum number of open files of a consumer. Beyond it, partitions are fetched over the
 network."""
 LOCAL_BYTES_MIN = 256 << 10
-"""Minimum fetch limit of a partition, in bytes, with which a reader reads local files."""
+"""Minimum bytes of a partition's fetch limit for local reads."""
 RANGE_BYTES_MIN = 4 << 20
 """Minimum bytes of the file range that a fetch requests for each of its partitions."""
 NO_TICKETS_S = 60.0
-"""Seconds for which a reader accepts no tickets after a broker gave no file for one.
+"""Seconds for which a reader accepts no tickets (``segment_file``) after a broker gave no file for
+a ticket.
 
 The reader may run in a container that cannot reach the broker's socket."""
 
@@ -39,9 +40,9 @@ The reader may run in a container that cannot reach the broker's socket."""
 class InPlace:
     """The file ranges that one reader has open, by partition.
 
-    ``is_here(endpoint, lane)`` tells whether the connection of that lane leads to a broker on this
-    machine. With ``reads_once``, the bytes read do not stay in the page cache. ``now_s`` returns
-    monotonic time."""
+    ``is_here(endpoint, lane)`` tells whether a broker is on this machine; ``lane`` names one of
+    several connections to it. With ``reads_once``, the bytes read do not stay in the page cache.
+    ``now_s`` returns monotonic time."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class InPlace:
         self._reads_once = reads_once
         self._now_s = now_s
         self._tickets_from_s = -math.inf
-        """Monotonic time from which the reader takes tickets (again)."""
+        """Monotonic time (s) before which the reader accepts no tickets."""
         self._open: dict[TopicPartition, LocalRange] = {}
         self._refused: set[TopicPartition] = set()
         self._was_read: set[TopicPartition] = set()
@@ -63,7 +64,7 @@ class InPlace:
         return tp in self._open
 
     def offer(self, endpoint: Endpoint, lane: str, tps: Sequence[TopicPartition]) -> FileOffer:
-        """Return the offer of a fetch request to read ranges of the broker's segment files, or
+        """Return a fetch request's offer to read the records from the broker's segment files;
         ``NO_FILES`` if local reads are not possible."""
         count = len(tps)
         if (
@@ -78,10 +79,9 @@ class InPlace:
     def lanes(
         self, endpoint: Endpoint, lane: str, tps: list[TopicPartition]
     ) -> list[tuple[str, list[TopicPartition]]]:
-        """Return a fetch's partitions by lane (connection): those that may not be read locally
-        (``refuse``) get one of their own.
-
-        A fetch that includes such a partition reads nothing from files."""
+        """Return a fetch's partitions by lane (connection). Those that may not be read locally
+        (``refuse``) get a connection of their own, because a fetch that includes one reads nothing
+        from files."""
         sent = [tp for tp in tps if tp in self._refused]
         is_mixed = lane == "fetch" and 0 < len(sent) < len(tps)
         if not is_mixed or not self._is_here(endpoint, lane):
@@ -89,7 +89,7 @@ class InPlace:
         return [(lane, [tp for tp in tps if tp not in sent]), ("sent", sent)]
 
     def open(self, tp: TopicPartition, stored: StoredRange, walker: BatchWalker) -> None:
-        """Open the file range ``stored`` of the leader's answer.
+        """Open the file range ``stored`` that the leader's response names.
 
         ``walker`` splits its bytes into batches, from the reader's offset on."""
         self.close(tp)

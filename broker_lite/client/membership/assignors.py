@@ -86,8 +86,8 @@ def candidates(
     """Decode the subscription metadata of all members. Return the candidates, and errors by member
     id.
 
-    A member with unreadable metadata counts as one without topics. If the group leader failed
-    instead, the next leader would fail too, until the group had no members."""
+    A member with unreadable metadata counts as a member without topics. If the error ended the
+    group leader instead, it would end each next leader too."""
     decoded, unread = [], {}
     for row in rows:
         try:
@@ -156,7 +156,8 @@ def by_stickiness(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Sh
 def _subscribers(
     ordered: Sequence[Candidate], counts: Mapping[str, int]
 ) -> dict[str, tuple[str, ...]]:
-    """Return for each existing topic the members that subscribe to it, in their order."""
+    """Return for each existing topic the members that subscribe to it, in the order of
+    ``ordered``."""
     subscribers: dict[str, list[str]] = {topic: [] for topic in sorted(counts)}
     for each in ordered:
         for topic in subscribers.keys() & set(each.topics):
@@ -188,8 +189,8 @@ def _retained_owners(
 def _balance(
     owner: dict[TopicPartition, str], eligible: Mapping[str, tuple[str, ...]], loads: _Loads
 ) -> None:
-    """Move partitions until no eligible member has at least two fewer partitions than an owner
-    from which it could take one."""
+    """Move partitions until no partition has an eligible member with at least two fewer partitions
+    than its owner."""
     moved = True
     while moved:
         moved = False
@@ -230,8 +231,8 @@ class _Loads:
 def hold_back(ordered: Sequence[Candidate], shares: Shares) -> None:
     """Remove from each member's share the partitions that another member still owns.
 
-    The share of that owner lacks them too, so it releases them and joins again; the rebalance that
-    follows assigns them."""
+    The present owner's share lacks them too, so the owner releases them and joins again. The
+    rebalance that follows assigns them."""
     owners: dict[TopicPartition, set[str]] = {}
     for each in ordered:
         for tp in each.owned:

@@ -52,8 +52,8 @@ class JoinSnapshot:
 
     counts: dict[str, int] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
-    """For each topic, the highest partition with a committed offset; empty without automatic
-    commits."""
+    """For each topic, the highest number of a partition with a committed offset; empty without
+    automatic commits."""
     ids: dict[str, str] = field(default_factory=dict)
     former: set[str] = field(default_factory=set)
     """Topics that were recreated after the group committed offsets for them."""
@@ -156,8 +156,8 @@ class CommittingMember(Protocol):
         member."""
 
     def holds(self, tp: TopicPartition, grant: int | None) -> bool:
-        """Return whether the member still owns the partition by the assignment with this grant
-        number."""
+        """Return whether the member still owns the partition by the assignment with the number
+        ``grant``."""
 
 
 def commit(

@@ -17,7 +17,7 @@ from broker_lite.security.denials import named
 
 
 def denied_member(error: LogbusError, user: str, group: str) -> LogbusError:
-    """Return ``error``; an authorization error gets group and permission in its message."""
+    """Return ``error``. If it is an authorization error, its message names group and permission."""
     if not isinstance(error, GroupAuthorizationError):
         return error
     return named(error, user, Operation.READ, ResourceKind.GROUP, group)

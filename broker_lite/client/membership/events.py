@@ -48,7 +48,8 @@ class CallFailed(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """The consumer stopped reading the partitions of ``Revoke`` ``number``, and committed."""
+    """The consumer stopped reading the partitions of the revocation ``number`` (``Revoke``), and
+    committed."""
 
     number: int
 

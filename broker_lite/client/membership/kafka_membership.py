@@ -40,9 +40,9 @@ DELETED_TOPIC_SLACK_MS = 5000
 class KafkaMembership:
     """A consumer's membership in a group that a broker coordinates.
 
-    If the user does not ask for records for ``max_poll_interval_ms``, the member leaves the group;
-    it joins again when the user asks next. Records are returned only during the member's lease,
-    which ends nine tenths of ``session_timeout_ms`` after the last confirmed heartbeat. If another
+    If the user asks for no records within ``max_poll_interval_ms``, the member leaves the group; it
+    joins again when the user asks next. Records are returned only during the member's lease, which
+    ends nine tenths of ``session_timeout_ms`` after the last confirmed heartbeat. If another
     consumer joins with the same ``group_instance_id``, all later calls raise
     FencedInstanceIdError."""
 
@@ -126,7 +126,8 @@ class KafkaMembership:
         return self._lease_clock() >= self.member.lease_until_ms
 
     def _is_alive(self) -> bool:
-        """Return whether the user waits for records, or has asked for some since the last call.
+        """Return whether the user waits for records, or has asked for some since the last call of
+        this method.
 
         Runs on the I/O thread."""
         before, self._last_seen = self._last_seen, (self._polls, self._reader.collector.at)

@@ -103,7 +103,7 @@ class MemberMachine:
         self._tag = 0
         self._pending: dict[int, tuple[int, Callable[[Any], None]]] = {}
         self._sent_ms = 0
-        """When the request was sent whose answer the machine handles now (ms)."""
+        """The time (ms) at which the request was sent whose response is being handled."""
         self._calm_ms = 0
         self._is_found = False
         self._must_join = False
@@ -444,10 +444,10 @@ class MemberMachine:
                 self._end(error)
 
     def _confirm(self, *, is_calm: bool = True) -> None:
-        """Extend the lease, from the time at which the answered request was sent.
+        """Extend the lease, counted from the time at which the answered request was sent.
 
-        In a rebalance (``is_calm`` is False), the coordinator waits for the member's next request
-        no longer than the rebalance timeout, despite heartbeats. So the lease does not exceed that
+        In a rebalance (``is_calm`` is False), the coordinator removes a member that does not join
+        within the rebalance timeout, even if it sends heartbeats. So the lease does not exceed that
         timeout."""
         self._tries = 0
         self._calm_ms = self._sent_ms if is_calm else self._calm_ms
@@ -501,7 +501,8 @@ class MemberMachine:
             self._topic_ids.pop(tp, None)
 
     def _lose_all(self) -> None:
-        """Drop all partitions: the group no longer counts this member in its present generation."""
+        """Drop all partitions, because the group's present generation does not include this
+        member."""
         self.generation = NO_GENERATION
         self.lease_until_ms = 0
         self._topics.stop_leading()
@@ -515,9 +516,9 @@ class MemberMachine:
         self.doing = RESTING
 
     def _leave(self, reason: str, then: Callable[[Any], None]) -> bool:
-        """Send LeaveGroup, unless the coordinator does not know this member or it is static.
+        """Send LeaveGroup, unless the member is static or unknown to the coordinator.
 
-        Return whether it was sent, so that a response will follow."""
+        Return whether LeaveGroup was sent, so that a response will follow."""
         if not self.member_id or self._config.instance_id is not None or not self._is_found:
             return False
         call = members.LeaveGroupRequest(self._group, self.member_id, None, reason)
@@ -525,7 +526,7 @@ class MemberMachine:
         return True
 
     def _leave_idle(self) -> None:
-        """Leave the group, because the user did not ask for records for max.poll.interval.ms
+        """Leave the group, because the user asked for no records within max.poll.interval.ms
         (KIP-62)."""
         self._forget()
         self._leave("the consumer does not poll", lambda _: None)

@@ -1,8 +1,8 @@
 """``MemberShell``: runs the state machine of a Kafka group's member and carries out its effects.
 
 It sends the machine's requests on the consumer's I/O thread, and passes assignment changes to the
-reader. Any thread may call its methods and read its public attributes. All else runs on the I/O
-thread, also the callbacks ``on_change`` and ``on_update``, which must not block."""
+reader. Any thread may call its methods and read its public attributes. Everything else runs on the
+I/O thread, also the callbacks ``on_change`` and ``on_update``, which must not block."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ UPDATES = (Assign, Revoke, Lose, Idle, Refuse, LeftGroup)
 class MemberShell:
     """Runs the state machine of one group member, and carries out the effects that it returns.
 
-    ``is_alive()`` tells whether the user waits for records or has asked for some since the last
-    call. ``on_change`` receives each assignment change. ``on_update`` is called after any event
-    that may let a waiting reader continue."""
+    ``is_alive()`` tells whether the user waits for records, or has asked for some since
+    ``is_alive`` was last called. ``on_change`` receives each assignment change. ``on_update`` is
+    called after any event that may let a waiting reader continue."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class MemberShell:
         self.identity: MemberIdentity | None = None
         """The identity with which the consumer commits; None while it is not a member."""
         self.lease_until_ms: float = 0
-        """Until when, on the clock ``now_ms``, the consumer may return records."""
+        """The time (ms, on the clock ``now_ms``) until which the consumer may return records."""
         self.refused: LogbusError | None = None
         """The error with which the membership ended for good, or None."""
         self.is_idle = False
@@ -113,16 +113,18 @@ class MemberShell:
         self._post(Start())
 
     def stopped(self, number: int) -> None:
-        """Tell the machine that the reader released the partitions of revocation ``number``."""
+        """Tell the state machine that the reader released the partitions of revocation
+        ``number``."""
         self._post(Stopped(number))
 
     def polled(self) -> None:
-        """Tell the machine that the user asks for records again, so that it joins again."""
+        """Tell the state machine that the user asks for records again; the member then joins
+        again."""
         self.is_idle = False
         self._post(Polled())
 
     def refresh_topics(self) -> None:
-        """Refresh the topic metadata soon."""
+        """Start a refresh of the topic metadata, without waiting for it."""
         self._post(RefreshTopics())
 
     def close(self) -> None:

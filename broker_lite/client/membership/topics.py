@@ -39,7 +39,7 @@ class SubscribedTopics:
         return None if self._pattern is not None else tuple(sorted({*self.names, *self._others}))
 
     def learn(self, topics: Found) -> bool:
-        """Store new metadata. Return whether other topics than before match the pattern."""
+        """Store new metadata. Return whether the topics that match the pattern have changed."""
         self._facts = dict(topics)
         before = self.names
         if self._pattern is not None:
@@ -55,8 +55,8 @@ class SubscribedTopics:
         """Begin to lead the group, whose members subscribe to the topics ``subscribed``.
 
         ``topics`` has the topics' present metadata. If ``assigns``, this member makes the
-        assignment now. Otherwise the previous leader's assignment stays; it is taken to rest on
-        metadata no newer than this member's last refresh."""
+        assignment now. Otherwise the previous leader's assignment stays; this member assumes that
+        it was made from metadata no newer than its own."""
         led = topics if assigns else {**topics, **self._facts}
         self._led = {topic: led[topic] for topic in subscribed if topic in topics}
         self._facts.update(topics)
@@ -68,7 +68,7 @@ class SubscribedTopics:
 
     @property
     def partition_counts(self) -> dict[str, int]:
-        """Number of partitions of each topic, by which this group leader makes the assignment."""
+        """Number of partitions of each topic that this member assigns as the group leader."""
         return {topic: row.partition_count for topic, row in (self._led or {}).items()}
 
     def would_assign_otherwise(self, topics: Found) -> bool:

@@ -1,9 +1,9 @@
 """The client's metadata of a cluster: brokers, topics and partition leaders. No I/O.
 
-``ClusterView`` is an immutable snapshot, which users see. ``Cluster`` is what a client's operations
-share (``requests``): the newest view, the brokers' addresses and the clock. A refresh replaces the
-whole view, so readers on other threads need no lock. Of two simultaneous refreshes, the view of the
-later one stays."""
+``ClusterView`` is an immutable snapshot, which users see. ``Cluster`` is shared by a client's
+operations (``requests``): the newest view, the brokers' addresses and the clock. A refresh replaces
+the whole view, so readers on other threads need no lock. Of two simultaneous refreshes, the view of
+the later one stays."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """The metadata of one topic. One that does not exist has an ``error`` and no ``partitions``."""
+    """The metadata of one topic. If it does not exist, it has an ``error`` and no
+    ``partitions``."""
 
     name: str
     topic_id: str = NULL_TOPIC_ID
@@ -106,7 +107,7 @@ class ClusterView:
     def merged(self, newer: ClusterView) -> ClusterView:
         """Return ``newer``, plus the topics that only this view has.
 
-        ``newer`` may answer a request for a few topics."""
+        ``newer`` may contain only a few requested topics."""
         return replace(newer, topics={**self.topics, **newer.topics})
 
 
@@ -148,7 +149,7 @@ class Cluster:
     def ask_another(self) -> None:
         """Choose another broker for the next request that any broker can answer.
 
-        The last one may have answered with outdated metadata."""
+        The last broker may have answered with outdated metadata."""
         self._first += 1
 
     def learn(self, view: ClusterView, *, everything: bool) -> ClusterView:
@@ -197,9 +198,10 @@ class Cluster:
 
 
 def _without_older_rows(view: ClusterView, known: ClusterView) -> ClusterView:
-    """Return ``view``, but keep partitions that only ``known`` has, or has in a later epoch.
+    """Return ``view``, but keep partitions of ``known`` that ``view`` lacks, or has in an earlier
+    leader epoch.
 
-    A broker that is cut off from the controller reports neither new leaders nor added
+    If a broker is cut off from the controller, its metadata has neither new leaders nor added
     partitions."""
     topics = dict(view.topics)
     for name, topic in view.topics.items():

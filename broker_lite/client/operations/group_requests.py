@@ -2,7 +2,7 @@
 offsets.
 
 If another broker becomes the coordinator, an operation retries there, until ``deadline_ms`` on the
-cluster's clock. The package ``membership`` has the requests of group members (join, sync,
+clock of ``Cluster``. The package ``membership`` has the requests of group members (join, sync,
 heartbeat)."""
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def on_coordinator(
     *,
     unanswered: list[LogbusError] | None = None,
 ) -> Operation[T]:
-    """Send a request to a coordinator, or to its successor, and return the response.
+    """Send a request to a coordinator, or to the next one after a change, and return the response.
 
     ``key`` is the name of a group, or the ``CachedCoordinator`` of a transactional id. ``check``
     returns the error in a response, or None. Errors of failed attempts that the coordinator may
@@ -153,7 +153,7 @@ def committed(
     all).
 
     A partition without a committed offset is missing from the result. Topics that were recreated
-    since their commit are added to ``former``. Partitions for which an open transaction has a newer
+    after the commit are added to ``former``. Partitions for which an open transaction has a newer
     offset (KIP-447) are added to ``unstable``, and missing from the result."""
     topics = None
     asked = [] if tps is None else list(tps)

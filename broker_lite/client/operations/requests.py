@@ -1,8 +1,8 @@
 """Operations (generators that yield requests) for metadata, log offsets and producer ids.
 
-An operation retries retriable errors until ``deadline_ms`` on the cluster's clock, and then returns
-or raises the error. Before a retry it refreshes the metadata if they may be outdated. See also
-``group_requests`` and ``admin_requests``."""
+An operation retries retriable errors until ``deadline_ms`` on the clock of ``Cluster``, and then
+returns or raises the error. Before a retry it refreshes the metadata if they may be outdated. See
+also ``group_requests`` and ``admin_requests``."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ PerPartition = dict[TopicPartition, T | LogbusError]
 
 
 def view_of(answer: cluster_calls.MetadataResponse, user: str = "") -> ClusterView:
-    """Convert a broker's metadata response to a ``ClusterView``; errors name ``user``, the
-    client's."""
+    """Convert a broker's metadata response to a ``ClusterView``. ``user`` is the client's, for
+    errors."""
     topics = {}
     for topic in answer.topics:
         error: LogbusError | None = None
@@ -390,7 +390,8 @@ def log_bounds(
     isolation_level: int,
     deadline_ms: float,
 ) -> Operation[PerPartition[LogBounds]]:
-    """Return each log's start and end offset, and where its first ``max_bytes`` bytes end.
+    """Return each log's start and end offset, and the offset at which its first ``max_bytes`` bytes
+    end.
 
     Each leader receives one request. A leader with an older logbus, which cannot return these
     bounds, gives its partitions UnsupportedVersionError."""
