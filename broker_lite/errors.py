@@ -571,7 +571,7 @@ class SinkAheadOfCheckpointError(LogbusError):
 
 
 class SinkRowsDifferError(LogbusError):
-    """A Spark query replays a batch that its exactly-once sink has committed, but the replay has
+    """A Spark query replays a batch that its exactly-once sink has committed, but now the batch has
     another number of rows."""
 
     code, name = 10020, "SINK_ROWS_DIFFER"

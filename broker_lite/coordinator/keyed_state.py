@@ -36,12 +36,13 @@ COPY_BYTES_MIN = 16 << 20
 """Minimum bytes of batches since the last full copy of the state before ``COPY_RATIO`` causes the
 next copy."""
 COPY_RATIO = 4
-"""The state is copied once the batches since the last copy have this many times the bytes of all
-keys and values. This keeps the log short without copying too often."""
+"""The state is copied once the batches since the last copy have this many times as many bytes as
+all keys and values. This keeps the log short without copying too often."""
 COPY_BATCHES = 8_000
 """The state is also copied after this number of batches since the last copy, or after half as many
-batches as there are keys, whichever is more. A new leader loads about 200,000 batches a second of
-any size, so this bounds its time to load. Copies of 17,000 keys cost the leader 2 µs a batch."""
+batches as there are keys if that is more. A new leader loads about 200,000 batches a second of any
+size, so this bounds its time to load. With 17,000 keys, the copies cost the leader 2 µs for each
+batch."""
 _MARK = struct.Struct(">BQI")
 """Layout of the records that begin and end a copy of the state: kind, number, count of keys."""
 _BEGIN, _END = 1, 2
@@ -300,7 +301,7 @@ class KeyedState:
         return keys
 
     def _copied(self, batch: _Batch) -> list[Effect]:
-        """Handle a committed batch of the copy of the state.
+        """Record that a batch of the copy of the state is committed.
 
         After the copy's last batch, return the deletion of the records before the copy."""
         copy = self._copy
@@ -319,7 +320,7 @@ class KeyedState:
 
 class Replay:
     """Loads the keys and values of a partition from its log, for a new leader. Pass each batch to
-    ``batch``, in order from the start of the log. Then call ``state``."""
+    ``batch``, in order from the start of the log. ``state`` then returns the result."""
 
     def __init__(self, log_start_offset: int) -> None:
         self._start = log_start_offset
@@ -327,8 +328,8 @@ class Replay:
         self._bytes = self._batches = 0
         self._rows = 0
         self._begun: tuple[int, int, int] | None = None
-        """The last ``begin`` record of a copy of the state that was read: the number of the copy,
-        the record's offset, and the number of records up to it."""
+        """The last ``begin`` record that was read, which begins a copy of the state: the number of
+        the copy, the record's offset, and the number of records up to it."""
         self._last_copy = 0
         self.delete_before: int | None = None
         """Offset at which the last complete copy of the state begins, if an earlier leader did not

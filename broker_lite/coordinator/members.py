@@ -72,8 +72,8 @@ class MemberView(NamedTuple):
 
 
 class Roster:
-    """The members of a group, with a count of the members that support each protocol. The counts
-    make the check of a join take the same time in a group of any size."""
+    """The members of a group, with a count of the members that support each protocol. With the
+    counts, it takes the same time in a group of any size to check a joining member's protocols."""
 
     def __init__(self, former: Former) -> None:
         self.former = former if former.members else None
@@ -101,13 +101,13 @@ class Roster:
 
     @property
     def have_former_returned(self) -> bool:
-        """Whether as many members have joined as the previous coordinator's generation had. Then no
-        member consumes with an assignment from that generation any more."""
+        """Whether as many members have joined as the previous coordinator's generation had. If so,
+        no member consumes with an assignment from that generation any more."""
         return self.former is not None and self.former.members <= len(self.members)
 
     def note_leaver(self, error: LogbusError) -> None:
-        """Handle a LeaveGroup that failed with ``error``. If the member is unknown, count it as a
-        member of the previous coordinator's generation that has left."""
+        """If a LeaveGroup failed because the member is unknown, count one member fewer in the
+        previous coordinator's generation, whose members this broker does not know."""
         if self.former is not None and isinstance(error, UnknownMemberIdError):
             self.former = self.former._replace(members=max(self.former.members - 1, 0))
 

@@ -104,7 +104,7 @@ class LocalBroker(ReadyProcess):
             ready.started()
 
     def begin(self) -> None:
-        """Write the settings, and let the process of ``prepare`` read them and start to serve."""
+        """Write the settings, and let the process that ``prepare`` started read them and serve."""
         self._write_settings()
         self._started = time.monotonic()
         with contextlib.suppress(BrokenPipeError):

@@ -68,9 +68,9 @@ class ClassArchive:
         return f"{self._prefix}{zlib.crc32(path.read_bytes()):08x}.jsa"
 
     def take(self) -> None:
-        """Give the archive that the JVM has written its final name, and remove all archives but the
-        newest three. After an unclean exit of the JVM do not call this, because the archive may be
-        truncated."""
+        """Rename the new archive, which the JVM has written, to its final name, and remove all
+        archives but the newest three. After an unclean exit of the JVM do not call this, because
+        the archive may be truncated."""
         with contextlib.suppress(OSError):
             self._new.replace(self._directory / self._name(self._new))
             archives = sorted(self._directory.glob("classes-*.jsa"), key=os.path.getmtime)

@@ -304,7 +304,8 @@ class LocalCluster:
         }
 
     def write_facts(self) -> None:
-        """Write ``cluster.json``. Call it again after a restart of a single broker."""
+        """Write ``cluster.json``. Call it again after the restart of a broker, which has a new
+        process id."""
         if self._security is not None:
             self._security.write_client_configs(self.bootstrap_servers)
         write_json(self.directory / "cluster.json", self.facts())

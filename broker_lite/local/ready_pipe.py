@@ -24,8 +24,8 @@ class ReadyPipe:
         self._read_end, self.child_end = os.pipe()
 
     def started(self) -> None:
-        """Close the parent's copy of the end that the child writes to: the child runs, or could not
-        be started."""
+        """Close the parent's copy of the pipe's write end, once the child runs or could not be
+        started."""
         os.close(self.child_end)
 
     @property

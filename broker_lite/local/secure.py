@@ -95,7 +95,7 @@ class ClusterSecurity:
         self, number: int, endpoint: Endpoint, given: Mapping[str, str]
     ) -> dict[str, str]:
         """Return the security settings of broker ``number``, which listens for clients on
-        ``endpoint``. The user's own settings, ``given``, are left out."""
+        ``endpoint``. Settings that the user gives (``given``) are left out."""
         host, port = endpoint
         bracketed = f"[{host}]" if ":" in host else host
         settings = {

@@ -170,8 +170,8 @@ class GroupOffsets:
         return claim
 
     def _used(self, claim: GroupClaim) -> None:
-        """Mark a group's claim as the most recently used. Evict the least recently used one if
-        there are more than KNOWN_MAX."""
+        """Mark a claim (the right to write a group's offsets) as the most recently used. Evict the
+        least recently used claim if there are more than KNOWN_MAX."""
         self._claims.pop(claim.group, None)
         self._claims[claim.group] = claim
         if len(self._claims) > KNOWN_MAX:
@@ -215,7 +215,7 @@ class GroupOffsets:
         await asyncio.shield(self._writer.begin_generation(claim, value))
 
     def unwritten(self, claim: GroupClaim) -> asyncio.Future[None] | None:
-        """Return a future that ends when the queued writes of the group are confirmed or have
+        """Return a future that completes when the queued writes of the group are confirmed or
         failed; None if nothing is queued."""
         return self._writer.unwritten(claim)
 
@@ -228,9 +228,9 @@ class GroupOffsets:
         """Commit offsets of a group. Return an error or None for each partition.
 
         A missing topic id or commit time is filled in. Without ``claim``, this broker claims the
-        group, again if another broker claims it meanwhile. Raises InvalidGroupIdError,
-        CoordinationUnavailableError, and NotCoordinatorError if another broker has replaced
-        ``claim``."""
+        group (the right to write its offsets), and once more if another broker claims it meanwhile.
+        Raises InvalidGroupIdError, CoordinationUnavailableError, and NotCoordinatorError if another
+        broker has replaced ``claim``."""
         znodes.group_path(group)
         self._check_connected()
         accepted, results = self._accepted(offsets)
@@ -527,8 +527,8 @@ class GroupOffsets:
         return await read_members(self._store, group)
 
     async def is_held(self, claim: GroupClaim) -> bool:
-        """Return whether, according to ZooKeeper, this broker still is the group's coordinator by
-        this claim.
+        """Return whether ZooKeeper still has this claim, so that this broker is the group's
+        coordinator.
 
         Also sets a watch: the next change of the coordinator znode raises one DataChanged event."""
         path = znodes.coordinator_path(claim.group)
@@ -571,8 +571,9 @@ class GroupOffsets:
         """Delete a group with its offsets.
 
         ``check_empty`` is called before each attempt. It raises NonEmptyGroupError if this broker
-        knows members, which may have joined since the last attempt. Further attempts would keep
-        them out, because each attempt takes the group from its coordinator.
+        knows members, which may have joined since the last attempt. Without this check, repeated
+        attempts would keep new members out, because each attempt takes the group from its
+        coordinator.
 
         Raises GroupIdNotFoundError, WriteConflictError, and NonEmptyGroupError if the group has
         members or offsets of open transactions."""

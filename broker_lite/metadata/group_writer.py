@@ -86,8 +86,8 @@ class GroupWrites:
 class WriteShare:
     """The operations of one group in one ZooKeeper write.
 
-    ``writing`` has all queued writes of the group; the other fields have the part of them in this
-    write. ``is_last`` is True if no later write has any of them. ``planned`` has the operations on
+    ``writing`` has all queued writes of the group; the other fields have those in this write.
+    ``is_last`` is True if no later write has any of the group's. ``planned`` has the operations on
     ``parts`` (pending offsets) in the current attempt."""
 
     writing: GroupWrites
@@ -109,8 +109,8 @@ class WriteShare:
 
     @property
     def ended(self) -> set[str]:
-        """The paths of the pending offsets that the write deletes, and of the offset znodes that it
-        may set from them."""
+        """The paths of the pending offsets that the write deletes, and of the offset znodes into
+        which it may copy them."""
         group, paths = self.writing.claim.group, set()
         for part in self.parts:
             if isinstance(part, EndPart):
@@ -138,7 +138,7 @@ class GroupWriter:
         self._task: asyncio.Task[None] | None = None
         self._urgent = asyncio.Event()
         self._known: dict[str, set[str]] = {}
-        """Cache of the partitions that have an offset znode, by the path of the group's topic."""
+        """Cache of existing offset znodes: the partitions, by the path of a topic in a group."""
 
     def commit(
         self, claim: GroupClaim, offsets: dict[TopicPartition, CommittedOffset]
@@ -228,8 +228,8 @@ class GroupWriter:
             return
 
     async def _settle(self, shares: list[WriteShare]) -> None:
-        """Write the shares, each the operations of one group, in one ZooKeeper write. Then complete
-        or fail the future of each group."""
+        """Write all shares (each has the operations of one group) in one ZooKeeper write. Then
+        complete or fail the future of each group."""
         error: LogbusError
         try:
             await self._write(shares)
@@ -371,8 +371,8 @@ class GroupWriter:
             part.succeed()
 
     async def _lost(self, claim: GroupClaim, shares: list[WriteShare]) -> None:
-        """Record that another broker coordinates this claim's group now. Read whether the other
-        groups of the write are still this broker's."""
+        """Record that another broker coordinates this claim's group now. Read whether this broker
+        still coordinates the other groups of the write."""
         claim.held = False
         self.forget(claim.group)
         others = [share.writing.claim for share in shares if share.writing.claim.held]
@@ -388,7 +388,8 @@ def _packed(batch: list[GroupWrites]) -> Iterator[list[WriteShare]]:
     """Divide the queued writes of all groups into ZooKeeper writes of at most WRITE_BYTES_MAX
     bytes.
 
-    A new generation of a group goes into the last of the writes that have offsets of the group."""
+    A new generation of a group goes into the last write with offsets of the group, so that it is
+    not confirmed before them."""
     packed: list[WriteShare] = []
     size = 0
     for writing in batch:

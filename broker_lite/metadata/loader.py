@@ -2,7 +2,7 @@
 
 ZooKeeper cannot read several znodes atomically. ``load_topic`` therefore reads a topic's znode
 before and after the znodes of its partitions. If the version of the topic's znode differs, it reads
-all of them again."""
+all these znodes again."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def load_topic(store: MetadataStore, name: str) -> TopicView | None:
 
 
 async def reread_states(store: MetadataStore, changes: Sequence[StateChange]) -> list[StateChange]:
-    """Return the current states in ZooKeeper of the partitions in ``changes``, without deleted
+    """Return ``changes`` with the states that the partitions have in ZooKeeper now, without deleted
     partitions."""
     paths = {znodes.state_path(change.topic, change.partition): change for change in changes}
     return [

@@ -68,7 +68,7 @@ class Notices(NamedTuple):
 
 class Announcement(NamedTuple):
     """A change notice that is about to be written: the ZooKeeper operation to include in the write,
-    and the content of /changes after it."""
+    and the content of /changes after the write."""
 
     write: Set
     after: Notices
@@ -77,9 +77,10 @@ class Announcement(NamedTuple):
 class Merged(NamedTuple):
     """The changes that several change notices announce together.
 
-    ``topics`` has the latest state of each changed partition, by topic and partition. A state of
-    None must be read from ZooKeeper. None in place of a topic's states means that the whole topic
-    must be read. ``cluster`` tells whether the cluster itself changed (``CLUSTER_CHANGED``)."""
+    ``topics`` has the latest state of each changed partition, by topic and partition. If a
+    partition's state is None, it must be read from ZooKeeper. If a topic has None in place of
+    states, the whole topic must be read. ``cluster`` tells whether the cluster itself changed
+    (``CLUSTER_CHANGED``)."""
 
     topics: Mapping[str, Mapping[int, LeaderAndIsr | None] | None]
     cluster: bool
@@ -194,8 +195,8 @@ def _names_alone(notice: Notice) -> Notice:
 
 
 def _fitting(notices: Sequence[Notice]) -> tuple[Notice, ...]:
-    """Return the newest notices that fit into KEPT_BYTES_MAX. A notice that does not fit with its
-    partition states is kept without them, if it then fits."""
+    """Return the newest notices that fit into KEPT_BYTES_MAX. A notice that fits only without its
+    partition states is kept without them."""
     fitting: list[Notice] = []
     size = 0
     for notice in reversed(notices):

@@ -61,7 +61,7 @@ class AddPart(_PartWrite):
 
     @property
     def offsets(self) -> Offsets:
-        """The offsets that this write commits: none, because adding a part commits nothing."""
+        """The offsets that this write commits: none, because the transaction is open."""
         return {}
 
 
@@ -82,8 +82,8 @@ PartWrite = AddPart | EndPart
 
 
 def group_cost(group: str) -> int:
-    """Return an upper bound, in bytes, of the checks of the group's claim in a write. It also
-    bounds the path of one offset. Both contain the group's name."""
+    """Return an upper bound of the bytes with which a write checks a group's claim. The path of one
+    offset is no longer. Both contain the group's name."""
     return 300 + 3 * len(group)
 
 
@@ -115,7 +115,7 @@ def split(group: str, offsets: Offsets) -> Iterator[Offsets]:
 
 
 class PartOperations:
-    """The operations on parts (pending offsets) for one group, in one ZooKeeper write.
+    """The operations of one ZooKeeper write on one group's parts (znodes with pending offsets).
 
     ``names`` are the names of the group's existing parts. ``znodes_by_path`` has the znodes of the
     parts to end and of the offsets that they set. ``committed`` are the partitions with an ordinary
@@ -163,8 +163,8 @@ class PartOperations:
 
     def end(self, write: EndPart) -> None:
         """End a part: delete the stored offsets of a transaction, and commit ``write.offsets``
-        (empty if the transaction aborts). Do nothing if the part is gone, because the end was sent
-        twice."""
+        (empty if the transaction aborts). If the end was sent twice, the part does not exist any
+        more: do nothing."""
         path = znodes.part_path(self._group, write.name)
         if self._znodes.get(path) is None or write.name in self.ended:
             return

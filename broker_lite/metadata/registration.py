@@ -232,9 +232,10 @@ class Registrar:
                 )
 
     async def _check_disk(self) -> Operation:
-        """Return the write that records this start of the data directory in ZooKeeper.
+        """Return the write that stores the data directory's start counter in ZooKeeper.
 
-        Raises StaleDirectoryError if ZooKeeper has a later start: this directory is an old copy."""
+        Raises StaleDirectoryError if ZooKeeper has a higher counter: this directory is an old
+        copy."""
         ours = self._registration
         path = znodes.disk_path(ours.directory_id)
         data = znodes.encode_disk(DiskZnode(ours.broker_id, ours.start_counter))

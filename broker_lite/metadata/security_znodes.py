@@ -108,7 +108,7 @@ async def refreshed(
 
 
 async def _allow_creation() -> None:
-    """Allow the creation of every znode."""
+    """The default ``check_creation``: allow the creation of any znode."""
 
 
 async def replace_value(

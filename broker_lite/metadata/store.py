@@ -151,8 +151,8 @@ class MetadataStore(Protocol):
         ``watch``, the next change of the list raises one event, unless the result is None."""
 
     async def write(self, operations: Sequence[Operation]) -> Refused | None:
-        """Apply all operations atomically. Return None, or if ZooKeeper rejects the write, which
-        operation failed and why."""
+        """Apply all operations atomically. Return None; if ZooKeeper rejects the write, return
+        which operation failed and why."""
 
     async def sync(self, path: str) -> None:
         """Wait until this connection's reads see all writes that were acknowledged before this

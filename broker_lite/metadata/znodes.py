@@ -162,8 +162,8 @@ def coordinator_path(group: str) -> str:
 
 
 def claim_path(group: str, claim: str) -> str:
-    """Return the path of the znode that a broker creates, without a value, below the coordinator
-    znode when it becomes the group's coordinator. The next coordinator deletes it."""
+    """Return the path of the znode that marks a broker's claim: the broker creates it, without a
+    value, when it becomes the group's coordinator, and the next coordinator deletes it."""
     return f"{coordinator_path(group)}/{claim}"
 
 
@@ -436,8 +436,8 @@ def encode_state(value: LeaderAndIsr) -> bytes:
 
 
 def decode_state(path: str, data: bytes, version: int) -> LeaderAndIsr:
-    """Return the state of a partition from its JSON and the znode's ``version``, which the JSON
-    lacks."""
+    """Return the state of a partition from its JSON, and from the znode's ``version``, which is not
+    in the JSON."""
     value = decode_value(path, data)
     return LeaderAndIsr(
         value["leader"],

@@ -94,8 +94,7 @@ _REASONS: dict[type[Exception], RefusalReason] = {
     NotEmptyError: "not_empty",
 }
 _FAILED_WITH_OTHERS = (RolledBackError, RuntimeInconsistency)
-"""kazoo's results for operations that are not at fault: another operation made the whole write
-fail."""
+"""kazoo's results for operations that failed only because another operation of the write failed."""
 
 READS_AT_ONCE_MAX = 100
 """Maximum reads in one request to ZooKeeper."""
@@ -118,7 +117,7 @@ def split_address(address: str) -> tuple[str, str]:
 
 
 def read_auth_file(path: str | Path) -> tuple[str, ...]:
-    """Return the credentials in a file of ``zookeeper.auth.file``: one or two lines
+    """Return the credentials in the file that ``zookeeper.auth.file`` names: one or two lines
     ``name:password``. Raises InvalidConfigError, which names the file and never its content."""
     if not path:
         return ()
@@ -309,7 +308,7 @@ class ZooKeeperStore:
     def _note_granted_timeout(self) -> None:
         """Record the session timeout that ZooKeeper grants, each time kazoo connects.
 
-        kazoo reports only two thirds of it, its read timeout."""
+        kazoo reports only its own read timeout, two thirds of the session timeout."""
         handler: Any = self._client._connection
         connect = handler._connect
 
@@ -412,9 +411,9 @@ class ZooKeeperStore:
         return sorted(names)
 
     async def write(self, operations: Sequence[Operation]) -> Refused | None:
-        """Apply all operations atomically. Return None, or if ZooKeeper rejects the write, which
-        operation failed and why. Raises InvalidRequestError for a write that exceeds ZooKeeper's
-        limit."""
+        """Apply all operations atomically. Return None; if ZooKeeper rejects the write, return
+        which operation failed and why. Raises InvalidRequestError for a write that exceeds
+        ZooKeeper's limit."""
         check_size(operations)
         transaction = self._client.transaction()
         for operation in operations:

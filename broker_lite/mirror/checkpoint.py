@@ -80,12 +80,13 @@ class MirrorCheckpoint:
         self._target.begin(producer_id, epoch, self._claim.check)
 
     def committed(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        """Return the stored positions of these partitions, as committed offsets of the mirror's
-        group."""
+        """Return how far these partitions are copied, as stored in committed offsets of the
+        mirror's group."""
         return self._target.admin.committed(self._name, tps)
 
     def entries(self, tp: TopicPartition) -> Sequence[positions.CopiedEntry]:
-        """Return the entries that earlier mirrors stored for a partition in the mirror's topic."""
+        """Return the entries (runs of copied offsets) that earlier mirrors stored for a
+        partition."""
         return self._entries.get(tp, ())
 
     def save(self, copies: Iterable[Copy]) -> dict[TopicPartition, LogbusError | None]:

@@ -63,11 +63,11 @@ COMMIT_MS = 30_000
 INSTANCE = "mirror"
 PROTOCOL = "mirror"
 SUBSCRIBED = JoinProtocol(PROTOCOL, encode_subscription(()))
-"""The mirror's subscription in JoinGroup: no topics. Brokers refuse a member whose subscription
-they cannot decode."""
+"""The mirror's subscription in JoinGroup: no topics, but encoded, because brokers refuse a member
+whose subscription they cannot decode."""
 OVER = (IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
 """Errors of a commit which show that the group does not know this mirror as its member any more.
-The claim is over, and the mirror takes it again."""
+The mirror must then acquire its claim again."""
 
 
 def _lost(why: LogbusError) -> LogbusError:

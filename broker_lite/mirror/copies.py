@@ -57,7 +57,8 @@ class Copy:
 
     def record_write(self, piece: RewrittenBatch, offset: int) -> int:
         """Record that a batch was written to the target, at ``offset`` there. Return the number of
-        records that other producers have written between this batch and the one before."""
+        records that other producers have written between the mirror's previous batch and this
+        one."""
         foreign = offset - self.known.target_next if self.known.runs else 0
         foreign = max(0, foreign)
         self.foreign += foreign
@@ -70,7 +71,7 @@ class Copy:
         return foreign
 
     def passed(self, next_offset: int) -> None:
-        """Record that all source records before ``next_offset`` are copied, or need not be."""
+        """Record that no source record before ``next_offset`` is left to copy."""
         if next_offset > self.known.source_next:
             self.known.passed(next_offset)
             self.is_dirty = True

@@ -1,4 +1,4 @@
-"""The log of a mirror, which does not repeat lines about a condition that lasts."""
+"""The log of a mirror. It can log a line only once, although its cause lasts."""
 
 from __future__ import annotations
 

@@ -99,8 +99,8 @@ class Mirror:
         """The temporary error after which the mirror is trying again; None while it copies."""
         self._is_once = False
         self._counted: dict[TopicPartition, int] = {}
-        """The number of records of each partition that this mirror had copied when it last began
-        again after an error."""
+        """For each partition, the number of records that this mirror had copied at its last restart
+        after an error."""
         self._executor = ThreadPoolExecutor(1, "logbus-mirror-fetch")
 
     @property
@@ -292,7 +292,7 @@ class Mirror:
     def _advance(self, fetched: Fetched) -> dict[TopicPartition, WalkResult]:
         """Advance each partition past its fetched batches, and return the batches.
 
-        Handles the partitions whose fetch failed."""
+        After a failed fetch, retry, resume at another offset, or stop copying the topic."""
         good: dict[TopicPartition, WalkResult] = {}
         for tp, row in fetched.items():
             copy = self.copies.get(tp)
@@ -324,7 +324,7 @@ class Mirror:
     def _tolerate(self, copy: Copy, error: LogbusError) -> None:
         """Ignore a partition's retriable fetch errors for REFUSED_MS, then log the error.
 
-        A mirror that runs ``once`` raises it instead."""
+        A mirror that runs ``once`` raises the error instead."""
         now_ms = monotonic_ms()
         copy.refused_since_ms = copy.refused_since_ms or now_ms
         if now_ms - copy.refused_since_ms < REFUSED_MS:

@@ -21,7 +21,8 @@ class Run(NamedTuple):
 
 
 class OffsetMap:
-    """The runs of one partition, and how far the partition is copied.
+    """The runs of one partition (ranges in which source and target offsets advance together), and
+    how far the partition is copied.
 
     All source records before ``source_next`` are copied. ``target_next`` is the target offset after
     the last copy. Both are -1 if the partition has not been copied at all."""
@@ -46,7 +47,7 @@ class OffsetMap:
         return is_new
 
     def passed(self, source_next: int) -> None:
-        """Record that all source records before ``source_next`` are copied, or need not be."""
+        """Record that no source record before ``source_next`` is left to copy."""
         self.source_next = max(self.source_next, source_next)
 
     def translate(self, source: int) -> int | None:

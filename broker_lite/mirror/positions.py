@@ -97,8 +97,8 @@ def read_commit(commit: CommittedOffset) -> Position | None:
 
 
 def read_signature(commit: CommittedOffset) -> Signature | None:
-    """Return the signature in a committed offset of the mirror's group; None if anything but a
-    mirror committed it."""
+    """Return the identity of the mirror that committed this offset of its group; None if no mirror
+    committed it."""
     try:
         return Signature(*map(int, json.loads(commit.metadata)["signature"]))
     except (ValueError, TypeError, KeyError):
@@ -119,11 +119,11 @@ def read_settings(commits: Mapping[TopicPartition, CommittedOffset]) -> dict[str
 
 
 class CopiedEntry(NamedTuple):
-    """A record of the mirror's topic: new runs of one partition, and its position when they were
-    stored.
+    """A record of the topic with a mirror's state: new runs of one partition, and the partition's
+    position when they were stored.
 
-    An entry replaces all earlier runs of the partition from its first run on, or from its position
-    on if it has no runs."""
+    An entry replaces all earlier runs of the partition from the entry's first run on, or without
+    runs from its position on."""
 
     tp: TopicPartition
     source_id: str
@@ -202,8 +202,8 @@ def is_of_another(
 
 
 def epoch_before(source_next: int, committed: Position | None, source_id: str) -> int:
-    """Return the leader epoch of the source record before ``source_next`` from the stored position,
-    or -1 if the position does not have it."""
+    """Return the leader epoch of the source record before ``source_next``, or -1 if the stored
+    position is not at ``source_next``."""
     if committed is None or committed.source_id != source_id:
         return NO_EPOCH
     return committed.epoch if committed.source_next == source_next else NO_EPOCH
@@ -211,7 +211,7 @@ def epoch_before(source_next: int, committed: Position | None, source_id: str) -
 
 class Reconciliation(NamedTuple):
     """The records at the target beyond the stored position of a partition: the number of copies,
-    the number of records that do not come from the source, and the runs of the copies."""
+    the number of records that do not come from the source, and the new runs (ranges) of copies."""
 
     copied: int
     foreign: int
@@ -228,7 +228,7 @@ def reconcile(
 
     ``at_target`` and ``at_source`` yield the offset and content of the records beyond the position
     in both clusters. A record at the target whose content equals that of the source's next record
-    is its copy. Other records at the target do not come from the source (foreign)."""
+    is its copy. The result counts other records at the target as foreign."""
     copied = foreign = 0
     runs = len(known.runs)
     expected = next(at_source, None)
@@ -258,8 +258,8 @@ def entries_of(
     is_cut: bool = False,
 ) -> Iterator[CopiedEntry]:
     """Yield the entries with which to store new ``runs`` of a partition, each with at most
-    RUNS_PER_ENTRY. With ``is_cut`` (the source lost records), an entry without runs replaces the
-    runs of these records."""
+    RUNS_PER_ENTRY. With ``is_cut`` (the source lost records) and no new runs, yield an entry
+    without runs, which removes the runs of the lost records."""
     for start in range(0, len(runs) or int(is_cut), RUNS_PER_ENTRY):
         part = tuple(runs[start : start + RUNS_PER_ENTRY])
         yield CopiedEntry(tp, source_id, target_id, part, known.source_next, known.target_next)

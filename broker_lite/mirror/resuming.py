@@ -85,8 +85,8 @@ class Resumer:
         self.begin_at(copy, first)
 
     def begin_at(self, copy: Copy, first: int) -> None:
-        """Make ``copy`` resume after its last copied record, or at ``first``, the log start offset
-        at the source, if that is later."""
+        """Make ``copy`` resume after its last copied record, or at the source's log start offset
+        ``first`` if that is higher."""
         known = copy.known
         if first > known.source_next:
             copy.aged_out += first - known.source_next

@@ -66,7 +66,7 @@ def rewrite(batch: LogBatch, tp: TopicPartition, start: int) -> RewrittenBatch |
 
 
 def _plain(header: BatchHeader) -> BatchHeader:
-    """Return a batch's header without the fields that the mirror or the target sets."""
+    """Return a batch's header with defaults in the fields that the mirror or the target sets."""
     return header._replace(
         base_offset=0,
         leader_epoch=-1,
@@ -113,8 +113,8 @@ def _runs_of(rows: Slice) -> tuple[tuple[int, int], ...]:
 def signed(
     piece: RewrittenBatch, producer_id: int, producer_epoch: int, sequence: int
 ) -> RewrittenBatch:
-    """Write a producer id, epoch and sequence into a batch's header and buffer. Return the batch
-    with the new header."""
+    """Write a producer id, epoch and sequence into the bytes of a batch. Return the batch with the
+    new header."""
     header = piece.header._replace(
         producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence
     )

@@ -56,8 +56,8 @@ OnWritten = Callable[[TopicPartition, RewrittenBatch, int], None]
 class _UnwrittenBatches:
     """The batches that a call of ``write`` has not written yet, by partition, in order.
 
-    ``refused`` has the error of each partition whose leader refused a batch for good, ``failed``
-    the partitions with a failed batch in the present round of requests."""
+    ``refused`` has the error of each partition whose leader refused a batch for good, and
+    ``failed`` has the partitions with a failed batch in the present round of requests."""
 
     queues: dict[TopicPartition, Queue]
     on_written: OnWritten
@@ -256,7 +256,7 @@ class MirrorTarget:
     def _handle_answer(
         self, tp: TopicPartition, row: ProducedPartition | None, left: _UnwrittenBatches
     ) -> LogbusError | None:
-        """Handle the result of a partition's batch, or None if the response lacks it.
+        """Record the result ``row`` of a partition's batch; None if the response lacks it.
 
         Return the error of a batch that must be sent again, else None."""
         if tp in left.failed:
@@ -282,7 +282,7 @@ class MirrorTarget:
         return None
 
     def _lose(self, tp: TopicPartition, why: str) -> LogbusError:
-        """Record that the outcome of a batch is unknown. Return the error; the caller of ``write``
-        then reads the log, and continues with a new producer."""
+        """Record that the outcome of a batch is unknown. Return the error of ``write``, after which
+        its caller looks for the batch in the target's log and calls ``begin`` again."""
         self._lost = RequestTimedOutError(f"{tp}: {why}")
         return self._lost

@@ -17,7 +17,8 @@ from broker_lite.model import INTERNAL_PREFIX, TopicPartition
 def assign(
     subscriptions: Mapping[str, NativeSubscription], partition_counts: Mapping[str, int]
 ) -> dict[TopicPartition, OwnerZnode]:
-    """Return the stream that must own each partition of the subscribed topics.
+    """Return the stream (a reader of a consumer) that must own each partition of the subscribed
+    topics.
 
     ``subscriptions`` has the subscription of each consumer of the group, by its name, and
     ``partition_counts`` the number of partitions of each topic."""

@@ -19,7 +19,7 @@ def beginnings(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[StartPlan]:
-    """Return the starting offsets of the partitions in ``bases``, as ``starting.begin`` does.
+    """Return the starting offsets of the partitions in ``bases``, which ``starting.begin`` finds.
 
     A partition is left out if its topic was recreated, and either the brokers' metadata or this
     consumer's reads of ZooKeeper still show the former topic id."""

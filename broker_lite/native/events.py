@@ -2,8 +2,9 @@
 that it returns.
 
 A request effect has a ``tag``, and the event with ZooKeeper's answer has the same tag. If the
-connection to ZooKeeper is lost, the requests in flight get no answer. A grant number identifies one
-assignment of a partition to a stream's reader."""
+connection to ZooKeeper is lost, the requests in flight get no answer. A consumer has one or several
+streams, each read by a thread. A grant number identifies one assignment of a partition to a
+stream."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ class RequestFailed(NamedTuple):
 
 
 class NativeTick(NamedTuple):
-    """The time for which the machine asked (``NativeMachine.wake_ms``) has come."""
+    """The time ``NativeMachine.wake_ms`` has come."""
 
 
 class StreamCommit(NamedTuple):

@@ -120,7 +120,7 @@ class NativeMachine:
     @property
     def is_settled(self) -> bool:
         """Whether the consumer owns exactly the partitions of its last assignment, and knows of no
-        change since."""
+        later change in the group."""
         return (
             self.phase == MEMBER
             and self._read_ms is None
@@ -270,8 +270,8 @@ class NativeMachine:
         self._requests.list(paths[0], partial(self._counted, znode.version))
 
     def _take_over(self, kind: str, znode: Znode, coordinator: Znode | None) -> None:
-        """Begin to make an existing group native. Raises InconsistentGroupProtocolError if the
-        group is or was used by Kafka members."""
+        """Begin to convert an existing group to a native group. Raises
+        InconsistentGroupProtocolError if the group is or was used by Kafka members."""
         if not is_open(self._group, kind, coordinator):
             raise InconsistentGroupProtocolError(
                 f"group {self._group!r} is a Kafka group, which is coordinated by brokers; give "
@@ -293,7 +293,7 @@ class NativeMachine:
     def _join_again(self) -> None:
         """Read the group's znode again after a write to it: another client may have written first.
 
-        The first time the read is immediate, later it follows a backoff."""
+        The first repeated read is immediate, later ones follow a backoff."""
         if self._join_tries == 0:
             self._join_tries = 1
             self._join()
@@ -332,9 +332,9 @@ class NativeMachine:
     def _check_kind(self, then: Callable[[], None]) -> None:
         """Call ``then`` if the group is still native after the consumer's registration.
 
-        Just before, the group may have been deleted and recreated as a Kafka group. The version of
-        its znode, 0 for every new group, does not show this. From now on the group has a member, so
-        no broker deletes it."""
+        Just before its registration, the group may have been deleted and recreated as a Kafka
+        group. The version of its znode, 0 for every new group, does not show this. From now on the
+        group has a member, so no broker deletes it."""
         path = znodes.group_path(self._group)
         self._requests.get(path, partial(self._kind_read, path, then))
 
@@ -471,8 +471,8 @@ class NativeMachine:
         self._join_tries = tries
 
     def _damping_ms(self) -> int:
-        """Return the delay (ms) before the group's changed znodes are read. It doubles with each
-        change that follows the last read within ``CALM_MS``."""
+        """Return the delay (ms) before the group's changed znodes are read. Each change within
+        ``CALM_MS`` after the last read doubles the delay."""
         is_calm = self._requests.now_ms - self._last_read_ms >= CALM_MS
         self._recent_changes = 0 if is_calm else self._recent_changes + 1
         return min(READ_DELAY_MS << min(self._recent_changes, 10), READ_DELAY_MAX_MS)

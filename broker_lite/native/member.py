@@ -104,8 +104,8 @@ class NativeShell:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._connection = 0
-        """Number of times that ZooKeeper was connected, suspended or lost so far, which identifies
-        a connection."""
+        """Number of connects, disconnects and session losses so far, which identifies a
+        connection."""
         self._is_closed = False
 
     @property

@@ -43,7 +43,7 @@ GRACE_MS = 300
 """Milliseconds for which a consumer waits for the reader of a revoked partition to stop. Afterwards
 it releases the partition without a commit of the reader's position."""
 COMMIT_ROWS_MAX = 500
-"""A write that has this many offsets takes no further waiting commits."""
+"""Once a write has this many offsets, the other waiting commits go into the next write."""
 WRITE_BYTES_MAX = 512 << 10
 """Maximum bytes of one write. ZooKeeper accepts 1 MB, including the paths (jute.maxbuffer)."""
 METADATA_BYTES_MAX = 4096
@@ -57,8 +57,8 @@ READING, WRITING, READING_OWNER, WAITING = "reading", "writing", "reading owner"
 
 @dataclass(slots=True)
 class OwnedPartition:
-    """A partition that this consumer owns. ``stream`` is the stream that reads it. ``version`` and
-    ``data`` are the version and the value of its offset znode."""
+    """A partition that this consumer owns. ``stream`` is the number of the consumer's stream that
+    reads it. ``version`` and ``data`` are the version and the value of its offset znode."""
 
     stream: int
     topic_id: str
@@ -71,7 +71,7 @@ class OwnedPartition:
     due_ms: int = 0
     """The time (ms) at which a revoked partition is released even if the reader has not stopped."""
     final: CommittedOffset | None = None
-    """The reader's last position in a released partition, to commit with the release."""
+    """The reader's last position, which the write that releases the partition commits."""
     writing: bytes | None = None
     """The new value of the offset znode that a commit in flight writes, or None."""
     is_sure: bool = True
@@ -91,13 +91,13 @@ class PartitionClaim:
     retry_ms: int = 0
     """The time (ms) at which the attempt is repeated, if ``stage`` is "waiting"."""
     is_over: bool = False
-    """Whether the other consumer's owner znode has changed since this consumer began to read it:
-    its ownership is probably over."""
+    """Whether the other consumer's owner znode has changed since this consumer began to read it, so
+    that the other consumer probably no longer owns the partition."""
 
 
 class Queued(NamedTuple):
-    """A commit that waits to be written. ``claims`` has the ownership of each partition at the time
-    of the reader's commit."""
+    """A commit that waits to be written. ``claims`` has each partition as it was owned when the
+    reader asked for the commit."""
 
     number: int
     rows: Mapping[TopicPartition, CommittedOffset]
@@ -114,7 +114,7 @@ class Ownership:
         self.is_unregistered = False
         """Whether a write found the consumer's registration missing. It must then join again."""
         self.unready: set[str] = set()
-        """Topics whose znodes in the group (the parents of owner and offset znodes) a write found
+        """Topics for which a write failed because the parents of owner and offset znodes are
         missing."""
         self._requests = requests
         self._group = group
@@ -130,8 +130,8 @@ class Ownership:
         self._unanswered: dict[int, tuple[int, dict[TopicPartition, LogbusError]]] = {}
         self._grants = 0
         self._next_ms: int | None = None
-        """No partition is due earlier than this time (ms). Without it, each event would look at all
-        partitions."""
+        """No partition must be released, and no claim repeated, before this time (ms). Without it,
+        each event would look at all partitions."""
 
     @property
     def is_settled(self) -> bool:
@@ -182,8 +182,8 @@ class Ownership:
     def _write(
         self, operations: Sequence[Operation], then: Callable[[Refused | None], None]
     ) -> None:
-        """Write owner and offset znodes, if this consumer is registered; else ``then`` is not
-        called.
+        """Write owner and offset znodes, and call ``then`` with the result. If this consumer is not
+        registered, the write fails and ``then`` is not called.
 
         The same transaction checks the registration, so no delayed write of an ended session takes
         effect."""
@@ -306,8 +306,8 @@ class Ownership:
         claim.tries = max(1, claim.tries)
 
     def owner_changed(self, path: str) -> None:
-        """Handle a change of an owner znode that another consumer had: if this consumer waits to
-        claim the partition, try again as soon as the backoff allows."""
+        """After a change of another consumer's owner znode: if this consumer waits to claim the
+        partition, try again as soon as the backoff allows."""
         tp = self._owner_paths.pop(path, None)
         claim = None if tp is None else self.claims.get(tp)
         if claim is not None:
@@ -389,7 +389,7 @@ class Ownership:
     # Methods that handle a lost connection and a reconnect.
 
     def suspend(self) -> None:
-        """Handle the loss of the connection to ZooKeeper. The writes in flight may have taken
+        """Record the loss of the connection to ZooKeeper. The writes in flight may have taken
         effect or not."""
         for owned in self.owned.values():
             owned.is_sure = False
@@ -471,8 +471,8 @@ class Ownership:
     def _answer(
         self, number: int, count: int, errors: Mapping[TopicPartition, LogbusError]
     ) -> None:
-        """Record the results of ``count`` offsets of a commit. When the results of all its offsets
-        are known, answer the commit."""
+        """Record the results of ``count`` offsets of the commit ``number``: ``errors`` or success.
+        When the results of all its offsets are known, answer the commit."""
         left, known = self._unanswered[number]
         known.update(errors)
         left -= count
