@@ -174,9 +174,9 @@ def _warn_of_other_clusters(facts: Facts) -> None:
 
 def _warn_of_slow_loop() -> None:
     """Say that this host lacks uvloop, and how to install it."""
-    from broker_lite.cli import doctor
+    from broker_lite.cli import machine_checks
 
-    finding = doctor.event_loop()
+    finding = machine_checks.event_loop()
     output.say(f"{finding.check} is {finding.found}. To install it: {finding.cure}")
 
 

@@ -29,7 +29,7 @@ from support.patience import until
 from support.spark_planning import ends, fails
 
 from broker_lite.bus import connect
-from broker_lite.cli import doctor
+from broker_lite.cli import cluster_checks
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.client.administration import users
 from broker_lite.client.client_config import chosen_security, security_of_file, take_security
@@ -424,9 +424,14 @@ def test_doctor_finds_nothing_open_and_no_expiring_certificate_in_a_secured_clus
 ) -> None:
     with chosen_security(security_of_file(Path(str(secured.client_config)))):
         cluster = ChosenCluster(secured.bootstrap_servers)
-        finding = doctor.certificates(cluster)
+        finding = cluster_checks.certificates(cluster)
         found = [
-            check(cluster) for check in (doctor.access, doctor.znodes, doctor.zookeeper_servers)
+            check(cluster)
+            for check in (
+                cluster_checks.access,
+                cluster_checks.znodes,
+                cluster_checks.zookeeper_servers,
+            )
         ]
     assert finding.state == "ok"
     assert re.fullmatch(r"the first ends on \d{4}-\d\d-\d\d", finding.found)
@@ -454,13 +459,13 @@ def test_znode_that_brokers_cannot_read_is_reported_with_the_remedy(secured: Loc
         secured.brokers[0].start()
         cluster = ChosenCluster(secured.bootstrap_servers)
         with chosen_security(security_of_file(Path(str(user)))):
-            until(lambda: doctor.znodes(cluster).state == "warning")
-            finding = doctor.znodes(cluster)
+            until(lambda: cluster_checks.znodes(cluster).state == "warning")
+            finding = cluster_checks.znodes(cluster)
         assert finding.found.startswith("znode /credentials/users/dora cannot be read: it holds")
         assert "logbus user add 'dora'" in finding.cure
         bus.admin.run(users.set_password, "dora", "again", mechanisms)
         with chosen_security(security_of_file(Path(str(user)))):
-            until(lambda: doctor.znodes(cluster).state == "ok")
+            until(lambda: cluster_checks.znodes(cluster).state == "ok")
 
 
 def test_znodes_of_a_secured_cluster_are_accessible_only_to_its_brokers(

@@ -16,7 +16,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from broker_lite.cli import doctor
+from broker_lite.cli import cluster_checks, doctor, machine_checks
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.main import run
 from broker_lite.client import discovery
@@ -54,14 +54,14 @@ def test_doctor_reports_missing_java_with_install_command(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    finding = doctor.java()
+    finding = machine_checks.java()
     assert finding.state == "critical"
     assert "install Java 17" in finding.cure
 
 
 def test_doctor_names_the_extra_that_installs_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    finding = doctor.event_loop()
+    finding = machine_checks.event_loop()
     assert finding.state == "info"
     assert finding.cure == "pip install 'pyspark-logbus[broker]'"
 
@@ -90,7 +90,7 @@ def test_doctor_judges_java_by_version_and_modules(
     )
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    finding = doctor.java()
+    finding = machine_checks.java()
     assert (finding.state, found in finding.found) == (state, True), finding
 
 
@@ -101,7 +101,7 @@ def test_doctor_warns_when_spark_runs_another_python(
     other.write_text("#!/bin/sh\necho /elsewhere\n")
     other.chmod(0o755)
     monkeypatch.setenv("PYSPARK_PYTHON", str(other))
-    finding = doctor.spark_python()
+    finding = machine_checks.spark_python()
     assert finding.state == "critical"
     assert finding.cure == f"export PYSPARK_PYTHON={sys.executable}"
 
@@ -114,12 +114,12 @@ def test_doctor_suggests_logbus_python_if_it_is_installed(
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setenv("PYSPARK_PYTHON", str(python))
-    assert "logbus-python" not in doctor.spark_python().found
+    assert "logbus-python" not in machine_checks.spark_python().found
     launcher = tmp_path / "logbus-python"
     shutil.copy(ROOT / "pyspark_logbus" / "logbus-python", launcher)
-    assert "logbus-python" in doctor.spark_python().found
+    assert "logbus-python" in machine_checks.spark_python().found
     monkeypatch.setenv("PYSPARK_PYTHON", str(launcher))
-    finding = doctor.spark_python()
+    finding = machine_checks.spark_python()
     assert (finding.state, finding.found) == ("ok", str(launcher))
 
 
@@ -138,7 +138,7 @@ def test_doctor_checks_that_spark_finds_the_data_source(
     python.write_text(f"#!/bin/sh\necho {said}\n")
     python.chmod(0o755)
     monkeypatch.setenv("PYSPARK_PYTHON", str(python))
-    finding = doctor.lookup()
+    finding = machine_checks.lookup()
     assert (finding.state, cure in finding.cure) == (state, True)
 
 
@@ -155,7 +155,7 @@ def test_doctor_reports_an_editable_install_as_hidden_from_spark(tmp_path: Path)
         "sys.path[:] = [p for p in sys.path if 'site-packages' not in p and p]\n"
     )
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code + doctor._LOOKUP],
+        [sys.executable, "-I", "-S", "-c", code + machine_checks._LOOKUP],
         capture_output=True,
         text=True,
         check=True,
@@ -184,7 +184,7 @@ def test_doctor_detects_a_source_tree_that_shadows_the_installed_package(
         (folder / "broker_lite" / "deep" / "part.py").write_text("x = 2\n")
     if here == "left out":
         monkeypatch.setenv("PYTHONSAFEPATH", "1")
-    finding = doctor.source_tree()
+    finding = machine_checks.source_tree()
     assert finding.state == ("warning" if here == "changed" else "ok"), finding
     if here == "changed":
         assert finding.found.startswith(f"broker_lite in this folder and in {installed} differ")
@@ -195,11 +195,11 @@ def test_doctor_reports_whether_the_two_settings_that_speed_up_micro_batches_are
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    finding = doctor.spark_settings()
+    finding = machine_checks.spark_settings()
     assert (finding.state, "[" in finding.found) == ("info", False)
-    lines = [f"{key} true\n" for key in doctor._SPARK_SETTINGS]
+    lines = [f"{key} true\n" for key in machine_checks._SPARK_SETTINGS]
     (tmp_path / "spark-defaults.conf").write_text("".join(lines))
-    assert doctor.spark_settings().state == "ok"
+    assert machine_checks.spark_settings().state == "ok"
 
 
 def test_doctor_help_lists_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,14 +211,14 @@ def test_doctors_advice_for_an_unreachable_cluster_names_the_source_of_the_addre
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr(doctor, "CLUSTER_TIMEOUT_MS", 200)
+    monkeypatch.setattr(cluster_checks, "CLUSTER_TIMEOUT_MS", 200)
     monkeypatch.delenv("LOGBUS_BOOTSTRAP_SERVERS", raising=False)
     monkeypatch.delenv("LOGBUS_ZOOKEEPER", raising=False)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         nobody = f"127.0.0.1:{listener.getsockname()[1]}"
     here = {"bootstrap_servers": nobody, "directory": str(tmp_path / "c")}
     write_json(discovery.last_cluster_path(), here)
-    assert doctor.reachable(ChosenCluster()) == (
+    assert cluster_checks.reachable(ChosenCluster()) == (
         "cluster",
         "critical",
         ANY,
@@ -226,13 +226,15 @@ def test_doctors_advice_for_an_unreachable_cluster_names_the_source_of_the_addre
     )
     holder = {"pid": os.getpid(), "processes": {str(os.getpid()): start_mark(os.getpid())}}
     write_json(discovery.last_cluster_path(), here | holder)
-    assert doctor.reachable(ChosenCluster()).cure.startswith(
+    assert cluster_checks.reachable(ChosenCluster()).cure.startswith(
         f"logbus down --dir {tmp_path}/c, then logbus up"
     )
     monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", nobody)
-    assert "unset LOGBUS_BOOTSTRAP_SERVERS" in doctor.reachable(ChosenCluster()).cure
-    assert doctor.reachable(ChosenCluster(nobody)) == ("cluster", "critical", ANY, ANY)
-    assert doctor.reachable(ChosenCluster(nobody)).cure == "start those brokers, or correct -b"
+    assert "unset LOGBUS_BOOTSTRAP_SERVERS" in cluster_checks.reachable(ChosenCluster()).cure
+    assert cluster_checks.reachable(ChosenCluster(nobody)) == ("cluster", "critical", ANY, ANY)
+    assert (
+        cluster_checks.reachable(ChosenCluster(nobody)).cure == "start those brokers, or correct -b"
+    )
 
 
 def test_doctor_reports_cluster_checks_as_not_checked_if_no_cluster_is_known(
@@ -261,19 +263,22 @@ def test_doctor_names_the_transaction_that_holds_back_the_last_stable_offset(
     row = OpenInLog(TopicPartition("t", 3), 5, 0, 0, 7, 1_000)
     found = TransactionDescription("query-1", "Ongoing", 5, 0, 300_000, 1_000, (row.tp,))
     held = [Holder(row, found if has_owner else None, 1_000), Holder(row, None, 2_000)]
-    finding = doctor.holder_finding(held, 1_000 + age_s * 1000)
+    finding = cluster_checks.holder_finding(held, 1_000 + age_s * 1000)
     assert finding.state == state and step in finding.cure
     assert finding.found.startswith("2 partitions have an open transaction; the oldest, of ")
     assert ("query-1" if has_owner else "producer 5") in finding.found
     assert finding.found.endswith(f"hides records of t-3 from offset 7 since {age_s} s")
-    assert doctor.holder_finding([], 0).state == "ok"
+    assert cluster_checks.holder_finding([], 0).state == "ok"
 
 
 def test_doctor_prints_advice_below_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A column of advice would make the table wider than the terminal."""
-    found = [doctor.Finding("java", "critical", "not found", "install it"), doctor.file_limit()]
+    found = [
+        machine_checks.Finding("java", "critical", "not found", "install it"),
+        machine_checks.file_limit(),
+    ]
     monkeypatch.setattr(doctor, "CHECKS", [lambda at=at: at for at in found])
     monkeypatch.setattr(doctor, "CLUSTER_CHECKS", ())
     assert run(["doctor", "-o", "table"]) == 5
@@ -287,9 +292,9 @@ def test_doctor_checks_the_disk_of_the_data_folder_of_a_running_cluster(
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     write_json(discovery.last_cluster_path(), {"directory": str(tmp_path / "elsewhere/c")})
-    assert doctor.disk().found.endswith(f"free in {tmp_path}")
+    assert machine_checks.disk().found.endswith(f"free in {tmp_path}")
     (tmp_path / "elsewhere/c").mkdir(parents=True)
-    assert doctor.disk().found.endswith(f"free in {tmp_path}/elsewhere/c")
+    assert machine_checks.disk().found.endswith(f"free in {tmp_path}/elsewhere/c")
 
 
 def test_doctor_counts_the_other_user_accounts_with_a_login_shell(
@@ -299,28 +304,28 @@ def test_doctor_counts_the_other_user_accounts_with_a_login_shell(
             (os.getuid(), "/bin/sh"), (65_534, "/bin/sh")]  # fmt: skip
     found = [SimpleNamespace(pw_uid=uid, pw_shell=shell) for uid, shell in rows]
     monkeypatch.setattr(pwd, "getpwall", lambda: found)
-    assert doctor.other_accounts() == (0 if os.getuid() == 1000 else 1)
+    assert cluster_checks.other_accounts() == (0 if os.getuid() == 1000 else 1)
 
 
 def test_doctor_names_the_broker_whose_certificate_ends_soon() -> None:
     now_s, day_s = 1_700_000_000.0, 86_400
     near, far = Endpoint("a", 9092), Endpoint("b", 9092)
-    good = doctor.certificate_finding({near: now_s + 31 * day_s}, 1, now_s)
+    good = cluster_checks.certificate_finding({near: now_s + 31 * day_s}, 1, now_s)
     assert (good.state, good.found) == ("ok", "the first ends on 2023-12-15")
     ends = {far: now_s + 60 * day_s, near: now_s + 29 * day_s}
-    bad = doctor.certificate_finding(ends, 2, now_s)
+    bad = cluster_checks.certificate_finding(ends, 2, now_s)
     assert (bad.state, bad.found) == ("warning", "the certificate of a:9092 ends on 2023-12-13")
     assert "ssl.keystore.location" in bad.cure
-    assert "1 of 2 brokers" in doctor.certificate_finding({near: now_s}, 2, now_s).found
+    assert "1 of 2 brokers" in cluster_checks.certificate_finding({near: now_s}, 2, now_s).found
 
 
 def test_doctor_names_the_permission_that_a_denied_check_needs() -> None:
     """Regression: if an ACL denied a check's request, the doctor reported "no cluster answers"."""
-    finding = doctor._unchecked("disks", ClusterAuthorizationError(), "describe")
+    finding = cluster_checks._unchecked("disks", ClusterAuthorizationError(), "describe")
     assert finding.found == "not checked: the user needs describe"
     assert finding.cure == "allow it with: logbus acl add USER describe --cluster"
     cure = "see the finding 'cluster'"
-    assert doctor._unchecked("disks", NoBrokersError(), "describe").cure == cure
+    assert cluster_checks._unchecked("disks", NoBrokersError(), "describe").cure == cure
 
 
 def test_doctor_reports_programs_that_the_system_cannot_run(
@@ -333,9 +338,9 @@ def test_doctor_reports_programs_that_the_system_cannot_run(
     program.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PYSPARK_PYTHON", str(program))
-    assert doctor.java()[1:3] == ("critical", f"{program} does not run")
-    assert doctor.spark_python().state == "critical"
-    assert doctor.lookup().state == "warning"
+    assert machine_checks.java()[1:3] == ("critical", f"{program} does not run")
+    assert machine_checks.spark_python().state == "critical"
+    assert machine_checks.lookup().state == "warning"
 
 
 def test_doctor_runs_in_a_deleted_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -344,7 +349,7 @@ def test_doctor_runs_in_a_deleted_folder(monkeypatch: pytest.MonkeyPatch, tmp_pa
     folder.mkdir()
     monkeypatch.chdir(folder)
     folder.rmdir()
-    assert doctor.source_tree().state == "ok"
+    assert machine_checks.source_tree().state == "ok"
 
 
 def test_doctor_reports_that_the_brokers_do_not_reach_zookeeper(
@@ -352,6 +357,6 @@ def test_doctor_reports_that_the_brokers_do_not_reach_zookeeper(
 ) -> None:
     """Regression: while ZooKeeper was hung, every check of the cluster said that all was well."""
     admin = SimpleNamespace(broker_reports=lambda: [BrokerReport(0, (), metadata_age_s=30.0)])
-    monkeypatch.setattr(doctor, "_admin", lambda _: nullcontext(admin))
-    finding = doctor.znodes(ChosenCluster())
+    monkeypatch.setattr(cluster_checks, "_admin", lambda _: nullcontext(admin))
+    finding = cluster_checks.znodes(ChosenCluster())
     assert finding.state == "critical" and "not reached by broker 0 for 30 s" in finding.found
