@@ -112,8 +112,8 @@ def produce_request(topic_id: str, batch: bytes | memoryview, partitions: int = 
 def fetch_request(topic_id: str, size: int, *, reader: tuple[int, int]) -> bytes:
     """Return a fetch request.
 
-    ``reader`` holds the client's capabilities: the fetch flags and the newest version of columns
-    that it decodes.
+    ``reader`` has the fetch flags, and the newest format version of column batches that the client
+    decodes.
     """
     row = fetch.FetchPartition(0, 0, size)
     return bytes(
@@ -165,7 +165,8 @@ class Bench:
         return topic_id
 
     def measure(self, name: str, request: bytes, connections: int, depth: int, size: int) -> None:
-        """Measure one case. ``size`` is the payload of a request in bytes.
+        """Measure one case: ``depth`` copies of a request in flight on each connection. ``size`` is
+        the payload of a request in bytes.
 
         If ``size`` is 0, the throughput counts the bytes of the responses.
         """

@@ -53,7 +53,8 @@ WAIT_S = 60.0
 WAIT_A_PARTITION_S = 0.02
 """Seconds that each of many partitions adds to the maximum wait."""
 TOPIC_PARTITIONS_MAX = 1_800
-"""Partitions with three replicas that one ZooKeeper write creates, rounded down."""
+"""Number of partitions, with three replicas each, that one ZooKeeper write can create, rounded
+down."""
 IDLE_S = 10.0
 """Seconds for which idle brokers' processor time is measured."""
 REBALANCE_MS = "300"
@@ -333,7 +334,7 @@ class Bench:
         }
 
     def idle(self, topics: list[str]) -> dict[str, float]:
-        """Return how long the answer to Metadata for ``topics`` takes, and the memory and processor
+        """Return the duration of a Metadata request for ``topics``, and the memory and processor
         time of a broker without load."""
         began = time.monotonic()
         self.bus.admin.cluster(topics)

@@ -30,7 +30,8 @@ from pyspark_logbus.datasource import DefaultSource
 from pyspark_logbus.schema import source_schema
 
 Part = Callable[[], tuple[float, float]]
-"""A function that runs once; returns its wall time and its processor time, in seconds.
+"""A function that does a part of the benchmark once, and returns its wall time and processor time
+in seconds.
 
 The processor time is that of this process and the broker.
 """

@@ -127,7 +127,7 @@ def bench_flush(bench: Bench, size: int) -> dict[str, float]:
 
 
 def bench_group_commit(bench: Bench, size: int) -> dict[str, float]:
-    """Measure appends of one thread without a pause while another thread flushes the bytes."""
+    """Measure the appends of a thread that never waits, while another thread flushes them."""
     data = make_batch(size, 10)
     header = read_header(data)
     manager = bench.manager()

@@ -189,7 +189,7 @@ async def begin_ids(host: str, port: int, names: list[str]) -> None:
 
 
 def idle_ids(count: int) -> dict[str, Any]:
-    """Measure the start of a coordinator with few transactional ids, with many, and after many
+    """Measure the start of a coordinator: with few transactional ids, with many ids, and after many
     changes of the few ids.
     """
     few = [f"idle-{number}" for number in range(IDS_CONNECTIONS)]

@@ -99,7 +99,7 @@ def framed(value: bytes) -> bytes:
 
 
 def turns(listener: socket.socket, folder: Path) -> None:
-    """Serve one pair of connections after the other; of a pair, the sender connects first."""
+    """Serve one pair of connections after another. In each pair, the sender connects first."""
     file = os.open(folder / "log", os.O_WRONLY | os.O_CREAT, 0o640)
     size = 0
     while True:
@@ -281,7 +281,7 @@ def _producer_id(_: Any) -> Any:
 
 
 def start(folder: Path) -> None:
-    """Start a ZooKeeper, write in a session, print a line, and stop when stdin ends."""
+    """Start a ZooKeeper, create a znode in a session, print a line, and stop when stdin ends."""
     server = EmbeddedZooKeeper(folder / "zookeeper")
     server.start(meanwhile=lambda: importlib.import_module("kazoo.client"))
     client = importlib.import_module("kazoo.client").KazooClient(server.address)

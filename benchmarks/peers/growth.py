@@ -206,10 +206,10 @@ class Waiters:
                 self._answered(sock, size)
 
     def _answered(self, sock: Any, size: int) -> None:
-        """Handle a response: fetch again if it contains no record.
+        """Handle a response: fetch again if the response has no record.
 
-        The smallest response so far is one without records; a response with a record is larger by
-        more than 60 bytes.
+        The smallest response so far has no records. A response with a record is more than 60 bytes
+        larger.
         """
         self._empty_bytes = min(self._empty_bytes or size, size)
         if size > self._empty_bytes + 60:

@@ -19,8 +19,8 @@ Found = Mapping[str, Any]
 
 RESULTS = Path(__file__).parent.parent / "results"
 OF_A_VARIANT = ("machine", "versions", "input")
-"""Fields of a stored result: older files have them once for the whole row, newer files once for
-each variant."""
+"""Fields of a stored result that older files have once for the whole row, newer files in each
+variant."""
 
 
 def folder(*, quick: bool) -> Path:

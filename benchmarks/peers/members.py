@@ -62,7 +62,8 @@ async def _measure(logbus: Alone, count: int) -> dict[str, float]:
 async def _live(
     connection: Connection, member: str, generation: int, until: float, took: list[float]
 ) -> None:
-    """Send heartbeats until the time ``until``, the first after a random delay."""
+    """Send heartbeats until the time ``until``, the first after a random delay. Add their seconds
+    to ``took``."""
     await asyncio.sleep(random.random() * HEARTBEAT_SECONDS)
     while (before := time.perf_counter()) < until:
         answer = await connection.ask(

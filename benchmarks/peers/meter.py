@@ -117,10 +117,10 @@ class Meter:
     ) -> None:
         """Prepare a measurement.
 
-        * ``servers``: processes by role, each with its descendants.
-        * ``others``: child processes that are not part of the run.
-        * ``within``: returns the servers that the run itself starts and ends, by role.
-          Their last sample counts.
+        * ``servers``: processes by role, each with its descendants. * ``others``: child processes
+        that are not part of the run. * ``within``: returns the servers that the run itself starts
+        and ends, by role. The last sample of each counts, because it may end before the
+        measurement.
         """
         self.found: dict[str, dict[str, float]] = {}
         self._servers = {role: list(pids) for role, pids in servers.items()}
@@ -177,7 +177,7 @@ class Meter:
 
     def _come(self) -> dict[str, list[int]]:
         """Return the servers that the measured run started, with their descendants, by role. Store
-        the processor time that each has used so far."""
+        the processor time that each process has used so far."""
         come = _with_all_below(self._within())
         for role, pids in come.items():
             seen = self._seen.setdefault(role, {})

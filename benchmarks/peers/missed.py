@@ -1,8 +1,8 @@
 """Write the report's section about missed goals and their bounds.
 
 A bound is the highest ratio that any implementation could reach: the floor divided by the peer, or
-the benchmark's ``ceiling``. Bounds vary between rounds, so a goal within a bound's spread may or
-may not be reachable. ``peers.report`` calls this module.
+the benchmark's ``ceiling``. Bounds vary between rounds: a goal between the lowest and the highest
+bound may or may not be reachable. ``peers.report`` calls this module.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AT = "at the bound, within its spread"
 
 class Bound(NamedTuple):
     """The highest ratio that any implementation could reach: ``ratio`` from the medians, ``low``
-    and ``high`` from the rounds with the lowest and the highest bound."""
+    and ``high`` from the rounds with the lowest and highest bound."""
 
     ratio: float
     low: float

@@ -2,7 +2,7 @@
 
 They run on loopback. When the context ends, their processes have stopped and their temporary
 folders are removed. ActiveMQ is embedded in a small Java program. RabbitMQ is the Debian package,
-with its own Erlang port mapper, which ends with it.
+with an Erlang port mapper of its own, which ends with RabbitMQ.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def brief(found: Found) -> Iterator[str]:
 def write(folder: Path, *, quick: bool) -> None:
     """Write the summary, and a page for each benchmark into the folder of the results.
 
-    Pages of a quick run are written beside its own results.
+    The summary and the pages of a quick run are in the folder of quick results.
     """
     source = folder / "quick" if quick else folder
     rows = results(source)
@@ -183,7 +183,8 @@ def _when(machine: Found) -> str:
 
 
 def _measured(name: str, side: Found) -> str:
-    """Return a measure's median as text, with its spread and first run if they differ from it."""
+    """Return a measure's median as text, with spread and first run if these differ from the
+    median."""
     if name not in side["median"]:
         return ""
     median = _shown(name, side["median"][name])

@@ -40,7 +40,7 @@ _filled: weakref.WeakKeyDictionary[Servers, dict[tuple[str, int], str]] = (
 )
 """The filled topics of each set of servers, which later benchmarks reuse."""
 _agreed: weakref.WeakKeyDictionary[SparkHost, set[tuple[str, ...]]] = weakref.WeakKeyDictionary()
-"""The topics of both sides that each Spark session has already compared."""
+"""The topics, one of each side, that each Spark session has already found equal."""
 _parquet: dict[tuple[int, str], Path] = {}
 
 
@@ -62,7 +62,7 @@ class Both:
         )
 
     def floor(self, count: int, call: str, **arguments: Any) -> dict[str, Side]:
-        """Return the side of the floor: the same call of Spark with a source and a sink that cost
+        """Return the side FLOOR: the same call of Spark with a source and a sink that cost
         nothing."""
 
         def run() -> Measures:
@@ -72,7 +72,7 @@ class Both:
         return {FLOOR: Side(run, self.spark.processes, words)}
 
     def ready(self, count: int) -> Ending:
-        """Return the source of the side floor: ``count`` rows from memory, each as long as the mean
+        """Return the source of the side FLOOR: ``count`` rows from memory, each as long as the mean
         line of the input."""
         size = round(sum(map(len, self.bench.lines.whole(10_000))) / 10_000)
         rows = {"rows": str(count), "batchrows": str(min(FLOOR_BATCH_ROWS, count // PARTITIONS))}
@@ -179,7 +179,7 @@ class Both:
     def count(self, name: str, topic: str) -> int:
         """Return the number of records of a topic, from its end offsets.
 
-        Both sides are asked with the same client.
+        The same client asks the brokers of both sides.
         """
         consumer = self._consumers.get(name)
         if consumer is None:

@@ -29,7 +29,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class End:
-    """A topic as source or sink of a side. The floor has no address and no topic."""
+    """A topic as source or sink of a side. The side ``floor`` has no address and no topic."""
 
     side: str
     address: str
@@ -175,9 +175,9 @@ class Host:
         writer.option("kafka.bootstrap.servers", target.address).options(**target.options).save()
 
     def register_floor(self) -> None:
-        """Register the floor's source and sink, before a timed run that needs them.
+        """Register the source and sink of the side ``floor``, before a timed run that needs them.
 
-        Sessions without a floor must not register them, because their first read is measured.
+        Only sessions with this side register them: in others, the first read is measured.
         """
         if not self.has_floor:
             from spark_floor import Floor, Nothing

@@ -74,8 +74,8 @@ def writing(chosen: Variant, side: str) -> dict[str, str]:
 def variant(name: str, **tuned: Options) -> Variant:
     """Return the variant ``name`` of a Spark benchmark: its settings and compression.
 
-    ``tuned`` has options for each side by part, such as ``source`` or ``sink``. The result's
-    settings describe them.
+    ``tuned`` has each side's options by part, such as ``source`` or ``sink``. The variant's
+    ``settings`` describe these options.
     """
     advised = f"{TUNED_WORDS}, on both sides"
     compression = LZ4 if name == LZ4 else "none"

@@ -45,8 +45,8 @@ def is_behind(each: Found) -> bool:
 
 
 def _compared(rows: list[Found]) -> Iterator[tuple[Found, Found, Found]]:
-    """Yield the result of a benchmark, one of its variants and the comparison of both sides, for
-    each measure that has a goal."""
+    """Yield, for each measure with a goal: the benchmark's result, the variant, and the comparison
+    of both sides."""
     for found in rows:
         for variant in found["variants"]:
             for each in variant.get("compared", ()):

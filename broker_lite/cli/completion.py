@@ -33,7 +33,7 @@ ANSWER_SECONDS = 0.15
 NAMES_MAX = 10_000
 """Maximum topics or groups that completion offers."""
 _CLUSTER_OPTIONS = ("bootstrap_servers", "zookeeper", "context_name", "client_config")
-"""The options of the typed command that name a cluster, by the parameters of ``choose_cluster``."""
+"""The parameters of ``choose_cluster``: those options of the typed command that name a cluster."""
 
 
 class ClusterName(click.ParamType[str]):

@@ -62,8 +62,8 @@ def cluster_options(command: F) -> F:
     """Add the options that name a cluster: ``-b``, ``--zookeeper``, ``--context`` and ``-F``.
 
     The command receives the cluster as ``cluster``. Without these options the environment, the
-    selected context or the last ``logbus up`` names it. If the command raises a LogbusError, its
-    message calls each setting by the option of this command (``option_names``)."""
+    selected context or the last ``logbus up`` names it. If the command raises a LogbusError,
+    settings in its message are replaced by options of this command (``option_names``)."""
 
     @functools.wraps(command)
     def on_cluster(
@@ -190,7 +190,8 @@ def found_topic(
 
     Raises UnknownTopicOrPartitionError if ``view`` lacks the topic. The message suggests topics
     with similar names, else (unless ``offer`` is False) the command that creates the topic. With
-    ``user``, the name of the logged-in user, it also has the command that allows ``operation``."""
+    ``user``, the name of the logged-in user, the message also has the command that allows
+    ``operation``."""
     topic = view.topics.get(name)
     if topic is not None and topic.error is None:
         return topic
@@ -243,8 +244,8 @@ def named_values(pairs: tuple[str, ...], option: str) -> list[tuple[str, str]]:
 
 
 def name_pattern(regex: str | None, option: str = "--regex") -> re.Pattern[str]:
-    """Return the compiled pattern ``regex``, which callers match against whole names; every name
-    matches for None. Raises click.BadParameter for an invalid pattern."""
+    """Return the compiled pattern ``regex``, which callers match against whole names. If None,
+    every name matches. Raises click.BadParameter for an invalid pattern."""
     try:
         # The name of a group may have line ends, which a dot matches only with DOTALL.
         return re.compile(regex or ".*", re.DOTALL)

@@ -133,8 +133,8 @@ def _own(host: str, number: str, credential: str) -> tuple[str, ...]:
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:
-    """Return a template with each @NAME@ replaced by its value, whose lines are indented like the
-    template line with the placeholder."""
+    """Return a template with each @NAME@ replaced by its value. The value's lines are indented like
+    the line with the placeholder."""
     for name, value in values.items():
         lines = []
         for line in template.splitlines():

@@ -86,8 +86,8 @@ coordinator."""
 def _listed(admin: Admin, item: GroupListing) -> dict[str, Any]:
     """Return the row of a listed group.
 
-    A Spark query that publishes to a memberless group is found only by the metadata of the group's
-    commits."""
+    If a Spark query publishes its progress to a group, only the metadata of the group's committed
+    offsets show it."""
     state, kind = item.state, group_kind(item)
     if kind != NATIVE and state == "Empty":
         commits = admin.committed(item.group).values()
@@ -378,11 +378,12 @@ def _move(
 
 
 def _refuse_readers(admin: Admin, group: str, topics: tuple[str, ...] = ()) -> None:
-    """Raise an error while a group has members or a running Spark query, before offsets change.
+    """Raise an error if a group has members or a running Spark query, before its offsets are
+    changed.
 
-    Their next commit would overwrite the change. With ``topics``, members of a Kafka group that
-    read none of these topics do no harm. Raises NonEmptyGroupError, GroupSubscribedToTopicError and
-    GroupLeaseHeldError."""
+    The next commit of a member or query would overwrite the change. With ``topics``, members of a
+    Kafka group that read none of these topics do no harm. Raises NonEmptyGroupError,
+    GroupSubscribedToTopicError and GroupLeaseHeldError."""
     kinds = {row.group: group_kind(row) for row in admin.list_groups()} if topics else {}
     readers = admin.group_members(group)
     read = {tp.topic for owned in readers.values() for tp in owned}

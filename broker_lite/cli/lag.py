@@ -144,7 +144,7 @@ def over(totals: list[dict[str, Any]], limits: Limits) -> Iterator[str]:
 
 
 def unknown(rows: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limits) -> Iterator[str]:
-    """Yield a sentence for each unknown lag that counts as over a limit."""
+    """Yield a sentence for each unknown lag, which counts as over a limit."""
     yield from uncounted(rows)
     columns = [column for column, pair in limits.items() if pair != (None, None)]
     for group in set(wanted) - {row["group"] for row in rows} if columns else ():
@@ -203,5 +203,5 @@ def _by_topic(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _all(join: Callable[[list[Any]], Any], values: list[Any]) -> Any:
-    """Return ``join`` of the values, or None if any value is unknown."""
+    """Return ``join(values)``, or None if any value is unknown."""
     return None if None in values else join(values)

@@ -74,7 +74,7 @@ class LineRule:
 @dataclass(slots=True)
 class LinePosition:
     """The position up to which a source has been read. ``line`` is the number of the first line
-    that is in no yielded table; 0 for a format without lines."""
+    that is not in a yielded table; 0 for a format without lines."""
 
     line: int = 0
 
@@ -88,9 +88,9 @@ def tables(
 ) -> Iterator[pa.Table]:
     """Yield the records of one file (``path`` None: stdin) as tables with some of COLUMNS.
 
-    ``form`` is the format. Before each table of a regular file, call ``on_share``. Keep
-    ``position`` up to date. A bad line raises InvalidSchemaError, after the records before it were
-    yielded."""
+    ``form`` is the format. If the file is regular, ``on_share`` is called before each table.
+    ``position`` is kept up to date. A bad line raises InvalidSchemaError, after the records before
+    it were yielded."""
     if form == "parquet" and path is None:
         raise click.UsageError("parquet cannot be read from a pipe; name the file")
     try:
@@ -175,10 +175,10 @@ def _tables_of_lines(
 
 
 def _source(path: Path | None, on_share: OnShare) -> tuple[Any, Callable[[], None]]:
-    """Return a binary file that pyarrow can read, and a function that calls ``on_share``.
+    """Return a binary file that pyarrow can read, and a function that calls ``on_share`` with the
+    share of the file read so far.
 
-    ``on_share`` receives the share of the file read so far, never for standard input (``path``
-    None)."""
+    For standard input (``path`` None), the function does nothing."""
     if path is None:
         return sys.stdin.buffer, lambda: None
     file = pa.OSFile(str(path))

@@ -76,7 +76,8 @@ def mirror(
 
     The mirror runs until Ctrl-C, and the next run resumes where it stopped. It copies committed
     records only, and each once; to ensure this, only one mirror of a source runs at a time. It
-    translates a group's offsets, unless the group has members or own progress on the target.
+    translates a group's offsets, unless the group has members on the target or progress of its own
+    there.
 
     \b
     Examples:

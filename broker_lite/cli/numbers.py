@@ -16,7 +16,8 @@ class Whole(click.IntRange):
 
 
 class Real(click.FloatRange):
-    """A number, within bounds if any are given. "nan" is not a number: no limit would hold."""
+    """A number, within bounds if any are given. "nan" is refused, because no comparison with a
+    limit would hold."""
 
     name = "number"
 

@@ -36,7 +36,7 @@ class Spelling(NamedTuple):
 
     def of(self, value: str | None) -> str:
         """Return the option and its value as the user would type them. ``value`` is the value in
-        the error message; None if it has none."""
+        the error message; None without a value."""
         if value is None or value == self.flag:
             return self.option
         bare = value.strip("'")
@@ -45,8 +45,8 @@ class Spelling(NamedTuple):
 
 @contextmanager
 def called(spellings: Mapping[str, Spelling]) -> Iterator[None]:
-    """Replace in the message of a LogbusError that the block raises the names of the settings in
-    ``spellings`` by their options."""
+    """Run a block. If it raises a LogbusError, replace names of settings in the message by their
+    options in ``spellings``."""
     try:
         yield
     except LogbusError as error:

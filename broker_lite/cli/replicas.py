@@ -145,8 +145,8 @@ def _carry_out(
     rate: int | None,
     seconds: float | None,
 ) -> None:
-    """Start the moves, throttled to ``rate`` bytes a second if it is given. Unless ``seconds`` is
-    None, wait at most this long until the moves have ended, and remove the throttle."""
+    """Start the moves, throttled to ``rate`` bytes a second unless None. With ``seconds``, wait at
+    most this long until the moves have ended, then remove the throttle."""
     try:
         if rate:
             throttled_moves.throttle(admin, view, ongoing, moves, rate)
@@ -266,7 +266,7 @@ def _planner(
 ) -> Planner:
     """Return a function that plans the moves for the first argument that is not None.
 
-    They are brokers to use, a replication factor, a broker to empty, and the path of a plan file.
+    The arguments are brokers to use, a replication factor, a broker to empty, and a plan file.
     Raises click.BadParameter if ``replicas`` or the plan file is malformed."""
     if replicas is not None:
         return partial(replica_plans.to_brokers, brokers=_ids(replicas))

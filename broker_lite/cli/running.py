@@ -43,8 +43,8 @@ def is_held(facts: Facts) -> bool:
 
 
 def find(directory: Path | None) -> Facts:
-    """Return the record of the cluster in ``directory``. For None, return that of the last started
-    cluster that still runs, else of the last started cluster.
+    """Return the record of the cluster in ``directory``. If None, return the record of the last
+    started cluster that still runs, else of the last started one.
 
     Raises NoClusterError that names the running clusters, and PermissionError for a folder of
     another user."""
@@ -103,8 +103,8 @@ def at(servers: str) -> Facts | None:
 
 
 def names(clusters: Sequence[Facts]) -> str:
-    """Return for each cluster the option that names it to ``status`` and ``down`` (``--dir
-    FOLDER``), as typed in the current folder."""
+    """Return the options (``--dir FOLDER``) that name the clusters to ``status`` and ``down``, as
+    typed in the current folder."""
     return ", ".join(_dir_option(Path(facts["directory"])) for facts in clusters)
 
 

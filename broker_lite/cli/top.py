@@ -41,8 +41,8 @@ SORTS = {
     "s": "size_bytes",
     "l": "lag",
 }
-"""The column by which the topics are sorted, by the key that the user presses. Groups are sorted by
-name after n, else by lag."""
+"""The column by which the topics are sorted, by the key that the user presses. The key n sorts
+groups by name, the other keys by lag."""
 PIPE_COLUMNS = 1000
 """Maximum columns of a line that is not printed to a terminal."""
 _COLOURS = {"ok": "green", "warning": "yellow", "critical": "red"}

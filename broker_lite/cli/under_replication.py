@@ -15,7 +15,7 @@ USUAL = 3
 """The replication factor of a new topic if default.replication.factor is 0 and the cluster has
 enough brokers."""
 NAMED_MAX = 10
-"""Maximum topics that the warning names."""
+"""Maximum number of topics that the warning names."""
 
 
 class FewReplicas(NamedTuple):

@@ -131,8 +131,8 @@ def open_turns(bench: Bench, variant: Variant, *, task: Task) -> Iterator[Mappin
 
 @contextlib.contextmanager
 def _asking(bench: Bench, task: Task) -> Iterator[Ask]:
-    """Yield a function that runs the work of ``task`` once, with the client whose name is its
-    argument. The values to send come from a file."""
+    """Yield a function that runs the work of ``task`` once, with the client that its argument
+    names. The values to send come from a file."""
     with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
         lines = Path(folder) / "values"
         values = bench.lines.sized(VALUES_MB * 1_000_000 // task.size, task.size)
@@ -145,7 +145,7 @@ def _asking(bench: Bench, task: Task) -> Iterator[Ask]:
 
 
 def _in_turns(both: Sequence[Servers], ask: Ask, options: Options) -> dict[str, Side]:
-    """Return the sides of both clients; each run uses its own topic."""
+    """Return a side for each client. Each run uses a topic of its own."""
 
     def run(servers: Servers) -> Measures:
         topic, peer = servers.new_topic(), servers.peer

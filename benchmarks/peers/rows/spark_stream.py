@@ -20,7 +20,8 @@ from peers.spark_variants import SOURCE, reading, variants, writing
 BACKLOG_BYTES = 5_000_000_000
 BACKLOG_WRITES = 3
 EMPTY_TURNS = 3
-"""Number of queries of each side over an empty backlog, after a first that does not count."""
+"""Number of queries of each side (compared system) over an empty backlog. A first does not
+count."""
 LINES_A_WRITE = 2_000_000
 """Maximum lines of one write: the backlog is written in parts, so that the input stays small."""
 
@@ -55,7 +56,7 @@ def _with_empty(run: Callable[[], Measures], seconds: float) -> Measures:
 
 
 def _empty_seconds(sides: Both, chosen: Variant) -> dict[str, float]:
-    """Return, for each side, the median seconds of a query that has no records to read.
+    """Return the median seconds of each side's query that has no records to read.
 
     The first query of a side does not count.
     """

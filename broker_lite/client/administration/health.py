@@ -26,7 +26,8 @@ class PartitionHealth(NamedTuple):
 
 
 class BrokerLoad(NamedTuple):
-    """How many partitions a broker leads, how many replicas it has, and how many are in sync."""
+    """The numbers of partitions that a broker leads, of its replicas, and of its in-sync
+    replicas."""
 
     leaders: int
     replicas: int

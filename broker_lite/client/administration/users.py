@@ -117,7 +117,7 @@ def rotate_password(
 ) -> Operation[None]:
     """Replace a user's password for all its SCRAM mechanisms.
 
-    The old one stays valid for ``keep_old_ms`` milliseconds."""
+    The old password stays valid for ``keep_old_ms`` milliseconds."""
     (user,) = yield from describe_users(cluster, (name,), deadline_ms)
     rows = tuple(
         upsertion(name, password, each)._replace(keep_old_ms=keep_old_ms)

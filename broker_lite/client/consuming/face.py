@@ -99,11 +99,11 @@ class ConsumerFace:
         self.core.collector.begin({tp: offset})
 
     def pause(self, *tps: TopicPartition) -> None:
-        """Return no more records of these partitions, or of all."""
+        """Return no records of these partitions, or of all, until ``resume``."""
         self.core.collector.pause(tps or self.assignment(), True)
 
     def resume(self, *tps: TopicPartition) -> None:
-        """Return records of these partitions, or of all, again."""
+        """End the pause of these partitions, or of all."""
         self.core.collector.pause(tps or self.assignment(), False)
         self.core.notify()
 

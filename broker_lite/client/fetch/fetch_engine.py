@@ -103,7 +103,7 @@ class _FetchedSource:
         self.begin(generation)
 
     def begin(self, generation: int) -> None:
-        """Give the partition a new generation number, and reset its state, because of a seek."""
+        """Set the partition's generation number, and reset its state, after a seek."""
         self.generation = generation
         self.buffered_bytes = 0
         self.is_stopped = False
@@ -503,8 +503,8 @@ class FetchEngine:
             self._late_timer = self._shell.later(LATE_MS, self._refresh_late_leaders)
 
     def _give_up_deposed(self) -> None:
-        """Cancel overdue fetches of partitions that have another leader by now; ``pump`` fetches
-        from it."""
+        """Cancel overdue fetches of partitions that have another leader by now. ``pump`` then
+        fetches from that leader."""
         view = self._cluster.view
         for endpoint, lane in self._late():
             tps = self._polls[endpoint, lane]

@@ -81,7 +81,8 @@ class DiskParts:
         self._next = position - self._before
         self._parts: deque[_Part] = deque()
         self._probed: list[int] = []
-        """Positions of pages that ``is_in_memory`` may have cached; ``close`` removes them."""
+        """Positions of pages that ``is_in_memory`` may have cached; ``close`` evicts these
+        pages."""
         self._begin(FIRST_BYTES, probed=probed)
         self._read_ahead()
 

@@ -40,7 +40,7 @@ Shares = dict[str, list[TopicPartition]]
 class Candidate(NamedTuple):
     """A group member as an assignor sees it, with the topics of its subscription.
 
-    ``owned`` are the partitions that it reports to have owned in ``generation``."""
+    ``owned`` has the partitions that the member reports as owned in ``generation``."""
 
     member_id: str
     instance_id: str | None
