@@ -117,10 +117,10 @@ class Meter:
     ) -> None:
         """Prepare a measurement.
 
-        * ``servers``: processes by role, each with its descendants. * ``others``: child processes
-        that are not part of the run. * ``within``: returns the servers that the run itself starts
-        and ends, by role. The last sample of each counts, because it may end before the
-        measurement.
+        * ``servers``: processes by role, each with its descendants.
+        * ``others``: child processes that are not part of the run.
+        * ``within``: returns the servers that the run itself starts and ends, by role. The last
+          sample of each counts, because it may end before the measurement.
         """
         self.found: dict[str, dict[str, float]] = {}
         self._servers = {role: list(pids) for role, pids in servers.items()}

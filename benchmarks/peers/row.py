@@ -44,7 +44,8 @@ class Goal:
     better: str = "more"
     variant: str = ""
     of: str = "runs"
-    """"runs" compares the medians of the sides' runs, "first" only their first runs."""
+    """Which runs of the sides are compared: ``runs`` (their medians) or ``first`` (the first
+    runs)."""
 
     def __post_init__(self) -> None:
         assert self.better in ("more", "less") and self.of in ("runs", "first")
@@ -106,17 +107,20 @@ def missing(why: object) -> Side:
 class Row:
     """A row of the table of results: one benchmark.
 
-    * ``name``: the name of the result's file, and the row's name in ``make bench ONLY=ROW``. *
-    ``number``: the row's number in the table. * ``open``: a function that prepares a variant
-    (servers, topics, input) and yields its sides by name. It raises fetch.Cannot if the benchmark
-    cannot run on this machine. * ``note``: a text that readers of the row need. * ``bound``: a text
-    about the row's limit, for the report of a missed goal. * ``ceiling``: a function for rows
-    without a floor. It returns the highest possible ratio of a measure in a stored variant; None if
-    the ratio is unknown. * ``derive``: a function that computes further measures from a run's
-    measures and cost. * ``quick``: whether ``--quick`` runs the row. * ``rounds``: the number of
-    rounds; 1 for results that never vary. * ``seconds_max``: the time in seconds after which a
-    variant has failed. * ``apart``: whether the sides are independent. Then a side that fails or
-    exceeds ``seconds_max`` is left out, and the others continue.
+    * ``name``: the name of the result's file, and the row's name in ``make bench ONLY=ROW``.
+    * ``number``: the row's number in the table.
+    * ``open``: a function that prepares a variant (servers, topics, input) and yields its sides by
+      name. It raises fetch.Cannot if the benchmark cannot run on this machine.
+    * ``note``: a text that readers of the row need.
+    * ``bound``: a text about the row's limit, for the report of a missed goal.
+    * ``ceiling``: a function for rows without a floor. It returns the highest possible ratio of a
+      measure in a stored variant; None if the ratio is unknown.
+    * ``derive``: a function that computes further measures from a run's measures and cost.
+    * ``quick``: whether ``--quick`` runs the row.
+    * ``rounds``: the number of rounds; 1 for results that never vary.
+    * ``seconds_max``: the time in seconds after which a variant has failed.
+    * ``apart``: whether the sides are independent. Then a side that fails or exceeds
+      ``seconds_max`` is left out, and the others continue.
     """
 
     name: str

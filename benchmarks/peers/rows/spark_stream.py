@@ -20,8 +20,8 @@ from peers.spark_variants import SOURCE, reading, variants, writing
 BACKLOG_BYTES = 5_000_000_000
 BACKLOG_WRITES = 3
 EMPTY_TURNS = 3
-"""Number of queries of each side (compared system) over an empty backlog. A first does not
-count."""
+"""Number of queries of each side (compared system) over an empty backlog, after a query that does
+not count."""
 LINES_A_WRITE = 2_000_000
 """Maximum lines of one write: the backlog is written in parts, so that the input stays small."""
 
