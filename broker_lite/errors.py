@@ -133,7 +133,8 @@ class IllegalGenerationError(LogbusError):
 
 
 class InconsistentGroupProtocolError(LogbusError):
-    """A native member joined a Kafka group, or a Kafka member a native group."""
+    """A native member (``coordination="zookeeper"``) joined a Kafka group, or a Kafka member joined
+    a native group."""
 
     code, name = 23, "INCONSISTENT_GROUP_PROTOCOL"
 

@@ -50,7 +50,7 @@ class WalkResult(NamedTuple):
 
     Void batches, which a consumer skips, are included: empty, control and aborted ones. If ``walk``
     met corrupt bytes, it stopped at ``next_offset`` with the error ``damage``. ``leader_epoch`` is
-    that in which the leader served the batches (-1: unknown)."""
+    the leader's epoch when it sent the batches (-1: unknown)."""
 
     batches: list[LogBatch]
     next_offset: int

@@ -84,7 +84,7 @@ FIRST_READING_S = 5.0
 """Maximum seconds that a request waits until the sampler has read the cluster for the first
 time."""
 STALE_S = 3 * INTERVAL_S
-"""Age in seconds from which a page marks the cluster's reading as old."""
+"""Age in seconds from which a page marks the shown state of the cluster as old."""
 API = "/api/v1"
 """Prefix of the addresses that return a page's data as JSON."""
 REFRESH_HEADER = "x-logbus-refresh"

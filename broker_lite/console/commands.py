@@ -1,5 +1,5 @@
-"""The texts of a page's "Copy as command": shell commands and programs that return what the page
-shows. No I/O."""
+"""The texts of a page's "Copy as command": shell commands and programs that return the page's data.
+No I/O."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _consume(name: str, servers: str, query: Fields) -> str:
 
 
 def _start_offset(query: Fields) -> int | None:
-    """Return the page's start offset; None if the page does not start at an offset, or has no valid
+    """Return the start offset in the page's query fields; None if there is none, or an invalid
     one."""
     at = query.get("at", "")
     return int(at) if query.get("from") == "offset" and at.isascii() and at.isdigit() else None

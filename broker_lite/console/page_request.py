@@ -88,7 +88,7 @@ class PageRequest(NamedTuple):
 
     @property
     def admin(self) -> Admin:
-        """The viewer's administration client, for the reads of a page."""
+        """The administration client with which a page reads data, with the rights of its user."""
         return self.bus.admin.within(PAGE_MS)
 
     @property
@@ -135,8 +135,9 @@ class PageRequest(NamedTuple):
 
 
 def seen_by(reading: ClusterReading, visible: VisibleNames | None) -> ClusterReading:
-    """Return a reading of the cluster without the topics, groups and data directories that the
-    viewer may not describe. With ``visible`` None the viewer may describe all."""
+    """Return ``reading`` (the cluster's observed state) without the topics, groups and data
+    directories that the viewer may not describe. With ``visible`` None the viewer may describe
+    all."""
     if visible is None:
         return reading
     sample = reading.sample

@@ -25,7 +25,7 @@ class ConsoleSettings:
     allow_changes: bool = False
     """Whether the console allows changes even if other machines can reach it."""
     interval_s: float = 5.0
-    """Seconds between two readings of the cluster."""
+    """Seconds between two reads of the cluster's state."""
     serves_pages: bool = True
     """Whether the console serves pages, in addition to /metrics and /healthz."""
     compat: str = ""

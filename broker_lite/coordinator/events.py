@@ -75,11 +75,11 @@ class Join(NamedTuple):
     must_ask_twice: bool = True
     can_skip_assignment: bool = True
     """Whether the request has version 9 or later. Only then can the answer tell a restarted static
-    leader not to assign partitions again."""
+    member that leads the group not to assign partitions again."""
     partition_counts: Mapping[str, int] | None = None
     """The partition count of each of the group's topics, if the request may come from a restarted
-    static leader; otherwise None. Partitions that were added while the leader was away must still
-    be assigned."""
+    static member that leads the group; otherwise None. Partitions that were added while the leader
+    was away must still be assigned."""
 
     @property
     def metadata_bytes(self) -> int:

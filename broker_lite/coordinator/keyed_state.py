@@ -33,8 +33,8 @@ ms."""
 VALUE_BYTES_MAX = 32 << 20
 """Maximum bytes of a key and its value together."""
 COPY_BYTES_MIN = 16 << 20
-"""Minimum bytes of batches since the last full copy of the state before ``COPY_RATIO`` causes the
-next copy."""
+"""Minimum bytes of batches since the last full copy of all keys and values before ``COPY_RATIO``
+causes the next copy."""
 COPY_RATIO = 4
 """The state is copied once the batches since the last copy have this many times as many bytes as
 all keys and values. This keeps the log short without copying too often."""
@@ -44,7 +44,8 @@ batches as there are keys if that is more. A new leader loads about 200,000 batc
 size, so this bounds its time to load. With 17,000 keys, the copies cost the leader 2 µs for each
 batch."""
 _MARK = struct.Struct(">BQI")
-"""Layout of the records that begin and end a copy of the state: kind, number, count of keys."""
+"""Layout of the records that begin and end a copy of all keys and values: kind, number, count of
+keys."""
 _BEGIN, _END = 1, 2
 
 
@@ -65,8 +66,8 @@ class UpsertsSettled(NamedTuple):
 
 
 class DeleteBefore(NamedTuple):
-    """Delete the records before ``offset``, because a complete and committed copy of the state
-    follows them in the log."""
+    """Delete the records before ``offset``, because a complete and committed copy of all keys and
+    values follows them in the log."""
 
     offset: int
 
@@ -86,7 +87,7 @@ class _Batch:
     """A batch that is not committed yet.
 
     ``next_offset`` is -1 until the log has the batch. ``kind`` is 0 except for records that begin
-    or end a copy of the state."""
+    or end a copy of all keys and values."""
 
     number: int
     upserts: list[_Upsert] = field(default_factory=list)
@@ -130,7 +131,7 @@ class KeyedState:
         self.flags = flags if flags is not None else {}
         self.live_bytes = sum(map(len, self.values)) + sum(map(len, self.values.values()))
         self._dirty_bytes = max(0, log_bytes - self.live_bytes)
-        """Bytes of the batches since the last copy of the state began."""
+        """Bytes of the batches since the last copy of all keys and values began."""
         self._dirty_batches = log_batches
         self._turn: list[_Upsert] = []
         self._pending: dict[bytes, int] = {}
@@ -140,13 +141,13 @@ class KeyedState:
         self._last_copy = last_copy
         self._copy: _Copy | None = None
         self._is_copy_refused = False
-        """Whether the log refused a batch of the current copy of the state. The copy continues
-        after the next commit of a batch."""
+        """Whether the log refused a batch of the current copy of all keys and values. The copy
+        continues after the next commit of a batch."""
 
     @property
     def is_copy_due(self) -> bool:
-        """Whether the next call of ``turn`` may begin a full copy of the state, or write the next
-        batch of one."""
+        """Whether the next call of ``turn`` may begin a copy of all keys and values, or write the
+        next batch of one."""
         if self._is_copy_refused:
             return False
         copy = self._copy
@@ -170,7 +171,7 @@ class KeyedState:
 
     def turn(self, now_ms: int) -> list[AppendState]:
         """Return the batches to append at the end of an iteration of the event loop: the values put
-        during the iteration, then at most one batch of a full copy of the state."""
+        during the iteration, then at most one batch of a copy of all keys and values."""
         writes = []
         upserts, self._turn = self._turn, []
         for part in _split(upserts):
@@ -265,8 +266,8 @@ class KeyedState:
     # Methods that copy the state to the end of the log.
 
     def _continue_copy(self, now_ms: int) -> AppendState | None:
-        """Return the next batch of the copy of the state; None if none is due or can be written
-        now."""
+        """Return the next batch of the copy of all keys and values; None if none is due or can be
+        written now."""
         if not self.is_copy_due:
             return None
         copy = self._copy
@@ -301,7 +302,7 @@ class KeyedState:
         return keys
 
     def _copied(self, batch: _Batch) -> list[Effect]:
-        """Record that a batch of the copy of the state is committed.
+        """Record that a batch of the copy of all keys and values is committed.
 
         After the copy's last batch, return the deletion of the records before the copy."""
         copy = self._copy
@@ -328,12 +329,12 @@ class Replay:
         self._bytes = self._batches = 0
         self._rows = 0
         self._begun: tuple[int, int, int] | None = None
-        """The last ``begin`` record that was read, which begins a copy of the state: the number of
-        the copy, the record's offset, and the number of records up to it."""
+        """The last ``begin`` record that was read, which begins a copy of all keys and values: the
+        number of the copy, the record's offset, and the number of records up to it."""
         self._last_copy = 0
         self.delete_before: int | None = None
-        """Offset at which the last complete copy of the state begins, if an earlier leader did not
-        delete the records before it; otherwise None."""
+        """Offset at which the last complete copy of all keys and values begins, if an earlier
+        leader did not delete the records before it; otherwise None."""
 
     def batch(self, buffer: memoryview, header: BatchHeader) -> None:
         """Apply the records of the next batch in the log. Raises CorruptMessageError."""

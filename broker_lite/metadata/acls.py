@@ -138,8 +138,8 @@ async def change_entries(
     change: Callable[[frozenset[Entry]], frozenset[Entry]],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> frozenset[Entry]:
-    """Replace the ACL entries of a resource pattern in ZooKeeper by the result of ``change``, as
-    ``replace_value`` does. Return the new entries."""
+    """Replace the ACL entries of a resource pattern in ZooKeeper by the result of ``change``; try
+    again after a conflict with another writer. Return the new entries."""
 
     def checked(before: frozenset[Entry]) -> frozenset[Entry]:
         after = change(before)

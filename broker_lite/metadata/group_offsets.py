@@ -74,8 +74,8 @@ class GroupAge(NamedTuple):
 class _OffsetRow(NamedTuple):
     """An offset znode.
 
-    ``touched_ms`` is the time of its last commit; in a native group also of the last change of
-    owner."""
+    ``touched_ms`` is the time of its last commit; in a native group (without a coordinator) also of
+    the partition's last change of owner."""
 
     key: TopicPartition
     path: str
@@ -477,8 +477,8 @@ class GroupOffsets:
         return None if znode is None else znodes.decode_assignment(path, znode.data)
 
     async def kind(self, group: str) -> str | None:
-        """Return the kind of a group, "native" or "kafka"; None if the group does not exist. A
-        group without members so far is "kafka"."""
+        """Return the kind of a group, "native" (coordinated through ZooKeeper) or "kafka"; None if
+        the group does not exist. A group without members so far is "kafka"."""
         path = znodes.group_path(group)
         znode = await self._store.get(path)
         return None if znode is None else znodes.decode_group(path, znode.data)
@@ -506,7 +506,7 @@ class GroupOffsets:
 
     async def is_open(self, group: str, kind: str) -> bool:
         """Return whether the group has never had members, so that it can still become a native
-        group."""
+        group (without a coordinator)."""
         claim = self._claims.get(group)
         if claim is not None and claim.held:
             return kind == znodes.KIND_KAFKA and not claim.value.generation
@@ -540,7 +540,7 @@ class GroupOffsets:
         return claim.held
 
     async def age(self, group: str) -> GroupAge:
-        """Return since when the group has had no members, and since when no commits. The retention
+        """Return when the last member left the group, and when its newest commit was. The retention
         of offsets depends on both times."""
         znode = await self._store.get(znodes.coordinator_path(group))
         empty_ms = znodes.read_coordinator(group, znode).empty_since_ms

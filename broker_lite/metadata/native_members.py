@@ -24,8 +24,8 @@ class NativeMember(NamedTuple):
 
 
 async def read_members(store: MetadataStore, group: str) -> list[NativeMember]:
-    """Return the registered members of a native group, sorted by name; empty for a group that does
-    not exist."""
+    """Return the registered members of a native group (without a coordinator), sorted by name;
+    empty for a group that does not exist."""
     names = await store.children(znodes.consumers_path(group)) or []
     if not names:
         return []

@@ -82,8 +82,9 @@ PartWrite = AddPart | EndPart
 
 
 def group_cost(group: str) -> int:
-    """Return an upper bound of the bytes with which a write checks a group's claim. The path of one
-    offset is no longer. Both contain the group's name."""
+    """Return an upper bound of the bytes with which a write checks a group's claim (its
+    coordinator's right to write). The path of one offset is no longer. Both contain the group's
+    name."""
     return 300 + 3 * len(group)
 
 

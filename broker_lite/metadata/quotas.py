@@ -66,8 +66,8 @@ async def change_quotas(
     change: Callable[[Values], Values],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> Values:
-    """Replace the quotas of an entity in ZooKeeper by the result of ``change``, as
-    ``replace_value`` does. Return the new quotas."""
+    """Replace the quotas of an entity in ZooKeeper by the result of ``change``; try again after a
+    conflict with another writer. Return the new quotas."""
 
     async def check_count() -> None:
         if len(await store.children(QUOTAS) or ()) >= QUOTAS_MAX:

@@ -307,7 +307,7 @@ class PendingOffsets(NamedTuple):
 
 class NativeSubscription(NamedTuple):
     """The value of /consumers/<group>/ids/<consumer>: the subscription of a member of a native
-    group.
+    group (without a coordinator).
 
     The member reads the named ``topics``, or all topics whose whole name matches the regular
     expression ``pattern``. It divides its partitions over ``streams`` streams, which the
@@ -321,8 +321,8 @@ class NativeSubscription(NamedTuple):
 
 
 class OwnerZnode(NamedTuple):
-    """The value of /consumers/<group>/owners/<t>/<p>: the member of a native group, and its stream,
-    that reads a partition."""
+    """The value of /consumers/<group>/owners/<t>/<p>: the member of a native group (without a
+    coordinator), and its stream, that reads a partition."""
 
     consumer: str
     stream: int

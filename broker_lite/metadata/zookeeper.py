@@ -287,7 +287,7 @@ class ZooKeeperStore:
         self._has_multi_read = True
         """Whether ZooKeeper supports the request multiRead, which came with version 3.6."""
         self.on_answer: Callable[[str, float], None] | None = None
-        """Receives the kind and the duration in seconds of each request, for metrics."""
+        """Called after each request with its kind and its duration in seconds, for metrics."""
         self.on_refused: Callable[[], None] | None = None
         """Called for each write that ZooKeeper refuses, for metrics."""
 

@@ -34,7 +34,7 @@ Entries = dict[TopicPartition, list[positions.CopiedEntry]]
 
 class MirrorCheckpoint:
     """Reads and writes the stored state of one mirror. Call ``open`` when the mirror has its claim
-    (``MirrorClaim``), and ``save`` after it has copied records."""
+    (the exclusive right to copy the source), and ``save`` after it has copied records."""
 
     def __init__(self, target: MirrorTarget, claim: MirrorClaim, replication_factor: int) -> None:
         self._target = target
@@ -90,8 +90,8 @@ class MirrorCheckpoint:
         return self._entries.get(tp, ())
 
     def save(self, copies: Iterable[Copy]) -> dict[TopicPartition, LogbusError | None]:
-        """Store the state of these copies: first new runs, then positions. Return an error, or
-        None, for each position. If the runs cannot be written, raises the error."""
+        """Store the state of these copies: first new runs (copied offsets), then positions. Return
+        an error, or None, for each position. If the runs cannot be written, raises the error."""
         dirty = list(copies)
         self._save_runs(dirty)
         commits = {
@@ -161,7 +161,8 @@ def translated(
 
 
 def _read_log(target: MirrorTarget, name: str, topic_id: str) -> Entries:
-    """Return the entries of each partition in a mirror's topic, in the order of their writes."""
+    """Return the entries (runs of copied offsets) of each partition in a mirror's topic, in the
+    order of their writes."""
     tp = TopicPartition(name, 0)
     end = target.admin.list_offsets({tp: LATEST_TIMESTAMP})[tp].offset
     entries: Entries = {}

@@ -77,8 +77,8 @@ def _lost(why: LogbusError) -> LogbusError:
 
 
 class MirrorClaim:
-    """The claim of one mirror. ``acquire`` takes the claim, ``check`` verifies it before each
-    write, and ``release`` gives it up.
+    """The claim of one mirror: its exclusive right to copy the source. ``acquire`` takes the claim,
+    ``check`` verifies it before each write, and ``release`` gives it up.
 
     ``member`` is the member id, generation and instance id with which the mirror commits
     positions."""
@@ -100,7 +100,7 @@ class MirrorClaim:
         self._thread: Thread | None = None
 
     def acquire(self, group: str, stop: Event) -> bool:
-        """Take the claim by joining ``group``, and return True.
+        """Take the claim (the right to copy the source) by joining ``group``, and return True.
 
         If the group has a member, wait up to two session timeouts: a mirror that was killed expires
         within this time. Returns False if ``stop`` is set meanwhile. Raises NonEmptyGroupError if
@@ -134,8 +134,9 @@ class MirrorClaim:
         return True
 
     def check(self) -> None:
-        """Check before a write that this mirror still has the claim. Raises FencedInstanceIdError
-        if another mirror has taken it, and a retriable error if this mirror must take it again."""
+        """Check before a write that this mirror still has the claim (the right to copy the source).
+        Raises FencedInstanceIdError if another mirror has taken it, and a retriable error if this
+        mirror must take it again."""
         if self._error is not None:
             raise self._error
         if lease_ms() >= self._until_ms:
@@ -145,7 +146,8 @@ class MirrorClaim:
         self, rows: Mapping[TopicPartition, CommittedOffset]
     ) -> dict[TopicPartition, LogbusError | None]:
         """Commit positions as a member of the mirror's group. Return an error, or None, for each
-        position. If this mirror has lost the claim, raises the errors of ``check``."""
+        position. If this mirror has lost the claim (the right to copy the source), raises the
+        errors of ``check``."""
         done = self._admin.within(COMMIT_MS).run(
             lambda cluster, ms: group_requests.commit_offsets(
                 cluster, self._group, rows, ms, self.member
@@ -171,7 +173,7 @@ class MirrorClaim:
                 self._call(LeaveGroupRequest(self._group, member[0], member[2]), self._session_ms)
 
     def close(self) -> None:
-        """Release the claim and close the connections."""
+        """Release the claim (the right to copy the source), and close the connections."""
         self.release()
         self._admin.close()
 

@@ -33,7 +33,7 @@ class Copy:
     one succeeded."""
     is_dirty: bool = True
     is_cut: bool = False
-    """Whether the stored state still has runs of records that the source has lost."""
+    """Whether the stored state still maps offsets of records that the source has lost."""
     copied: int = 0
     """Number of records that this mirror has written."""
     already: int = 0

@@ -94,7 +94,8 @@ class Mirror:
         self.absent: list[str] = []
         """Topics that the caller named but that do not exist at the source."""
         self.has_begun = False
-        """Whether this mirror has ever reached both clusters and taken its claim."""
+        """Whether this mirror has ever reached both clusters and taken its claim (the right to copy
+        the source)."""
         self.hindrance: LogbusError | None = None
         """The temporary error after which the mirror is trying again; None while it copies."""
         self._is_once = False
@@ -109,7 +110,8 @@ class Mirror:
         return self._group_sync.rows
 
     def close(self) -> None:
-        """Stop the prefetching thread, release the claim and close the connections."""
+        """Stop the prefetching thread, release the claim (the right to copy the source), and close
+        the connections."""
         self._executor.shutdown(wait=True)
         self.claim.close()
         self.source.close()
@@ -126,9 +128,9 @@ class Mirror:
     # Methods that open the mirror and copy topics and settings.
 
     def open(self, stop: Event) -> bool:
-        """Connect to both clusters, take the claim (``MirrorClaim``), create missing topics, and
-        find where the copy of each partition resumes. Return False if ``stop`` is set before the
-        claim is taken."""
+        """Connect to both clusters, take the claim (the right to copy the source), create missing
+        topics, and find where the copy of each partition resumes. Return False if ``stop`` is set
+        before the claim is taken."""
         self.source.check_versions()
         mine = self.source.describe().cluster_id
         self._target_id = self.target.admin.describe_cluster().cluster_id

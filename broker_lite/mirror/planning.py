@@ -53,8 +53,8 @@ def chosen_topics(view: ClusterView, pattern: str) -> list[str]:
 
 
 def absent(pattern: str, names: Sequence[str]) -> list[str]:
-    """Return the topics that a plain list (``a|b``) as ``pattern`` names and that are not in
-    ``names``; an empty list for other patterns."""
+    """If ``pattern`` is a plain list of topics (``a|b``), return those that are not in ``names``.
+    Return an empty list for other patterns."""
     named = pattern.split("|")
     if not all(re.fullmatch(r"[a-zA-Z0-9._-]+", each) for each in named):
         return []

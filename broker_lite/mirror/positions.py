@@ -169,7 +169,8 @@ def read_entry(value: bytes | None) -> CopiedEntry | None:
 def restored(
     entries: Iterable[CopiedEntry], committed: Position | None, source_id: str, target_id: str
 ) -> OffsetMap:
-    """Return the offset map of one partition, restored from its stored entries and position.
+    """Return the offset map of one partition, restored from its stored entries (runs of copied
+    offsets) and position.
 
     Entries of a deleted topic of the same name are ignored. An entry replaces all earlier runs from
     its first run on: the source had lost their records, or a mirror has stored them twice."""

@@ -88,8 +88,8 @@ class MirrorTarget:
         self._pool.close()
 
     def read(self, tp: TopicPartition, topic_id: str, start: int, end: int) -> Iterator[Slice]:
-        """Yield the rows with ``start <= offset < end`` of one partition, as ``read_range`` does,
-        with the target's security settings."""
+        """Yield the rows with ``start <= offset < end`` of one partition, with the target's
+        security settings."""
         return read_range(
             tp, topic_id, NO_EPOCH, start, end, bootstrap=self.servers, pool=self._pool
         )
@@ -244,7 +244,7 @@ class MirrorTarget:
     def _rows(
         self, wave: Iterable[TopicPartition], answer: ProduceResponse
     ) -> dict[TopicPartition, ProducedPartition]:
-        """Return the rows of a response by partition. The response has topic ids, not names."""
+        """Return the results in a response, by partition. The response has topic ids, not names."""
         rows = {
             (topic.topic_id, row.partition): row
             for topic in answer.topics

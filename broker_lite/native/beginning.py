@@ -1,4 +1,5 @@
-"""Look up the offsets at which a consumer of a native group starts to read its partitions."""
+"""Look up the offsets at which a consumer of a native group (without a coordinator) starts to read
+its partitions."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ that it returns.
 
 A request effect has a ``tag``, and the event with ZooKeeper's answer has the same tag. If the
 connection to ZooKeeper is lost, the requests in flight get no answer. A consumer has one or several
-streams, each read by a thread. A grant number identifies one assignment of a partition to a
+streams, each read by a thread. ``grant`` is the number of one assignment of a partition to a
 stream."""
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ class NativeTick(NamedTuple):
 class StreamCommit(NamedTuple):
     """The reader of a stream commits offsets. The ``CommitAnswer`` has the same ``number``.
 
-    ``grants`` has the grant number under which the reader read each partition. If the partition was
-    taken away and assigned again since, its number has changed, and the offset is refused."""
+    ``grants`` has the assignment number under which the reader read each partition. If the
+    partition was taken away and assigned again since, its number has changed, and the offset is
+    refused."""
 
     number: int
     rows: Mapping[TopicPartition, CommittedOffset]
@@ -90,8 +91,8 @@ class StreamCommit(NamedTuple):
 
 class Settled(NamedTuple):
     """The reader of a stream stopped reading a revoked partition, which it had received with the
-    grant number ``grant``. All records before ``offset`` are processed; None if the position is
-    unknown."""
+    assignment number ``grant``. All records before ``offset`` are processed; None if the position
+    is unknown."""
 
     tp: TopicPartition
     offset: CommittedOffset | None

@@ -82,8 +82,8 @@ DOWN, JOINING, MEMBER, ENDED = "down", "joining", "member", "ended"
 
 
 class NativeMachine:
-    """The state of one consumer in a native group. ``consumer`` is its name, which no earlier
-    consumer of the group has used."""
+    """The state of one consumer in a native group (without a coordinator). ``consumer`` is its
+    name, which no earlier consumer of the group has used."""
 
     def __init__(self, group: str, consumer: str, subscription: NativeSubscription) -> None:
         self.phase = DOWN
@@ -129,8 +129,8 @@ class NativeMachine:
         )
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
-        """Handle one event at the time ``now_ms``. Return the effects (requests and other actions)
-        that the caller must carry out, in order."""
+        """Return the effects (requests and other actions) of an event at the time ``now_ms``, which
+        the caller must carry out in order."""
         self._requests.now_ms = now_ms
         if self.phase == ENDED:
             return self._after_the_end(event)
@@ -270,7 +270,7 @@ class NativeMachine:
         self._requests.list(paths[0], partial(self._counted, znode.version))
 
     def _take_over(self, kind: str, znode: Znode, coordinator: Znode | None) -> None:
-        """Begin to convert an existing group to a native group. Raises
+        """Begin to convert an existing group to a native group (without a coordinator). Raises
         InconsistentGroupProtocolError if the group is or was used by Kafka members."""
         if not is_open(self._group, kind, coordinator):
             raise InconsistentGroupProtocolError(

@@ -54,8 +54,8 @@ RECONNECT_S = 0.5
 
 
 class Readers(Protocol):
-    """The readers of the consumer's streams, as ``NativeShell`` uses them. ``stream`` is the number
-    of a stream."""
+    """The interface through which ``NativeShell`` controls the readers of a consumer's streams.
+    ``stream`` is a stream's number."""
 
     def assign(self, stream: int, tp: TopicPartition, start: PartitionStart) -> None:
         """Begin to read a partition. ``start`` determines the starting offset."""
@@ -152,7 +152,7 @@ class NativeShell:
     ) -> dict[TopicPartition, LogbusError]:
         """Commit the offsets in ``rows``. Return the error of each partition that failed.
 
-        ``grants`` has the grant number with which the reader received each partition."""
+        ``grants`` has the assignment number with which the reader received each partition."""
         if self._is_closed:
             raise ClosedError("the consumer was closed; create another consumer")
         number = next(self._numbers)
@@ -169,7 +169,7 @@ class NativeShell:
 
     def settled(self, tp: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
         """Tell the machine that the reader stopped reading a revoked partition, which it had
-        received with the grant number ``grant``. ``offset`` is its last position, if known."""
+        received with the assignment number ``grant``. ``offset`` is its last position, if known."""
         self._step(Settled(tp, offset, grant))
 
     # Methods that pass events to the machine.

@@ -31,7 +31,7 @@ THREAD_CHECK_S = 0.05
 
 
 class NativeMembership:
-    """The membership of one stream's reader in a native group.
+    """The membership of one stream's reader in a native group (without a coordinator).
 
     When a partition is revoked, the consumer waits at most 300 ms for the reader to stop. If the
     reader takes longer, the partition's next owner receives the unprocessed records again."""

@@ -65,8 +65,8 @@ class OwnedPartition:
     version: int
     data: bytes
     grant: int = 0
-    """The grant number, which identifies this assignment of the partition to a reader; 0 if no
-    reader has received the partition."""
+    """The number of this assignment of the partition to a reader; 0 if no reader has received the
+    partition."""
     state: str = OWNED
     due_ms: int = 0
     """The time (ms) at which a revoked partition is released even if the reader has not stopped."""
@@ -105,8 +105,8 @@ class Queued(NamedTuple):
 
 
 class Ownership:
-    """The partitions that one consumer owns or claims. It follows the assignment that
-    ``set_target`` sets, and writes commits."""
+    """The partitions that one consumer owns, or claims (tries to own), by the assignment that
+    ``set_target`` sets. Also writes commits."""
 
     def __init__(self, requests: PendingRequests, group: str, consumer: str) -> None:
         self.owned: dict[TopicPartition, OwnedPartition] = {}
@@ -123,8 +123,8 @@ class Ownership:
         self._owned_by_others: Container[TopicPartition] = ()
         self._owner_paths: dict[str, TopicPartition] = {}
         self._uncertain: set[TopicPartition] = set()
-        """Partitions whose claim may have succeeded: the connection to ZooKeeper was lost before
-        the answer."""
+        """Partitions that this consumer tried to own, perhaps with success: the connection to
+        ZooKeeper was lost before the answer."""
         self._commits: deque[Queued] = deque()
         self._writing: list[tuple[Queued, list[TopicPartition]]] = []
         self._unanswered: dict[int, tuple[int, dict[TopicPartition, LogbusError]]] = {}
@@ -148,8 +148,8 @@ class Ownership:
         owned_by_others: Container[TopicPartition] = (),
     ) -> None:
         """Set the partitions that this consumer must own, each with its stream and topic, and begin
-        to claim and release. ``owned_by_others`` has partitions that other consumers probably still
-        own."""
+        to claim and release partitions accordingly. ``owned_by_others`` has partitions that other
+        consumers probably still own."""
         self._target = dict(target)
         self._owned_by_others = owned_by_others
         for tp in [*self.owned, *self.claims, *self._target]:
@@ -329,8 +329,9 @@ class Ownership:
         """Release a revoked partition, because its reader has stopped. Commit ``final``, the
         reader's last position, unless it is None.
 
-        ``grant`` is the grant number with which the reader received the partition. If the partition
-        was assigned to a reader again since, its number has changed, and the call has no effect."""
+        ``grant`` is the assignment number with which the reader received the partition. If the
+        partition was assigned to a reader again since, its number has changed, and the call has no
+        effect."""
         owned = self.owned.get(tp)
         if owned is not None and owned.state == REVOKED and owned.grant == grant:
             owned.final = final
@@ -581,8 +582,8 @@ class Ownership:
         self._next_ms = at_ms if self._next_ms is None else min(self._next_ms, at_ms)
 
     def pass_time(self) -> None:
-        """Release revoked partitions whose readers did not stop within GRACE_MS, and repeat claims
-        whose backoff has passed."""
+        """Release revoked partitions whose readers did not stop within GRACE_MS, and repeat failed
+        claims after their backoff."""
         now_ms = self._requests.now_ms
         if self._next_ms is None or now_ms < self._next_ms:
             return

@@ -105,8 +105,8 @@ class Producer(ClosedByWith):
         self._waiters = 0
         self._end: LogbusError | None = None
         self._shut: LogbusError | None = None
-        """The error of ``send`` while a transactional producer has no open transaction, else
-        None."""
+        """The error that ``send`` raises while a transactional producer has no open transaction,
+        else None."""
         self._record_bytes_max = config.max_request_bytes - RECORD_OVERHEAD_BYTES
         security = security_for(bootstrap_servers, config.security)
         self._cluster = Cluster(

@@ -116,7 +116,8 @@ class AttemptProducer(Producer):
         spawn(self._shell, operation, partial(self._answered, request))
 
     def _answered(self, request: KeepBatchRequest, answer: SinkResponse | LogbusError) -> None:
-        """Handle the answer to a keep-alive request. If the attempt is fenced, fail it at once.
+        """If the answer to a keep-alive request says that the attempt is fenced, fail the attempt
+        at once.
 
         Other errors are ignored. So are answers to requests of an earlier ``join``, and answers
         after the task's end."""

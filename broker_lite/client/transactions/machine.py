@@ -50,7 +50,7 @@ _ENDED_WITHOUT_COMMIT = (
     InvalidProducerIdMappingError,
     TransactionAbortableError,
 )
-"""Errors of TxnOffsetCommit after which the transaction has ended, or can only abort."""
+"""Errors of TxnOffsetCommit after which the transaction has ended, or must be aborted."""
 _GROUP_MOVED_ON = (FencedInstanceIdError, IllegalGenerationError, UnknownMemberIdError)
 
 
@@ -87,7 +87,7 @@ class TransactionMachine:
         """Whether the coordinator may know the open transaction; if not, EndTxn is unnecessary."""
 
     def step(self, event: ev.Event, *, has_sent: bool = False) -> list[ev.Effect]:
-        """Handle one event, and return its effects in order.
+        """Return the effects (requests and answers) of one event, in order.
 
         ``has_sent`` says that a batch was sent, or a partition added, in this transaction."""
         self._has_begun = self._has_begun or has_sent

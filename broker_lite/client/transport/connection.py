@@ -430,8 +430,8 @@ class BrokerConnection:
             callback(error)
 
     def drop(self) -> None:
-        """Close the descriptor and drop all callbacks, in a forked child process or after a
-        crash."""
+        """Close the socket's descriptor, and call no callback: for a forked child process, and
+        after a crash."""
         self.closed = True
         self._pending.clear()
         self._waiting.clear()

@@ -31,8 +31,8 @@ def _number(form: Form, name: str, default: int) -> int:
 
 
 def _pairs(text: str, what: str) -> list[tuple[str, str]]:
-    """Parse lines of NAME=VALUE into pairs. Raises InvalidRequestError, which calls a bad line
-    ``what``, such as "header"."""
+    """Parse lines of NAME=VALUE into pairs. Raises InvalidRequestError, whose message calls a bad
+    line a ``what``, such as "header"."""
     pairs = []
     for line in filter(None, map(str.strip, text.splitlines())):
         name, equals, value = line.partition("=")

@@ -36,7 +36,7 @@ class RecordFilters(NamedTuple):
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> RecordFilters:
-        """Return the filters in a request's fields."""
+        """Return the filters that the query fields of a request contain."""
         return cls(*(fields.get(name, "")[:FIELD_MAX] for name in cls._fields))
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:

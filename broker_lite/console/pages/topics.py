@@ -56,7 +56,7 @@ def topics(ask: PageRequest) -> Data:
 
 
 def facts(ask: PageRequest) -> Data:
-    """Return the facts about a topic that all its pages show in their heading."""
+    """Return the data about a topic that all its pages show in their heading."""
     topic = ask.topic()
     row = ask.reading.topics[topic.name]
     return row._asdict() | {"topic_id": topic.topic_id}
