@@ -380,11 +380,11 @@ def _health(
     settings: Mapping[str, ConfigEntry],
     move: Reassignment | None,
 ) -> dict[str, Any]:
-    adding, removing = ((), ()) if move is None else (move.adding, move.removing)
-    factor = len(part.replicas) - len(removing)
-    least = min_insync_of(settings["min.insync.replicas"].value, factor)
-    found = partition_health(tp, part, view.brokers, adding=adding, min_insync=least)
-    moving = f"moving: to {list(adding)} off {list(removing)}" if move is not None else ""
+    least = settings["min.insync.replicas"].value
+    found = partition_health(
+        tp, part, view.brokers, move=move, min_insync=lambda _, n: min_insync_of(least, n)
+    )
+    moving = f"moving: to {list(move.adding)} off {list(move.removing)}" if move else ""
     return {"state": found.state, "why": "; ".join(filter(None, (found.why, moving))) or None}
 
 

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 State = Literal["ok", "under-replicated", "too few in sync", "no leader"]
 
+MinInsync = Callable[[str, int], int]
+"""Returns a topic's min.insync.replicas from its name and its number of replicas, which is the
+number after the reassignment in progress."""
+
 
 class PartitionHealth(NamedTuple):
     """The health of a partition. ``why`` explains a state other than "ok".
@@ -39,12 +43,15 @@ def partition_health(
     partition: PartitionMetadata,
     live: Iterable[int],
     *,
-    adding: Iterable[int] = (),
-    min_insync: int = 1,
+    move: Reassignment | None = None,
+    min_insync: MinInsync = lambda topic, replicas: 1,
 ) -> PartitionHealth:
     """Return a partition's health. ``live`` has the ids of the live brokers.
 
-    ``adding`` has the brokers that a reassignment adds, whose replicas need not be in sync yet."""
+    ``move`` is the partition's reassignment in progress; the replicas that it adds need not be in
+    sync yet."""
+    adding, removing = ((), ()) if move is None else (move.adding, move.removing)
+    least = min_insync(tp.topic, len(partition.replicas) - len(removing))
     up = set(live)
     missing = [
         broker_id
@@ -63,8 +70,8 @@ def partition_health(
         )
         if brokers
     )
-    if len(partition.isr) < min_insync:
-        text = f"{len(partition.isr)} in sync, acks=all needs {min_insync}"
+    if len(partition.isr) < least:
+        text = f"{len(partition.isr)} in sync, acks=all needs {least}"
         return PartitionHealth(tp, "too few in sync", f"{text}; {why}" if why else text)
     return PartitionHealth(tp, "under-replicated" if missing else "ok", why)
 
@@ -73,19 +80,16 @@ def cluster_health(
     view: ClusterView,
     *,
     moves: Mapping[TopicPartition, Reassignment] | None = None,
-    min_insync: Callable[[str, int], int] = lambda topic, replicas: 1,
+    min_insync: MinInsync = lambda topic, replicas: 1,
 ) -> list[PartitionHealth]:
     """Return the health of every partition of the cluster.
 
-    ``moves`` has the reassignments in progress. ``min_insync(topic, replicas)`` returns the topic's
-    min.insync.replicas; ``replicas`` is the number of replicas after the reassignment."""
-    rows = []
-    for tp, partition in view.rows:
-        move = (moves or {}).get(tp)
-        adding, removing = ((), ()) if move is None else (move.adding, move.removing)
-        least = min_insync(tp.topic, len(partition.replicas) - len(removing))
-        rows.append(partition_health(tp, partition, view.brokers, adding=adding, min_insync=least))
-    return rows
+    ``moves`` has the reassignments in progress."""
+    found = moves or {}
+    return [
+        partition_health(tp, partition, view.brokers, move=found.get(tp), min_insync=min_insync)
+        for tp, partition in view.rows
+    ]
 
 
 def fewer_replicas(view: ClusterView, factor: int) -> list[str]:

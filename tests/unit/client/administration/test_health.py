@@ -72,7 +72,7 @@ def test_partition_health_names_the_state_and_its_cause(
     leader: int, isr: tuple[int, ...], live: tuple[int, ...], state: str, why: str
 ) -> None:
     partition = PartitionMetadata(0, leader, 0, (1, 2, 3), isr)
-    found = partition_health(T0, partition, live, min_insync=2)
+    found = partition_health(T0, partition, live, min_insync=lambda topic, replicas: 2)
     assert found.state == state
     assert found.why.startswith(why) and bool(found.why) == bool(why)
 
@@ -80,7 +80,8 @@ def test_partition_health_names_the_state_and_its_cause(
 def test_partition_is_healthy_although_a_replica_being_added_is_outside_the_isr() -> None:
     partition = PartitionMetadata(0, 1, 0, (3, 1, 2), (1, 2))
     assert partition_health(T0, partition, (1, 2, 3)).state == "under-replicated"
-    assert partition_health(T0, partition, (1, 2, 3), adding=(3,)).state == "ok"
+    move = Reassignment(partition.replicas, (3,), ())
+    assert partition_health(T0, partition, (1, 2, 3), move=move).state == "ok"
 
 
 def test_min_insync_during_a_reassignment_is_a_majority_of_the_target_replicas() -> None:
