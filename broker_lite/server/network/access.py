@@ -417,7 +417,13 @@ class _CheckedAccess(Access):
         if self.has_checked or not self.row.needs_check:
             return True
         fields = [getattr(message, name, ()) for name in self.row.names]
-        return bool(fields) and not any(each is None or each for each in fields)
+        return bool(fields) and not any(each is None or any(map(_names, each)) for each in fields)
+
+
+def _names(row: Any) -> bool:
+    """Return whether a row of a request names a resource. A topic without partitions does not:
+    handlers check the topic of each partition, and the answer is empty too."""
+    return bool(getattr(row, "partitions", True)) and bool(getattr(row, "partition_indexes", True))
 
 
 class DataAccess(_CheckedAccess):

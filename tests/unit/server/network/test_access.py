@@ -541,6 +541,35 @@ def test_offset_commit_without_topics_gets_an_empty_answer(key: ApiKey, version:
     scheduler.run(body())
 
 
+@pytest.mark.parametrize(
+    ("key", "version", "field"),
+    [
+        (ApiKey.LIST_OFFSETS, 7, "topics.partitions"),
+        (ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, "topics.partitions"),
+        (ApiKey.OFFSET_COMMIT, 0, "topics.partitions"),
+        (ApiKey.TXN_OFFSET_COMMIT, 3, "topics.partitions"),
+        (ApiKey.DELETE_RECORDS, 2, "topics.partitions"),
+        (ApiKey.DESCRIBE_PRODUCERS, 0, "topics.partition_indexes"),
+    ],
+)
+def test_request_about_a_topic_without_partitions_gets_an_empty_answer(
+    key: ApiKey, version: int, field: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression: the answer was UNKNOWN_SERVER_ERROR, and the broker's log blamed the handler for
+    a skipped permission check."""
+
+    async def body() -> None:
+        world = await AccessWorld().start()
+        world.grant({})
+        reply, codes = await world.answer(key, version, fields={field: []})
+        assert not reply.refusal and codes <= {0}
+        for canary in access_world.CONTENTS:
+            assert canary not in reply.frame
+
+    scheduler.run(body())
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("has_new_record", [True, False])
 def test_waiting_fetch_is_denied_once_its_permission_is_revoked(has_new_record: bool) -> None:
     """The fetch waits for a record at offset 1, which arrives or not."""
