@@ -20,10 +20,13 @@ from broker_lite.config import BrokerConfig
 from broker_lite.errors import (
     ConcurrentTransactionsError,
     CoordinatorNotAvailableError,
+    InvalidProducerIdMappingError,
     InvalidRequestError,
+    InvalidTxnStateError,
     LogbusError,
     NotCoordinatorError,
     PolicyViolationError,
+    ProducerFencedError,
     ProtocolError,
     TransactionalIdAuthorizationError,
     TransactionalIdNotFoundError,
@@ -70,6 +73,8 @@ IDS_MAX = 200_000
 Keys are transactional ids, and the sinks and producer ids of Spark's exactly-once sink."""
 SLICE = 1000
 """Number of keys that a listing or expiry examines, in about 2 ms, before it yields to the loop."""
+_REFUSALS = (InvalidProducerIdMappingError, InvalidTxnStateError, ProducerFencedError)
+"""The errors by which the coordinator's state refuses a request. They are final for a client."""
 OUTCOMES = {
     TransactionState.COMPLETE_COMMIT: "committed",
     TransactionState.COMPLETE_ABORT: "aborted",
@@ -221,13 +226,32 @@ class TransactionCoordinator:
         step = partial(self._step, coordinated)
         try:
             async with asyncio.timeout(PARK_S):
-                return await coordinated.parked.ask(
+                result = await coordinated.parked.ask(
                     step, request, lambda token: step(ev.Abandon(token))
                 )
+                if isinstance(result.error, _REFUSALS) and _may_be_ahead(request, coordinated):
+                    await self._confirm(led)
+                return result
         except TimeoutError:
             raise ConcurrentTransactionsError(
                 f"the previous change of transactional id {transactional_id!r} is still being "
                 f"written after {PARK_S:g} s; try again"
+            ) from None
+
+    async def _confirm(self, led: LedState) -> None:
+        """Raise an error unless this broker still coordinates the partition, before it refuses a
+        request.
+
+        A suspended broker that runs again does not know its successor's transactions at first. Only
+        the current leader can commit an append; this one deletes a key that does not exist."""
+        try:
+            await self._log.append(led.partition, b"", None)
+        except NotCoordinatorError:
+            raise
+        except LogbusError as error:
+            raise CoordinatorNotAvailableError(
+                f"this broker cannot confirm that it leads {TRANSACTION_STATE}-{led.partition}, so "
+                f"try again: {error.message}"
             ) from None
 
     async def wait_loaded(self, transactional_id: str) -> None:
@@ -536,6 +560,23 @@ class TransactionCoordinator:
                     self._step(coordinated, ev.TransactionTick())
                 else:
                     self._alarm.set(coordinated.machine.deadline_ms)
+
+
+def _may_be_ahead(request: Request, coordinated: CoordinatedTransaction) -> bool:
+    """Return whether a successor of this coordinator could accept a refused request.
+
+    It could not accept an epoch below the known one: epochs only rise. In transaction version 1,
+    the producer learns of a successor before EndTxn, because it adds partitions at the coordinator
+    itself. A request of a broker is answered at once (``ev.Add``)."""
+    match request:
+        case ev.Init():
+            producer_id, epoch = request.expected or (NO_PRODUCER, NO_PRODUCER_EPOCH)
+        case ev.Add(connection=None) | ev.End(version=1):
+            return False
+        case _:
+            producer_id, epoch = request.producer_id, request.epoch
+    record = coordinated.machine.record
+    return record is None or producer_id != record.producer_id or epoch >= record.epoch
 
 
 def _sink_view(sink: str, rows: Mapping[int, OpenSlot]) -> TransactionView:

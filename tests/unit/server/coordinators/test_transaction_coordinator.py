@@ -90,6 +90,36 @@ def test_next_coordinator_sends_the_markers_of_a_decided_transaction_again() -> 
     run(test)
 
 
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_suspended_coordinator_refuses_no_commit_before_it_knows_its_successor(
+    is_fenced: bool,
+) -> None:
+    """Regression: it refused the commit of a transaction that it did not know, because the
+    transaction began at its successor. The producer then aborted the transaction."""
+
+    async def test(cluster: Cluster) -> None:
+        pair = await cluster.init()
+        manager = cluster.world.nodes[1].manager
+        apply = manager.apply
+        manager.apply = lambda snapshot: None  # type: ignore[method-assign]
+        cluster.world.elect(2)
+        await cluster.add(pair, number=2)
+        if is_fenced:
+            pair = await cluster.end(pair, number=2)
+            await cluster.add(pair, number=2)
+        ending = asyncio.create_task(
+            cluster.at[1].ask("x", ev.End(UNNUMBERED, *pair, is_commit=True))
+        )
+        await asyncio.sleep(0.01)
+        assert not ending.done()
+        apply(cluster.world.snapshot)
+        with pytest.raises(NotCoordinatorError):
+            await ending
+        assert (await cluster.end(pair, number=2))[1] == pair[1] + 1
+
+    run(test)
+
+
 def test_waiting_requests_fail_when_the_coordinator_loses_leadership() -> None:
     """Regression: asyncio also logged "Future exception was never retrieved", as an error."""
 
