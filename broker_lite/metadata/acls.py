@@ -137,9 +137,10 @@ async def change_entries(
     pattern: Pattern,
     change: Callable[[frozenset[Entry]], frozenset[Entry]],
     wait_connected: Callable[[], Awaitable[None]],
-) -> frozenset[Entry]:
+) -> int:
     """Replace the ACL entries of a resource pattern in ZooKeeper by the result of ``change``; try
-    again after a conflict with another writer. Return the new entries."""
+    again after a conflict with another writer. Return the sequence
+    number of the change notice."""
 
     def checked(before: frozenset[Entry]) -> frozenset[Entry]:
         after = change(before)

@@ -65,9 +65,10 @@ async def change_quotas(
     entity: Entity,
     change: Callable[[Values], Values],
     wait_connected: Callable[[], Awaitable[None]],
-) -> Values:
+) -> int:
     """Replace the quotas of an entity in ZooKeeper by the result of ``change``; try again after a
-    conflict with another writer. Return the new quotas."""
+    conflict with another writer. Return the sequence number of the
+    change notice."""
 
     async def check_count() -> None:
         if len(await store.children(QUOTAS) or ()) >= QUOTAS_MAX:

@@ -86,21 +86,22 @@ async def write_cluster_change(
     operation: Callable[[], Awaitable[Operation | None]],
     wait_connected: Callable[[], Awaitable[None]],
     content: NoticeContent = CLUSTER_CHANGED,
-) -> None:
+) -> int:
     """Write an operation together with a change notice, which tells all brokers to read the changed
-    znode.
+    znode. Return the notice's sequence number.
 
-    ``operation`` returns the operation, or None if there is nothing to write. It is called again
-    after each conflict with another writer. Raises WriteConflictError after ``ATTEMPTS_MAX``
-    conflicts."""
+    ``operation`` returns the operation, or None if there is nothing to write; the result is then
+    the last sequence number. It is called again after each conflict with another writer. Raises
+    WriteConflictError after ``ATTEMPTS_MAX`` conflicts."""
     for _ in range(ATTEMPTS_MAX):
         notices = await load_notices(store)
         next_operation = await operation()
         if next_operation is None:
-            return
-        write = [next_operation, announce(notices, content).write]
+            return (await load_notices(store)).sequence
+        announcement = announce(notices, content)
+        write = [next_operation, announcement.write]
         if await write_surely(store, write, wait_connected) is None:
-            return
+            return announcement.after.sequence
     raise WriteConflictError(
         f"znode {znodes.CHANGES} changed during each of {ATTEMPTS_MAX} writes; try again"
     )
@@ -111,9 +112,9 @@ async def write_broker_config(
     broker_id: int,
     changes: Mapping[str, str | None],
     wait_connected: Callable[[], Awaitable[None]],
-) -> None:
-    """Change the settings that ZooKeeper stores for a broker. In ``changes``, None removes a
-    setting."""
+) -> int:
+    """Change the settings that ZooKeeper stores for a broker, as ``write_cluster_change`` does. In
+    ``changes``, None removes a setting."""
 
     async def write() -> Operation | None:
         znode = await store.get(znodes.BROKER_CONFIGS)
@@ -128,7 +129,7 @@ async def write_broker_config(
         data = znodes.encode_broker_configs(configs)
         return put(path, data, znode)
 
-    await write_cluster_change(store, write, wait_connected)
+    return await write_cluster_change(store, write, wait_connected)
 
 
 class Registrar:

@@ -119,17 +119,16 @@ async def replace_value(
     wait_connected: Callable[[], Awaitable[None]],
     *,
     check_creation: Callable[[], Awaitable[None]] = _allow_creation,
-) -> T:
-    """Replace the value of the znode of ``key`` by the result of ``change``, and return that
-    result.
+) -> int:
+    """Replace the value of the znode of ``key`` by the result of ``change``. Return the sequence
+    number of the change notice, as ``write_cluster_change`` does.
 
     ``change`` receives the current value. It is called again after a conflict with another writer,
     and may raise an error. An empty result deletes the znode. ``check_creation`` runs before a new
     znode is created, and may raise an error."""
-    path, after = kind.path_of(key), kind.empty
+    path = kind.path_of(key)
 
     async def write() -> Operation | None:
-        nonlocal after
         znode = await store.get(path)
         before = kind.empty if znode is None else kind.read(path, znode.data, {})
         after = change(before)
@@ -145,5 +144,4 @@ async def replace_value(
     folders = path.split("/")[1:-1]
     for depth in range(len(folders)):
         await store.write([Create("/" + "/".join(folders[: depth + 1]))])
-    await write_cluster_change(store, write, wait_connected, security_changed(path))
-    return after
+    return await write_cluster_change(store, write, wait_connected, security_changed(path))

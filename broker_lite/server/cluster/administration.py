@@ -79,7 +79,7 @@ class ChangeWaits(Protocol):
 
     async def wait_visible(self, visible: Callable[[MetadataSnapshot], bool]) -> None: ...
 
-    async def wait_read(self) -> None: ...
+    async def wait_read(self, sequence: int | None = None) -> None: ...
 
 
 class Administration:
@@ -216,10 +216,10 @@ class Administration:
 
         Raises NotControllerError, WriteConflictError or CoordinationUnavailableError."""
         self._check_controller()
-        await write_broker_config(self._store, broker_id, changes, self._registry.wait_connected)
-        await self._registry.wait_visible(
-            lambda now: all(now.broker_config(broker_id).get(k) == v for k, v in changes.items())
+        sequence = await write_broker_config(
+            self._store, broker_id, changes, self._registry.wait_connected
         )
+        await self._registry.wait_read(sequence)
 
     async def alter_user(
         self, name: str, change: Callable[[UserCredentials], UserCredentials]
@@ -231,8 +231,8 @@ class Administration:
         WriteConflictError, CoordinationUnavailableError, or the error of ``change``."""
         self._registry.check_connected()
         wait = self._registry.wait_connected
-        written = await replace_value(self._store, credentials.KIND, name, change, wait)
-        await self._registry.wait_visible(lambda now: now.users.get(name, {}) == written)
+        sequence = await replace_value(self._store, credentials.KIND, name, change, wait)
+        await self._registry.wait_read(sequence)
 
     async def alter_acls(
         self, pattern: Pattern, change: Callable[[frozenset[Entry]], frozenset[Entry]]
@@ -241,8 +241,8 @@ class Administration:
 
         ``change`` may be called again, and errors are raised, as in ``alter_user``."""
         self._registry.check_connected()
-        written = await change_entries(self._store, pattern, change, self._registry.wait_connected)
-        await self._registry.wait_visible(lambda now: now.acls.get(pattern, frozenset()) == written)
+        sequence = await change_entries(self._store, pattern, change, self._registry.wait_connected)
+        await self._registry.wait_read(sequence)
 
     async def alter_quotas(self, entity: Entity, change: Callable[[Values], Values]) -> None:
         """Replace the quotas of an entity (a user, client id or both) by ``change(current
@@ -250,8 +250,8 @@ class Administration:
 
         Raises the errors of ``alter_user``."""
         self._registry.check_connected()
-        written = await change_quotas(self._store, entity, change, self._registry.wait_connected)
-        await self._registry.wait_visible(lambda now: now.quotas.get(entity, {}) == written)
+        sequence = await change_quotas(self._store, entity, change, self._registry.wait_connected)
+        await self._registry.wait_read(sequence)
 
     async def salt_key(self) -> bytes:
         """Return the cluster's secret key, from which brokers derive salts for unknown user names.

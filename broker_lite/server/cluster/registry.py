@@ -304,10 +304,10 @@ class Registry:
                 while not visible(self.snapshot):
                     await self._published.wait()
 
-    async def wait_read(self) -> None:
-        """Wait until this broker's metadata snapshot has all changes that this broker wrote as
-        controller."""
-        written = self._controller.written_sequence
+    async def wait_read(self, sequence: int | None = None) -> None:
+        """Wait until this broker's metadata snapshot has the change with the notice ``sequence``;
+        by default, all changes that this broker wrote as controller."""
+        written = self._controller.written_sequence if sequence is None else sequence
         await self.wait_visible(lambda now: self._published_sequence >= written)
 
     async def deleted_topics(self, topic_ids: Collection[str]) -> frozenset[str]:

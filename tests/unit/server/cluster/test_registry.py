@@ -7,6 +7,17 @@ import asyncio
 import pytest
 from support.handler_world import World, run
 
+from broker_lite.model import ScramMechanism
+from broker_lite.security.acls import (
+    Entry,
+    Operation,
+    Pattern,
+    PatternType,
+    Permission,
+    ResourceKind,
+)
+from broker_lite.security.quotas import Entity
+from broker_lite.security.scram import KeyPair, ScramCredential
 from broker_lite.server.cluster import registry as registry_module
 from broker_lite.server.cluster.administration import NewTopic
 
@@ -54,5 +65,44 @@ def test_metadata_change_replaced_by_a_later_change_does_not_wait_to_be_visible(
             )
         config = world.brokers[1].registry.snapshot.topics["u"].config
         assert config == {"retention.ms": "1000", "segment.bytes": "100000"}
+
+    run(body)
+
+
+@pytest.mark.parametrize("what", ["user", "acls", "quotas"])
+def test_changes_that_another_broker_replaces_do_not_wait_to_be_seen(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Regression: a broker that read both changes together waited for its own until the time
+    limit."""
+    monkeypatch.setattr(registry_module, "VISIBLE_WITHIN_S", 3600)
+    keys = (KeyPair(b"stored", b"server"),)
+    topics = Pattern(ResourceKind.TOPIC, PatternType.LITERAL, "t")
+    alice = Entity((("user", "alice"),))
+
+    async def alter(world: World, broker_id: int, number: int) -> None:
+        administration = world.brokers[broker_id].registry.administration
+        match what:
+            case "user":
+                credential = ScramCredential(b"salt", 4096 + number, keys)
+                await administration.alter_user(
+                    "alice", lambda _: {ScramMechanism.SHA_256: credential}
+                )
+            case "acls":
+                entry = Entry(f"User:{number}", "*", Operation.READ, Permission.ALLOW)
+                await administration.alter_acls(topics, lambda _: frozenset({entry}))
+            case "quotas":
+                values = {"producer_byte_rate": float(number)}
+                await administration.alter_quotas(alice, lambda _: values)
+
+    async def body(world: World) -> None:
+        await world.start(2)
+
+        async def alter_all(broker_id: int) -> None:
+            for number in range(20):
+                await alter(world, broker_id, 2 * number + broker_id)
+
+        async with asyncio.timeout(600):
+            await asyncio.gather(alter_all(1), alter_all(2))
 
     run(body)
