@@ -37,6 +37,7 @@ from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.configs import (
     OPERATION_APPEND,
     OPERATION_DELETE,
+    OPERATION_DELETE_OTHERS,
     OPERATION_SET,
     OPERATION_SUBTRACT,
     AlterableConfig,
@@ -147,6 +148,10 @@ def _changes(parts: BrokerContext, row: Any) -> dict[str, str | None]:
     present = {each.key: each.value for each in topic_settings(topic.config)}
     changes: dict[str, str | None] = {}
     for change in row.configs:
+        if change.config_operation == OPERATION_DELETE_OTHERS:
+            named = {each.name for each in row.configs}
+            changes.update(dict.fromkeys(topic.config.keys() - named))
+            continue
         if change.name in changes:
             raise InvalidRequestError(
                 f"setting {change.name} occurs more than once in the request; name it once"

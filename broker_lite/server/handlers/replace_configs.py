@@ -1,7 +1,8 @@
 """Handle AlterConfigs 0-2, Kafka's older API: replace all settings that a topic overrides.
 
 The request becomes an IncrementalAlterConfigs request that sets the given settings and deletes the
-others."""
+others. The controller decides which others there are, because this broker's metadata may be
+old."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from broker_lite.server.handlers import alter_configs
 from broker_lite.server.handlers.topic_settings import RESOURCE_TOPIC
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.configs import (
-    OPERATION_DELETE,
+    OPERATION_DELETE_OTHERS,
     OPERATION_SET,
     AlterableConfig,
     AlterConfigsResource,
@@ -25,7 +26,7 @@ from broker_lite.wire.tables import build
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Replace the settings of each resource. Each resource has its own error in the answer."""
     changes = IncrementalAlterConfigsRequest(
-        tuple(_changes(parts, row) for row in message.resources), message.validate_only
+        tuple(_changes(row) for row in message.resources), message.validate_only
     )
     answer = await alter_configs.handle(parts, request, changes)
     return Response(
@@ -42,11 +43,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     )
 
 
-def _changes(parts: BrokerContext, row: Any) -> AlterConfigsResource:
+def _changes(row: Any) -> AlterConfigsResource:
     given = [AlterableConfig(each.name, OPERATION_SET, each.value) for each in row.configs]
-    topic = parts.registry.snapshot.topics.get(row.resource_name)
-    if row.resource_type == RESOURCE_TOPIC and topic is not None:
-        kept_names = {each.name for each in row.configs}
-        gone = [name for name in topic.config if name not in kept_names]
-        given += [AlterableConfig(name, OPERATION_DELETE, None) for name in gone]
+    if row.resource_type == RESOURCE_TOPIC:
+        given.append(AlterableConfig("", OPERATION_DELETE_OTHERS))
     return AlterConfigsResource(row.resource_type, row.resource_name, tuple(given))

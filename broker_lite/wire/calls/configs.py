@@ -14,6 +14,9 @@ RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
 
 OPERATION_SET, OPERATION_DELETE, OPERATION_APPEND, OPERATION_SUBTRACT = range(4)
+OPERATION_DELETE_OTHERS = -1
+"""Delete the topic's settings that the request does not name. Only brokers send this operation: it
+is not Kafka's. The name of its setting is empty."""
 
 SOURCE_TOPIC = 1
 SOURCE_STATIC_BROKER = 4

@@ -397,16 +397,17 @@ def test_incremental_alter_configs_with_validate_only_changes_nothing() -> None:
     run(body)
 
 
+def replaced(kind: int, name: str, **settings: str) -> Any:
+    path = "AlterConfigsResource"
+    configs = [
+        struct("AlterConfigs", f"{path}.AlterableConfig", name=key.replace("_", "."), value=v)
+        for key, v in settings.items()
+    ]
+    return struct("AlterConfigs", path, resource_type=kind, resource_name=name, configs=configs)
+
+
 @pytest.mark.parametrize("version", versions(ApiKey.ALTER_CONFIGS))
 def test_alter_configs_replaces_all_settings_of_a_topic(version: int) -> None:
-    def replaced(kind: int, name: str, **settings: str) -> Any:
-        path = "AlterConfigsResource"
-        configs = [
-            struct("AlterConfigs", f"{path}.AlterableConfig", name=key.replace("_", "."), value=v)
-            for key, v in settings.items()
-        ]
-        return struct("AlterConfigs", path, resource_type=kind, resource_name=name, configs=configs)
-
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t", retention_ms="60000", segment_ms="5000")
@@ -423,5 +424,29 @@ def test_alter_configs_replaces_all_settings_of_a_topic(version: int) -> None:
         ]
         view = world.brokers[1].registry.snapshot.topics["t"]
         assert dict(view.config) == {"segment.ms": "6000", "cleanup.policy": "delete"}
+
+    run(body)
+
+
+@pytest.mark.parametrize("broker", [1, 2])
+def test_alter_configs_also_replaces_settings_that_the_broker_does_not_know_yet(
+    broker: int,
+) -> None:
+    """Regression: concurrent requests were merged: each deleted only the settings that its broker
+    knew."""
+
+    async def body(world: World) -> None:
+        await world.start(2)
+        await world.make_topic("t")
+        answers = await asyncio.gather(
+            world.ask("AlterConfigs", 1, resources=[replaced(TOPIC, "t", segment_ms="6000")]),
+            world.ask(
+                "AlterConfigs", 1, broker=broker,
+                resources=[replaced(TOPIC, "t", retention_ms="60000")],
+            ),
+        )  # fmt: skip
+        assert [row.error_code for answer in answers for row in answer.responses] == [0, 0]
+        view = world.brokers[1].registry.snapshot.topics["t"]
+        assert view.config == {"retention.ms": "60000"}
 
     run(body)
