@@ -133,7 +133,7 @@ class LogManager:
     @property
     def stray_count(self) -> int:
         """The number of strays: logs that the metadata do not assign to this broker."""
-        return len(self._strays.keys)
+        return self._strays.count
 
     def set_aside(self, key: PartitionKey, now_ms: int) -> None:
         """Close a partition's log, if any, and make it a stray: rename its directory.

@@ -8,7 +8,7 @@ earlier. ``LogManager`` calls this module on its own thread."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from broker_lite.model import PartitionKey
 from broker_lite.storage import paths
@@ -22,20 +22,22 @@ class Strays:
     def __init__(self, data: DataDirectory, retention_ms: int) -> None:
         self._data = data
         self._retention_ms = retention_ms
-        self._since: dict[PartitionKey, int] = {}
+        self._since: dict[PartitionKey, list[int]] = {}
+        """The times (ms) at which each partition's strays were renamed. A partition has several if
+        a power cut has undone the deletion of one."""
         self._left: set[PartitionKey] = set()
         """Strays that are not renamed yet, because the disk was full; their directories still have
         partitions' names."""
 
     @property
-    def keys(self) -> Collection[PartitionKey]:
-        return self._since.keys()
+    def count(self) -> int:
+        return sum(map(len, self._since.values()))
 
     def register(self, name: str) -> bool:
         """Record the stray with this directory name. Return False if the name is not a stray's."""
         stray = paths.parse_stray_dir(name)
         if stray is not None:
-            self._since[stray[0]] = stray[1]
+            self._since.setdefault(stray[0], []).append(stray[1])
         return stray is not None
 
     def of(self, offsets: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
@@ -56,29 +58,29 @@ class Strays:
                     self._left.add(key)
                     return
                 raise
-            self._since[key] = now_ms
+            self._since.setdefault(key, []).append(now_ms)
             data.files.sync_dir(data.path)
 
     def take_back(self, key: PartitionKey) -> bool:
-        """Rename a stray back to its partition. Return whether there was one. Raises
+        """Rename the newest stray of a partition back. Return whether there was one. Raises
         StorageError."""
         if key in self._left:
             self._left.discard(key)
             return True
-        since_ms = self._since.get(key)
-        if since_ms is None:
+        if key not in self._since:
             return False
-        data = self._data
+        data, since_ms = self._data, max(self._since[key])
         with data.guard(f"taking {key} back", spare_full=True):
             try:
                 data.files.rename(
                     paths.stray_dir(data.path, key, since_ms), paths.partition_dir(data.path, key)
                 )
             except FileNotFoundError:
-                del self._since[key]  # An operator has deleted the stray log.
-                return False
+                # An operator has deleted the stray log.
+                self._forget(key, since_ms)
+                return self.take_back(key)
             sync_names(data.files, data.path)
-        del self._since[key]
+        self._forget(key, since_ms)
         return True
 
     def delete_due(self, now_ms: int) -> int:
@@ -88,10 +90,16 @@ class Strays:
         if self._retention_ms < 0:
             return 0
         count = 0
-        for key, since_ms in tuple(self._since.items()):
+        strays = [(key, since_ms) for key, times in self._since.items() for since_ms in times]
+        for key, since_ms in strays:
             if since_ms + self._retention_ms <= now_ms:
                 path = paths.stray_dir(self._data.path, key, since_ms)
                 if remove_tree(self._data.files, path) or not self._data.files.exists(path):
-                    del self._since[key]
+                    self._forget(key, since_ms)
                     count += 1
         return count
+
+    def _forget(self, key: PartitionKey, since_ms: int) -> None:
+        self._since[key].remove(since_ms)
+        if not self._since[key]:
+            del self._since[key]

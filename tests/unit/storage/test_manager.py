@@ -291,6 +291,29 @@ def test_stray_log_is_kept_for_the_configured_time_even_across_starts() -> None:
     assert second.create(PartitionKey(KEY.topic_id, 0)).log_end_offset == 0
 
 
+def test_every_stray_log_of_one_partition_is_deleted_after_its_time() -> None:
+    """Regression: the broker forgot a stray whose deletion a power cut had undone when it set the
+    partition aside again."""
+    files = MemFiles()
+    made = LogManager(files, DATA, stray_retention_ms=1000)
+    made.data.start()
+    made.open_all(0)
+    made.create(KEY)
+    made.set_aside(KEY, 5000)
+    # The power cut: the stray is back beside the new log of the partition.
+    made.tick(6000)
+    log = made.create(KEY)
+    files.make_dir(paths.stray_dir(DATA, KEY, 5000))
+    made.close()
+
+    again = LogManager(files, DATA, stray_retention_ms=1000)
+    again.data.start()
+    assert again.open_all(6000).keys() == {log.key}
+    again.set_aside(KEY, 6500)
+    assert (again.stray_count, again.tick(7500), again.stray_count) == (2, 2, 0)
+    assert not [name for name in files.list_dir(DATA) if name.endswith(paths.STRAY)]
+
+
 def test_stray_log_deleted_by_an_operator_causes_no_error() -> None:
     files = MemFiles()
     made = LogManager(files, DATA, stray_retention_ms=1000)
