@@ -291,7 +291,12 @@ class StorageError(RetriableError):
 
 
 class UnreadableRecordsError(StorageError):
-    """The disk failed a read of stored records. Other replicas may have them."""
+    """The disk failed a read of stored records at or after ``offset`` (-1: unknown). Other replicas
+    may have them."""
+
+    def __init__(self, message: str = "", offset: int = -1) -> None:
+        super().__init__(message)
+        self.offset = offset
 
 
 class SaslAuthenticationError(LogbusError):

@@ -10,6 +10,7 @@ range raises CorruptMessageError, which names the range."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 from bisect import bisect_right
@@ -52,11 +53,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def read_failure(what: str, error: OSError) -> StorageError:
-    """Return the error to raise for a failed read of a log file. UnreadableRecordsError, for EIO,
-    means that the disk has lost the records; other errors, such as EMFILE, may pass."""
-    kind = UnreadableRecordsError if error.errno == errno.EIO else StorageError
-    return kind(f"{what} cannot be read: {error}")
+def read_failure(what: str, error: OSError, offset: int = NO_OFFSET) -> StorageError:
+    """Return the error to raise for a failed read of a log file at or after ``offset``.
+    UnreadableRecordsError, for EIO, means that the disk has lost the records; other errors, such as
+    EMFILE, may pass."""
+    text = f"{what} cannot be read: {error}"
+    return UnreadableRecordsError(text, offset) if error.errno == errno.EIO else StorageError(text)
 
 
 def _translated(
@@ -75,6 +77,17 @@ def _translated(
             raise read_failure(str(reader.key), error) from error
 
     return run
+
+
+@contextlib.contextmanager
+def _locating(reader: LogReader, offset: int) -> Iterator[None]:
+    """Add the offset at which a scan begins to the error of a failed read."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise read_failure(f"{reader.key} from offset {offset}", error, offset) from error
 
 
 class LogSlice(NamedTuple):
@@ -486,16 +499,17 @@ class LogReader:
             if segment.max_timestamp < timestamp or segment.base_offset >= end:
                 continue
             start = max(segment.times.start_for(timestamp), self.log_start_offset)
-            for item in self._checked(start, min(end, segment.next_offset)):
-                if isinstance(item, CorruptRange):
-                    if damage is not None:
-                        damage.append(item)
-                    continue
-                batch = item[1]
-                if batch.header.max_timestamp >= timestamp and not batch.is_void:
-                    listed = self._first_in_batch(segment, batch, timestamp)
-                    if listed is not None:
-                        return listed if listed.offset < end else None
+            with _locating(self, start):
+                for item in self._checked(start, min(end, segment.next_offset)):
+                    if isinstance(item, CorruptRange):
+                        if damage is not None:
+                            damage.append(item)
+                        continue
+                    batch = item[1]
+                    if batch.header.max_timestamp >= timestamp and not batch.is_void:
+                        listed = self._first_in_batch(segment, batch, timestamp)
+                        if listed is not None:
+                            return listed if listed.offset < end else None
         return None
 
     @_translated
@@ -522,14 +536,16 @@ class LogReader:
 
     def _newest_time(self, segment: Segment, start: int, end: int) -> int:
         """Return the newest timestamp of a segment's records in [start, end), or -1."""
-        newest = NO_TIMESTAMP
-        for batch in self.headers(segment, max(start, segment.base_offset), end):
-            time_ms, header = batch.header.max_timestamp, batch.header
-            if header.is_control:
-                continue
-            if header.base_offset < start and time_ms > newest and not header.is_log_append_time:
-                time_ms = self._newest_in_batch(segment, batch, start)
-            newest = max(newest, time_ms)
+        newest, first = NO_TIMESTAMP, max(start, segment.base_offset)
+        with _locating(self, first):
+            for batch in self.headers(segment, first, end):
+                time_ms, header = batch.header.max_timestamp, batch.header
+                if header.is_control:
+                    continue
+                is_cut = header.base_offset < start and not header.is_log_append_time
+                if is_cut and time_ms > newest:
+                    time_ms = self._newest_in_batch(segment, batch, start)
+                newest = max(newest, time_ms)
         return newest
 
     def _newest_in_batch(self, segment: Segment, batch: LogBatch, first: int) -> int:

@@ -9,7 +9,8 @@ While a new leader does not know its high watermark, the answer is OFFSET_NOT_AV
 version 5 LEADER_NOT_AVAILABLE): the watermark that it knows could be lower than an offset that the
 client has received before. If a lookup finds a damaged batch and another replica is in sync, the
 answer is CORRUPT_MESSAGE, and leadership moves before the client retries. If no other replica is
-in sync, the lookup skips the batch."""
+in sync, the lookup skips the batch. If the disk fails a read of the lookup, the answer is
+KAFKA_STORAGE_ERROR, and leadership moves, too."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from broker_lite.errors import (
     LeaderNotAvailableError,
     LogbusError,
     OffsetNotAvailableError,
+    UnreadableRecordsError,
     UnsupportedVersionError,
     wire_code,
 )
@@ -80,6 +82,10 @@ async def _answer(
         listed = await _find(parts, replica, row.timestamp, request.api_version, is_committed)
         # Check again, because this replica may have lost leadership during the lookup.
         replica.check_leader(leader_epoch)
+    except UnreadableRecordsError as error:
+        code = wire_code(error)
+        if error.offset != NO_OFFSET:
+            replica.report_corruption(error.offset, error)
     except OffsetNotAvailableError as error:
         older = request.api_version < _NOT_AVAILABLE_SINCE
         code = wire_code(LeaderNotAvailableError() if older else error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any, cast
 import pytest
 from support import poison
 from support.handler_world import context_of, received, versions
+from support.memory_files import MemFile
 from support.replica_world import TOPIC_ID, Node, World, part_bytes, run
 
 from broker_lite.config import BrokerConfig
@@ -20,9 +22,11 @@ from broker_lite.errors import (
     LogbusError,
     NotLeaderError,
     OffsetNotAvailableError,
+    StorageError,
     UnknownLeaderEpochError,
     UnsupportedVersionError,
 )
+from broker_lite.model import MAX_TIMESTAMP
 from broker_lite.record.batch import read_header
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers import fetch, list_offsets
@@ -159,6 +163,35 @@ def test_deposed_leader_does_not_answer_a_timestamp_lookup() -> None:
         waits.set()
         [found] = (await asked).topics[0].partitions
         assert (found.error_code, found.offset) == (NotLeaderError.code, -1)
+
+    run(body, brokers=2)
+
+
+@pytest.mark.parametrize("timestamp", [1, MAX_TIMESTAMP])
+def test_leader_that_cannot_read_a_batch_for_a_timestamp_lookup_gives_up_leadership(
+    monkeypatch: pytest.MonkeyPatch, timestamp: int
+) -> None:
+    async def body(world: World) -> None:
+        leader = await world.serves(1)
+        await leader.append([b"a"])
+        pread = MemFile.pread
+
+        def failing(file: MemFile, position: int, length: int) -> bytes:
+            if file._files is leader.files and file.path.endswith(".log"):
+                raise OSError(errno.EIO, "a bad sector")
+            return pread(file, position, length)
+
+        row = SimpleNamespace(partition_index=0, timestamp=timestamp, current_leader_epoch=-1)
+        message = SimpleNamespace(
+            topics=[SimpleNamespace(name="t", partitions=[row])], isolation_level=0
+        )
+        request = context_of(ApiKey.LIST_OFFSETS, 7)
+        with monkeypatch.context() as patch:
+            patch.setattr(MemFile, "pread", failing)
+            answer = await list_offsets.handle(Reader(leader).parts, request, message)
+            [found] = answer.topics[0].partitions
+            assert (found.error_code, found.offset) == (StorageError.code, -1)
+            await world.until(lambda: world.states[0].leader == -1)
 
     run(body, brokers=2)
 
