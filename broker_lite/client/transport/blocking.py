@@ -151,16 +151,34 @@ class Reactor:
     def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
         connection, is_new = self._connections.request(send, self.now_ms(), on_answer)
         if is_new:
-            # Connect later, because a failure here would run ``on_answer`` before this returns.
-            self._calls.append(partial(self._connect, connection))
+            look_up = partial(self._look_up, connection)
+            try:
+                threading.Thread(target=look_up, name="logbus-connect", daemon=True).start()
+            except RuntimeError:
+                # No thread can start, for example while the interpreter shuts down.
+                self._calls.append(look_up)
         self._touched.add(connection)
 
-    def _connect(self, connection: BrokerConnection) -> None:
+    def _look_up(self, connection: BrokerConnection) -> None:
+        """Fetch the access token for the login and resolve the broker's host name.
+
+        Runs on a thread of its own: both may block for long, while the reactor serves the other
+        connections."""
+        addresses: list[tuple[Any, ...]] | LogbusError
         try:
             connection.prepare()
-            connection.connect(_addresses(connection.endpoint))
+            addresses = _addresses(connection.endpoint)
         except LogbusError as error:
-            connection.close(error)
+            addresses = error
+        self.call_soon(partial(self._connect, connection, addresses))
+
+    def _connect(
+        self, connection: BrokerConnection, addresses: list[tuple[Any, ...]] | LogbusError
+    ) -> None:
+        if isinstance(addresses, LogbusError):
+            connection.close(addresses)
+        elif not connection.closed:
+            connection.connect(addresses)
         self._touched.add(connection)
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:

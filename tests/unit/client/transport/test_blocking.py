@@ -26,6 +26,7 @@ from broker_lite.client.transport.blocking import (
     monotonic_ms,
     shared_pool,
 )
+from broker_lite.client.transport.connection import BrokerConnection
 from broker_lite.client.transport.steps import CallExchange, Send, SendAll
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.config.secret import Secret
@@ -232,6 +233,39 @@ def test_unresolvable_host_fails_its_request(reactor: Reactor, host: str) -> Non
     assert isinstance(ask(reactor, endpoint), NetworkError)
     with pytest.raises(NetworkError, match="resolve"):
         Pool().ask(Send(endpoint, REQUEST))
+
+
+@pytest.mark.parametrize("slow", ["resolver", "token issuer"])
+def test_slow_lookup_for_one_connection_does_not_delay_the_others(
+    server: Server, reactor: Reactor, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    began, ended = threading.Event(), threading.Event()
+    resolve, prepare = socket.getaddrinfo, BrokerConnection.prepare
+
+    def wait_if_slow(host: str) -> None:
+        if host == "slow.invalid":
+            began.set()
+            ended.wait(20)
+
+    def resolving(host: str, *args: Any, **kwargs: Any) -> Any:
+        wait_if_slow(host)
+        return resolve(host, *args, **kwargs)
+
+    def preparing(connection: BrokerConnection) -> None:
+        wait_if_slow(connection.endpoint.host)
+        prepare(connection)
+
+    if slow == "resolver":
+        monkeypatch.setattr(socket, "getaddrinfo", resolving)
+    else:
+        monkeypatch.setattr(BrokerConnection, "prepare", preparing)
+    failures: list[Any] = []
+    lookup = Send(Endpoint("slow.invalid", 1), REQUEST)
+    reactor.call_soon(lambda: reactor.request(lookup, failures.append))
+    assert began.wait(20)
+    assert ask(reactor, server.endpoint).producer_id == 7
+    assert not ended.is_set() and not failures
+    ended.set()
 
 
 def test_responses_that_arrive_byte_by_byte_are_returned_in_order(
