@@ -67,6 +67,8 @@ SHARED_POOLS_MAX = 16
 token that it has used."""
 CONNECT_TIMEOUT_S = 10.0
 """Seconds after which an attempt to connect to one address of a broker fails."""
+ARRIVED_MS = 100.0
+"""Milliseconds for which a response is read after its deadline, because it may have arrived."""
 CALLBACKS_PER_TURN = 1000
 """Maximum number of callbacks that run before the reactor handles its sockets again."""
 
@@ -443,6 +445,9 @@ class PooledConnection:
         """Return the response to the oldest unanswered request.
 
         Raises NetworkError, RequestTimedOutError or ProtocolError."""
+        # The caller may have waited for another broker until the deadline. Do not lose a response
+        # that has arrived meanwhile.
+        deadline_ms = max(deadline_ms, monotonic_ms() + ARRIVED_MS)
         correlation_id, exchange = self._sent[0]
         try:
             while not self._frames:

@@ -419,6 +419,18 @@ def test_dead_broker_fails_only_its_own_request_of_several_sent_together(
     assert isinstance(bad, NetworkError)
 
 
+def test_hung_broker_fails_only_its_own_request_of_several_sent_together(
+    server: Server, pool: Pool
+) -> None:
+    """Regression: after the wait for the hung broker, the responses of the others counted as
+    late."""
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        endpoints = (Endpoint(*hung.getsockname()), server.endpoint)
+        late, found = pool.ask_all([Send(endpoint, REQUEST, 200) for endpoint in endpoints])
+    assert isinstance(late, RequestTimedOutError)
+    assert found.producer_id == 7
+
+
 def test_request_is_sent_to_one_broker_after_the_other_until_one_answers(
     server: Server, pool: Pool
 ) -> None:
