@@ -11,7 +11,7 @@ import re
 import shlex
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from broker_lite.cli.context import bootstrap
@@ -22,11 +22,14 @@ from broker_lite.errors import (
     InvalidConfigError,
     LogbusError,
     NoClusterError,
+    RequestTimedOutError,
 )
 
 if TYPE_CHECKING:
     from broker_lite.client.administration.admin import Admin
     from broker_lite.client.administration.transactions import Holder
+    from broker_lite.client.operations.cluster import Cluster
+    from broker_lite.client.transport.steps import Operation
     from broker_lite.model import Endpoint
 
 CLUSTER_TIMEOUT_MS = 3000
@@ -57,6 +60,11 @@ def _unchecked(check: str, error: LogbusError, operation: str) -> Finding:
     return Finding(check, "info", "not checked: no cluster answers", "see the finding 'cluster'")
 
 
+def _unanswered(check: str) -> Finding:
+    found = "not checked: a broker does not answer"
+    return Finding(check, "info", found, "see the finding 'cluster'")
+
+
 def _asks(name: str, operation: str) -> Callable[[Callable[[Admin], Finding]], Check]:
     """Make a check of a function that asks the cluster, and needs ``operation`` on it. An error of
     the cluster becomes the check's finding."""
@@ -78,6 +86,7 @@ def _asks(name: str, operation: str) -> Callable[[Callable[[Admin], Finding]], C
 def reachable(cluster: ChosenCluster) -> Finding:
     """Check that the cluster answers, and that clients reach all brokers."""
     from broker_lite.client.administration.admin import Admin
+    from broker_lite.client.discovery import parse_endpoints
 
     try:
         servers = bootstrap(cluster)
@@ -89,6 +98,7 @@ def reachable(cluster: ChosenCluster) -> Finding:
     try:
         with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
             view = admin.cluster()
+            hung = admin.run(_hung, {*parse_endpoints(servers), *view.brokers.values()})
     except LogbusError as error:
         cure = "start those brokers, or correct -b" if cluster.is_named else _cluster_cure()
         return Finding("cluster", "critical", f"{servers}: {error.message}", cure)
@@ -97,7 +107,29 @@ def reachable(cluster: ChosenCluster) -> Finding:
         found = f"advertised but not reachable: {', '.join(unreachable)}"
         return Finding("cluster", "critical", found, "set advertised.host and advertised.port")
     count = len(view.brokers)
-    return Finding("cluster", "ok", f"{count} broker{'s' if count != 1 else ''} at {servers}")
+    found = f"{count} broker{'s' if count != 1 else ''} at {servers}"
+    if hung:
+        found += f"; connected, but without an answer: {', '.join(hung)}"
+        return Finding("cluster", "warning", found, "read broker.log there, and restart the broker")
+    return Finding("cluster", "ok", found)
+
+
+def _hung(_: Cluster, endpoints: Iterable[Endpoint], deadline_ms: float) -> Operation[list[str]]:
+    """Return the brokers that accept a connection but do not answer in time."""
+    from broker_lite import __version__
+    from broker_lite.client.transport.blocking import monotonic_ms
+    from broker_lite.client.transport.steps import CallExchange, Send, SendAll
+    from broker_lite.wire.calls.cluster import ApiVersionsRequest
+
+    call = CallExchange(ApiVersionsRequest("logbus", __version__))
+    left_ms = deadline_ms - monotonic_ms()
+    sends = [Send(endpoint, call, left_ms) for endpoint in sorted(endpoints)]
+    answers = yield SendAll(sends)
+    return [
+        str(send.endpoint)
+        for send, answer in zip(sends, answers, strict=True)
+        if isinstance(answer, RequestTimedOutError)
+    ]
 
 
 def _cluster_cure() -> str:
@@ -143,12 +175,7 @@ def open_transactions(cluster: ChosenCluster) -> Finding:
             tps = [tp for tp, _ in view.rows]
             held = admin.run(transactions.holders, tps)
     except LogbusError:
-        return Finding(
-            "transactions",
-            "info",
-            "not checked: a broker does not answer",
-            "see the finding 'cluster'",
-        )
+        return _unanswered("transactions")
     return holder_finding(held, time.time() * 1000)
 
 
@@ -338,7 +365,10 @@ def znodes(admin: Admin) -> Finding:
     if found:
         more = f" ({len(found) - 1} more: logbus health)" if len(found) > 1 else ""
         return Finding("znodes", found[0].state, found[0].found + more, found[0].cure)
-    if any(report.version is None for report in reports):
+    unknown = [report for report in reports if report.version is None]
+    if any(row.error is not None for report in unknown for row in report.log_dirs):
+        return _unanswered("znodes")
+    if unknown:
         return _unchecked("znodes", ClusterAuthorizationError(), "describe")
     return Finding("znodes", "ok", "brokers read all users, ACLs and quotas")
 

@@ -4,6 +4,8 @@ Exit codes: 0 fine, 4 warnings, 5 critical. Findings of state "info" do not coun
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import click
 
 from broker_lite.cli import output
@@ -12,6 +14,9 @@ from broker_lite.cli.context import cluster_options
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.machine_checks import CHECKS
 from broker_lite.cli.main import EXIT_CRITICAL, EXIT_WARNING
+
+THREADS = 16
+"""Number of threads for the checks of the cluster, more than there are checks."""
 
 
 @click.command()
@@ -30,8 +35,11 @@ def doctor(cluster: ChosenCluster, form: str | None) -> int:
       logbus doctor
       logbus doctor -b bus1:9092 -o json
     """
-    findings = [check() for check in CHECKS]
-    findings += [check(cluster) for check in CLUSTER_CHECKS]
+    # Check the cluster in threads, so that the checks wait for a hung broker together.
+    with ThreadPoolExecutor(THREADS) as executor:
+        of_cluster = executor.map(lambda check: check(cluster), CLUSTER_CHECKS)
+        findings = [check() for check in CHECKS]
+        findings += of_cluster
     rows = [finding._asdict() for finding in findings]
     if output.is_table(form):
         # Cures are sentences; in a column they would be wider than the screen.

@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,12 +21,13 @@ from broker_lite.cli import cluster_checks, doctor, machine_checks
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.main import run
 from broker_lite.client import discovery
-from broker_lite.client.administration.admin import BrokerReport
+from broker_lite.client.administration.admin import Admin, BrokerReport
 from broker_lite.client.administration.transactions import (
     Holder,
     OpenInLog,
     TransactionDescription,
 )
+from broker_lite.client.operations.cluster import ClusterView
 from broker_lite.errors import ClusterAuthorizationError, NoBrokersError
 from broker_lite.local.cluster import write_json
 from broker_lite.local.process import start_mark
@@ -269,6 +271,35 @@ def test_doctor_names_the_transaction_that_holds_back_the_last_stable_offset(
     assert ("query-1" if has_owner else "producer 5") in finding.found
     assert finding.found.endswith(f"hides records of t-3 from offset 7 since {age_s} s")
     assert cluster_checks.holder_finding([], 0).state == "ok"
+
+
+def test_checks_of_the_cluster_wait_together_for_a_hung_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: each check waited for the hung broker after the check before it."""
+    all_wait = threading.Barrier(len(doctor.CLUSTER_CHECKS), timeout=20)
+
+    def check(_: ChosenCluster) -> machine_checks.Finding:
+        all_wait.wait()
+        return machine_checks.Finding("cluster", "ok", "")
+
+    monkeypatch.setattr(doctor, "CHECKS", ())
+    monkeypatch.setattr(doctor, "CLUSTER_CHECKS", (check,) * len(doctor.CLUSTER_CHECKS))
+    assert run(["doctor", "-o", "json"]) == 0
+
+
+def test_doctor_names_a_broker_that_accepts_connections_but_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: the finding "cluster" was "ok"."""
+    monkeypatch.setattr(cluster_checks, "CLUSTER_TIMEOUT_MS", 100)
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        endpoint = Endpoint(*hung.getsockname())
+        view = ClusterView("c", 1, {1: endpoint}, {})
+        monkeypatch.setattr(Admin, "cluster", lambda _: view)
+        finding = cluster_checks.reachable(ChosenCluster(str(endpoint)))
+    assert finding.state == "warning"
+    assert finding.found.endswith(f"connected, but without an answer: {endpoint}")
 
 
 def test_doctor_prints_advice_below_the_table(
