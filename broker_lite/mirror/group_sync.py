@@ -19,12 +19,13 @@ from broker_lite.mirror.source import MirrorSource
 from broker_lite.mirror.target import MirrorTarget
 from broker_lite.model import MIRROR_PREFIX, CommittedOffset, TopicPartition
 
-GroupCommits = dict[str, dict[TopicPartition, CommittedOffset]]
+GroupCommits = tuple[str, Mapping[TopicPartition, CommittedOffset]]
+"""The name of a group and its committed offsets."""
 
 
 class GroupSync:
     """Copies the committed offsets of all groups whose whole name matches ``pattern``. ``rows`` has
-    the results of the last ``write``."""
+    the results of the last ``write`` that ended."""
 
     def __init__(
         self, source: MirrorSource, target: MirrorTarget, log: MirrorLog, pattern: str
@@ -35,22 +36,26 @@ class GroupSync:
         self._log = log
         self._pattern = pattern
 
-    def read(self) -> GroupCommits:
-        """Return the committed offsets of the groups at the source, by group and partition."""
+    def read(self) -> Iterator[GroupCommits]:
+        """Yield the groups at the source."""
         return self._source.groups(self._pattern)
 
     def write(
-        self, mirror: str, copies: Mapping[TopicPartition, Copy], at_source: GroupCommits
-    ) -> None:
-        """Translate the offsets ``at_source``, which ``read`` returned, to offsets of the copies.
+        self, mirror: str, copies: Mapping[TopicPartition, Copy], at_source: Iterable[GroupCommits]
+    ) -> Iterator[str]:
+        """Translate the offsets ``at_source``, which ``read`` yields, to offsets of the copies.
         Commit on the target those that ``planning.plan_group`` allows. Their metadata names
-        ``mirror``."""
+        ``mirror``.
+
+        Yield each group before its offsets are written, so that the mirror can copy records in
+        between."""
         source_ids = {copy.tp.topic: copy.source_id for copy in copies.values()}
         target_ids = {copy.tp.topic: copy.target_id for copy in copies.values()}
         maps = {tp: copy.known for tp, copy in copies.items()}
         group_rows: list[GroupRow] = []
-        for group, commits in at_source.items():
-            if group.startswith(MIRROR_PREFIX):
+        for group, commits in at_source:
+            yield group
+            if group.startswith(MIRROR_PREFIX) or not commits:
                 continue
             there = self._target.admin.committed(group)
             rows = planning.plan_group(

@@ -9,7 +9,7 @@ never ahead of the records. If the mirror is killed, the next one finds where to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from typing import Any
@@ -29,7 +29,7 @@ from broker_lite.mirror import checkpoint, planning, positions
 from broker_lite.mirror.checkpoint import MirrorCheckpoint
 from broker_lite.mirror.claim import SESSION_MS, MirrorClaim
 from broker_lite.mirror.copies import Copy
-from broker_lite.mirror.group_sync import GroupSync
+from broker_lite.mirror.group_sync import GroupCommits, GroupSync
 from broker_lite.mirror.log import MirrorLog
 from broker_lite.mirror.planning import GroupRow
 from broker_lite.mirror.resuming import Resumer
@@ -46,6 +46,8 @@ SAVE_MS = 1_000
 CHECK_MS = 10_000
 """Milliseconds after which the mirror looks again for new topics, changed settings and group
 offsets."""
+SYNC_MS = 50
+"""Milliseconds for which the mirror copies group offsets before it copies records again."""
 ATTEMPTS_ONCE = 3
 """Number of times that a mirror with ``once`` retries after a temporary error."""
 REFUSED_MS = 10_000
@@ -423,7 +425,8 @@ class Mirror:
         self, stop: Event, on_sync: Callable[[], None], on_left: Callable[[int], None]
     ) -> None:
         once = self._is_once
-        groups = self._group_sync.read()
+        groups = list(self._group_sync.read()) if once else []
+        syncing: Iterator[str] | None = None
         goal = self.source.ends(list(self.copies), LATEST_TIMESTAMP) if once else None
         sync_at, save_at = monotonic_ms() + CHECK_MS, monotonic_ms()
         under_way = self._begin_fetch(0)
@@ -434,7 +437,7 @@ class Mirror:
                     on_left(self._left(goal))
                 froms = {w: copy.position.offset for w, copy in self.copies.items()}
                 good = self._advance(under_way.result())
-                under_way = self._begin_fetch(WAIT_MS if is_idle else 0)
+                under_way = self._begin_fetch(WAIT_MS if is_idle and syncing is None else 0)
                 is_idle = not self._write(good, froms)
                 if not good:
                     stop.wait(WAIT_MS / 1000.0)
@@ -442,19 +445,24 @@ class Mirror:
                 if now_ms >= save_at:
                     self.save()
                     save_at = monotonic_ms() + SAVE_MS
-                if now_ms >= sync_at and goal is None:
+                if now_ms >= sync_at and goal is None and syncing is None:
                     # Drop the fetched records; the fetch below returns them again.
                     under_way.result()
                     self.sync_topics()
-                    self._group_sync.write(self.name, self.copies, self._group_sync.read())
                     under_way = self._begin_fetch(0)
+                    syncing = self._sync_groups(self._group_sync.read())
+                if syncing is not None and _is_over(syncing, SYNC_MS):
                     on_sync()
-                    sync_at = monotonic_ms() + CHECK_MS
+                    syncing, sync_at = None, monotonic_ms() + CHECK_MS
         finally:
             under_way.exception()
         self.save()
-        self._group_sync.write(self.name, self.copies, groups if once else self._group_sync.read())
+        for _ in self._sync_groups(groups if once else self._group_sync.read()):
+            pass
         on_sync()
+
+    def _sync_groups(self, at_source: Iterable[GroupCommits]) -> Iterator[str]:
+        return self._group_sync.write(self.name, self.copies, at_source)
 
     def _left(self, goal: Mapping[TopicPartition, int]) -> int:
         """Return the number of source offsets left to copy before all partitions reach their offset
@@ -462,3 +470,12 @@ class Mirror:
         return sum(
             max(goal.get(tp, 0) - copy.known.source_next, 0) for tp, copy in self.copies.items()
         )
+
+
+def _is_over(steps: Iterator[str], time_ms: float) -> bool:
+    """Run steps for about ``time_ms`` milliseconds, at least one. Return whether none is left."""
+    until_ms = monotonic_ms() + time_ms
+    while next(steps, None) is not None:
+        if monotonic_ms() >= until_ms:
+            return False
+    return True

@@ -7,7 +7,7 @@ answer with batches in logbus's column format."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from broker_lite import __version__
 from broker_lite.client.administration.admin import Admin
@@ -156,17 +156,13 @@ class MirrorSource:
         listed = self.admin.list_offsets(dict.fromkeys(tps, time), isolation="read_committed")
         return {tp: row.offset for tp, row in listed.items()}
 
-    def groups(self, pattern: str) -> dict[str, dict[TopicPartition, CommittedOffset]]:
-        """Return the committed offsets of all groups whose whole name matches ``pattern``, by group
-        and partition."""
-        commits_by_group = {}
+    def groups(
+        self, pattern: str
+    ) -> Iterator[tuple[str, Mapping[TopicPartition, CommittedOffset]]]:
+        """Yield the committed offsets of each group whose whole name matches ``pattern``."""
         for row in self.admin.list_groups(with_types=False):
-            if not row.group or not re.fullmatch(pattern, row.group, re.DOTALL):
-                continue
-            commits = self.admin.committed(row.group)
-            if commits:
-                commits_by_group[row.group] = commits
-        return commits_by_group
+            if row.group and re.fullmatch(pattern, row.group, re.DOTALL):
+                yield row.group, self.admin.committed(row.group)
 
     def fetch(
         self, positions: Sequence[FetchPosition], wait_ms: int

@@ -445,6 +445,34 @@ def test_mirror_copies_new_records_until_it_is_stopped(
     assert sum(copy.copied for copy in mirror().copies.values()) == 0
 
 
+def test_mirror_copies_records_while_it_copies_the_offsets_of_many_groups(
+    origin: Bus, bus: Bus, copied: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: no record was copied until the offsets of all groups were."""
+    monkeypatch.setattr("broker_lite.mirror.mirror.CHECK_MS", 0)
+    monkeypatch.setattr("broker_lite.mirror.mirror.SYNC_MS", 0)
+    count, stop = 20, threading.Event()
+    for number in range(count):
+        origin.admin.commit_offsets(f"{copied}-{number}", {TopicPartition(copied, 0): 0})
+    servers = origin.bootstrap_servers, bus.bootstrap_servers
+    running = Mirror(*servers, topics=copied, groups=f"{copied}-.*", tell=lambda _: None)
+    committed, copies = running.target.admin.committed, []
+
+    def counting(group: str, *args: Any) -> Any:
+        if group.startswith(copied):
+            if not copies:
+                send(origin, copied, 0, 100)
+            copies.append(sum(copy.copied for copy in running.copies.values()))
+            if len(copies) == count:
+                stop.set()
+        return committed(group, *args)
+
+    monkeypatch.setattr(running.target.admin, "committed", counting)
+    running.run(once=False, stop=stop, on_sync=lambda: None)
+    running.close()
+    assert copies[0] == 0 < copies[count - 1]
+
+
 def test_mirror_stops_copying_a_topic_switched_to_log_append_time(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror],
     monkeypatch: pytest.MonkeyPatch,

@@ -30,5 +30,5 @@ def test_group_with_a_line_end_in_its_name_matches_the_pattern_of_all_groups(
     listed = [GroupListing(name, "Empty", "", "")]
     monkeypatch.setattr(source.admin, "list_groups", lambda **_: listed)
     monkeypatch.setattr(source.admin, "committed", lambda _: offsets)
-    assert source.groups(".*") == {name: offsets}
+    assert list(source.groups(".*")) == [(name, offsets)]
     source.close()
