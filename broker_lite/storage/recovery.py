@@ -324,7 +324,12 @@ class _Opening:
                 raise
             self.files.remove(path)
             if self._torn_whole:
-                raise
+                raise OSError(
+                    error.errno,
+                    f"{end - torn.position} bytes from offset {torn.offset} on are damaged and may "
+                    "have been acknowledged; the disk is too full for their copy, so free this "
+                    "much space",
+                ) from error
         else:
             self._saved_bytes += end - torn.position
         self.files.sync_dir(self.directory)
