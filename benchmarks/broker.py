@@ -4,8 +4,8 @@
 
 The script starts ZooKeeper and one broker, and prints one JSON object. It sends prepared requests
 over plain sockets, so that the load itself costs little. ``cpu_us`` is the processor time in us
-that all threads of the broker use for a request. ``loop`` has the delays of the broker's event loop
-under the whole load, which should stay below 5 ms.
+that all threads of the broker use for a request. ``loop`` has the delays of the broker's event
+loop, which should stay below 5 ms under the whole load.
 """
 
 from __future__ import annotations

@@ -88,7 +88,8 @@ def forget_peak(pid: int) -> None:
 
 
 def below(pid: int, without: Collection[int] = ()) -> list[int]:
-    """Return all living descendants of a process, except those in ``without`` and below them."""
+    """Return all living descendants of a process, except the processes in ``without`` and their
+    descendants."""
     found = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():

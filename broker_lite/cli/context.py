@@ -54,8 +54,8 @@ READING = frozenset(
         ("user", "list"),
     }
 )
-"""Commands that a read-only context allows. It refuses all others, so that a new command is refused
-until someone adds it here."""
+"""Commands that a read-only context allows. The context refuses all others, so a new command is
+refused until someone adds it here."""
 
 
 def cluster_options(command: F) -> F:

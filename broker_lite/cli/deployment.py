@@ -1,5 +1,6 @@
 """The parts of generated compose and Kubernetes files that differ between secured brokers (the
-default) and open brokers (``--insecure``). They replace the placeholders @NAME@ of a template."""
+default) and open brokers (``--insecure``). These parts replace the placeholders @NAME@ of a
+template."""
 
 from __future__ import annotations
 

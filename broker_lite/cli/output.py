@@ -189,7 +189,8 @@ def size(count: int | None) -> str:
 
 def printable(text: str) -> str:
     """Return a text of another program, such as a group's name, with its control characters
-    escaped. They could move the cursor of a terminal, or begin a new line of a table."""
+    escaped. Control characters could move the cursor of a terminal, or begin a new line of a
+    table."""
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
     )

@@ -149,7 +149,7 @@ def produce(
 
 
 def _summarise(topic: str, records: int, seconds: float, form: str | None, acks: str) -> None:
-    """Print a summary of the transfer: as data in the format ``form``, or without one as a note for
+    """Print a summary of the transfer: as data in the format ``form``, or, if None, as a note for
     the user."""
     if form:
         facts = {"topic": topic, "records": records, "seconds": round(seconds, 3)}
@@ -216,7 +216,7 @@ class _Reading:
             self.bar.reach(self._left)
 
     def on_share(self, path: Path | None) -> OnShare | None:
-        """Return a function that shows the share (0 to 1) of the next file that has been read.
+        """Return a function that shows how much of the next file has been read (0 to 1).
 
         Return None for stdin and pipes, whose size is unknown. Call it once for each file, in
         order."""

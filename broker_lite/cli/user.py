@@ -239,7 +239,7 @@ def _is_user(admin: Admin, name: str) -> bool:
 
 
 def _has_acls(admin: Admin, name: str) -> bool:
-    """Return whether ACLs name the user; False if this user may not list the ACLs, or if the
+    """Return whether ACLs name the user; False if the command may not list the ACLs, or if the
     brokers have no authorizer."""
     wanted = AclFilter(principal=principal_of(name))
     try:

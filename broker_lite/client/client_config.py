@@ -86,8 +86,8 @@ def security_of_environment() -> ClientSecurity:
 def security_of_options(options: Mapping[str, str]) -> ClientSecurity | None:
     """Return the security settings among ``options``, or None if there are none.
 
-    The settings of a file in ``client.config`` are added; ``options`` override them. Raises
-    InvalidConfigError for a wrong value."""
+    The settings of the file that the option ``client.config`` names are added; ``options`` override
+    them. Raises InvalidConfigError for a wrong value."""
     given = {key: value for key, value in options.items() if key in OPTIONS}
     if not given:
         return None

@@ -1,4 +1,4 @@
-"""The ``with`` statement of producers, consumers and buses: it closes them at its end."""
+"""The ``with`` statement of producers, consumers and buses, whose end closes them."""
 
 from __future__ import annotations
 

@@ -84,8 +84,8 @@ def derive(measures: Measures, processes: Processes) -> Measures:
 def bare_cpu(found: Mapping[str, Any], measure: str) -> float | None:
     """Return the lowest possible ratio of processor times.
 
-    It is the time of a server that only writes, flushes and answers, divided by that of Kafka's
-    broker. Return None without a result of the benchmark produce-1kb.
+    This is the time of a server that only writes, flushes and answers, divided by the time of
+    Kafka's broker. Return None without a result of the benchmark produce-1kb.
     """
     if measure != "broker_cpu_s_per_gb":
         return None

@@ -1,6 +1,7 @@
 """Benchmark 6: the time of one record from a topic through a Spark query into another topic.
 
-Both sides use confluent-kafka outside Spark; only the brokers and connectors differ.
+Outside Spark, both sides (the compared systems) use confluent-kafka; only the brokers and
+connectors differ.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class Admin:
         self.close()
 
     def within(self, timeout_ms: float) -> Admin:
-        """Return an ``Admin`` with another ``timeout_ms`` that shares this object's connections.
+        """Return an ``Admin`` that shares this object's connections but has another ``timeout_ms``.
 
         Close only this object, not the returned one."""
         other = copy.copy(self)
@@ -315,7 +315,7 @@ class Admin:
         )
 
     def retire_broker(self, broker_id: int) -> None:
-        """Remove a broker that will not return from the cluster.
+        """Remove from the cluster a broker that will not return.
 
         Raises InvalidRequestError if the broker is live or still has replicas, and
         BrokerIdNotRegisteredError for an unknown broker."""

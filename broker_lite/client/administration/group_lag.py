@@ -30,7 +30,8 @@ class PartitionLag(NamedTuple):
       has no leader that answers.
     - ``owner``: the id of the member, or the run id of the Spark query, that reads the partition,
       or None.
-    - ``unread``: offset and timestamp of the first unread record; None without a readable one."""
+    - ``unread``: offset and timestamp of the first unread record; None without a readable
+      record."""
 
     committed: CommittedOffset | None
     end: int | None

@@ -213,7 +213,7 @@ def _unanswered(name: str) -> CoordinatorNotAvailableError:
 def _fetch_groups(
     by_home: Mapping[Endpoint, Sequence[str]], empty: Collection[str], timeout_ms: float
 ) -> Operation[dict[str, _Progress | LogbusError]]:
-    """Fetch the groups' committed offsets, and the descriptions of those not ``empty``, in
+    """Fetch the groups' committed offsets, and the descriptions of groups not in ``empty``, in
     parallel."""
     sends = []
     for home, names in by_home.items():

@@ -42,7 +42,8 @@ def elect_leaders(
     unclean: bool,
     deadline_ms: float,
 ) -> Operation[Outcomes]:
-    """Elect preferred (or ``unclean``) leaders. Return an error, or None, for each partition.
+    """Elect the preferred replicas as leaders; with ``unclean``, replicas that are not in sync.
+    Return an error, or None, for each partition.
 
     With ``partitions`` None, elect in all, and return only those whose leader had to change."""
     repeated = False

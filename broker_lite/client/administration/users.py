@@ -44,7 +44,7 @@ def describe_users(
     cluster: Cluster, names: Sequence[str] | None, deadline_ms: float
 ) -> Operation[list[User]]:
     """Return the users with these names, or all. Raises ResourceNotFoundError for an unknown
-    one."""
+    name."""
     request = calls.DescribeUsersRequest(None if names is None else tuple(names))
     answer = yield from on_any_broker(cluster, CallExchange(request), lambda _: None, deadline_ms)
     raise_for(answer.error_code, answer.error_message)
@@ -66,8 +66,8 @@ def _users(answer: calls.DescribedUsers) -> list[User]:
 def check_password_of(own: str, name: str) -> None:
     """Raise InvalidRequestError if the client would change the password of its own user.
 
-    The brokers would close its connections, which logged in with the old password, so it could not
-    confirm that all brokers know the new one."""
+    The brokers would close its connections, which logged in with the old password. The client could
+    then not confirm that all brokers know the new password."""
     if own and name == own:
         raise InvalidRequestError(
             f"you are logged in as {name!r}, and the old password would end at once. Keep it valid "

@@ -39,9 +39,9 @@ class DeletedTopics:
         return bool(self._delayed) and self._delayed[0][0] <= monotonic_ms()
 
     def delays_error(self, fetched: FetchedBatches) -> bool:
-        """Delay a partition's first deleted-topic error, and return True; False for a second one.
+        """Delay a partition's first deleted-topic error, and return True; False for a second error.
 
-        The collector raises the second one at once."""
+        The collector raises the second error at once."""
         key = fetched.tp, fetched.generation
         if key in self._reported:
             return False

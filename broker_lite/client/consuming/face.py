@@ -80,7 +80,7 @@ class ConsumerFace:
         return {tp: self.position(tp) for tp in self.assignment()}
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the positions for an automatic commit, without records that are being
+        """Return the positions for an automatic commit, which excludes records still being
         processed."""
         return self.core.collector.settled()
 

@@ -98,8 +98,7 @@ class ConsumerMembership(Protocol):
         grants: Mapping[TopicPartition, int],
         deadline_ms: float,
     ) -> RunOperation | Request:
-        """Return a request that commits the offsets in ``rows``, with each partition's grant
-        number.
+        """Return a request that commits the offsets in ``rows``. ``grants`` has the grant numbers.
 
         Its result has an error, or None, for each partition."""
 

@@ -60,7 +60,7 @@ Rows = Mapping[TopicPartition, CommittedOffset]
 
 
 class ReaderCore:
-    """The reader of one consumer: it returns records, and applies what the group assigns.
+    """The reader of one consumer: it returns records, and applies the group's assignment changes.
 
     Methods that return a ``Task`` may wait; the others return at once. Any thread may call
     ``notify``, which wakes the reader's thread."""
@@ -177,8 +177,8 @@ class ReaderCore:
         """Open the next fetched batch, for a call that has taken rows. Return False if there is no
         batch.
 
-        Errors, assignment changes and commits wait for the next call: this one must return its
-        rows."""
+        Errors, assignment changes and commits wait for the next call: the present call must return
+        its rows."""
         if self.end is not None:
             raise self.end.with_traceback(None)
         try:

@@ -194,9 +194,9 @@ class FetchEngine:
         """Fetch partitions from other offsets on. ``offsets`` has the offset and the generation of
         each.
 
-        The generation numbers the partition's seeks. ``repair_until_ms``: see ``FetchPosition``.
-        ``epochs`` holds the leader epoch of the record before each offset, if known. The leader
-        compares it with its log, to detect a truncation (KIP-320)."""
+        A partition's generation is the number of its seeks. ``repair_until_ms``: see
+        ``FetchPosition``. ``epochs`` holds the leader epoch of the record before each offset, if
+        known. The leader compares it with its log, to detect a truncation (KIP-320)."""
         if self._is_closed:
             return
         for tp, (offset, generation) in offsets.items():
@@ -283,9 +283,10 @@ class FetchEngine:
     # Methods that send fetches and handle the responses.
 
     def pump(self) -> None:
-        """Send a fetch on every connection without one, for partitions that need records.
+        """Send a fetch on every connection that has none in flight, for partitions that need
+        records.
 
-        It also continues the reads of local files."""
+        Also continue the reads of local files."""
         self._is_held = False
         self._subtract_consumed()
         now_ms = self._shell.now_ms()

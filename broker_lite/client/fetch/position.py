@@ -66,8 +66,8 @@ class FetchPosition:
     """The next offset to fetch of one partition, with the state that its fetches need.
 
     ``policy`` selects the checks of fetched batches. ``failures`` counts failed fetches in a row.
-    If the batch at ``offset`` is corrupt, fetches make the leader check CRCs and repair it until
-    ``repair_until_ms``, which is else 0."""
+    If the batch at ``offset`` is corrupt, fetches before the time ``repair_until_ms`` make the
+    leader check CRCs and repair the batch. Otherwise this time is 0."""
 
     __slots__ = (
         "at_boundary",

@@ -51,7 +51,7 @@ class DiskBuffers:
         self._lock = threading.Lock()
 
     def take(self, front: int, size: int) -> tuple[memoryview, int]:
-        """Return a buffer, and the aligned index from which on ``size`` bytes can be read into it.
+        """Return a buffer, and an aligned index at which ``size`` bytes from the disk fit into it.
 
         At least ``front`` bytes precede the index. The content is arbitrary. The buffer is reused
         only after the caller has released all views of it."""

@@ -30,9 +30,9 @@ ASSIGNORS = (RANGE, STICKY, COOPERATIVE_STICKY)
 COOPERATIVE = (COOPERATIVE_STICKY,)
 
 EAGER_VERSION = 1
-"""Version of the subscription metadata of range and sticky, which every client can read.
+"""Version of the subscription metadata for the assignors range and sticky.
 
-This version has no field for owned partitions."""
+Every client can read this version. It has no field for owned partitions."""
 
 Shares = dict[str, list[TopicPartition]]
 
@@ -204,7 +204,7 @@ def _balance(
 
 
 class _Loads:
-    """Counts each member's partitions, to find the one with the fewest among some members."""
+    """Counts each member's partitions, to find the member with the fewest among given members."""
 
     def __init__(self, members: Sequence[str], sets: Iterable[tuple[str, ...]]) -> None:
         self.of = dict.fromkeys(members, 0)

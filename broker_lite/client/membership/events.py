@@ -1,6 +1,6 @@
 """Events and effects of the state machine of a Kafka group's member (``machine``).
 
-A request effect has a ``tag``, and the event with its answer has the same one. The machine ignores
+A request effect has a ``tag``, and the event with its answer has the same tag. The machine ignores
 answers for which it no longer waits."""
 
 from __future__ import annotations

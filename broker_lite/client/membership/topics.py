@@ -24,7 +24,7 @@ class SubscribedTopics:
         self._led: dict[str, TopicFacts] | None = None
         """The metadata of the last assignment that this member made; None if it does not lead."""
         self._others: frozenset[str] = frozenset()
-        """The topics to which any member subscribed when this one last led the group.
+        """The topics to which any member subscribed when this member last led the group.
 
         Some may not exist."""
 

@@ -88,7 +88,7 @@ class ClusterView:
         return NO_EPOCH if known is None else known.leader_epoch
 
     def has_copies(self, tp: TopicPartition) -> bool:
-        """Return whether more than one replica is in sync, which may have an intact copy of a
+        """Return whether more than one replica is in sync: another may have an intact copy of a
         batch."""
         known = self.partition(tp)
         return known is not None and len(known.isr) > 1
@@ -142,7 +142,7 @@ class Cluster:
         return unique[turn:] + unique[:turn]
 
     def failed(self, endpoint: Endpoint) -> None:
-        """Record that a broker did not answer, so that another one is the first candidate."""
+        """Record that a broker did not answer, so that another broker is tried first."""
         if self.candidates()[0] == endpoint:
             self._first += 1
 
@@ -224,7 +224,8 @@ def _without_older_rows(view: ClusterView, known: ClusterView) -> ClusterView:
 def unknown_topic(name: str, known: Iterable[str] = ()) -> UnknownTopicOrPartitionError:
     """Return the error for a topic that does not exist.
 
-    It suggests similar names among the topics ``known``, or the command that creates the topic."""
+    The error suggests similar names among the topics ``known``, or the command that creates the
+    topic."""
     near = difflib.get_close_matches(name, list(known), n=3)
     if near:
         hint = f"did you mean {' or '.join(map(repr, near))}?"

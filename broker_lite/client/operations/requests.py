@@ -177,7 +177,7 @@ def known_topics(
 ) -> Operation[ClusterView]:
     """Return metadata in which all topics ``names`` exist, refreshed if necessary.
 
-    Raises UnknownTopicOrPartitionError, which suggests similar names, if one does not exist."""
+    Raises UnknownTopicOrPartitionError, which suggests similar names, if a topic does not exist."""
     grace_ms = min(deadline_ms, cluster.now_ms() + UNKNOWN_TOPIC_GRACE_MS)
     missing: list[str] = []
     attempt = 0
@@ -209,7 +209,7 @@ def refreshed_topics(
 def missing_topic(cluster: Cluster, name: str) -> Operation[LogbusError]:
     """Return the error that says why a topic is missing from the metadata.
 
-    If it does not exist, request the names of all topics, to suggest similar ones."""
+    If the topic does not exist, request the names of all topics, to suggest similar names."""
     topic = cluster.view.topics.get(name)
     error = topic.error if topic is not None else None
     if error is not None and not isinstance(error, UnknownTopicOrPartitionError):
@@ -310,7 +310,7 @@ def raise_first(results: Mapping[TopicPartition, T | LogbusError]) -> dict[Topic
 
 
 def isolation_code(level: str) -> int:
-    """Return an isolation level's number. Raises InvalidConfigError for an unknown one."""
+    """Return an isolation level's number. Raises InvalidConfigError for an unknown level."""
     if level not in ISOLATION_LEVELS:
         raise InvalidConfigError(
             f"isolation.level={level!r}: give one of {', '.join(ISOLATION_LEVELS)}"
