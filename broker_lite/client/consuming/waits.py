@@ -49,8 +49,8 @@ class Await(NamedTuple):
 class Request(NamedTuple):
     """A commit request that the group membership sends, not the driver of the task.
 
-    ``ReaderCore`` calls ``send`` with a callback for the result, which any thread may run, and
-    waits for it with ``Wait``."""
+    ``ReaderCore`` calls ``send`` with a callback for the result, and waits for the result with
+    ``Wait``. Any thread may run the callback."""
 
     send: Callable[[OnDone], None]
 

@@ -207,7 +207,7 @@ class EndOffsetsWatch:
     def _list(
         self, led: list[TopicPartition], deadline_ms: float
     ) -> Operation[dict[TopicPartition, LogEnd | LogbusError]]:
-        """Look up end offsets with ListOffsets, then fetch once from each.
+        """Look up end offsets with ListOffsets, then fetch once from each partition.
 
         Only a fetch response contains ``transactions_from``."""
         cluster = self._cluster

@@ -12,7 +12,7 @@ INT32_MAX = (1 << 31) - 1
 
 
 def check_offsets(offsets: Mapping[TopicPartition, int], *, at_least: int = 0) -> None:
-    """Raise InvalidRequestError, with the partition, for an offset out of bounds.
+    """Raise InvalidRequestError, which names the partition, for an offset out of bounds.
 
     The bounds are ``at_least`` and 2^63-1."""
     for tp, offset in offsets.items():
@@ -24,7 +24,7 @@ def check_offsets(offsets: Mapping[TopicPartition, int], *, at_least: int = 0) -
 
 
 def check_commits(commits: Mapping[TopicPartition, CommittedOffset]) -> None:
-    """Raise InvalidRequestError, with the partition, for an offset or leader epoch out of
+    """Raise InvalidRequestError, which names the partition, for an offset or leader epoch out of
     bounds."""
     check_offsets({tp: row.offset for tp, row in commits.items()})
     for tp, row in commits.items():
@@ -35,7 +35,8 @@ def check_commits(commits: Mapping[TopicPartition, CommittedOffset]) -> None:
 
 
 def check_times(timestamps: Mapping[TopicPartition, int]) -> None:
-    """Raise InvalidRequestError, with the partition, for a timestamp that is no 64-bit integer."""
+    """Raise InvalidRequestError, which names the partition, for a timestamp that is no 64-bit
+    integer."""
     for tp, timestamp in timestamps.items():
         if not isinstance(timestamp, int) or not -INT64_MAX <= timestamp <= INT64_MAX:
             raise InvalidRequestError(

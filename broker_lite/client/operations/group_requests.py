@@ -248,8 +248,8 @@ def commit_offsets(
     """Commit offsets of a group. Return None or an error for each partition.
 
     ``member`` is the committing member's id, generation and instance id. Without it, the commit
-    succeeds only while the group has no members. An offset with the id of a topic that was
-    recreated since gets UnknownTopicIdError."""
+    succeeds only while the group has no members. The error is UnknownTopicIdError if an offset has
+    the id of a topic that was recreated since."""
     done: PerPartition[None] = {}
 
     def check(answer: groups.OffsetCommitResponse) -> LogbusError | None:
