@@ -81,12 +81,13 @@ class ClusterMetadata:
     def partition(self, key: TopicPartition) -> PartitionView:
         """Return the partition. Raises UnknownTopicOrPartitionError if it does not exist."""
         topic = self.topic(key.topic)
-        if not 0 <= key.partition < len(topic.partitions):
+        view = topic.partition(key.partition)
+        if view is None:
             raise UnknownTopicOrPartitionError(
                 f"topic {key.topic!r} has no partition {key.partition}; its partitions are 0 to "
                 f"{len(topic.partitions) - 1}"
             )
-        return topic.partitions[key.partition]
+        return view
 
     def change(self, key: TopicPartition, state: LeaderAndIsr) -> StateChange:
         """Return the StateChange that writes ``state`` to the znode of partition ``key``."""

@@ -85,7 +85,7 @@ class Controller:
 
     def __init__(self, rebalance_ms: int = -1) -> None:
         self._rebalance_ms = rebalance_ms
-        self._metadata: ClusterMetadata | None = None
+        self._metadata = ClusterMetadata(0, {}, {}, {}, frozenset())
         self._warned: dict[TopicPartition, str] = {}
         self._unpreferred: dict[TopicPartition, int] = {}
         """Partitions whose preferred replica could lead but does not, with the time (ms) at which
@@ -105,7 +105,6 @@ class Controller:
         if isinstance(event, Loaded):
             return self._load(now_ms, event)
         metadata = self._metadata
-        assert metadata is not None, event
         match event:
             case BrokersChanged():
                 metadata.set_brokers(event.brokers, event.suspects)
@@ -144,7 +143,6 @@ class Controller:
 
     def _decide(self, now_ms: int, keys: Keys) -> list[ControllerEffect]:
         metadata = self._metadata
-        assert metadata is not None
         effects: list[ControllerEffect] = []
         features = _features_of_all(metadata.features, metadata.brokers)
         if features != metadata.features:
@@ -161,7 +159,6 @@ class Controller:
 
     def _decide_one(self, key: TopicPartition, view: PartitionView, decided: _Decided) -> None:
         metadata = self._metadata
-        assert metadata is not None
         live, epoch = metadata.live, metadata.controller_epoch
         finished = reassignment.finish(view, live, epoch)
         if finished is not None:
@@ -194,9 +191,7 @@ class Controller:
             decided.reasons.setdefault(leaderless, []).append(key)
 
     def _may_be_unclean(self, key: TopicPartition) -> bool:
-        metadata = self._metadata
-        assert metadata is not None
-        return metadata.topics[key.topic].config.get(_UNCLEAN, "false").lower() == "true"
+        return self._metadata.topics[key.topic].config.get(_UNCLEAN, "false").lower() == "true"
 
     # Methods that return leadership to preferred leaders.
 
@@ -210,27 +205,26 @@ class Controller:
 
     def _preferred(self, key: TopicPartition) -> LeaderAndIsr | None:
         metadata = self._metadata
-        assert metadata is not None
-        view = metadata.partition(key)
+        topic = metadata.topics.get(key.topic)
+        view = None if topic is None else topic.partition(key.partition)
+        if view is None:
+            return None
         return elect_preferred(view.state, view.target[0], metadata.live, metadata.controller_epoch)
 
     def _rebalance(self, now_ms: int) -> list[ControllerEffect]:
-        metadata = self._metadata
-        assert metadata is not None
         states = {}
         for key, since in list(self._unpreferred.items()):
-            state = self._preferred(key) if _has_partition(metadata, key) else None
+            state = self._preferred(key)
             if state is None:
                 del self._unpreferred[key]
             elif now_ms >= since + self._rebalance_ms:
                 states[key] = state
-        return [*state_writes(metadata, states)]
+        return [*state_writes(self._metadata, states)]
 
     # Methods that apply completed writes.
 
     def _written(self, now_ms: int, write: Write) -> list[ControllerEffect]:
         metadata = self._metadata
-        assert metadata is not None
         match write:
             case WriteTopic():
                 metadata.topics[write.topic.name] = write.topic
@@ -271,11 +265,6 @@ class Controller:
         for table in (self._warned, self._unpreferred):
             for key in [key for key in table if key.topic == topic]:
                 del table[key]
-
-
-def _has_partition(metadata: ClusterMetadata, key: TopicPartition) -> bool:
-    topic = metadata.topics.get(key.topic)
-    return topic is not None and key.partition < len(topic.partitions)
 
 
 def _features_of_all(

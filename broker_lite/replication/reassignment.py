@@ -48,7 +48,7 @@ def cancel(name: str, view: PartitionView, live: Live, controller_epoch: int) ->
     """Return the partition with the replicas that it had before its reassignment.
 
     Raises NoReassignmentInProgressError."""
-    if not view.adding and not view.removing:
+    if not view.is_reassigning:
         raise NoReassignmentInProgressError(f"partition {name} is not being reassigned")
     origin = tuple(broker for broker in view.replicas if broker not in view.adding)
     back = dataclasses.replace(view, replicas=origin, adding=(), removing=())
@@ -57,7 +57,7 @@ def cancel(name: str, view: PartitionView, live: Live, controller_epoch: int) ->
 
 def finish(view: PartitionView, live: Live, controller_epoch: int) -> PartitionView | None:
     """Return the partition with only its target replicas; None unless all are in sync and live."""
-    if not view.adding and not view.removing:
+    if not view.is_reassigning:
         return None
     target = view.target
     for broker_id in target:
