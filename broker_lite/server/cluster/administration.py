@@ -7,13 +7,12 @@ the client's next request sees it."""
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from broker_lite.config import BrokerConfig
-from broker_lite.errors import InvalidRequestError, LogbusError, NotControllerError
+from broker_lite.errors import LogbusError, NotControllerError
 from broker_lite.metadata import credentials
 from broker_lite.metadata.acls import change_entries
 from broker_lite.metadata.cache import MetadataSnapshot
@@ -112,15 +111,7 @@ class Administration:
 
         With ``validate_only``, check the topics and create none."""
         self._check_controller()
-        times = Counter(topic.name for topic in topics)
-        results = []
-        for topic in topics:
-            if times[topic.name] > 1:
-                error = InvalidRequestError(f"topic {topic.name!r} is named twice in the request")
-                results.append(TopicResult(topic.name, "", error))
-                continue
-            results.append(await self._create_topic(topic, validate_only))
-        return results
+        return [await self._create_topic(topic, validate_only) for topic in topics]
 
     async def _create_topic(self, topic: NewTopic, validate_only: bool) -> TopicResult:
         count = topic.partitions
@@ -162,10 +153,7 @@ class Administration:
 
         A broker that is down deletes its replicas of the topics when it starts."""
         self._check_controller()
-        results = []
-        for name in names_or_ids:
-            results.append(await self._delete_topic(name))
-        return results
+        return [await self._delete_topic(name) for name in names_or_ids]
 
     async def _delete_topic(self, name_or_id: str) -> TopicResult:
         try:
