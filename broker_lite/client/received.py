@@ -189,10 +189,10 @@ Item = LogBatch | Skipped
 def decode_all(
     chunks: Iterable[list[Item]], tp: TopicPartition, start: int, end: int
 ) -> Iterator[Slice | Skipped]:
-    """Yield the rows of batches with offsets in ``[start, end)``, and a Skipped for each corrupt
-    one.
+    """Yield the rows of batches with offsets in ``[start, end)``, and a ``Skipped`` for each
+    corrupt batch.
 
-    Small row-format batches are decoded together."""
+    Small batches in Kafka's row format are decoded together."""
     for items in chunks:
         at = alone_before = 0
         while at < len(items):

@@ -138,7 +138,7 @@ class Commit(NamedTuple):
 
 
 class GenerationWritten(NamedTuple):
-    """The generation that ``effects.WriteGeneration`` ordered is in ZooKeeper."""
+    """The generation of ``effects.WriteGeneration`` has been written to ZooKeeper."""
 
     generation: int
 

@@ -96,8 +96,8 @@ class Group:
         self._join_deadline_ms = NEVER
         self._sync_deadline_ms = NEVER
         self._is_first = False
-        """Whether the group was empty before this rebalance, which then waits longer for more
-        members."""
+        """Whether the group was empty before this rebalance. If so, the rebalance waits longer for
+        more members (``group.initial.rebalance.delay.ms``)."""
         self._initial_wait_left_ms = 0
         self._others_joined = False
 

@@ -173,8 +173,9 @@ async def refresh_topics(
     topics: Mapping[str, TopicView],
     changed: Mapping[str, Mapping[int, LeaderAndIsr | None] | None],
 ) -> dict[str, TopicView]:
-    """Return a copy of ``topics`` with the changes of change notices: ``changed`` is their
-    ``Merged.topics``. Partition states that the notices do not contain are read from ZooKeeper."""
+    """Return a copy of ``topics`` with the changes in ``changed``, the field ``topics`` of merged
+    change notices (``Merged``). Partition states that the notices do not contain are read from
+    ZooKeeper."""
     fresh = dict(topics)
     reads = [_refresh(store, name, topics.get(name), states) for name, states in changed.items()]
     for name, topic in zip(changed, await gather(reads, TOPICS_AT_ONCE_MAX)):

@@ -50,10 +50,10 @@ async def prepare(
 ) -> str:
     """Create the persistent znodes that are missing, and return the cluster's id.
 
-    ``cluster_id`` is the id in the data directory, or "" for a new directory. A new cluster starts
-    with the feature levels ``features``, because a client that is refused for a missing feature
-    does not retry. Raises InconsistentClusterIdError if the data directory has a cluster id and
-    ZooKeeper has another, or none."""
+    ``cluster_id`` is the id in the data directory, or "" for a new directory. A new cluster has the
+    feature levels ``features`` from the start: without them, brokers would refuse early clients,
+    and these do not retry. Raises InconsistentClusterIdError if the data directory has a cluster id
+    and ZooKeeper has another, or none."""
     for path in znodes.PERSISTENT_PATHS:
         if await store.get(path) is None:
             await store.write([Create(path)])
@@ -136,8 +136,8 @@ class Registrar:
     """Registers one broker, and registers it again each time its ZooKeeper session was lost.
 
     ``patience_ms`` is the time in ms to wait if the broker id is already registered: that
-    registration may be of a dead process whose session is about to expire. ``wait_connected`` is
-    passed to ``store.write_surely``."""
+    registration may be of a dead process whose session is about to expire. ``wait_connected`` waits
+    until a lost connection to ZooKeeper is restored, as in ``store.write_surely``."""
 
     def __init__(
         self,

@@ -465,8 +465,8 @@ class Mirror:
         return self._group_sync.write(self.name, self.copies, at_source)
 
     def _left(self, goal: Mapping[TopicPartition, int]) -> int:
-        """Return the number of source offsets left to copy before all partitions reach their offset
-        in ``goal``."""
+        """Return the number of source offsets left to copy, up to each partition's offset in
+        ``goal``."""
         return sum(
             max(goal.get(tp, 0) - copy.known.source_next, 0) for tp, copy in self.copies.items()
         )

@@ -62,9 +62,9 @@ def commit_of(
     signature: Signature | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> CommittedOffset:
-    """Encode a position as a committed offset of the mirror's group. ``target_id`` is the topic's
-    id at the target. ``settings`` are those that the mirror copied for the topic; only the position
-    of partition 0 contains them."""
+    """Encode a position as a committed offset of the group in which a mirror stores its state.
+    ``target_id`` is the topic's id at the target. ``settings`` are those that the mirror copied for
+    the topic; only the position of partition 0 contains them."""
     text = json.dumps(
         {
             "version": VERSION,
@@ -134,7 +134,7 @@ class CopiedEntry(NamedTuple):
 
 
 def write_entry(entry: CopiedEntry) -> bytes:
-    """Encode an entry as the value of a record of the mirror's topic."""
+    """Encode an entry as the value of a record of the topic in which a mirror stores its state."""
     return json.dumps(
         {
             "version": VERSION,
@@ -245,7 +245,8 @@ def reconcile(
 
 
 def last_run(known: OffsetMap) -> Run | None:
-    """Return the last run of a map, which a stored position contains; None for an empty map."""
+    """Return the last run of an offset map, to store it with the position; None for an empty
+    map."""
     return known.runs[-1] if known.runs else None
 
 
@@ -267,7 +268,8 @@ def entries_of(
 
 
 def in_batches(entries: Iterable[CopiedEntry]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Split entries into batches of at most BATCH_BYTES, each a list of keys and values."""
+    """Encode entries, and split them into batches of at most BATCH_BYTES, each a list of keys and
+    values."""
     batch: list[tuple[bytes, bytes]] = []
     size = 0
     for entry in entries:

@@ -254,8 +254,8 @@ class Delivery:
         )
 
     def without_leader(self, now_ms: float, view: ClusterView) -> set[str]:
-        """Return the topics with a partition whose retry waits for a newer leader than ``view``
-        shows."""
+        """Return the topics with a partition of which a batch waits until a newer leader than that
+        in ``view`` is known."""
         return {
             tp.topic
             for tp in self._busy

@@ -98,9 +98,10 @@ class Outcome:
         self.callback: Callable[[Any], None] | None = None
         """The first callback that was added to a record; usually all records share it."""
         self.callbacks: deque[int | tuple[Callable[[Any], None], Any]] | None = None
-        """Pending callbacks: a record's index for ``callback``, else the pair (callback, argument).
+        """Pending callbacks: a record's index if its callback is ``callback``, else the pair
+        (callback, argument).
 
-        The garbage collector does not track integers, of which there may be a hundred thousand."""
+        Integers, of which there may be a hundred thousand, cost the garbage collector no time."""
 
     # Methods that the sender's thread calls.
 

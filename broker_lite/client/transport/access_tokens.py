@@ -75,7 +75,7 @@ def token_of(security: ClientSecurity) -> AccessToken:
 def fresh_token(security: ClientSecurity) -> AccessToken | None:
     """Return the cached valid token for ``security`` without blocking, or None.
 
-    If its renewal is due, start it in a thread."""
+    If the token's renewal is due, start the renewal in a thread."""
     cached = _cached.setdefault(security, _CachedToken())
     token, now_ms = cached.token, time.time() * 1000
     if token is None:

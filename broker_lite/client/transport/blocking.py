@@ -133,7 +133,7 @@ class Reactor:
             self.wake()
 
     def wake(self) -> None:
-        """Interrupt the wait of the reactor's thread for its sockets."""
+        """Wake the reactor's thread, which waits for its sockets."""
         with (
             self._wake_lock,
             contextlib.suppress(BlockingIOError),

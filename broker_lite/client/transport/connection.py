@@ -171,7 +171,8 @@ class BrokerConnection:
         return bool(self._queue()) or self._transport.wants_write
 
     def _queue(self) -> deque[memoryview]:
-        """Return the queue to send from: the login's during the first login, else the requests'."""
+        """Return the queue from which to send: during the first login that of the login, later that
+        of the requests."""
         return self._out if self._login is None else self._login_out
 
     def request(

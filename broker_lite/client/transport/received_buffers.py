@@ -37,7 +37,8 @@ class SharedBufferPool:
             return self._memory.take(size)
 
     def forked(self) -> None:
-        """Make the pool usable in a forked child: another thread may have held the lock."""
+        """Make the pool usable in a forked child, where the lock stays held if another thread held
+        it at the fork."""
         self._lock = threading.Lock()
 
 
