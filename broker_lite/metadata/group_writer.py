@@ -87,8 +87,8 @@ class WriteShare:
     """The operations of one group in one ZooKeeper write.
 
     ``writing`` has all queued writes of the group; the other fields have those in this write.
-    ``is_last`` is True if no later write has any of the group's. ``planned`` has the operations on
-    ``parts`` (pending offsets) in the current attempt."""
+    ``is_last`` is True if no later write has any of the group's operations. ``planned`` has the
+    operations on ``parts`` (pending offsets) in the current attempt."""
 
     writing: GroupWrites
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The log of a mirror. It can log a line only once, although its cause lasts."""
+"""The log of a mirror. It can leave out a line that it has logged before."""
 
 from __future__ import annotations
 

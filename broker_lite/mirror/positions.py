@@ -122,8 +122,8 @@ class CopiedEntry(NamedTuple):
     """A record of the topic with a mirror's state: new runs of one partition, and the partition's
     position when they were stored.
 
-    An entry replaces all earlier runs of the partition from the entry's first run on, or without
-    runs from its position on."""
+    An entry with runs replaces all earlier runs of the partition from its first run on; an entry
+    without runs removes those from its position on."""
 
     tp: TopicPartition
     source_id: str
@@ -229,7 +229,8 @@ def reconcile(
 
     ``at_target`` and ``at_source`` yield the offset and content of the records beyond the position
     in both clusters. A record at the target whose content equals that of the source's next record
-    is its copy. The result counts other records at the target as foreign."""
+    is its copy. The result counts other records at the target as foreign: they do not come from the
+    source."""
     copied = foreign = 0
     runs = len(known.runs)
     expected = next(at_source, None)

@@ -72,7 +72,8 @@ class Readers(Protocol):
         was renewed."""
 
     def refuse(self, error: LogbusError) -> None:
-        """Stop all streams. Their calls raise ``error``, with which the membership has ended."""
+        """Stop all streams, because the membership has ended with ``error``. Their calls raise
+        it."""
 
 
 class NativeShell:

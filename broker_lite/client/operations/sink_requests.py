@@ -21,7 +21,7 @@ from broker_lite.wire.calls.sinks import (
 ATTEMPT_MS = 5_000
 """Milliseconds without a response after which a request is sent again.
 
-If the coordinator hangs, another broker replaces it long before the micro-batch times out."""
+The coordinator may hang; another broker then replaces it long before the micro-batch times out."""
 
 SinkCall = JoinBatchRequest | EndBatchRequest | KeepBatchRequest
 

@@ -64,7 +64,7 @@ _EXPIRY_CHECK_MS = 1.0
 BACKLOG_LINGER_MS = 100
 """Milliseconds beyond ``linger_ms`` for which rows linger while other batches of the topic wait.
 
-The time is limited, because those batches may wait for another partition than the rows'."""
+The time is limited, because those batches may wait for a partition to which none of the rows go."""
 WAIT_SLICE_S = 1.0
 """Seconds after which a caller that waits checks again that the producer is still open."""
 FAILURES_KEPT = 100
@@ -504,7 +504,7 @@ class Producer(ClosedByWith):
         """Flush, then stop the background thread.
 
         Records unacknowledged after ``timeout_s`` seconds fail. Raises the errors of ``flush``. If
-        the thread has crashed, raises the error with which records were lost."""
+        the thread has crashed, raises the error of the records that the crash lost."""
         if self._end is not None:
             self.end_flush([])
             return

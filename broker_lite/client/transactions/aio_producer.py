@@ -50,7 +50,8 @@ class AsyncTransactionalProducer(AsyncProducer):
         self._core.runner.lose(error)
 
     def _refuse_waiting(self, error: LogbusError) -> None:
-        """Fail the rows that still wait for space; they would be sent in the next transaction."""
+        """Fail the rows that still wait for space, so that the next transaction does not send
+        them."""
         waiting, self._waiting = self._waiting, deque()
         for future, _, _ in waiting:
             if not future.done():

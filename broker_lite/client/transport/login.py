@@ -42,7 +42,7 @@ Login = Generator[Exchange[Any], Any, LoggedIn]
 
 
 def login(endpoint: Endpoint, security: ClientSecurity) -> Login:
-    """Log in as ``security`` says: yield each request, and receive the broker's response.
+    """Log in with the settings ``security``: yield each request, and receive the broker's response.
 
     Raises SaslAuthenticationError or UnsupportedSaslMechanismError, which name the user or the
     mechanism, and the broker."""
