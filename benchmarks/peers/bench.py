@@ -99,8 +99,8 @@ class Bench:
 
     @contextlib.contextmanager
     def counting(self, processes: Callable[[], Mapping[str, list[int]]]) -> Iterator[None]:
-        """While the context is open, count the processes of ``processes`` as servers: the measured
-        run itself starts them.
+        """While the context is open, count processes that the measured run itself starts as
+        servers.
 
         Otherwise they would count as clients. ``processes`` returns their pids by role.
         """

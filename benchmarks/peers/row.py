@@ -44,8 +44,8 @@ class Goal:
     better: str = "more"
     variant: str = ""
     of: str = "runs"
-    """Which runs of the sides are compared: ``runs`` (their medians) or ``first`` (the first
-    runs)."""
+    """The compared figures of the sides: their medians (``runs``) or their first runs
+    (``first``)."""
 
     def __post_init__(self) -> None:
         assert self.better in ("more", "less") and self.of in ("runs", "first")

@@ -63,8 +63,8 @@ class Host:
         return {"result": list(found)}
 
     def columns_seen(self, source: End) -> dict[str, Any]:
-        """Return sums over each of the seven columns, so that the caller can compare what the
-        systems returned."""
+        """Return sums over each of the seven columns, so that the caller can compare the systems'
+        results."""
         frame = self._table(source, list(COLUMNS))
         found = frame.selectExpr(
             "count(*)",

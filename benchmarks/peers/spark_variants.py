@@ -32,7 +32,7 @@ SOURCE: Options = {
 """Options of sources in ``tuned`` variants.
 
 Spark's connector requests a topic's end offsets on the connection of a waiting fetch, so with
-Kafka's default of 500 ms each task pauses for half a second.
+Kafka's default of 500 ms for ``fetch.max.wait.ms`` each task pauses for half a second.
 """
 SINK: Options = {
     LOGBUS: {},

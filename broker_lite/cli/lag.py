@@ -116,7 +116,7 @@ Limits = Mapping[str, tuple[float | None, float | None]]
 
 def verdict(totals: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limits) -> int:
     """Return the exit code of the check against ``limits``: 0, EXIT_WARNING or EXIT_CRITICAL. An
-    unknown lag, such as that of a leaderless partition, counts as over every given limit."""
+    unknown lag, such as that of a partition without a leader, counts as over every given limit."""
     missing = set(wanted) - {row["group"] for row in totals}
     for level, code in ((1, EXIT_CRITICAL), (0, EXIT_WARNING)):
         for column, pair in limits.items():

@@ -36,7 +36,7 @@ def quota() -> None:
 
 
 def entity_options(command: Command) -> Command:
-    """Add --user, --client-id and --ip to a command, which receives the clients that they name as
+    """Add --user, --client-id and --ip to a command, which receives the named clients as
     ``entity``."""
 
     @functools.wraps(command)

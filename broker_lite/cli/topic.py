@@ -116,7 +116,7 @@ def create(
 @cluster_options
 @output.output_option
 def list_topics(regex: str | None, cluster: ChosenCluster, form: str | None) -> None:
-    """List topics with their partitions and records.
+    """List topics with their numbers of partitions and records.
 
     \b
     Examples:

@@ -110,8 +110,8 @@ def add(
 ) -> None:
     """Create a user, or replace the password of an existing user.
 
-    The command asks before it replaces a password: the old one is invalid at once. 'rotate' keeps
-    the old password for a while.
+    The command asks before it replaces a password: the old password is invalid at once. 'rotate'
+    keeps the old password for a while.
 
     \b
     Examples:

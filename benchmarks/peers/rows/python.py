@@ -41,7 +41,7 @@ MAKING = "records made of values that are in memory, as logbus's consumer makes 
 
 
 def work(ask: Mapping[str, Any]) -> Measures:
-    """Run ``python_work`` in a new process; return what it measured."""
+    """Run ``python_work`` in a new process; return its measures."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "peers.python_work", json.dumps(ask)],
         capture_output=True,

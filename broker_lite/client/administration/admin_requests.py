@@ -50,7 +50,7 @@ CHECK_MS = 20.0
 """Milliseconds between two checks of whether every broker has applied a change."""
 
 LIST_ATTEMPT_MS = 5_000
-"""Milliseconds after which ``list_groups`` asks all brokers again if one has not answered."""
+"""Milliseconds after which ``list_groups`` asks all brokers again if a broker has not answered."""
 
 T = TypeVar("T")
 
@@ -419,9 +419,9 @@ def list_groups(
 ) -> Operation[list[groups.ListedGroup]]:
     """Return all groups, each once, sorted by name.
 
-    A broker lists only the groups that it coordinates, so all live brokers are asked. If one does
-    not answer in time, raises its error, with the broker's id. Apache Kafka supports ``with_types``
-    from 3.8 on."""
+    A broker lists only the groups that it coordinates, so the request goes to all live brokers. If
+    a broker does not answer in time, its error is raised, with the broker's id. Apache Kafka
+    supports ``with_types`` from 3.8 on."""
     call = groups.ListGroupsRequest() if with_types else groups.ListUntypedGroupsRequest()
     attempt = 0
     while True:

@@ -139,7 +139,7 @@ class EndOffsetsWatch:
         return self._cluster.view
 
     def snapshot(self) -> EndsSnapshot:
-        """Return consistent metadata, topic ids and end offsets: the same object until one
+        """Return consistent metadata, topic ids and end offsets: the same object until one of them
         changes."""
         return self._snapshot
 
@@ -306,7 +306,8 @@ class EndOffsetsWatch:
             self.version += 1
 
     def _poll_all(self) -> None:
-        """Keep one long poll open to each leader, anew after a change of leader or leader epoch."""
+        """Keep one long poll open to each leader; renew it after a change of leader or leader
+        epoch."""
         view = self._cluster.view
         plan = {}
         for tp in self._ends:

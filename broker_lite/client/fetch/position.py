@@ -121,7 +121,7 @@ class FetchPosition:
         return self.topic_id, row
 
     def evaluate(self, answer: FetchedPartition | LogbusError) -> Evaluation:
-        """Return the fetched batches and advance past them, or return what the caller must do.
+        """Return the fetched batches and advance past them, or return the caller's next step.
 
         A ``WalkResult`` without batches means that the log has no records at the offset yet."""
         if isinstance(answer, LogbusError):

@@ -43,9 +43,9 @@ class LocalRange:
 
     With ``reads_once``, bytes read from the disk do not stay in the page cache, so that a reader of
     a long backlog evicts no pages of other readers. Uncached bytes are read with direct I/O
-    (``DiskParts``), by each reader of the same backlog anew; cached pages stay cached. Without
-    O_DIRECT, the reader evicts pages after the read, in stretches of ``AHEAD_BYTES``, even pages
-    that were cached before."""
+    (``DiskParts``), so each reader of a backlog reads it from the disk. Cached pages stay cached.
+    Without O_DIRECT, the reader evicts pages after the read, in stretches of ``AHEAD_BYTES``, even
+    pages that were cached before."""
 
     def __init__(
         self,

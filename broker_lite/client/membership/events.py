@@ -63,7 +63,7 @@ class RefreshTopics(NamedTuple):
 
 
 class MemberTick(NamedTuple):
-    """The time for which the machine asked (``wake_ms``) has come.
+    """The time ``wake_ms`` that the machine requested has come.
 
     ``is_alive`` says whether the consumer waits for records, or was polled since the last tick
     (max.poll.interval.ms)."""

@@ -371,7 +371,7 @@ class MemberMachine:
     def _join_failed(self, error: LogbusError) -> None:
         """Handle a failed JoinGroup or SyncGroup, and join again after a backoff.
 
-        Drop what the error makes invalid: member id, partitions or coordinator."""
+        Drop the member id, partitions or coordinator that the error makes invalid."""
         self._must_join = True
         self._retry_later()
         match error:

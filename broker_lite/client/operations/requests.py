@@ -466,7 +466,7 @@ def record_times(
 def record_times_of_many(
     cluster: Cluster, after: Mapping[TopicPartition, Sequence[int]], deadline_ms: float
 ) -> Operation[PerPartition[tuple[ListedOffset, ...]]]:
-    """Do what ``record_times`` does, for several offsets of each partition, in their order.
+    """Return the results of ``record_times`` for several offsets of each partition, in their order.
 
     If the lookup of one offset fails, the result of the whole partition is the error."""
     for tp, offsets_asked in after.items():
