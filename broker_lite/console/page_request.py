@@ -1,5 +1,6 @@
-"""The input from which a page makes its data: the newest reading of the cluster, without the parts
-that the viewer may not describe, and the fields of the request."""
+"""The input from which a page makes its data: the newest state of the cluster that the console has
+read, without the parts that the viewer (the page's user) may not describe, and the fields of the
+request."""
 
 from __future__ import annotations
 

@@ -173,8 +173,8 @@ async def refresh_topics(
     topics: Mapping[str, TopicView],
     changed: Mapping[str, Mapping[int, LeaderAndIsr | None] | None],
 ) -> dict[str, TopicView]:
-    """Return a copy of ``topics`` with the changes in ``changed``, the field ``topics`` of merged
-    change notices (``Merged``). Partition states that the notices do not contain are read from
+    """Return a copy of ``topics`` with the changes that change notices announce. ``changed`` is the
+    field ``topics`` of ``Merged``. Partition states that the notices do not contain are read from
     ZooKeeper."""
     fresh = dict(topics)
     reads = [_refresh(store, name, topics.get(name), states) for name, states in changed.items()]

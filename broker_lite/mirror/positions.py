@@ -37,8 +37,9 @@ class Position(NamedTuple):
     """A stored position: how far one partition is copied.
 
     ``source_id`` is the topic's id at the source. ``source_next`` and ``target_next`` are the next
-    offsets at the source and at the target. ``run`` is the last run of the offset map. ``epoch`` is
-    the leader epoch of the source record before ``source_next`` (-1: unknown)."""
+    offsets at the source and at the target. ``run`` is the last run (range of copied offsets) of
+    the offset map. ``epoch`` is the leader epoch of the source record before ``source_next`` (-1:
+    unknown)."""
 
     source_id: str
     source_next: int
@@ -260,9 +261,9 @@ def entries_of(
     *,
     is_cut: bool = False,
 ) -> Iterator[CopiedEntry]:
-    """Yield the entries with which to store new ``runs`` of a partition, each with at most
-    RUNS_PER_ENTRY. With ``is_cut`` (the source lost records) and no new runs, yield an entry
-    without runs, which removes the runs of the lost records."""
+    """Yield the entries with which to store new ``runs`` (ranges of copied offsets) of a partition,
+    each with at most RUNS_PER_ENTRY. With ``is_cut`` (the source lost records) and no new runs,
+    yield an entry without runs, which removes the runs of the lost records."""
     for start in range(0, len(runs) or int(is_cut), RUNS_PER_ENTRY):
         part = tuple(runs[start : start + RUNS_PER_ENTRY])
         yield CopiedEntry(tp, source_id, target_id, part, known.source_next, known.target_next)

@@ -439,7 +439,7 @@ class Delivery:
         """Complete a batch with an error.
 
         The broker still expects the sequence of this batch, so later batches of the partition need
-        new ones. In a transaction they stay queued until the abort."""
+        new sequences. In a transaction they stay queued until the abort."""
         self.note_failure(error)
         if self.transactional:
             part.held = True

@@ -1,5 +1,5 @@
 """Changes of groups: move offsets, and delete a group. The console refuses both while the group has
-members or a running Spark query."""
+members, or while a Spark query that publishes its progress to the group is running."""
 
 from __future__ import annotations
 

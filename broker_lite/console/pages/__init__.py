@@ -1,2 +1,2 @@
 """The data of each page, in one module for each kind of object, such as topics. Their sources are
-the newest reading of the cluster (``observing``) and the public client."""
+the newest state of the cluster that ``observing`` has read, and the public client."""
