@@ -431,8 +431,11 @@ class Producer(ClosedByWith):
     def _finished(self, outcome: Outcome) -> None:
         with self._lock:
             self._unfinished.pop(outcome, None)
-            if outcome.error is not None and len(self._failures) < FAILURES_KEPT:
-                self._failures.append(outcome)
+            if outcome.error is not None:
+                if len(self._failures) >= FAILURES_KEPT:
+                    self._failures = [each for each in self._failures if not each.seen]
+                if len(self._failures) < FAILURES_KEPT:
+                    self._failures.append(outcome)
         with self._waking:
             self._waking.notify_all()
 

@@ -12,9 +12,19 @@ import pytest
 from support.client_world import TOPIC_ID, Asked, World
 
 from broker_lite.client.producing.futures import RecordFuture
-from broker_lite.client.producing.producer import BACKLOG_LINGER_MS, Producer
+from broker_lite.client.producing.producer import (
+    BACKLOG_LINGER_MS,
+    FAILURES_KEPT,
+    Producer,
+)
 from broker_lite.config import ProducerConfig
-from broker_lite.errors import ClosedError, InvalidSchemaError, LogbusError, NoBrokersError
+from broker_lite.errors import (
+    ClosedError,
+    InvalidPartitionsError,
+    InvalidSchemaError,
+    LogbusError,
+    NoBrokersError,
+)
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.calls.cluster import (
     MetadataBroker,
@@ -145,6 +155,22 @@ def test_send_arrow_refuses_an_argument_that_cannot_be_encoded(wrong: dict[str, 
     producer.send("t", b"good")
     world.run(100)
     assert world.the(ApiKey.PRODUCE)
+
+
+def test_flush_raises_an_error_after_many_errors_that_the_caller_has_received() -> None:
+    """Regression: the producer kept the first hundred failed sends until a flush, also those whose
+    error the caller had received. A later error was then lost."""
+    world = World()
+    producer = producer_in(world)
+    for _ in range(FAILURES_KEPT):
+        sent = producer.send("t", b"x", partition=9)
+        world.run(100)
+        assert isinstance(sent.exception(), InvalidPartitionsError)
+    producer.send("t", b"x", partition=9)
+    world.run(100)
+    with pytest.raises(InvalidPartitionsError):
+        producer.flush()
+    producer.flush()
 
 
 def test_send_arrow_refuses_a_key_column_that_the_argument_key_replaces() -> None:
