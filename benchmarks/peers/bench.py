@@ -99,8 +99,8 @@ class Bench:
 
     @contextlib.contextmanager
     def counting(self, processes: Callable[[], Mapping[str, list[int]]]) -> Iterator[None]:
-        """While the context is open, count processes that the measured run itself starts as
-        servers.
+        """While the context is open, count as servers the processes that the measured run itself
+        starts.
 
         Otherwise they would count as clients. ``processes`` returns their pids by role.
         """
