@@ -1,9 +1,9 @@
-"""Records of the clusters that ``logbus up`` runs on this machine, by which commands find them.
+"""The files by which commands find the clusters that ``logbus up`` runs on this machine.
 
-A record is the content of a cluster's ``cluster.json``: addresses, folder and process ids. The
+A cluster file (``cluster.json`` in the cluster's folder) has addresses, folder and process ids. The
 folder ``clusters/`` in the user's data folder has a copy for each cluster. A further copy is that
 of the last started cluster, which clients without an address use (``client.discovery``). A cluster
-runs while its ``logbus up`` process lives. If that process is killed, its record stays, so readers
+runs while its ``logbus up`` process lives. If that process is killed, its files stay, so readers
 check the process. Any process of the user may call these functions."""
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def is_held(facts: Facts) -> bool:
 
 
 def find(directory: Path | None) -> Facts:
-    """Return the record of the cluster in ``directory``. If None, return the record of the last
-    started cluster that still runs, else of the last started one.
+    """Return the content of the cluster file in ``directory``. If None, choose the last started
+    cluster that still runs, else the last started one.
 
     Raises NoClusterError that names the running clusters, and PermissionError for a folder of
     another user."""
@@ -89,7 +89,7 @@ def _why_none(directory: Path) -> str:
 
 
 def is_recorded(facts: Facts) -> bool:
-    """Return whether other commands find the cluster by its record; False if the user's data folder
+    """Return whether other commands find the cluster by its file; False if the user's data folder
     is not writable."""
     return any(is_same(facts, other) for other in alive())
 
@@ -124,8 +124,8 @@ def _typed(folder: Path) -> str:
 
 
 def is_same(one: Facts, other: Facts) -> bool:
-    """Return whether both records describe the same start of one cluster, even if its processes
-    were replaced since."""
+    """Return whether both cluster files describe the same start of one cluster, even if its
+    processes were replaced since."""
 
     def start(facts: Facts) -> tuple[object, ...]:
         pid = facts.get("pid")
@@ -135,7 +135,7 @@ def is_same(one: Facts, other: Facts) -> bool:
 
 
 def remember(facts: Facts) -> None:
-    """Store the record of a started cluster, and delete the records of clusters that do not run."""
+    """Store the file of a started cluster, and delete the files of clusters that do not run."""
     with contextlib.suppress(OSError):
         for path in _records():
             recorded = discovery.read_cluster(path)
@@ -146,7 +146,7 @@ def remember(facts: Facts) -> None:
 
 
 def update(facts: Facts) -> None:
-    """Replace the records of a cluster whose processes changed. The files keep their modification
+    """Replace the files of a cluster whose processes changed. The files keep their modification
     times, by which the clusters are ordered."""
     with contextlib.suppress(OSError):
         for path in (_record(facts), discovery.last_cluster_path()):
@@ -158,7 +158,7 @@ def update(facts: Facts) -> None:
 
 
 def forget(facts: Facts) -> None:
-    """Delete the records of this cluster. Clients then find the running cluster that was started
+    """Delete the files about this cluster. Clients then find the running cluster that was started
     last."""
     for path in (_record(facts), Path(facts["directory"], "cluster.json")):
         _remove(path, facts)

@@ -70,7 +70,7 @@ class ProcessSupervisor:
 
     def check(self) -> bool:
         """Restart the processes whose pause is over. Return whether a new process serves: the
-        caller must then store its pid and addresses in the record of the cluster."""
+        caller must then store its pid and addresses (``running.update``)."""
         if time.monotonic() >= self._renewal_due:
             self._renewal_due = time.monotonic() + RENEWAL_SECONDS
             self._cluster.renew_certificates()

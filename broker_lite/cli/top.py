@@ -1,5 +1,5 @@
-"""``logbus top``: a terminal view of brokers, topics (by rate) and groups (by lag) that redraws
-itself."""
+"""``logbus top``: a self-redrawing terminal view of brokers, topics (by rate) and groups (by
+lag)."""
 
 from __future__ import annotations
 

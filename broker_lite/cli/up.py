@@ -1,7 +1,7 @@
 """``logbus up`` and ``logbus down``: a cluster on this machine.
 
 ``up`` starts the cluster as its child processes; ``--detach`` moves ``up`` into the background.
-``up`` stores a record of the cluster, with which other commands find it (``cli.running``). Clients
+``up`` stores files about the cluster, by which other commands find it (``cli.running``). Clients
 without an address use the cluster that was started last (``client.discovery``)."""
 
 from __future__ import annotations

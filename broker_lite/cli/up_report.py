@@ -26,7 +26,7 @@ EXAMPLE = "events"
 _ANSWER_MS = 5000
 """Maximum milliseconds that the report waits for an answer of the brokers."""
 _INTERNAL = ("processes", "zookeeper_pid", "metrics_tls")
-"""Keys of a cluster's record that the report omits."""
+"""Keys of ``cluster.json`` that the report omits."""
 
 Facts = dict[str, Any]
 """The content of ``cluster.json``: a cluster's addresses, folder and processes

@@ -1,6 +1,6 @@
-"""Find a cluster's brokers: in options, environment variables, or the record of ``logbus up``.
+"""Find a cluster's brokers: in options, environment variables, or a file of ``logbus up``.
 
-The record names the cluster that ``logbus up`` started last. Discovery runs only when a program
+The file names the cluster that ``logbus up`` started last. Discovery runs only when a program
 creates a client; it imports kazoo only if an option or a variable names ZooKeeper."""
 
 from __future__ import annotations

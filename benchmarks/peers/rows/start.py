@@ -94,7 +94,7 @@ def logbus_once(bench: Bench, folder: Path, number: int) -> Measures:
 
 
 def bare_once(bench: Bench, folder: Path) -> Measures:
-    """Start a ZooKeeper and a Python process with a session once; return the measures."""
+    """Start once a ZooKeeper and a Python process that opens a session; return the measures."""
     began = time.perf_counter()
     command = [sys.executable, "-P", "-m", "peers.bare", "start", str(folder)]
     with (

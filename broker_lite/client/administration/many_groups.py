@@ -136,8 +136,8 @@ def _owners(row: _Progress, now_ms: float) -> dict[TopicPartition, str]:
 
 
 def _known_unread(before: Mapping[str, GroupLag], progress: Mapping[str, _Progress]) -> FirstUnread:
-    """Return the first unread records of an earlier result whose committed offset and topic id are
-    unchanged."""
+    """Return the first unread records of an earlier result, without partitions whose committed
+    offset or topic id has changed."""
     known: FirstUnread = {}
     for name, row in progress.items():
         if name not in before:

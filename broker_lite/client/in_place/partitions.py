@@ -27,7 +27,7 @@ OPEN_MAX = 64
 """Maximum number of open files of a consumer. Beyond it, partitions are fetched over the
 network."""
 LOCAL_BYTES_MIN = 256 << 10
-"""Minimum bytes of a partition's fetch limit for local reads."""
+"""Minimum fetch limit (bytes) of a partition for local reads."""
 RANGE_BYTES_MIN = 4 << 20
 """Minimum bytes of the file range that a fetch requests for each of its partitions."""
 NO_TICKETS_S = 60.0

@@ -80,8 +80,7 @@ RESTING, FINDING, JOINING, DESCRIBING, SYNCING = (
 
 
 class MemberMachine:
-    """The state of one consumer's membership, which subscribes to ``topics`` or to a
-    ``pattern``."""
+    """The group membership of one consumer, which subscribes to ``topics`` or to a ``pattern``."""
 
     def __init__(
         self, group: str, topics: Sequence[str], pattern: str | None, config: MemberConfig
@@ -123,7 +122,7 @@ class MemberMachine:
         self._reported: frozenset[TopicPartition] = frozenset()
         """The partitions that the last JoinGroup reported as owned."""
         self._revocations: dict[int, set[TopicPartition]] = {}
-        """By ``Revoke.number``, the revoked partitions that the reader has not released yet."""
+        """The revoked partitions that the reader has not released yet, by ``Revoke.number``."""
         self._numbers = 0
 
     # Methods and properties for the caller of this machine.
