@@ -1,4 +1,4 @@
-"""The ``with`` statement of producers, consumers and buses, whose end closes them."""
+"""The ``with`` statement of producers, consumers and buses. Its end closes them."""
 
 from __future__ import annotations
 

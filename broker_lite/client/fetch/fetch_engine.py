@@ -194,7 +194,7 @@ class FetchEngine:
         """Fetch partitions from other offsets on. ``offsets`` has the offset and the generation of
         each.
 
-        A partition's generation is the number of its seeks. ``repair_until_ms``: see
+        Each seek raises a partition's generation number. ``repair_until_ms``: see
         ``FetchPosition``. ``epochs`` holds the leader epoch of the record before each offset, if
         known. The leader compares it with its log, to detect a truncation (KIP-320)."""
         if self._is_closed:

@@ -1,9 +1,9 @@
 """``DiskParts``: reads a range of a file ahead of the reader, in large parts with direct I/O.
 
 With O_DIRECT, the disk writes a part straight into the buffer from which its batches are decoded,
-without a copy and the page cache. Threads that all readers of the process share wait for the disk.
-Parts in the page cache are not read ahead; the caller reads them from there. All errors are
-OSError. Only one thread may use an object."""
+without a copy and without the page cache. Threads that all readers of the process share wait for
+the disk. Parts in the page cache are not read ahead; the caller reads them from there. All errors
+are OSError. Only one thread may use an object."""
 
 from __future__ import annotations
 

@@ -445,9 +445,9 @@ class MemberMachine:
     def _confirm(self, *, is_calm: bool = True) -> None:
         """Extend the lease, counted from the time at which the answered request was sent.
 
-        In a rebalance (``is_calm`` is False), the coordinator removes a member that does not join
-        within the rebalance timeout, even if it sends heartbeats. So the lease does not exceed that
-        timeout."""
+        In a rebalance (``is_calm`` is False), the coordinator removes a member whose JoinGroup or
+        SyncGroup does not arrive within the rebalance timeout, despite heartbeats. So the lease
+        does not exceed that timeout."""
         self._tries = 0
         self._calm_ms = self._sent_ms if is_calm else self._calm_ms
         session_ms, gathering_ms = self._config.session_timeout_ms, self._config.gathering_ms
