@@ -342,25 +342,20 @@ class Replica:
         producers are answered before fetch answers are built."""
         has_advanced = False
         for effect in effects:
-            kind = type(effect)
-            if kind is Append:
-                assert isinstance(effect, Append)
-                batch, epoch = effect.payload, effect.leader_epoch
+            if type(effect) is Append:
+                batch = effect.payload
                 keep = batch.size_bytes < LARGE_BYTES or self._keeps(batch.size_bytes)
-                self._put(AppendJob(self, effect.token, batch, epoch, keep))
-            elif kind is Sync:
+                self._put(AppendJob(self, effect.token, batch, effect.leader_epoch, keep))
+            elif type(effect) is Sync:
                 self._put(SyncJob(self))
-            elif kind is HighWatermark:
+            elif type(effect) is HighWatermark:
                 has_advanced = True
                 self.log.committed_end = self.role.high_watermark
-            elif kind is Reply:
-                assert isinstance(effect, Reply)
+            elif type(effect) is Reply:
                 self._owner.replied(effect.token, effect.appended, effect.error)
-            elif kind is AppendFetched:
-                assert isinstance(effect, AppendFetched)
+            elif type(effect) is AppendFetched:
                 self._append_fetched(effect)
-            elif kind is FetchFrom:
-                assert isinstance(effect, FetchFrom)
+            elif type(effect) is FetchFrom:
                 self._owner.fetchers.fetch(self, effect)
             else:
                 self._carry_out_other(effect)
@@ -371,10 +366,8 @@ class Replica:
         match effect:
             case StartEpoch(leader_epoch):
                 self._start_epoch(leader_epoch)
-            case Truncate(offset):
-                self._shorten(effect, offset)
-            case StartAt(offset):
-                self._shorten(effect, offset)
+            case Truncate() | StartAt():
+                self._shorten(effect)
             case StopFetching():
                 self._owner.fetchers.stop(self)
             case ProposeIsr(state):
@@ -414,12 +407,12 @@ class Replica:
 
         self._change_log(start, f"cannot start leader epoch {leader_epoch}; retrying", self._put)
 
-    def _shorten(self, effect: Truncate | StartAt, offset: int) -> None:
-        """Truncate the log to ``offset`` (Truncate), or restart it empty there (StartAt).
+    def _shorten(self, effect: Truncate | StartAt) -> None:
+        """Truncate the log to an offset (Truncate), or restart it empty there (StartAt).
 
         Later disk jobs wait until the truncation is done, so that it does not remove their
         appends."""
-        log, now_ms = self.log, self._owner.clock.now_ms()
+        log, offset, now_ms = self.log, effect.offset, self._owner.clock.now_ms()
         if isinstance(effect, Truncate):
             lost = self.role.high_watermark - offset
             level = logging.WARNING if lost > 0 else logging.INFO
