@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
+from typing import TypeVar
 
 from broker_lite.config import MINUTE, BrokerConfig
 from broker_lite.coordinator import effects as fx
@@ -45,6 +46,8 @@ from broker_lite.server.coordinators.parked_requests import ParkedRequests
 from broker_lite.server.log_events import log_event
 from broker_lite.server.metrics import Labels, Metrics
 from broker_lite.server.task_set import TaskSet
+
+R = TypeVar("R", bound=fx.Result)
 
 logger = logging.getLogger("logbus.groups")
 
@@ -154,9 +157,7 @@ class GroupCoordinator:
         # bytes the join adds to those of the member's earlier joins.
         if error := self._memory_refusal(machine.growth(join), GroupMaxSizeReachedError):
             return fx.JoinResult(error, join.member_id)
-        result = await self._submit(coordinated, self._counted(machine, join))
-        assert isinstance(result, fx.JoinResult)
-        return result
+        return await self._submit(coordinated, self._counted(machine, join), fx.JoinResult)
 
     def _counted(self, group: Group, join: ev.Join) -> ev.Join:
         """Return the join event. If it is from the group's leader, a static member, add the topics'
@@ -183,9 +184,7 @@ class GroupCoordinator:
         growth = assigned - coordinated.group.assigned_bytes
         if error := self._memory_refusal(growth, CoordinationUnavailableError):
             return fx.SyncResult(error)
-        result = await self._submit(coordinated, sync)
-        assert isinstance(result, fx.SyncResult)
-        return result
+        return await self._submit(coordinated, sync, fx.SyncResult)
 
     def _memory_refusal(self, growth: int, kind: type[LogbusError]) -> LogbusError | None:
         if growth <= 0 or self._held_bytes + growth <= self._bytes_max:
@@ -201,9 +200,7 @@ class GroupCoordinator:
         coordinated = await self._coordinated(group)
         if coordinated is None:
             return fx.HeartbeatResult(_no_member(group))
-        result = await self._submit(coordinated, heartbeat)
-        assert isinstance(result, fx.HeartbeatResult)
-        return result
+        return await self._submit(coordinated, heartbeat, fx.HeartbeatResult)
 
     async def leave(self, group: str, members: Iterable[ev.Leaver]) -> fx.LeaveResult:
         """Handle LeaveGroup: remove members. Return an error or None for each of them."""
@@ -211,9 +208,7 @@ class GroupCoordinator:
         coordinated = await self._coordinated_or_taken_over(group)
         if coordinated is None:
             return fx.LeaveResult(tuple(_no_member(group) for _ in leavers))
-        result = await self._submit(coordinated, ev.Leave(UNNUMBERED, leavers))
-        assert isinstance(result, fx.LeaveResult)
-        return result
+        return await self._submit(coordinated, ev.Leave(UNNUMBERED, leavers), fx.LeaveResult)
 
     async def claim_for_commit(self, group: str, commit: ev.Commit) -> GroupClaim:
         """Check whether an offset commit is allowed. Return the group's claim: this broker's right
@@ -243,8 +238,7 @@ class GroupCoordinator:
             if not claim.value.members:
                 return claim
             coordinated = await self._load(group)
-        result = await self._submit(coordinated, commit)
-        assert isinstance(result, fx.CommitResult)
+        result = await self._submit(coordinated, commit, fx.CommitResult)
         if result.error is not None:
             raise result.error
         return coordinated.claim
@@ -545,7 +539,8 @@ class GroupCoordinator:
 
     # Methods that pass events to the groups' state machines and carry out the effects.
 
-    async def _submit(self, held: CoordinatedGroup, request: ev.Request) -> fx.Result:
+    async def _submit(self, held: CoordinatedGroup, request: ev.Request, kind: type[R]) -> R:
+        """Pass a request to the group's state machine. Return the result, which is of ``kind``."""
         name = held.group.name
         held = self._groups.get(name, held)
         if not held.claim.held:
@@ -555,7 +550,9 @@ class GroupCoordinator:
         # The group may have become empty in the meantime. It was then dropped from memory, so add
         # it again.
         self._groups[name] = held
-        return await held.parked.ask(partial(self._step, held), request)
+        result = await held.parked.ask(partial(self._step, held), request)
+        assert isinstance(result, kind)
+        return result
 
     def _step(self, held: CoordinatedGroup, event: ev.Event) -> None:
         for effect in held.group.step(self._clock.monotonic_ms(), event):
