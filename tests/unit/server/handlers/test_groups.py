@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support.handler_world import World, handler, received, run, struct, versions
 
+from broker_lite.coordinator.effects import HeartbeatResult
 from broker_lite.coordinator.events import Heartbeat
 from broker_lite.errors import (
     GroupIdNotFoundError,
@@ -406,7 +407,8 @@ def test_request_to_a_coordinator_that_has_given_up_the_group_leaves_no_group_in
         coordinated = await coordinator._load("g")
         coordinator.give_up("g", 2)
         with pytest.raises(NotCoordinatorError, match="taken over"):
-            await coordinator._submit(coordinated, Heartbeat(UNNUMBERED, "m", None, 1))
+            heartbeat = Heartbeat(UNNUMBERED, "m", None, 1)
+            await coordinator._submit(coordinated, heartbeat, HeartbeatResult)
         assert coordinator.group_names == ()
 
     run(body)
