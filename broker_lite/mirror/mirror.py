@@ -46,7 +46,7 @@ SAVE_MS = 1_000
 CHECK_MS = 10_000
 """Milliseconds after which the mirror looks again for new topics, changed settings and group
 offsets."""
-SYNC_MS = 50
+SYNC_MS = 200
 """Milliseconds for which the mirror copies group offsets before it copies records again."""
 ATTEMPTS_ONCE = 3
 """Number of times that a mirror with ``once`` retries after a temporary error."""
