@@ -11,6 +11,7 @@ thread under the producer's lock, ``split`` on the sender's thread."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -333,6 +334,10 @@ def tables_of(data: Any) -> Iterator[pa.RecordBatch]:
     )
 
 
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")
+"""The name of a column with a pandas frame's unnamed index, which ``columns_of`` leaves out."""
+
+
 def columns_of(
     batch: pa.RecordBatch, key: str | None, value: str | None
 ) -> tuple[Columns, PartitionIndex | None]:
@@ -352,7 +357,7 @@ def columns_of(
         raise InvalidSchemaError(
             f"there is no column 'value'; name one of {', '.join(names)} with value=…"
         )
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if name not in known and not _PANDAS_INDEX.fullmatch(name)]
     if unknown:
         raise InvalidSchemaError(
             f"column {unknown[0]!r} is not a field of a record; drop it, or name columns with "

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from support.client_world import TOPIC_ID, Asked, World
 
+from broker_lite.client.producing.accumulator import columns_of, tables_of
 from broker_lite.client.producing.futures import RecordFuture
 from broker_lite.client.producing.producer import (
     BACKLOG_LINGER_MS,
@@ -171,6 +172,15 @@ def test_flush_raises_an_error_after_many_errors_that_the_caller_has_received() 
     with pytest.raises(InvalidPartitionsError):
         producer.flush()
     producer.flush()
+
+
+def test_send_arrow_leaves_out_the_index_of_a_filtered_pandas_frame() -> None:
+    """Regression: the frame was refused because of a column that it does not show."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"value": ["a", "b", "c"]})
+    [batch] = tables_of(frame[frame.value > "a"])
+    columns, _ = columns_of(batch, None, None)
+    assert columns.value.to_pylist() == [b"b", b"c"]
 
 
 def test_send_arrow_refuses_a_key_column_that_the_argument_key_replaces() -> None:
