@@ -19,7 +19,7 @@ from broker_lite.client.administration.many_groups import GroupLag, lag_of_group
 from broker_lite.client.administration.query_lease import holder_of
 from broker_lite.client.administration.replica_requests import Reassignment
 from broker_lite.client.discovery import join, parse_endpoints, security_for
-from broker_lite.client.operations import group_requests, requests
+from broker_lite.client.operations import group_requests, offset_requests, requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
 from broker_lite.client.transport.blocking import Pool, monotonic_ms
 from broker_lite.client.transport.steps import Operation
@@ -389,10 +389,10 @@ class Admin:
         record with the newest timestamp. The offset is -1 if there is no such record."""
         return requests.raise_first(
             self._pool.run(
-                requests.list_offsets(
+                offset_requests.list_offsets(
                     self._cluster,
                     timestamps,
-                    isolation_level=requests.isolation_code(isolation),
+                    isolation_level=offset_requests.isolation_code(isolation),
                     deadline_ms=self._deadline(),
                 )
             )
@@ -401,14 +401,16 @@ class Admin:
     def offsets_for_bytes(
         self,
         ranges: Mapping[TopicPartition, tuple[int, int]],
-        topic_ids: Mapping[str, str] = requests.ANY_TOPIC,
+        topic_ids: Mapping[str, str] = offset_requests.ANY_TOPIC,
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Return the offset ranges that hold about the given number of stored bytes.
 
         ``ranges`` has a start offset and a maximum of bytes for each partition. The result has each
         range's end offset, a batch boundary at least one batch after the start, and its size in
         bytes. Raises UnknownTopicIdError if a topic's id differs from ``topic_ids``."""
-        operation = requests.offsets_for_bytes(self._cluster, ranges, self._deadline(), topic_ids)
+        operation = offset_requests.offsets_for_bytes(
+            self._cluster, ranges, self._deadline(), topic_ids
+        )
         return requests.raise_first(self._pool.run(operation))
 
     def log_bounds(
@@ -423,11 +425,11 @@ class Admin:
 
         ``topic_ids`` has the partitions, each with its topic's id. Raises UnknownTopicIdError if
         the topic has another id."""
-        operation = requests.log_bounds(
+        operation = offset_requests.log_bounds(
             self._cluster,
             topic_ids,
             max_bytes,
-            isolation_level=requests.isolation_code(isolation),
+            isolation_level=offset_requests.isolation_code(isolation),
             deadline_ms=self._deadline(),
         )
         return requests.raise_first(self._pool.run(operation))
@@ -439,7 +441,7 @@ class Admin:
 
         The timestamp is in ms since 1970, -1 if the record has none. The offset is -1 if there is
         no such record yet."""
-        return requests.raise_first(self.run(requests.record_times, after))
+        return requests.raise_first(self.run(offset_requests.record_times, after))
 
     # Methods that read and change groups and their committed offsets.
 

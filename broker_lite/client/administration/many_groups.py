@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from broker_lite.client.administration.group_lag import PartitionLag, lag_of, owned_by
 from broker_lite.client.administration.query_lease import running
-from broker_lite.client.operations import requests
+from broker_lite.client.operations import offset_requests, requests
 from broker_lite.client.operations.cluster import Cluster, backoff_ms
 from broker_lite.client.operations.requests import PerPartition, on_any_broker
 from broker_lite.client.transport.steps import CallExchange, Operation, Pause, Send, SendAll
@@ -308,10 +308,10 @@ def _listed(
 ) -> Operation[Offsets]:
     if not tps:
         return {}
-    offsets: PerPartition[ListedOffset] = yield from requests.list_offsets(
+    offsets: PerPartition[ListedOffset] = yield from offset_requests.list_offsets(
         cluster,
         dict.fromkeys(tps, timestamp),
-        isolation_level=requests.isolation_code("read_committed"),
+        isolation_level=offset_requests.isolation_code("read_committed"),
         deadline_ms=deadline_ms,
     )
     return {tp: row for tp, row in offsets.items() if isinstance(row, ListedOffset)}
@@ -328,7 +328,7 @@ def _first_unread(
         for tp, offset in pairs[at : at + TIMES_AT_ONCE]:
             part.setdefault(tp, []).append(offset)
         try:
-            answers = yield from requests.record_times_of_many(cluster, part, deadline_ms)
+            answers = yield from offset_requests.record_times_of_many(cluster, part, deadline_ms)
         except LogbusError as error:
             answers = dict.fromkeys(part, error)
         for tp, offsets in part.items():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from broker_lite.client.consuming.changes import StartBasis
-from broker_lite.client.operations import group_requests, requests
+from broker_lite.client.operations import group_requests, offset_requests, requests
 from broker_lite.client.operations.cluster import Cluster, backoff_ms, made_again
 from broker_lite.client.transport.steps import Operation, Pause
 from broker_lite.config import ConsumerConfig
@@ -222,10 +222,10 @@ def reset_offsets(
 
     The timestamp is in ms since 1970; -2 stands for the earliest record and -1 for the end of the
     log. A partition without such a record has its end offset."""
-    isolation_level = requests.isolation_code(config.isolation_level)
+    isolation_level = offset_requests.isolation_code(config.isolation_level)
     listed = requests.raise_first(
         (
-            yield from requests.list_offsets(
+            yield from offset_requests.list_offsets(
                 cluster,
                 dict.fromkeys(tps, timestamp_ms),
                 isolation_level=isolation_level,

@@ -14,13 +14,8 @@ from typing import Any, NamedTuple
 
 from broker_lite.client.discovery import parse_endpoints, security_for
 from broker_lite.client.fetch.fetches import answers_of, fetch_request
-from broker_lite.client.operations import requests
-from broker_lite.client.operations.cluster import (
-    Cluster,
-    ClusterView,
-    backoff_ms,
-    unknown_topic,
-)
+from broker_lite.client.operations import offset_requests, requests
+from broker_lite.client.operations.cluster import Cluster, ClusterView, backoff_ms, unknown_topic
 from broker_lite.client.transport.blocking import Reactor, monotonic_ms
 from broker_lite.client.transport.steps import FetchExchange, Operation, Send, Timer, spawn
 from broker_lite.config.client_security import ClientSecurity
@@ -31,19 +26,8 @@ from broker_lite.errors import (
     TopicAuthorizationError,
     error_for,
 )
-from broker_lite.model import (
-    LATEST_TIMESTAMP,
-    NO_EPOCH,
-    Endpoint,
-    ListedOffset,
-    TopicPartition,
-)
-from broker_lite.wire.fetch import (
-    READ_COMMITTED,
-    FetchedPartition,
-    FetchPartition,
-    FetchResponse,
-)
+from broker_lite.model import LATEST_TIMESTAMP, NO_EPOCH, Endpoint, ListedOffset, TopicPartition
+from broker_lite.wire.fetch import READ_COMMITTED, FetchedPartition, FetchPartition, FetchResponse
 
 POLL_WAIT_MS = 10_000
 """Milliseconds for which a leader may delay the response to a poll while no end offset changes."""
@@ -99,7 +83,7 @@ class EndOffsetsWatch:
         self._request_timeout_ms = request_timeout_ms
         self._pick = topics if callable(topics) else None
         self._names = () if callable(topics) else tuple(dict.fromkeys(topics))
-        self._isolation_level = requests.isolation_code(isolation)
+        self._isolation_level = offset_requests.isolation_code(isolation)
         self._refresh_ms = refresh_ms
         self._ends: dict[TopicPartition, LogEnd] = {}
         self.version = 0
@@ -211,7 +195,7 @@ class EndOffsetsWatch:
 
         Only a fetch response contains ``transactions_from``."""
         cluster = self._cluster
-        listed = yield from requests.list_offsets(
+        listed = yield from offset_requests.list_offsets(
             cluster,
             dict.fromkeys(led, LATEST_TIMESTAMP),
             isolation_level=self._isolation_level,

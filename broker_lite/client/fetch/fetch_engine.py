@@ -30,7 +30,7 @@ from broker_lite.client.fetch.position import (
     Stored,
 )
 from broker_lite.client.in_place.partitions import AHEAD_BYTES, LOCAL_BYTES_MIN, InPlace
-from broker_lite.client.operations import requests
+from broker_lite.client.operations import offset_requests, requests
 from broker_lite.client.operations.cluster import (
     Cluster,
     ClusterView,
@@ -132,7 +132,7 @@ class FetchEngine:
         self._shell = shell
         self._cluster = cluster
         self._config = config
-        self._isolation_level = requests.isolation_code(config.isolation_level)
+        self._isolation_level = offset_requests.isolation_code(config.isolation_level)
         self._on_fetched = on_fetched
         self._on_view = on_view
         self._in_place = in_place or InPlace(lambda endpoint, lane: False)
@@ -479,7 +479,7 @@ class FetchEngine:
 
         deadline_ms = self._shell.now_ms() + self._config.request_timeout_ms
         topic_ids = {tp.topic: position.topic_id}
-        operation = requests.offsets_for_bytes(
+        operation = offset_requests.offsets_for_bytes(
             self._cluster, {tp: (offset, 1)}, deadline_ms, topic_ids
         )
         spawn(self._shell, operation, passed)

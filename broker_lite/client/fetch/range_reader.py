@@ -26,7 +26,7 @@ from broker_lite.client.fetch.position import (
     Stored,
 )
 from broker_lite.client.in_place.partitions import LOCAL_BYTES_MIN, InPlace
-from broker_lite.client.operations import requests
+from broker_lite.client.operations import offset_requests, requests
 from broker_lite.client.operations.bounds import check_offsets
 from broker_lite.client.operations.cluster import Cluster, backoff_ms
 from broker_lite.client.received import (
@@ -121,7 +121,7 @@ def read_range(
         bootstrap,
         shared_pool() if pool is None else pool,
         fetch_bytes,
-        requests.isolation_code(isolation),
+        offset_requests.isolation_code(isolation),
         on_corrupt == "skip",
         timeout_ms,
         request_timeout_ms,
@@ -396,7 +396,7 @@ class _RangeSession:
 
         The leader reads the offset of the next batch from its offset index."""
         position, offset = self.position, self.position.offset
-        operation = requests.offsets_for_bytes(
+        operation = offset_requests.offsets_for_bytes(
             self._cluster,
             {self.tp: (offset, 1)},
             deadline_ms,
@@ -415,7 +415,7 @@ class _RangeSession:
             return error
         ends = []
         for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
-            operation = requests.list_offsets(
+            operation = offset_requests.list_offsets(
                 self._cluster,
                 {self.tp: timestamp},
                 isolation_level=self._options.isolation_level,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from broker_lite.client.fetch.fetches import answers_of, fetch_request
 from broker_lite.client.fetch.range_reader import WAIT_MS, FetchedBatch
-from broker_lite.client.operations import requests
+from broker_lite.client.operations import offset_requests
 from broker_lite.client.received import Item, Slice, decode_all, walk
 from broker_lite.client.transport.blocking import Pool
 from broker_lite.client.transport.steps import FetchExchange, Send
@@ -51,7 +51,7 @@ def read_small_ranges(
     by_leader: dict[Endpoint, list[SmallRange]] = {}
     for item in ranges:
         by_leader.setdefault(item.leader, []).append(item)
-    isolation_level = requests.isolation_code(isolation)
+    isolation_level = offset_requests.isolation_code(isolation)
     sends = []
     for leader, items in by_leader.items():
         rows = [(item.topic_id, _row(item, fetch_bytes)) for item in items]

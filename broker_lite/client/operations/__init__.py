@@ -2,7 +2,8 @@
 (``transport.steps``).
 
 - ``cluster``: the client's metadata of the cluster, with the partitions' leaders
-- ``requests``: metadata, log offsets and producer ids, with the retry policy
+- ``requests``: metadata and producer ids, with the retry policy
+- ``offset_requests``: log offsets by time or by size, and the times of records
 - ``group_requests``, ``transaction_requests``, ``sink_requests``: requests to coordinators
 - ``bounds``: checks of arguments
 

@@ -11,7 +11,7 @@ from support.client_world import ONE, OTHER_ID, TOPIC_ID, Asked, World, view
 from broker_lite.client.consuming.fetch_collector import FetchCollector
 from broker_lite.client.consuming.starting import Starts, starting_offsets
 from broker_lite.client.fetch.fetch_engine import FetchEngine
-from broker_lite.client.operations import group_requests, requests
+from broker_lite.client.operations import group_requests, offset_requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
 from broker_lite.client.transport.steps import spawn
 from broker_lite.config import ConsumerConfig
@@ -275,8 +275,8 @@ def test_lookup_by_name_finds_the_recreated_topic() -> None:
     """Regression: with metadata from before the deletion, a client sent the deleted topic's id
     in every retry."""
     for ask, found in (
-        (lambda c, by: requests.offsets_for_bytes(c, {T0: (0, 9)}, by), (7, 70)),
-        (lambda c, by: requests.record_times(c, {T0: 0}, by), ListedOffset(7, 70)),
+        (lambda c, by: offset_requests.offsets_for_bytes(c, {T0: (0, 9)}, by), (7, 70)),
+        (lambda c, by: offset_requests.record_times(c, {T0: 0}, by), ListedOffset(7, 70)),
     ):
         world = World()
         broker = MadeAgain(world)
@@ -291,7 +291,7 @@ def test_offsets_for_bytes_lookup_refuses_a_recreated_topic() -> None:
     cluster = Cluster((ONE,), world.now_ms, view=view())
 
     def ask(topic_id: str) -> Any:
-        operation = requests.offsets_for_bytes(
+        operation = offset_requests.offsets_for_bytes(
             cluster, {T0: (3, 9)}, world.now + 5000, {"t": topic_id}
         )
         return outcome(world, operation)[T0]
