@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 OPERATION_TIMEOUT_MS = 30_000
 NATIVE_SESSION_TIMEOUT_MS = 6000
+END_S = 1.0
+"""Seconds for which a cancelled commit may go on. A transaction without an end would hold back
+read_committed readers until its timeout."""
 
 
 async def aconnect(
@@ -132,7 +135,7 @@ class AsyncBus(ClosedByAsyncWith):
 
         async def release(producer: AsyncTransactionalProducer) -> None:
             for each in idle.release(producer):
-                await each.close(0)
+                await each.close(END_S)
 
         producer = idle.acquire(config)
         return AsyncBusTransaction(

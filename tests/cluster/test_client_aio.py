@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from broker_lite.bus import aconnect
+from broker_lite.client.administration.transactions import open_in_logs
 from broker_lite.errors import (
     BufferFullError,
     ClosedError,
@@ -16,6 +19,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import TopicPartition
 
 
 def test_asyncio_consumer_reads_what_the_asyncio_producer_sent(
@@ -88,5 +92,36 @@ def test_memory_of_the_asyncio_producer_is_limited(cluster: LocalCluster, topic:
                     return_exceptions=True,
                 )
                 assert any(isinstance(row, BufferFullError) for row in found)
+
+    asyncio.run(main())
+
+
+def test_transaction_ends_although_its_commit_is_cancelled(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
+    """Regression: the producer was closed at once. The records that it had sent held back
+    read_committed readers until the transaction's timeout."""
+    [broker] = make_cluster().brokers
+
+    async def main() -> None:
+        async with await aconnect(f"{broker.endpoint}") as bus:
+            await bus.create_topic("t", partitions=1)
+            tp = TopicPartition("t", 0)
+
+            def opened() -> list[Any]:
+                return bus.admin.run(lambda cluster, ms: open_in_logs(cluster, [tp], ms))
+
+            txn = await bus.transaction("copier").__aenter__()
+            await txn.send("t", b"acknowledged")
+            broker.pause()
+            txn.send("t", b"in flight")
+            commit = asyncio.create_task(txn.commit())
+            for _ in range(10):
+                await asyncio.sleep(0)
+            commit.cancel()
+            broker.resume()
+            with pytest.raises(asyncio.CancelledError):
+                await commit
+            assert await asyncio.to_thread(opened) == []
 
     asyncio.run(main())
