@@ -692,21 +692,22 @@ class LogReader:
             if (beyond := self.next_readable(offset)) != offset:
                 offset = beyond
                 continue
-            try:
-                segment, begin = self._boundary(offset)
-            except CorruptMessageError:
-                if counted:
+            with _locating(self, offset):
+                try:
+                    segment, begin = self._boundary(offset)
+                except CorruptMessageError:
+                    if counted:
+                        break
+                    continue
+                stop = self._stop(segment, end, hints)
+                if self.corruption:
+                    stop = self._clip(offset, stop)
+                budget = max_bytes - counted
+                if stop.position - begin.position > budget:
+                    cut = self._cut(segment, begin, stop, budget, not counted)
+                    counted += cut.position - begin.position
+                    offset = cut.offset
                     break
-                continue
-            stop = self._stop(segment, end, hints)
-            if self.corruption:
-                stop = self._clip(offset, stop)
-            budget = max_bytes - counted
-            if stop.position - begin.position > budget:
-                cut = self._cut(segment, begin, stop, budget, not counted)
-                counted += cut.position - begin.position
-                offset = cut.offset
-                break
             counted += stop.position - begin.position
             offset = max(stop.offset, offset + 1)
         if end > self.tail[0]:

@@ -7,17 +7,23 @@ stable offset. A range has at least one batch if there is one.
 
 The answer also has the latest offset, as from ListOffsets, so that one request plans a whole log;
 clients of earlier versions do not get it. For the offset of a batch with a damaged header, the
-answer is the next readable offset, at which consumers continue."""
+answer is the next readable offset, at which consumers continue. If the disk fails a read, the
+answer is KAFKA_STORAGE_ERROR, and leadership moves to another in-sync replica."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from broker_lite.errors import LogbusError, OffsetOutOfRangeError, wire_code
+from broker_lite.errors import (
+    LogbusError,
+    OffsetOutOfRangeError,
+    UnreadableRecordsError,
+    wire_code,
+)
 from broker_lite.model import EARLIEST_TIMESTAMP, NO_OFFSET
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
-from broker_lite.storage.log import Log
+from broker_lite.server.partitions.replica import Replica
 from broker_lite.wire.calls.offsets import BytesAnswer, BytesPartition, OffsetsForBytesResponse
 from broker_lite.wire.fetch import READ_COMMITTED
 
@@ -31,14 +37,18 @@ async def handle(
     # One job of a read thread looks up all partitions: starting a job for each would cost more
     # than the lookups themselves.
     answers = await parts.disk.run_read(lambda: [_answer(one) for one in lookups])
-    return OffsetsForBytesResponse(tuple(answers), level is not None)
+    for lookup, answer in zip(lookups, answers, strict=True):
+        if isinstance(lookup, _Lookup) and isinstance(answer, UnreadableRecordsError):
+            lookup.replica.report_corruption(answer.offset, answer)
+    rows = tuple(_refusal(row) if isinstance(row, LogbusError) else row for row in answers)
+    return OffsetsForBytesResponse(rows, level is not None)
 
 
 class _Lookup(NamedTuple):
     """A lookup in the offset index: the end of a range that begins at ``start`` and ends at ``end``
     at the latest."""
 
-    log: Log
+    replica: Replica
     start: int
     max_bytes: int
     end: int
@@ -67,28 +77,29 @@ def _find(
         return _refusal(error)
     if start >= end:
         return BytesAnswer(0, start, 0, start, end)
-    return _Lookup(log, start, row.max_bytes, end)
+    return _Lookup(replica, start, row.max_bytes, end)
 
 
-def _answer(lookup: BytesAnswer | _Lookup) -> BytesAnswer:
+def _answer(lookup: BytesAnswer | _Lookup) -> BytesAnswer | LogbusError:
     if isinstance(lookup, BytesAnswer):
         return lookup
     try:
         return BytesAnswer(0, *_reach(*lookup), lookup.start, lookup.end)
     except LogbusError as error:
-        return _refusal(error)
+        return error
 
 
 def _refusal(error: LogbusError) -> BytesAnswer:
     return BytesAnswer(wire_code(error), NO_OFFSET, 0)
 
 
-def _reach(log: Log, start: int, max_bytes: int, end: int) -> tuple[int, int]:
+def _reach(replica: Replica, start: int, max_bytes: int, end: int) -> tuple[int, int]:
     """Return the end offset and the bytes of the range that begins at ``start`` and has at most
     ``max_bytes``.
 
     At a damaged batch the range has 0 bytes and ends at the next readable offset, at most at
     ``end``."""
-    reach = log.reader.offset_for_bytes(start, max_bytes, end)
-    readable = log.reader.next_readable(start)
+    reader = replica.log.reader
+    reach = reader.offset_for_bytes(start, max_bytes, end)
+    readable = reader.next_readable(start)
     return reach if readable == start else (min(readable, end), 0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,15 +27,15 @@ from broker_lite.errors import (
     UnknownLeaderEpochError,
     UnsupportedVersionError,
 )
-from broker_lite.model import MAX_TIMESTAMP
 from broker_lite.record.batch import read_header
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.handlers import fetch, list_offsets
+from broker_lite.server.handlers import fetch, list_offsets, offsets_for_bytes
 from broker_lite.server.partitions import ranges
 from broker_lite.server.partitions.crc_cache import CrcCache
 from broker_lite.server.partitions.disk import AppendBatch
 from broker_lite.wire import fetch as wire
 from broker_lite.wire.api import ApiKey
+from broker_lite.wire.calls.offsets import BytesPartition, OffsetsForBytesRequest
 
 
 class Reader:
@@ -167,13 +168,29 @@ def test_deposed_leader_does_not_answer_a_timestamp_lookup() -> None:
     run(body, brokers=2)
 
 
-@pytest.mark.parametrize("timestamp", [1, MAX_TIMESTAMP])
-def test_leader_that_cannot_read_a_batch_for_a_timestamp_lookup_gives_up_leadership(
-    monkeypatch: pytest.MonkeyPatch, timestamp: int
+def list_by_time(parts: BrokerContext, timestamp: int) -> Awaitable[Any]:
+    row = SimpleNamespace(partition_index=0, timestamp=timestamp, current_leader_epoch=-1)
+    message = SimpleNamespace(
+        topics=[SimpleNamespace(name="t", partitions=[row])], isolation_level=0
+    )
+    return list_offsets.handle(parts, context_of(ApiKey.LIST_OFFSETS, 7), message)
+
+
+def reach(parts: BrokerContext) -> Awaitable[Any]:
+    message = OffsetsForBytesRequest((BytesPartition(TOPIC_ID, 0, 1, 10),), 0)
+    return offsets_for_bytes.handle(parts, context_of(ApiKey.OFFSETS_FOR_BYTES, 0), message)
+
+
+@pytest.mark.parametrize(
+    "look_up", [partial(list_by_time, timestamp=1), partial(list_by_time, timestamp=-3), reach]
+)
+def test_leader_that_cannot_read_a_batch_for_a_lookup_gives_up_leadership(
+    monkeypatch: pytest.MonkeyPatch, look_up: Callable[[BrokerContext], Awaitable[Any]]
 ) -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
-        await leader.append([b"a"])
+        for value in (b"a", b"b", b"c"):
+            await leader.append([value])
         pread = MemFile.pread
 
         def failing(file: MemFile, position: int, length: int) -> bytes:
@@ -181,16 +198,11 @@ def test_leader_that_cannot_read_a_batch_for_a_timestamp_lookup_gives_up_leaders
                 raise OSError(errno.EIO, "a bad sector")
             return pread(file, position, length)
 
-        row = SimpleNamespace(partition_index=0, timestamp=timestamp, current_leader_epoch=-1)
-        message = SimpleNamespace(
-            topics=[SimpleNamespace(name="t", partitions=[row])], isolation_level=0
-        )
-        request = context_of(ApiKey.LIST_OFFSETS, 7)
         with monkeypatch.context() as patch:
             patch.setattr(MemFile, "pread", failing)
-            answer = await list_offsets.handle(Reader(leader).parts, request, message)
-            [found] = answer.topics[0].partitions
-            assert (found.error_code, found.offset) == (StorageError.code, -1)
+            answer = await look_up(Reader(leader).parts)
+            rows = answer.answers if look_up is reach else answer.topics[0].partitions
+            assert [row.error_code for row in rows] == [StorageError.code]
             await world.until(lambda: world.states[0].leader == -1)
 
     run(body, brokers=2)
