@@ -82,7 +82,7 @@ def observing() -> Iterator[None]:
     def forgotten(self: LogManager, key: PartitionKey) -> None:
         owner = OWNER.get()
         if owner is not None:
-            owner.of.cluster.checker.forgotten(self.directory_id, key)
+            owner.of.cluster.checker.forgotten(self.data.directory_id, key)
 
     def deleted(self: LogManager, key: PartitionKey, now_ms: int) -> None:
         forgotten(self, key)
