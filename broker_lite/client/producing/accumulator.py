@@ -344,8 +344,8 @@ def columns_of(
     """Return the rows of an Arrow record batch, and the column ``partition`` or None.
 
     ``key`` and ``value`` name the columns of keys and values (None: "key" and "value"). Other
-    columns are ``headers``, ``timestamp`` and ``partition``. Raises InvalidSchemaError for unknown
-    or missing columns and wrong types."""
+    columns are ``headers``, ``timestamp`` and ``partition``. Raises InvalidSchemaError for unknown,
+    missing or repeated columns and wrong types."""
     names = batch.schema.names
     known = {key or "key", value or "value", "headers", "timestamp", "partition"}
     for name in (key, value):
@@ -363,6 +363,12 @@ def columns_of(
             f"column {unknown[0]!r} is not a field of a record; drop it, or name columns with "
             "key=… and value=…"
         )
+
+    for name in names:
+        if name in known and names.count(name) > 1:
+            raise InvalidSchemaError(
+                f"there are {names.count(name)} columns {name!r}; keep one and drop the others"
+            )
 
     def column(name: str) -> pa.Array | None:
         return batch.column(name) if name in names else None

@@ -194,6 +194,13 @@ def test_send_arrow_refuses_a_key_column_that_the_argument_key_replaces() -> Non
         producer.send_arrow("t", table, key="id")
 
 
+def test_send_arrow_refuses_two_columns_of_one_name() -> None:
+    """Regression: pyarrow's KeyError reached the caller."""
+    [batch] = pa.table([[b"k"], [b"v"], [b"w"]], names=["key", "value", "value"]).to_batches()
+    with pytest.raises(InvalidSchemaError, match="there are 2 columns 'value'; keep one"):
+        columns_of(batch, None, None)
+
+
 def test_errors_of_a_closed_producer_keep_no_stack_frames_of_earlier_calls() -> None:
     """Regression: each ``send``, and each ``result`` of a failed record, made the traceback of one
     error object longer."""
