@@ -47,7 +47,7 @@ def query_security(values: Mapping[str, Any]) -> QuerySecurity:
 
 
 def connection_security(servers: str, security: QuerySecurity) -> ClientSecurity:
-    """Return the security of connections from this process to these brokers. Raises
+    """Return the TLS and login settings with which this process connects to ``servers``. Raises
     InvalidConfigError."""
     given = security_of_file(security) if isinstance(security, Path) else security
     return security_for(servers, given)

@@ -142,11 +142,11 @@ def data_loss(losses: Collection[Loss]) -> DataLossError:
 def find_losses(
     start: SourceOffset, live: Live, topics: Topics, seen: Mapping[str, Mapping[int, int]]
 ) -> list[Loss]:
-    """Return the losses at the position ``start``: deleted topics and partitions, ends that moved
-    back, and topics that the options (``topics``) no longer name.
+    """Return what was lost after the position ``start``: deleted topics and partitions, log ends
+    that moved back, and topics that the options (``topics``) no longer name.
 
-    A topic with another topic id counts as deleted. ``seen`` has the last known log ends by topic
-    id and partition number. The range of lost records ends there.
+    A topic with another topic id counts as deleted. ``seen`` has the last known log end of each
+    partition, by topic id and number; a deleted partition's range of lost records ends at it.
     """
     losses = []
     for name in sorted(start.topics):
@@ -280,8 +280,8 @@ class Admission:
             return settled
         sizes = _sizes(start, settled)
         is_due = self._last_ms is None or now_ms - self._last_ms >= limits.delay_max_ms
-        # If the batch was due in the last call at the same place, it is still due. The caller put
-        # it off, because its byte limit was not known yet.
+        # If the last call planned a batch from the same offsets, this batch is due at once: the
+        # caller postponed it, because its byte limit was not known yet.
         if self._last_start is not None:
             is_due = is_due or same_place(start, self._last_start)
         if limits.rows_min and not is_due and sum(sizes.values()) < limits.rows_min:

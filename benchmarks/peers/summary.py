@@ -13,6 +13,9 @@ Found = Mapping[str, Any]
 COLUMNS = ("defaults", "as advised", "tuned")
 """Variants (sets of settings) that most benchmarks have. The report's line of a benchmark names its
 other variants."""
+OTHERS = "others"
+GOAL = """A *goal* is a limit on the ratio of one measure with one set of settings. With the goal
+"≥ 3", logbus's figure must be at least three times the peer's."""
 HOW = """Each figure in the table is logbus's result divided by the peer's. A **bold** figure
 misses its goal. *defaults*: both sides as installed. *as advised*: both sides with the Spark
 session that logbus's README advises. *tuned*: the peer has the settings that its users change for
@@ -31,7 +34,7 @@ def lines(rows: list[Found]) -> Iterator[str]:
     yield ""
     yield HOW
     yield ""
-    yield f"| # | row | measure | goal | {' | '.join(COLUMNS)} | others |"
+    yield f"| # | row | measure | goal | {' | '.join(COLUMNS)} | {OTHERS} |"
     yield "|---" * (5 + len(COLUMNS)) + "|"
     for found in rows:
         yield from _of_row(found)
@@ -56,25 +59,30 @@ def _compared(rows: list[Found]) -> Iterator[tuple[Found, Found, Found]]:
 
 def _counts(all_: list[tuple[Found, Found, Found]]) -> Iterator[str]:
     met = sum(bool(each["met"]) for _, _, each in all_)
+    yield GOAL
+    yield ""
     yield f"{met} of {len(all_)} goals are met{_by_column(all_)}."
+    yield ""
     behind = [
-        f"{found['row']} [{variant['variant']}] {each['measure']} {each['ratio']:.2f}"
+        f"- {found['row']} [{variant['variant']}] {each['measure']} {each['ratio']:.3g}"
         for found, variant, each in all_
         if is_behind(each)
     ]
-    peers = "/".join(dict.fromkeys(each["peer"] for _, _, each in all_))
+    peers = "/".join(dict.fromkeys(each["peer"] for _, _, each in all_)).capitalize()
     if behind:
-        yield f"{peers.capitalize()} is ahead in {len(behind)}: {'; '.join(behind)}."
+        yield f"{peers} is ahead in {len(behind)} (the number is the ratio):"
+        yield ""
+        yield from behind
     else:
-        yield f"{peers.capitalize()} is ahead in none."
+        yield f"{peers} is ahead in none."
 
 
 def _by_column(all_: list[tuple[Found, Found, Found]]) -> str:
-    said = []
-    for name in COLUMNS:
-        met = [bool(each["met"]) for _, variant, each in all_ if variant["variant"] == name]
-        if met:
-            said.append(f"{sum(met)} of {len(met)} *{name}*")
+    by_name: dict[str, list[bool]] = {name: [] for name in (*COLUMNS, OTHERS)}
+    for _, variant, each in all_:
+        name = variant["variant"]
+        by_name[name if name in COLUMNS else OTHERS].append(bool(each["met"]))
+    said = [f"{sum(met)} of {len(met)} *{name}*" for name, met in by_name.items() if met]
     return f": {', '.join(said)}" if said else ""
 
 

@@ -129,8 +129,8 @@ class ProgressBar:
     the bar."""
 
     def __init__(self, label: str, *, is_alone: bool = False) -> None:
-        """With ``is_alone``, the command prints no records, so the bar is shown whenever stderr is
-        a terminal."""
+        """``is_alone`` means that the command prints no records beside the bar. The bar is then
+        shown whenever stderr is a terminal."""
         self._label = label
         self._bar: Any = None
         self._left: int | None = None

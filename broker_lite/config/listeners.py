@@ -329,7 +329,8 @@ def _check_inter_broker(listeners: tuple[ListenerConfig, ...], client_config: st
     prefix = f"{LISTENER_PREFIX}{brokers.name.lower()}."
     if not brokers.requires_certificate:
         raise InvalidConfigError(
-            f"listener {brokers.name} connects brokers without client certificates; set "
+            f"brokers connect to each other over listener {brokers.name}, which demands no client "
+            "certificates, so that a client could pose as a broker; set "
             f"{prefix}ssl.client.auth=required"
         )
     for other in listeners:

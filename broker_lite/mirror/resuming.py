@@ -73,7 +73,8 @@ class Resumer:
             resume_at = OffsetAndEpoch(end, NO_EPOCH) if end < at else None
         if resume_at is None:
             # It is unknown from which offset on the source's records differ from the copied ones.
-            # Fetch again, without a check of leader epochs.
+            # Fetch again from the same offset, without the leader epoch, so that the source's
+            # leader does not compare it.
             copy.position.lineage.forget()
         else:
             gone = f"offsets {resume_at.offset} to {at - 1}"

@@ -381,7 +381,7 @@ class NativeMachine:
         self._refresh_ms = self._requests.now_ms + REFRESH_MS
         self._read_ms = self._requests.now_ms
 
-    # Methods that extend the lease.
+    # Methods that extend the member's lease on its partitions.
 
     def _confirm(self) -> None:
         """Extend the lease: ZooKeeper's answer proves that the session was alive when the request

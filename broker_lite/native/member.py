@@ -215,7 +215,7 @@ class NativeShell:
         self._timer = None
         self._step(NativeTick())
 
-    # Methods that carry out the machine's effects.
+    # Methods that carry out the effects that the state machine returns.
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:

@@ -77,8 +77,8 @@ def _transaction_indexes(
         if covered_end > segment.next_offset:
             files.remove(segment.path(paths.TXN_INDEX))
             files.sync_dir(directory)
-            # Cut the index here. If the replay begins at the log's end, it changes no entry of the
-            # index.
+            # Cut the transaction index before the replay: a replay that begins at the log's end
+            # would cut nothing.
             index = index.cut(segment.next_offset)
         elif covered_end < segment.next_offset:
             complete_end = min(complete_end, covered_end)

@@ -3,8 +3,8 @@
 - After a clean stop, saved indexes that fit their files are used without a scan.
 - After a crash, every segment that reaches beyond the recovery point is scanned with checksums.
 - Above the recovery point the first bad batch begins a torn tail: bytes that a crash left half
-  written. Recovery copies the torn tail into ``.torn`` files and cuts it off. A full disk gets no
-  copy of a partial batch.
+  written. Recovery copies the torn tail into ``.torn`` files and cuts it off. If the disk
+  is full, recovery cuts off a partial batch without a copy.
 - Below the recovery point recovery cuts nothing. It reports a bad range as damage, and the log
   continues behind the range. New records never get offsets below the recovery point.
 

@@ -41,9 +41,8 @@ RELATIVE_OFFSET_MAX = (1 << 31) - 1
 FIND_CHUNK_BYTES = 4 << 10
 """Bytes of one read of a search: one index interval, so that one read is mostly enough."""
 _ANY_EPOCHS = WalkPolicy(orders_epochs=False)
-"""The checks of batch headers in a search for an offset, without leader epochs.
-
-A batch with a wrong, higher epoch would make the valid one after it look bad."""
+"""The checks of batch headers in a search for an offset. They ignore leader epochs: after a batch
+with a wrong, too high epoch, the next batch would seem bad because its epoch is lower."""
 
 
 class BadRange(NamedTuple):

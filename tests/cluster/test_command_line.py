@@ -124,7 +124,9 @@ def test_commands_use_the_cluster_of_the_option_bootstrap_servers_or_of_a_contex
     assert new_topic in {row["topic"] for row in rows(logbus("topic", "list"))}
 
 
-def test_lines_that_produce_sends_are_printed_by_consume(logbus: Logbus, new_topic: str) -> None:
+def test_consume_command_prints_the_lines_sent_by_the_produce_command(
+    logbus: Logbus, new_topic: str
+) -> None:
     lines = [f"line {number} \xff".encode("latin-1") for number in range(1000)]
     groups = {row["group"] for row in rows(logbus("groups", "list"))}
     logbus("produce", new_topic, stdin=b"\n".join(lines))

@@ -207,7 +207,7 @@ def test_simultaneous_commits_share_one_metadata_write(world: World) -> None:
     run(world, body)
 
 
-def test_commit_by_a_replaced_coordinator_fails_without_failing_19_groups_in_the_same_write(
+def test_commit_by_a_replaced_coordinator_fails_but_commits_of_other_groups_in_its_write_succeed(
     world: World,
 ) -> None:
     async def body(cluster: Cluster) -> None:

@@ -482,7 +482,7 @@ def test_replication_begins_only_after_the_last_older_broker_is_upgraded(world: 
     run(world, body)
 
 
-def test_topics_are_deleted_and_extended_while_a_broker_is_down(world: World) -> None:
+def test_topics_are_deleted_and_get_new_partitions_while_a_broker_is_down(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)
         controller = cluster.controller()

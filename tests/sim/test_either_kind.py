@@ -37,7 +37,9 @@ Patch = pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("seed", KEPT)
-def test_mixed_group_simulation_passes_on_seeds_that_once_failed(seed: int) -> None:
+def test_simulation_of_kafka_and_zookeeper_based_members_passes_on_seeds_that_once_failed(
+    seed: int,
+) -> None:
     either_kind.run(seed)
 
 
@@ -148,7 +150,7 @@ def commits_without_a_member_beside_members(patch: Patch) -> None:
         (commits_without_a_member_beside_members, 1),
     ],
 )
-def test_mixed_group_simulation_fails_if_any_one_rule_of_the_protocol_is_removed(
+def test_simulation_of_kafka_and_zookeeper_based_members_fails_if_any_protocol_rule_is_removed(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
     """Run seeds until the simulation detects that ``plant`` removed a rule.

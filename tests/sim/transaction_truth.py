@@ -326,7 +326,8 @@ class TransactionTruth:
             )
 
     def check_replica(self, process: Process, key: PartitionKey) -> None:
-        """Check that a complete replica lists every aborted transaction and no open transaction."""
+        """Check a replica with the whole log, after the end of all transactions: it lists every
+        aborted transaction and no open transaction."""
         log = process.log(key)
         assert log is not None
         end, found = log.log_end_offset, log.reader.aborted_in(0, log.log_end_offset)

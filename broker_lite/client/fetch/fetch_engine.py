@@ -218,8 +218,8 @@ class FetchEngine:
         source = self._sources.get(tp)
         if source is not None:
             self._total_bytes -= source.buffered_bytes
-            # Set ``is_stopped`` before ``_abandon``, which closes a connection. This makes ``pump``
-            # run, which would otherwise fetch the partition again.
+            # ``_abandon`` closes a connection, and the closing runs ``pump``. Set ``is_stopped``
+            # first, or ``pump`` fetches the partition again.
             source.is_stopped = True
             self._abandon(tp, source)
             self._in_place.end(tp)

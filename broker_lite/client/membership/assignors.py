@@ -83,11 +83,11 @@ def candidate(name: str, row: JoinedMember) -> Candidate:
 def candidates(
     name: str, rows: Iterable[JoinedMember]
 ) -> tuple[list[Candidate], dict[str, ProtocolError]]:
-    """Decode the subscription metadata of all members. Return the candidates, and errors by member
-    id.
+    """Decode the subscription metadata of all members. Return the members to which the assignor may
+    give partitions, and the decoding errors by member id.
 
-    A member with unreadable metadata counts as a member without topics. If the error ended the
-    group leader instead, it would end each next leader too."""
+    A member with unreadable metadata counts as a member without topics. If the group leader failed
+    with the error instead, so would each next leader."""
     decoded, unread = [], {}
     for row in rows:
         try:

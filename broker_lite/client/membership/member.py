@@ -161,8 +161,8 @@ class MemberShell:
             self._timer = None
         wake_ms = self.machine.wake_ms
         if wake_ms is not None:
-            # Set the timer a little later than ``wake_ms``. The machine counts whole milliseconds:
-            # if the timer expired before that millisecond, the machine would find nothing to do.
+            # Set the timer a little later than ``wake_ms``. The state machine counts whole
+            # milliseconds: if the timer fired before ``wake_ms``, it would find nothing to do.
             delay_ms = max(0.0, wake_ms - self._now_ms()) + 0.01
             self._timer = self._shell.later(delay_ms, self._tick)
 

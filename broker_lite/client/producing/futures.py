@@ -106,10 +106,10 @@ class Outcome:
     # Methods that the sender's thread calls.
 
     def expect(self, batches: Sequence[SentBatch], inverse: Any) -> None:
-        """Set the batches into which the rows were split.
+        """Set the batches for which the future waits.
 
-        Row i, in the order of sends, has index ``inverse[i]`` in the concatenated batches; without
-        ``inverse``, index i."""
+        If ``inverse`` is not None, the rows were reordered before they were split into batches: row
+        i in the order of sends is row ``inverse[i]`` of the concatenated batches."""
         self.batches = list(batches)
         self.inverse = inverse
         self._left = len(batches)

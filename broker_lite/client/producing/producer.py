@@ -409,9 +409,9 @@ class Producer(ClosedByWith):
             self._due(rows, until_ms)
 
     def _due(self, rows: OpenRows, until_ms: float) -> None:
-        """After ``linger_ms``, pass a topic's rows that are not in batches yet to the sender.
-
-        But while batches of the topic wait to be sent, collect more rows until ``until_ms``."""
+        """Pass the topic's rows that are not in batches yet to the sender, when they have waited
+        ``linger_ms``. While earlier batches of the topic still wait to be sent, collect more rows
+        instead, at the latest until the time ``until_ms``."""
         if not rows.is_open:
             return
         now_ms = self._shell.now_ms()

@@ -197,8 +197,8 @@ class SinkCoordinator:
         return led is not None and name in led.machine
 
     def open_slots(self, partition: int) -> dict[int, OpenSlot]:
-        """Return the open attempts of Spark tasks by producer id; empty if this broker does not
-        lead the partition."""
+        """Return the slots (producer ids of sinks) with an open attempt of a Spark task; empty if
+        this broker does not lead the ``partition`` of ``__transaction_state``."""
         led = self._led.get(partition)
         if led is None:
             return {}

@@ -1,4 +1,4 @@
-"""Track which offset ranges of a log the broker can send without checking CRCs again, without I/O.
+"""Track which offset ranges of a log the broker can send without checking CRCs again. Does no I/O.
 
 The broker checks the CRC of each batch at the append. For ``TRUST_MS`` after the append or a later
 check, it sends the bytes without another check. After that time, the kernel may have evicted the

@@ -175,7 +175,7 @@ def test_unknown_option_suggests_options_with_similar_words(
 
 
 @pytest.mark.parametrize("noun", ["groups", "topic"])
-def test_command_groups_or_topic_without_a_verb_lists_groups_or_topics(
+def test_command_without_a_verb_lists_its_objects(
     noun: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([noun, "-b", "no:port"]) == run([noun, "list", "-b", "no:port"]) == 1

@@ -26,10 +26,10 @@ print(*counts)
 
 
 def counts(name: str) -> list[int]:
-    """Run a process with the main module ``name``; return how many objects are frozen, three times.
+    """Run a process with the main module ``name``; return ``gc.get_freeze_count()``, three times.
 
-    The numbers are taken after the first call, after a call without new imports, and after a call
-    with new imports.
+    The counts are taken after the first call of ``modules_are_no_garbage``, after a call without
+    new imports, and after a call with new imports.
     """
     program = [sys.executable, "-c", CALLS.format(name=name)]
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)

@@ -94,8 +94,8 @@ def mutate(batch_bytes: bytes, source: random.Random) -> bytes:
 
 
 def try_columns(data: bytes, header: batch.BatchHeader) -> None:
-    """If a column batch can be decoded, check that each column, and the batch transcoded to rows,
-    has the number of records that the header declares."""
+    """If ``data`` decodes as a column batch (its body is Arrow), check that each column, and the
+    same batch rewritten in Kafka's format, has as many records as the header says."""
     try:
         columns = arrow.decode(data, header)
     except REFUSALS:

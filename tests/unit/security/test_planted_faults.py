@@ -218,7 +218,10 @@ def _with_nonce(server: ScramServer, text: str) -> str:
 
 @pytest.mark.parametrize("name", PLANTS)
 def test_code_and_test_of_each_deliberate_security_fault_exist(name: str) -> None:
-    """Regression: after tests had been renamed, no test checked six of the faults."""
+    """Each fault removes one security check from the code, and its test must then fail.
+
+    Regression: after tests had been renamed, six of the faults had no test.
+    """
     plant = PLANTS[name]
     file, test = plant.test
     text = (PACKAGE / plant.file).read_text("utf-8")

@@ -294,7 +294,7 @@ def test_reader_fails_at_once_if_the_broker_has_stopped(bench: Bench) -> None:
     bench.descriptors = bench.call(bench._make)
 
 
-def test_broker_without_free_file_descriptors_refuses_a_request_for_an_open_file_at_once(
+def test_broker_without_free_file_descriptors_refuses_at_once_to_open_a_segment_file(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def exhausted(*_: Any) -> list[int]:

@@ -246,11 +246,11 @@ def test_recreated_partition_inherits_no_checkpointed_offsets() -> None:
     assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (2, 5, ())
 
 
-def test_stray_log_that_a_full_disk_cannot_rename_keeps_its_offsets() -> None:
-    """Regression: records that had been deleted from the stray log were back after the next start.
+def test_stray_log_that_a_full_disk_cannot_rename_keeps_its_log_start_offset() -> None:
+    """Regression: the log start offset was lost, so deleted records were back after the next start.
 
-    If the topic was recreated before that start, an existing segment file took the data directory
-    offline.
+    If the broker created the log again before that start, the segment file that already existed
+    took the data directory offline.
     """
     disk = Disk()
     disk.write(50, checkpoint=True)

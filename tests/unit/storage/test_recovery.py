@@ -145,7 +145,7 @@ def test_zero_filled_tail_of_a_log_is_cut_off_without_saving_it() -> None:
     assert disk.files.size(f"{FOLDER}/{FIRST}") == 360
 
 
-def test_partial_write_that_a_full_disk_has_no_space_to_save_is_cut_off() -> None:
+def test_partial_batch_is_cut_off_without_a_copy_if_the_disk_is_full() -> None:
     """The broker must start on a full disk. A partial batch was never acknowledged."""
     disk = Disk()
     disk.write(3)
@@ -158,7 +158,7 @@ def test_partial_write_that_a_full_disk_has_no_space_to_save_is_cut_off() -> Non
     assert (report.torn_bytes, report.saved_bytes) == (2 << 20, 0)
 
 
-def test_complete_corrupt_batch_is_not_cut_off_without_space_to_save_it() -> None:
+def test_complete_corrupt_batch_is_not_cut_off_if_the_disk_is_too_full_for_a_copy() -> None:
     """The broker may have acknowledged a complete batch, so it does not start without a copy."""
     disk = Disk()
     disk.write(3)

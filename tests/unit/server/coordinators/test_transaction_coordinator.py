@@ -260,7 +260,7 @@ def test_spark_sink_with_a_timeout_above_the_broker_limit_is_refused() -> None:
     run(body)
 
 
-def test_coordinator_with_the_maximum_of_transactional_ids_refuses_new_ids_and_sinks(
+def test_coordinator_with_the_maximum_of_transactional_ids_refuses_new_ids_and_new_spark_sinks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def body(cluster: Cluster) -> None:

@@ -58,7 +58,7 @@ def test_offsets_that_a_mirror_stores_do_not_expire() -> None:
     run(body)
 
 
-def test_zk_based_group_whose_members_come_and_go_between_checks_does_not_expire() -> None:
+def test_zookeeper_based_group_with_members_between_two_expiry_checks_does_not_expire() -> None:
     """Regression: a broker did not notice members that joined and left between two of its checks.
 
     It then counted the retention time of such a group from the last commit.

@@ -23,8 +23,8 @@ TOPIC = "abcdefghijklmnopqrstuQ"
 
 
 class Recorder:
-    """A partition for append and flush jobs, which records its results and counts flushes of its
-    log."""
+    """A stand-in for the partition of append and flush jobs: it keeps the events of their results,
+    and counts the flushes of its log."""
 
     def __init__(self, log: Log) -> None:
         self.log = log

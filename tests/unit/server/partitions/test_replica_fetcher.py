@@ -1,5 +1,5 @@
-"""Tests of a follower's fetch requests to one leader: which partitions share a request and a
-wait."""
+"""Tests of a follower's fetch requests to one leader: which partitions share a request,
+and how long it waits for records."""
 
 from __future__ import annotations
 
