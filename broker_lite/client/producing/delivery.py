@@ -114,6 +114,9 @@ class Delivery:
         self._retry_backoff_ms = retry_backoff_ms
         self._compression: Compression = compression
         self._delivery_timeout_ms = delivery_timeout_ms
+        self._throttled: dict[Endpoint, float] = {}
+        """Until when (ms) no request goes to a broker, because the client is over its quota
+        there."""
         self._partitions: dict[TopicPartition, PartitionQueue] = {}
         self._busy: dict[TopicPartition, None] = {}
         self._count = 0
@@ -215,6 +218,8 @@ class Delivery:
                 known = view.partition(tp)
                 part.error = part.error if known is None else no_leader(view, tp, known)
                 continue
+            if self._throttled.get(leader, 0.0) > now_ms:
+                continue
             if self.added is not None and tp not in self.added:
                 self.unadded.add(tp)
                 continue
@@ -309,9 +314,16 @@ class Delivery:
     # Methods that handle responses and failed requests.
 
     def answered(self, sent: Outgoing, response: ProduceResponse | None, now_ms: float) -> None:
-        """Complete, retry or fail the batches of ``sent``. With acks=0, ``response`` is None."""
+        """Complete, retry or fail the batches of ``sent``. With acks=0, ``response`` is None.
+
+        If the response says for how long the broker throttles the client, no request goes to the
+        broker in that time (KIP-219)."""
         rows: dict[tuple[str, int], ProducedPartition] = {}
         if response is not None:
+            if response.throttle_time_ms:
+                until_ms = now_ms + response.throttle_time_ms
+                known_ms = self._throttled.get(sent.endpoint, 0.0)
+                self._throttled[sent.endpoint] = max(known_ms, until_ms)
             names = {topic_id: name for name, topic_id in sent.topic_ids.items()}
             for topic in response.topics:
                 for row in topic.partitions:
@@ -476,11 +488,14 @@ class Delivery:
         tries = f" (failures: {batch.attempts})" if batch.attempts else ""
         maybe = "; it may be in the log" if batch.maybe_appended else ""
         error = part.error or self.problem
-        if error is None:
+        cure = "see the broker's log"
+        if error is None and self._throttled:
+            why = "; a broker throttled this producer, because it is over its quota"
+            cure = "send less, raise the quota (logbus quota)"
+        elif error is None:
             why = "; it waited behind other batches, because the broker is slower than the producer"
         else:
             why = f"; the last error: {error}"
-        cure = "see the broker's log"
         if isinstance(error, StorageError):
             cure = "repair that broker's disk, or free space on it (a shorter retention.ms)"
         elif isinstance(error, (NetworkError, NoBrokersError, RequestTimedOutError)):
@@ -494,10 +509,12 @@ class Delivery:
         )
 
     def next_due_ms(self, now_ms: float) -> float:
-        """Return the time (ms) of the next retry or delivery deadline.
+        """Return the time (ms) of the next retry or delivery deadline, or of the end of a throttle.
 
         The caller calls ``requests`` and ``expire`` then, or earlier after a response."""
         due = float("inf")
+        if self._busy:
+            due = min((ms for ms in self._throttled.values() if ms > now_ms), default=due)
         for tp in self._busy:
             part = self._partitions[tp]
             if part.queue:

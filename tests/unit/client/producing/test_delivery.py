@@ -96,12 +96,19 @@ class Bench:
             found += more
         return found
 
-    def answer(self, sent: Outgoing, error: int = 0, base: int = 0, message: str = "") -> None:
+    def answer(
+        self,
+        sent: Outgoing,
+        error: int = 0,
+        base: int = 0,
+        message: str = "",
+        throttle_ms: int = 0,
+    ) -> None:
         rows = [
             ProducedPartition(batch.partition, error, base, error_message=message)
             for batch in sent.batches
         ]
-        response = ProduceResponse([ProducedTopic("", TOPIC_ID, rows)])
+        response = ProduceResponse([ProducedTopic("", TOPIC_ID, rows)], throttle_ms)
         self.delivery.answered(sent, response, self.now)
 
     def fail(self, sent: Outgoing, error: LogbusError | None = None) -> None:
@@ -251,6 +258,38 @@ def test_batch_is_retried_after_the_backoff() -> None:
     assert bench.send() == []
     assert bench.delivery.next_due_ms(bench.now) == 50
     assert len(bench.later(51)) == 1
+
+
+def test_no_batch_is_sent_to_a_broker_while_it_throttles_the_producer() -> None:
+    """Regression: the producer sent on. If the throttle exceeded ``request.timeout.ms``, it
+    connected again, and the broker served the first request of each new connection."""
+    bench = Bench()
+    bench.view = view(leaders=(1, 2))
+    bench.add(make(), make(), make(partition=1))
+    first, other, second = bench.send()
+    assert [sent.endpoint for sent in (first, other, second)] == [ONE, TWO, ONE]
+    bench.answer(first, throttle_ms=100_000)
+    bench.answer(other)
+    bench.fail(second)
+    bench.add(make(partition=1))
+    (unthrottled,) = bench.later(60_000)
+    assert unthrottled.endpoint == TWO
+    bench.answer(unthrottled)
+    assert bench.delivery.next_due_ms(bench.now) == 100_000
+    assert bench.later(39_999) == []
+    (resent,) = bench.later(1)
+    assert resent.batches == second.batches
+
+
+def test_timeout_error_of_a_throttled_producer_names_its_quota() -> None:
+    bench = Bench()
+    bench.add(make())
+    bench.answer(bench.send()[0], throttle_ms=1_000)
+    late = make(deadline_ms=500)
+    bench.add(late)
+    assert bench.send() == []
+    bench.delivery.expire(500)
+    assert "it is over its quota. Send less, raise the quota (logbus quota)" in str(late.error)
 
 
 def test_duplicate_sequence_error_counts_as_an_acknowledgement() -> None:
