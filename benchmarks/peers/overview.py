@@ -48,7 +48,8 @@ def _systems(found: Found) -> Iterator[str]:
     yield ""
     yield (
         "Row netdb11: one producer, then one consumer, with messages of 200 bytes. The figures are "
-        "medians. The second column says what a system has done when it acknowledges a message."
+        "medians. The second column says what a system does with a message before it acknowledges "
+        "it."
     )
     yield ""
     yield f"| system | what an acknowledgement means | {' | '.join(heads)} |"

@@ -109,8 +109,8 @@ def _where(rows: list[Found]) -> Iterator[str]:
     yield from (f"- {each}" for each in sorted(machines))
     busy = sum(each["machine"]["load_before"] > each["machine"]["cpus"] for each in variants)
     yield (
-        f"- load average before a measurement: {min(loads)} to {max(loads)}. Before {busy} of "
-        f"{len(variants)} it was above the number of cores: compare their ratios, not their rates"
+        f"- load average before a measurement: {min(loads)} to {max(loads)}, above the number of "
+        f"cores before {busy} of {len(variants)}: compare the ratios of these, not their rates"
     )
     yield from (f"- versions: {each}" for each in sorted(versions))
     yield f"- input: {', '.join(sorted({each['input'] for each in variants}))}, made unique"

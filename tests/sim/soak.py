@@ -237,7 +237,7 @@ def planted(plants: Sequence[Plant], beginnings: int, processes: int) -> bool:
         rows = list(pool.map(_plant_row, jobs))
     medians = []
     failures = []
-    print("| removed rule | seeds, median | most |\n|---|---|---|")
+    print("| behaviour without the rule | seeds, median | most |\n|---|---|---|")
     for number, plant in enumerate(plants):
         some = rows[number * beginnings : (number + 1) * beginnings]
         seeds = sorted(row[1] for row in some)
