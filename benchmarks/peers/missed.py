@@ -138,7 +138,9 @@ def _counts(missed: list[Missed]) -> Iterator[str]:
         f"{len(missed)} goals are missed. {where[BEYOND]} are *{BEYOND}*: even a program that does "
         f"only the unavoidable work would miss them in every round. {where[AT]} are *{AT}*: such a "
         f"program would reach them in some rounds. {where[WITHIN]} are *{WITHIN}*: such a program "
-        f"would reach them, so logbus's own cost decides. {where['']} have no measured bound."
+        f"would reach them, so logbus's own cost decides. {where['']} have no measured bound. "
+        "A line has the ratio, the bound with its lowest and highest round, and the ratio's share "
+        "of the bound."
     )
 
 
