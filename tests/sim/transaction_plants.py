@@ -253,7 +253,7 @@ def followers_track_no_transactions(patch: Patch) -> None:
             return append(self, buffer, leader_epoch, now_ms)
         finally:
             self.producers.transactions = _Nothing()
-            self.unstable = None
+            self.reader.unstable = None
 
     patch.setattr(Log, "append_as_follower", forgetting)
 
