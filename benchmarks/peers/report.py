@@ -110,7 +110,7 @@ def _where(rows: list[Found]) -> Iterator[str]:
     busy = sum(each["machine"]["load_before"] > each["machine"]["cpus"] for each in variants)
     yield (
         f"- load average before a measurement: {min(loads)} to {max(loads)}, above the number of "
-        f"cores before {busy} of {len(variants)}: compare the ratios of these, not their rates"
+        f"cores before {busy} of {len(variants)} measurements: compare their ratios, not rates"
     )
     yield from (f"- versions: {each}" for each in sorted(versions))
     yield f"- input: {', '.join(sorted({each['input'] for each in variants}))}, made unique"
