@@ -19,7 +19,7 @@ from sim.history import Commit, History
 from sim.workload import Client
 
 from broker_lite.client.consuming.fetch_collector import ConcatenatedSlices, FetchCollector
-from broker_lite.client.fetch.fetch_engine import FetchEngine
+from broker_lite.client.fetch.fetch_engine import NO_EPOCHS, FetchEngine
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
 from broker_lite.client.received import Slice
@@ -95,9 +95,11 @@ class Consumer(Client):
         if self.positions:
             self._seek({tp: 0})
 
-    def _seek(self, offsets: dict[TopicPartition, int]) -> None:
+    def _seek(
+        self, offsets: dict[TopicPartition, int], epochs: Mapping[TopicPartition, int] = NO_EPOCHS
+    ) -> None:
         self.positions.update(offsets)
-        self._collector.begin(offsets)
+        self._collector.begin(offsets, epochs)
 
     async def run(self) -> None:
         """Read and commit positions; seek back at random times."""

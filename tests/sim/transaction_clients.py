@@ -313,14 +313,15 @@ class NumberReader(Consumer):
 
     def __init__(self, *values: Any) -> None:
         super().__init__(*values)
-        self.found: list[tuple[TopicPartition, int, bytes]] = []
+        self.found: list[tuple[TopicPartition, CommittedOffset, bytes]] = []
 
-    def take(self, offsets: dict[TopicPartition, int]) -> None:
+    def take(self, offsets: dict[TopicPartition, CommittedOffset]) -> None:
         """Make the reader continue at these offsets; drop the records that it has fetched but not
         copied.
         """
         self.found.clear()
-        self._seek(offsets)
+        epochs = {tp: row.leader_epoch for tp, row in offsets.items() if row.leader_epoch >= 0}
+        self._seek({tp: row.offset for tp, row in offsets.items()}, epochs)
 
     def poll(self) -> None:
         """Add the records of all fetched batches to ``found``."""
@@ -333,7 +334,10 @@ class NumberReader(Consumer):
             raise Violation(f"{self.name}: {tp} at {self.positions[tp]}, rows of {start}")
         values: Any = rows.columns.value
         found = values.slice(rows.first_row, rows.row_count).to_pylist()
-        self.found += [(tp, start + n, value) for n, value in enumerate(found)]
+        epoch = rows.header.leader_epoch
+        self.found += [
+            (tp, CommittedOffset(start + n + 1, epoch), value) for n, value in enumerate(found)
+        ]
         self.positions[tp] = start + rows.row_count
 
 
@@ -436,7 +440,7 @@ class Copier(Producer):
             return False
         if unstable or any(isinstance(row, LogbusError) for row in found.values()):
             return False
-        reader.take({tp: found[tp].offset if tp in found else 0 for tp in tps})
+        reader.take({tp: found.get(tp, CommittedOffset(0)) for tp in tps})
         return True
 
     async def _transaction_of(self, client: Transactional, reader: NumberReader) -> bool:
@@ -456,12 +460,11 @@ class Copier(Producer):
         rows, reader.found = reader.found[:20], reader.found[20:]
         assert client.transaction is not None
         attempt = ".".join(map(str, client.transaction.pair))
-        for tp, offset, value in rows:
+        for tp, following, value in rows:
+            offset = following.offset - 1
             name = f"{self.name}:{tp.partition}:{offset}:{attempt}:".encode() + value
             client.send(rng.randrange(self.partitions), [name])
-        nexts = {tp: offset + 1 for tp, offset, _ in rows}
-        offsets = {tp: CommittedOffset(offset) for tp, offset in nexts.items()}
-        await client.send_offsets(offsets)
+        await client.send_offsets({tp: following for tp, following, _ in rows})
         if rng.random() < 0.05 and not self.is_stopping:
             return False
         is_commit = rng.random() < 0.9 or self.is_stopping

@@ -108,7 +108,11 @@ class FetchPosition:
     def request(self, leader_epoch: int, max_bytes: int) -> tuple[str, FetchPartition]:
         """Return the topic id, and the partition's part of a fetch request.
 
-        ``leader_epoch`` is the partition's current leader epoch."""
+        ``leader_epoch`` is the partition's leader epoch in the client's metadata. If the records
+        before the offset have a later epoch, the metadata are old, and the request has the later
+        epoch. A deposed leader then answers UNKNOWN_LEADER_EPOCH; its log may lack the offset
+        (KIP-320)."""
+        leader_epoch = max(leader_epoch, self.lineage.last_epoch)
         if leader_epoch != self.policy.leader_epoch:
             self.policy = self.policy._replace(leader_epoch=leader_epoch)
         row = FetchPartition(

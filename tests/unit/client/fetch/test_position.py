@@ -72,6 +72,13 @@ def test_fetch_request_has_the_leader_epoch_and_the_epoch_of_the_last_record() -
     assert position.request(7, 1)[1].last_fetched_epoch == 4
 
 
+def test_fetch_request_with_old_metadata_has_the_epoch_of_the_last_record() -> None:
+    """Regression: a deposed leader took the request for one of its own epoch and answered that the
+    offset is out of range or that the log was truncated."""
+    position = at(38, last_epoch=1, leader_epoch=0)
+    assert position.request(0, 1)[1].current_leader_epoch == 1
+
+
 def test_position_advances_past_offsets_without_rows() -> None:
     """The log has offset gaps, batches without rows, control batches and aborted batches."""
     position = at(leader_epoch=0)
