@@ -497,7 +497,8 @@ class BrokerConfig(Config):
             )
         if any(pattern.count("*") > 1 for pattern in self.broker_principal_list):
             raise InvalidConfigError(
-                f"broker.principals={self.broker_principals[:80]!r}: give one * for the broker's id"
+                f"broker.principals={self.broker_principals[:80]!r}: a pattern may have only "
+                "one *, which stands for the broker's id"
             )
         if any(name not in LOGIN_MECHANISMS for name in self.sasl_mechanisms):
             raise InvalidConfigError(

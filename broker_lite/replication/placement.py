@@ -100,7 +100,7 @@ def check_rows(rows: Sequence[Sequence[int]], live: Mapping[int, BrokerView]) ->
         if not row or len(set(row)) != len(row) or len(row) != len(rows[0]):
             raise InvalidReplicaAssignmentError(
                 f"partition {partition} is assigned to brokers {list(row)}: give each partition "
-                "the same number of different brokers, at least one"
+                "the same number of brokers, at least one and none twice"
             )
         check_live(f"partition {partition}", row, live)
 

@@ -127,7 +127,7 @@ def test_error_of_a_refused_topic_request_says_how_to_correct_it(world: World) -
             (NewTopic("n", 1, 0), InvalidReplicationFactorError, "at least 1"),
             (NewTopic("n", 1, 3), InvalidReplicationFactorError, "only 2 brokers are live"),
             (NewTopic("n", 1, 1, [[9]]), InvalidReplicaAssignmentError, "live brokers: [1, 2]"),
-            (NewTopic("n", 1, 1, [[1, 1]]), InvalidReplicaAssignmentError, "different brokers"),
+            (NewTopic("n", 1, 1, [[1, 1]]), InvalidReplicaAssignmentError, "none twice"),
             (NewTopic("n", 1, 1, [[]]), InvalidReplicaAssignmentError, "at least one"),
             (
                 NewTopic("n", 1, 1, None, {"retention.mss": "1"}),

@@ -60,16 +60,16 @@ def security_between_brokers(config: BrokerConfig, inter_broker: ListenerConfig)
     """Return the TLS and login settings with which this broker connects to other brokers.
 
     Raises InvalidConfigError if the file ``inter.broker.client.config`` cannot be used or selects a
-    login with a token: no token may name a broker (``Authorizer.check_user_name``)."""
+    login with a token: brokers cannot log in with tokens (``Authorizer.check_user_name``)."""
     file = config.inter_broker_client_config
     if not file:
         return inter_broker.peer_security
     security = security_of_file(Path(file))
     if security.mechanism == OAUTHBEARER:
         raise InvalidConfigError(
-            f"inter.broker.client.config={file} has sasl.mechanism=OAUTHBEARER, but no token may "
-            "name a broker; set sasl.mechanism=SCRAM-SHA-512, and sasl.username and sasl.password "
-            "of a user for brokers"
+            f"inter.broker.client.config={file} has sasl.mechanism=OAUTHBEARER, but brokers cannot "
+            "log in with tokens; set sasl.mechanism=SCRAM-SHA-512, and sasl.username and "
+            "sasl.password of a user for brokers"
         )
     return security
 

@@ -416,8 +416,8 @@ class TransactionCoordinator:
         if len(led.values) >= IDS_MAX and key not in led.values:
             raise PolicyViolationError(
                 f"{TRANSACTION_STATE}-{led.partition} holds {len(led.values)} transactional ids "
-                "and Spark sinks, the maximum; reuse ids and sinks, or lower "
-                "transactional.id.expiration.ms"
+                "and Spark sinks, the maximum; reuse transactional ids and Spark checkpoints, or "
+                "lower transactional.id.expiration.ms"
             )
 
     def _view(self, led: LedState, name: str) -> TransactionView | None:

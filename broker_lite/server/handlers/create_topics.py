@@ -123,7 +123,7 @@ def _assignment(row: Any) -> list[tuple[int, ...]]:
     for index, broker_ids in enumerate(assignment):
         if not broker_ids or len(set(broker_ids)) != len(broker_ids):
             raise InvalidReplicaAssignmentError(
-                f"topic {row.name!r} partition {index}: give one or more different brokers"
+                f"topic {row.name!r} partition {index}: give one or more brokers, each once"
             )
         if len(broker_ids) != len(assignment[0]):
             raise InvalidReplicaAssignmentError(

@@ -272,9 +272,9 @@ def test_coordinator_with_the_maximum_of_transactional_ids_refuses_new_ids_and_n
         await cluster.init()
         await coordinator.ask_sink("s", join("first"))
         monkeypatch.setattr(transaction_coordinator, "IDS_MAX", 1)
-        with pytest.raises(PolicyViolationError, match="the maximum; reuse ids and sinks"):
+        with pytest.raises(PolicyViolationError, match="the maximum; reuse transactional ids"):
             await coordinator.ask_sink("t", join("first"))
-        with pytest.raises(PolicyViolationError, match="the maximum; reuse ids and sinks"):
+        with pytest.raises(PolicyViolationError, match="the maximum; reuse transactional ids"):
             await coordinator.ask("y", ev.Init(UNNUMBERED, 60_000))
         # Ids and sinks that the coordinator knows already are not limited.
         await cluster.init()
