@@ -109,7 +109,7 @@ def test_command_shown_on_a_page_prints_the_same_records(
     assert sorted(printed) == sorted(numbers(page)) != []
 
 
-def test_search_from_the_oldest_record_continues_where_it_stopped(
+def test_next_page_of_a_search_continues_after_the_page_before(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     fill(bus, shown_topic, 250)
@@ -252,7 +252,7 @@ def send(bus: Bus, topic: str, *texts: str) -> None:
             producer.send(topic, text.encode(), partition=0)
 
 
-def test_reconnected_live_tail_repeats_and_misses_no_record(
+def test_live_tail_neither_repeats_nor_misses_records_after_it_reconnects(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     send(bus, shown_topic, "v-before")

@@ -193,7 +193,7 @@ def test_range_reader_reads_the_file_of_a_secured_broker(
     assert secured.sent() == before + 1
 
 
-def test_user_without_read_permission_gets_neither_records_nor_a_ticket_for_an_open_file(
+def test_user_without_read_permission_gets_neither_records_nor_a_segment_file(
     secured: Secured,
 ) -> None:
     row, connection = secured.fetch(secured.user("stranger"))
@@ -201,7 +201,7 @@ def test_user_without_read_permission_gets_neither_records_nor_a_ticket_for_an_o
     assert isinstance(row, TopicAuthorizationError)
 
 
-def test_ticket_for_an_open_file_is_invalid_once_the_users_acl_is_deleted(secured: Secured) -> None:
+def test_user_gets_no_further_segment_file_once_the_users_acl_is_deleted(secured: Secured) -> None:
     own = secured.user("leaver")
     secured.command("acl", "add", "leaver", "read", "--topic", TP.topic)
     row, first = secured.fetch(own)
@@ -220,7 +220,9 @@ def test_ticket_for_an_open_file_is_invalid_once_the_users_acl_is_deleted(secure
         connection.close()
 
 
-def test_ticket_for_an_open_file_is_invalid_once_its_connection_is_closed(secured: Secured) -> None:
+def test_user_gets_no_segment_file_once_the_connection_of_the_fetch_is_closed(
+    secured: Secured,
+) -> None:
     row, connection = secured.fetch(secured.admin)
     assert isinstance(row, FetchedPartition) and row.stored is not None
     connection.close()

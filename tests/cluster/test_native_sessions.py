@@ -183,7 +183,7 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Return a function that advances CLOCK_BOOTTIME by some seconds, as if the machine was
     suspended.
 
-    The clock starts one hour ahead.
+    The clock starts one hour ahead of the machine's.
     """
     slept, clock = [3600.0], time.clock_gettime
 

@@ -75,7 +75,7 @@ def test_array_conversions_do_not_import_pandas() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_arrow_column_with_a_longer_offsets_buffer_is_converted() -> None:
+def test_arrow_column_with_extra_bytes_after_its_offsets_is_converted() -> None:
     offsets = pa.py_buffer(np.array([0, 1, 3], np.int32).tobytes() + b"odd")
     column = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, pa.py_buffer(b"abc")])
     assert list(python_of(column, 2)) == [b"a", b"bc"]

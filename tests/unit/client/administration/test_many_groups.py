@@ -25,10 +25,12 @@ def play(
     code: Callable[[str, int, int], Any],
     empty: frozenset[str] = frozenset(),
 ) -> tuple[dict[str, GroupLag], list[list[int]]]:
-    """Run ``lag_of_groups``; return its result and, by round, the number of groups in each request.
+    """Run ``lag_of_groups``. Return its result, and for each set of requests that it sends together
+    the number of groups in each request.
 
-    ``home(group, round)`` returns the port of the group's coordinator. ``code(group, port, round)``
-    returns the coordinator's error code, or a network error.
+    ``round`` is the number of pauses so far. ``home(group, round)`` returns the port of the
+    group's coordinator. ``code(group, port, round)`` returns the coordinator's error code, or a
+    network error.
     """
     now, rounds, sizes = 0.0, 0, []
     operation = lag_of_groups(

@@ -38,8 +38,8 @@ def test_consumer_whose_start_fails_in_async_with_is_closed(
 def test_loop_of_polls_without_a_timeout_lets_other_tasks_run(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: the poll returned at once, without a turn of the event loop. A loop of such polls
-    waited forever for records, because the consumer fetches on this event loop."""
+    """Regression: the poll returned at once, without an iteration of the event loop. A loop of such
+    polls waited forever for records, because the consumer fetches on this event loop."""
 
     def started(_: ReaderCore) -> Iterator[Any]:
         yield from ()

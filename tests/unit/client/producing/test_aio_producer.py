@@ -86,7 +86,7 @@ def test_send_arrow_fails_if_the_buffer_stays_full_for_max_block_ms() -> None:
     assert run_full(test, max_block_ms=1) == ["first"]
 
 
-def test_flush_does_not_wait_for_buffer_space_for_records_that_are_sent_later() -> None:
+def test_flush_does_not_wait_for_later_records_that_wait_for_buffer_space() -> None:
     """Regression: ``flush`` waited until no record waited for space, so it never returned while
     other tasks kept the buffer full."""
 
@@ -102,7 +102,7 @@ def test_flush_does_not_wait_for_buffer_space_for_records_that_are_sent_later() 
     run_full(test)
 
 
-def test_record_whose_headers_raise_an_exception_while_it_waits_for_space_fails_alone() -> None:
+def test_exception_in_the_headers_of_a_waiting_record_fails_only_this_record() -> None:
     """Regression: an exception of the iterable ``headers`` kept all waiting records from being
     sent, and their futures never completed."""
 

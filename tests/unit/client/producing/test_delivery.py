@@ -323,7 +323,7 @@ def test_batch_after_a_batch_refused_for_good_takes_over_its_sequences() -> None
     assert following.error is None
 
 
-def test_next_sequence_follows_the_batch_that_was_accepted_after_a_refused_first_batch() -> None:
+def test_sequence_continues_after_an_accepted_batch_although_the_one_before_was_refused() -> None:
     bench = Bench()
     bench.add(make(3), make(2))
     first, second = bench.send()

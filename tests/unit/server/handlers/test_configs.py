@@ -429,9 +429,7 @@ def test_alter_configs_replaces_all_settings_of_a_topic(version: int) -> None:
 
 
 @pytest.mark.parametrize("broker", [1, 2])
-def test_alter_configs_also_replaces_settings_that_the_broker_does_not_know_yet(
-    broker: int,
-) -> None:
+def test_alter_configs_replaces_the_settings_of_a_concurrent_alter_configs(broker: int) -> None:
     """Regression: concurrent requests were merged: each deleted only the settings that its broker
     knew."""
 
