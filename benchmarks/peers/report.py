@@ -28,8 +28,8 @@ UNITS = {
 HEAD = """# logbus side by side with Kafka
 
 `make bench` writes this page from `results/*.json`; `README.md` explains the method. A *row* is one
-benchmark. logbus and the other system (the *peer*) ran a row in turns, in one session. A ratio is
-logbus's median divided by the peer's median.
+benchmark. logbus and the other system (the *peer*) ran a row alternately, in one session. A ratio
+is logbus's median divided by the peer's median.
 
 **In every row logbus flushes to disk on every in-sync replica before it acknowledges, and Kafka
 acknowledges from memory.** `python -m peers --report` also writes a page for each row.
