@@ -5,7 +5,7 @@
 ``--only`` chooses parts: transfer, logins, authorizer, crowds and in_place.
 
 The script prints one JSON object. Every broker has an open listener and a listener with SASL_SSL
-(SCRAM-SHA-256), and all cases of a round run in turns. ``load`` is the machine's load average
+(SCRAM-SHA-256), and all cases of a round run one by one. ``load`` is the machine's load average
 around a part.
 
 ``transfer``: librdkafka produces values of 1 KB with acks=all, and consumes them, in MB/s. ``tls``
@@ -23,12 +23,12 @@ difference of the minima of short runs, which alternate. ``share`` divides this 
 processor time of a small produce request (``benchmarks/broker.py``). ``uncached_us`` is the time of
 a first decision with ACLS access control lists.
 
-``crowds``: the p99 of a logged-in client's small produce requests (acks=all), in turns without and
-with other clients. ``slow``: CROWD connections send a byte of their TLS handshake a second, and
+``crowds``: the p99 of a logged-in client's small produce requests (acks=all), alternately without
+and with other clients. ``slow``: CROWD connections send a byte of their TLS handshake a second, and
 connect again when the broker closes them. ``storm``: CROWD clients log in together, repeatedly.
 ``storm_at_another``: the same storm logs in to a second broker. The p99 beside it shows how much
-the crowd's own work slows this machine. ``ratio`` is the median of p99 divided by the p99 of the
-turn before. ``own_share`` is the p99 beside ``storm`` divided by the p99 beside
+the crowd's own work slows this machine. ``ratio`` is the median of p99 divided by the p99 measured
+just before without the crowd. ``own_share`` is the p99 beside ``storm`` divided by the p99 beside
 ``storm_at_another``: the part that the broker causes. ``broker_cores`` is the broker's processor
 time in a second. The crowd runs in a process of a low priority.
 
@@ -429,8 +429,8 @@ class Probe:
 
 
 class Turn(NamedTuple):
-    """The p99 latency of a client's small produce requests (``Probe``) in one turn, and the number
-    of cores that the broker used in this time."""
+    """One measurement, without or with other clients: the p99 latency of a client's small produce
+    requests (``Probe``), and the number of cores that the broker used meanwhile."""
 
     p99_ms: float
     broker_cores: float
@@ -528,7 +528,7 @@ def read_topic(bus: Bus, topic: str, *, in_place: bool) -> float:
 
 
 def in_place(rounds: int) -> dict[str, Any]:
-    """Measure reads of a secured broker's files beside fetches over TLS, in turns."""
+    """Measure alternately reads of a secured broker's files and fetches over TLS."""
     cases = [(topic, local) for topic in ("columns", "rows") for local in (False, True)]
     rates: dict[tuple[str, bool], list[float]] = {case: [] for case in cases}
     costs: dict[tuple[str, bool], list[float]] = {case: [] for case in cases}

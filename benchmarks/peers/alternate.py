@@ -118,7 +118,7 @@ def _at_most(seconds: float) -> Iterator[None]:
 def _alternate(
     row: Row, bench: Bench, sides: Mapping[str, Side], absent: dict[str, str]
 ) -> dict[str, Any]:
-    """Run the sides (the compared systems) in turns and return their measurements.
+    """Run the sides (the compared systems) alternately and return their measurements.
 
     If the benchmark's sides are independent (``apart``), a side that fails is added to ``absent``
     with the reason and not run again.
@@ -177,7 +177,8 @@ def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _taken(runs: list[dict[str, Any]], role: str) -> dict[str, float]:
-    """Return the median processor seconds and the maximum peak memory of a role over these runs."""
+    """Return the median processor seconds and the maximum peak memory, over ``runs``, of the
+    processes with one role (see ``peers.meter``)."""
     taken = [each["processes"][role] for each in runs if role in each["processes"]]
     return {
         "cpu_s": rounded(statistics.median(each["cpu_s"] for each in taken)),

@@ -1,6 +1,6 @@
 """Run a Spark session that executes requests: a JSON line on stdin, a JSON line on stdout.
 
-The same session serves both sides in turns, with the same JVM, compiled code and settings; only
+The same session serves both sides alternately, with the same JVM, compiled code and settings; only
 ``format`` differs. Times run from ``load()`` to the end of the action. The side ``floor`` is a
 Python source with ready rows and a sink that drops rows. ``peers.spark_session`` sends the
 requests. Spark's own output goes to stderr.

@@ -1,4 +1,4 @@
-"""Start and call a Spark session in a separate process, which serves both sides in turns.
+"""Start and call a Spark session in a separate process, which serves both sides alternately.
 
 ``SparkHost`` starts ``spark_host.py`` and sends requests to it. Every session has Spark's Kafka
 connector and the same ``settings`` for both sides.

@@ -29,10 +29,11 @@ SOURCE: Options = {
     LOGBUS: {},
     KAFKA: {"kafka.fetch.max.wait.ms": "10", "kafka.max.poll.records": "5000"},
 }
-"""Options of sources in ``tuned`` variants.
+"""Options of sources in ``tuned`` variants (settings that users change for this work).
 
-Spark's connector requests a topic's end offsets on the connection of a waiting fetch, so with
-Kafka's default of 500 ms for ``fetch.max.wait.ms`` each task pauses for half a second.
+Spark's connector requests a topic's end offsets on the connection of a waiting fetch. The broker
+answers the requests of a connection in order, so with Kafka's default of 500 ms for
+``fetch.max.wait.ms`` each task pauses for half a second.
 """
 SINK: Options = {
     LOGBUS: {},

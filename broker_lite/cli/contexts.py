@@ -40,7 +40,8 @@ COMMAND_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A named cluster. ``settings`` are security settings by their names in client files."""
+    """A named cluster. ``settings`` are security settings, under the names that they have in a
+    client's configuration file."""
 
     name: str
     bootstrap_servers: str = ""

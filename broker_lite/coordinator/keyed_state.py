@@ -4,7 +4,7 @@ leader.
 An *upsert* sets or deletes the value of one key, with a record in the topic. It is pending until
 the high watermark passes its batch or the log refuses the batch; then it is settled.
 ``server/coordinators/state_log.py`` does the I/O. It reports upserts, the end of each iteration
-(turn) of the event loop, the outcome of each batch, and the high watermark. ``KeyedState`` returns
+of the event loop, the outcome of each batch, and the high watermark. ``KeyedState`` returns
 the batches to append and the upserts that are settled.
 
 Internal topics are not compacted. Instead, the leader writes a full copy of the state from time to

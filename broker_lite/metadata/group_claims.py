@@ -34,7 +34,7 @@ class GroupClaim:
     """This broker's exclusive right to write the offsets of one group.
 
     ``value`` and ``version`` are those of the group's coordinator znode after this broker's last
-    write. ``held`` becomes False once a write finds that another broker has claimed the group."""
+    write. ``held`` becomes False once a write finds that another broker has become coordinator."""
 
     group: str
     kind: str
@@ -51,7 +51,7 @@ class GroupClaim:
     @property
     def checks(self) -> tuple[Check, Check]:
         """The version checks that every write for the group must include, so that the write fails
-        once another broker has claimed the group."""
+        once another broker has become the group's coordinator."""
         return Check(znodes.coordinator_path(self.group), self.version), Check(self.mark, -1)
 
     def is_seen_in(self, znode: Znode | None) -> bool:

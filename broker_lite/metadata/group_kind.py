@@ -18,7 +18,8 @@ from broker_lite.model import NO_BROKER, NO_EPOCH
 
 
 def is_open(group: str, kind: str, coordinator: Znode | None) -> bool:
-    """Return whether a group has never had members, so that members of either kind may join.
+    """Return whether a group has never had members, so that a Kafka member or a native
+    member (one that coordinates through ZooKeeper) may join.
 
     ``coordinator`` is the group's coordinator znode. Raises UnsupportedVersionError if a later
     version of logbus has written it."""

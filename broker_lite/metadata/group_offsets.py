@@ -64,8 +64,8 @@ class GroupAge(NamedTuple):
     ``empty_since_ms`` is the time at which the last member left, or None if the group has members
     or the time is unknown. ``newest_commit_ms`` is the time of the newest commit, or None if the
     group has no offsets. Brokers only poll the members of a native group and may miss short-lived
-    ones. In such a group, a member that registers or takes a partition therefore counts as a
-    commit."""
+    ones. In such a group, a member that registers or becomes the owner of a partition
+    therefore counts as a commit."""
 
     empty_since_ms: int | None
     newest_commit_ms: int | None
@@ -163,7 +163,7 @@ class GroupOffsets:
             name=f"{broker_epoch}-{self._claims_made}",
             now_ms=self._now_ms,
         )
-        # Another broker may have written offsets of the group since this broker's last claim.
+        # Another broker may have been the coordinator, and have written offsets, meanwhile.
         # Forget the cached versions of the group's znodes, which are out of date.
         self._writer.forget(group)
         self._used(claim)
@@ -321,7 +321,7 @@ class GroupOffsets:
             # broker has just created the group. Let it catch up, and look again.
             await self._store.sync(znodes.group_path(group))
             if await self.kind(group) is None:
-                # No broker has claimed the group, so none can be writing pending offsets of it.
+                # The group has no coordinator, so no broker can be writing pending offsets of it.
                 return
         for _ in range(ATTEMPTS_MAX):
             claim = await self.claim(group)
@@ -446,8 +446,8 @@ class GroupOffsets:
             topic = topics.get(key.topic)
             if topic is None or key.partition >= len(topic.replicas):
                 continue
-            # NO_OFFSET is not a commit: a native member stores it when it takes a partition that
-            # has no offset.
+            # NO_OFFSET is not a commit: a member of a native group stores it when it becomes the
+            # owner of a partition without an offset.
             if offset.topic_id == topic.topic_id and offset.offset != NO_OFFSET:
                 committed[key] = offset
             elif offset.topic_id != topic.topic_id and with_former:
@@ -527,14 +527,14 @@ class GroupOffsets:
         return await read_members(self._store, group)
 
     async def is_held(self, claim: GroupClaim) -> bool:
-        """Return whether ZooKeeper still has this claim, so that this broker is the group's
-        coordinator.
+        """Return whether ZooKeeper still has this claim (right to write the group's offsets), so
+        that this broker is the group's coordinator.
 
         Also sets a watch: the next change of the coordinator znode raises one DataChanged event."""
         path = znodes.coordinator_path(claim.group)
         znode = await self._store.get(path, watch=True)
-        # Compare the claim's unique name, not the znode's version: the version starts at 0 again if
-        # the group is deleted and created anew.
+        # Compare the unique name of this broker's claim, not the version of the coordinator znode:
+        # the version starts at 0 again if the group is deleted and created anew.
         if not claim.is_seen_in(znode):
             claim.held = False
         return claim.held
@@ -559,7 +559,7 @@ class GroupOffsets:
         rows = []
         for path, znode in (await read_znodes(self._store, paths)).items():
             offset = znodes.decode_offset(path, znode.data)
-            # A native member that takes ownership of a partition writes the partition's offset
+            # A member of a native group that becomes the owner of a partition writes its offset
             # again, unchanged. Only the znode's modification time shows this.
             touched_ms = max(offset.commit_ms, znode.modified_ms * is_native)
             rows.append(_OffsetRow(paths[path], path, znode.version, offset.topic_id, touched_ms))
@@ -628,14 +628,14 @@ class GroupOffsets:
         """Delete the group if ``is_over`` returns True for its age. Return whether it was deleted.
 
         A group with native members or offsets of open transactions is never deleted. A commit or
-        join meanwhile claims the group, so that ZooKeeper refuses the deletion."""
+        join meanwhile changes the coordinator znode, so that ZooKeeper refuses the deletion."""
         if await self.native_members(group) or not is_over(await self.age(group)):
             return False
         if await self.has_pending(group):
             return False
         claim = await self.claim(group)
-        # Release the claim. A commit or join must then make a new claim, and ZooKeeper refuses the
-        # deletion.
+        # Release the claim. A commit or join must then make a new claim, which changes the
+        # coordinator znode, so ZooKeeper refuses the deletion.
         self.release(claim)
         if await self.native_members(group) or not is_over(await self.age(group)):
             return False
@@ -689,9 +689,9 @@ class GroupOffsets:
 
         The znodes that every write of a coordinator checks are deleted last."""
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
-        # Release the claim. A join or commit must then make a new claim, and ZooKeeper refuses this
-        # deletion. Under the old claim, a new generation could begin while this method lists the
-        # znodes.
+        # Release the claim. A join or commit must then make a new claim, which changes the
+        # coordinator znode, so ZooKeeper refuses this deletion. Under the old claim, a new
+        # generation could begin while this method lists the znodes.
         self.release(claim)
         checks, version = claim.checks, claim.version
         # Do not delete the znodes of live native members and of open transactions. As long as there

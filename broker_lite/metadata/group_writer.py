@@ -251,7 +251,7 @@ class GroupWriter:
     async def _write(self, shares: list[WriteShare]) -> None:
         """Write the shares of several groups in one ZooKeeper write.
 
-        Only the share of a group that another broker has claimed fails."""
+        If another broker has become the coordinator of a group, only this group's share fails."""
         attempts = 0
         while attempts < ATTEMPTS_MAX:
             shares = [share for share in shares if self._is_wanted(share)]
@@ -270,8 +270,8 @@ class GroupWriter:
                 return
             claim = owners[refused.position].writing.claim
             if refused.operation.path in (check.path for check in claim.checks):
-                # Another broker has claimed this group. Try again without it, and do not count the
-                # attempt, because the number of groups limits such attempts.
+                # Another broker has become this group's coordinator. Try again without the group,
+                # and do not count the attempt: the number of groups limits such attempts.
                 await self._lost(claim, shares)
                 continue
             attempts += 1

@@ -155,8 +155,9 @@ def _groups(
 ) -> tuple[Mapping[str, GroupReading], Mapping[str, GroupLag], str]:
     """Return the groups, their lags, and an error's message ("" if the brokers answer).
 
-    Without an answer, the groups and lags are those of ``before``. For a partition whose committed
-    offset is the same as in the reading ``base``, the first unread record is taken from there."""
+    Without an answer, the groups and lags are those of the reading ``before``. ``base`` is an
+    earlier reading: a partition whose committed offset has not changed since then keeps the first
+    unread record of ``base``."""
     try:
         listed = admin.list_groups()
         lags = admin.lag_many(

@@ -158,9 +158,10 @@ class ProducerState:
 
         - ``may_have_forgotten``: records of this log were deleted, so an unknown producer may
           continue at any sequence.
-        - ``refused``: the producer's last refused batch of the same epoch.
-        - ``begins_at_zero``: an unknown producer must begin at sequence 0 in any case, because its
-          epoch is new in each transaction (transaction version 2).
+        - ``refused``: the producer's last batch of the same epoch that was refused with a retriable
+          error. A batch that follows it before its retry leaves a gap, and gets the same error.
+        - ``begins_at_zero``: an unknown producer must begin at sequence 0 even if
+          ``may_have_forgotten``: its epoch is new in each transaction (transaction version 2).
 
         Raises InvalidProducerEpochError, InvalidTxnStateError for a batch outside of the producer's
         open transaction, and for a gap OutOfOrderSequenceError or the error of ``refused``.

@@ -214,8 +214,8 @@ class LogReader:
 
     @_translated
     def read(self, offset: int, max_bytes: int, end_offset: int, min_one: bool = True) -> LogSlice:
-        """Return a slice of whole batches below ``end_offset``, from the batch that holds
-        ``offset`` on.
+        """Return a slice of whole batches below ``end_offset``. Its first batch holds
+        ``offset``.
 
         The slice has at most ``max_bytes`` bytes, but at least one batch if ``min_one``. It is
         empty at the log's end. Raises OffsetOutOfRangeError outside [log start, log end] and

@@ -395,10 +395,11 @@ class SinkPartition:
             self._write_head(event.sink, _aborting(head, event.batch, self._day()), event)
 
     def _abort_attempts(self, sink: _Sink, event: ev.EndBatch) -> None:
-        """Abort the failed attempts that the request names, before their batch ends.
+        """Abort the failed task attempts that the request names, before their micro-batch ends.
 
-        The markers need no record before them: no decision can include a failed attempt, and the
-        next coordinator would abort the attempt together with its batch."""
+        The abort markers need no earlier record in ``__transaction_state``: no head can name a
+        failed attempt as a winner, and the next coordinator would abort the attempt together with
+        its micro-batch."""
         if sink.is_busy:
             self._park(sink, event)
             return

@@ -155,9 +155,9 @@ _OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
         broker_transactions.take_marker_tag,
     ),
 }
-"""The tagged fields that logbus has added to requests: by the class of the structure in
-``kafka.protocol``, the number of the field, and the function that decodes its value. The functions
-ignore further bytes."""
+"""The tagged fields that logbus has added to requests. The key is the class of the request's
+structure in ``kafka.protocol``. The value is the field's tag number, and the function that decodes
+the field. This function ignores bytes that follow the field's value."""
 
 _ROWS_MAX = {consumer.SyncGroupRequest.SyncGroupRequestAssignment: PARTITIONS_MAX}
 """Maximum number of items in an array of a request, by the structure of the items. Only requests

@@ -57,7 +57,8 @@ def test_reads_return_written_znodes(world: World) -> None:
 
 
 async def read_at_once(store: MetadataStore) -> None:
-    """Read 150 znodes, a missing znode and lists of children in one turn of the event loop."""
+    """Read 150 znodes, a missing znode and lists of children in one iteration of the event
+    loop."""
     await store.write([Create("/a", b"1"), Create("/a/b"), Create("/a/c")])
     await store.write([Create(f"/a/c/{n}", b"%d" % n) for n in range(150)])
     found = await asyncio.gather(

@@ -163,7 +163,8 @@ class StreamReader:
 
 
 class Reader:
-    """One consumer of a ZooKeeper-based group: production code of a member, and its streams."""
+    """One consumer of a ZooKeeper-based group: it runs the production code of a member, and reads
+    its streams."""
 
     def __init__(self, world: World, name: str, subscription: NativeSubscription) -> None:
         self.world = world

@@ -114,9 +114,9 @@ def test_create_table_is_refused_but_temporary_view_reads_topic(queries, bus):
 
 
 def test_view_with_options_is_planned_at_each_query(queries, bus):
-    """Spark plans a view of a table WITH options at each query.
+    """Each query of a view over ``SELECT … FROM log_rows WITH (options)`` reads newer records.
 
-    A view USING logbus OPTIONS keeps the offsets of its first query.
+    A view that is created USING logbus OPTIONS keeps the offsets of its first query.
     """
     topic = queries.topic(3)
     sql = queries.spark.sql

@@ -119,9 +119,11 @@ class Reply:
         self._end()
 
     def refuse(self, reason: str) -> None:
-        """Close the connection, and drop its responses of the same turn of the event loop.
+        """Close the connection, and drop its responses of the same iteration of the event
+        loop.
 
-        ``ClientConnection`` drops them too, because it sends responses only in the next turn.
+        ``ClientConnection`` drops them too, because it sends responses only in the next
+        iteration.
         """
         self.refusal, self.frame = reason, b""
         self._end()

@@ -98,9 +98,9 @@ class Tools:
         return said.splitlines()[:count]
 
     def eventually(self, says: str, tool: str, *arguments: str) -> str:
-        """Run a tool until its output contains ``says``; return the output.
+        """Run a tool until its output contains ``says``, and return the output.
 
-        Other brokers learn of a change later than the controller.
+        A tool may ask a broker that does not know the newest change yet.
         """
         said: str = until(lambda: self(tool, *arguments), lambda said: says in said)
         return said

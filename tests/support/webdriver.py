@@ -49,7 +49,7 @@ def require_browser() -> tuple[str, str]:
 
 
 def driver_port() -> int:
-    """Return a free port below the system's range for clients. In that range chromedriver fails to
+    """Return a free port below the ephemeral ports. On an ephemeral port chromedriver fails to
     listen if a closed connection still holds the port."""
     while True:
         port = random.randrange(20_000, 32_000)

@@ -55,10 +55,12 @@ class AssignmentQueue:
         return {tp: self._grants[tp] for tp in tps if tp in self._grants}
 
     def next(self) -> Release | None:
-        """Apply the queued changes up to the next release. Return this release, or None.
+        """Apply the queued changes up to the next partitions that the reader must release. Return
+        these partitions, or None.
 
-        Partitions in an ``Assign`` become ``pending``. Call it only when the user asks for records:
-        all records returned earlier then count as processed."""
+        Partitions in an ``Assign`` become ``pending``. Call this method only when the user asks for
+        records: all records returned earlier then count as processed, so partitions may be
+        released."""
         if self.deleted_topics is not None:
             self.deleted_topics.release()
         kind: type[Revoke] | type[Lose] | None = None

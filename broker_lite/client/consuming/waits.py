@@ -47,7 +47,8 @@ class Await(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A commit request that the group membership sends, not the driver of the task.
+    """A commit request that the group membership sends itself. A ``RunOperation`` is instead run by
+    the driver, the code that runs a reader's task.
 
     ``ReaderCore`` calls ``send`` with a callback for the result, and waits for the result with
     ``Wait``. Any thread may run the callback."""

@@ -57,7 +57,7 @@ def export(request: PageRequest, form: str, now_ms: int) -> Export:
         finish()
         file.seek(0)
     except OSError as error:
-        # ``close`` writes the buffered bytes, which fails with the same error.
+        # ``close`` writes the buffered bytes, and so raises the error of the failed write again.
         with contextlib.suppress(OSError):
             file.close()
         raise StorageError(

@@ -52,9 +52,9 @@ R = TypeVar("R", bound=fx.Result)
 logger = logging.getLogger("logbus.groups")
 
 LOAD_WAIT_S = 3.0
-"""Seconds for which a request waits until this broker has claimed the group in ZooKeeper.
+"""Seconds for which a request waits until ZooKeeper confirms this broker as coordinator.
 
-Then the client gets COORDINATOR_LOAD_IN_PROGRESS, and the claim continues."""
+Then the client gets COORDINATOR_LOAD_IN_PROGRESS, and the write to ZooKeeper continues."""
 GROUPS_MAX = 10_000
 """Maximum number of groups with members that one broker coordinates."""
 GROUPS_PART = 4
@@ -222,8 +222,8 @@ class GroupCoordinator:
             claim = await self._registry.groups.claim(group)
             if claim.kind != znodes.KIND_KAFKA and commit.is_transactional:
                 # A native group must never have pending offsets. If a native member converts the
-                # group after this check, the write of the offsets fails, because it checks the
-                # claim.
+                # group after this check, the write of the offsets fails, because the conversion
+                # deletes the znode of this broker's claim.
                 raise InconsistentGroupProtocolError(
                     f"group {group!r} is a native group, in which transactions cannot commit "
                     "offsets; use another group"
@@ -330,9 +330,9 @@ class GroupCoordinator:
                         f"coordinate group {name!r}; find its coordinator"
                     ),
                 )
-        # Also release the claims of groups without members. Their next coordinator may delete such
-        # a group, and a client may create it anew. If this broker then coordinates the new group,
-        # it needs a new claim: writes with a claim on the deleted group fail.
+        # Also release this broker's claims on groups without members. Their next coordinator may
+        # delete such a group, and a client may create it anew. If this broker then coordinates the
+        # new group, it needs a new claim: writes with a claim on the deleted group fail.
         self._registry.groups.release_others(self._is_ours)
 
     def _is_ours(self, group: str) -> bool:
@@ -390,9 +390,9 @@ class GroupCoordinator:
         if newest_ms is not None:
             kept_ms = self._config.offsets_retention_minutes * MINUTE
             since_ms = max(since_ms or 0, newest_ms)
-        # ``since_ms`` is None if no broker has claimed the group since its coordinator died. Return
-        # True, so that the caller claims the group. The group's time without members begins with
-        # this claim, and the caller asks again.
+        # ``since_ms`` is None if the group has had no coordinator since the last one died. Return
+        # True, so that the caller makes this broker the coordinator. The group's time without
+        # members begins then, and the caller asks again.
         return since_ms is None or self._clock.now_ms() - since_ms >= kept_ms
 
     def close(self) -> None:
@@ -407,7 +407,7 @@ class GroupCoordinator:
         self._checks.cancel()
         self._alarm.close()
 
-    # Methods that claim groups in ZooKeeper and give them up.
+    # Methods by which this broker becomes the coordinator of a group, and stops being it.
 
     async def _coordinated(self, group: str) -> CoordinatedGroup | None:
         """Return the group if this broker is its coordinator and has it in memory, else None.
@@ -438,7 +438,7 @@ class GroupCoordinator:
         """Return the error of a join that fails whatever the group's state, or None.
 
         Call it for a group that is not in memory, so that a failing join does not make this broker
-        claim the group."""
+        the group's coordinator."""
         if join.member_id:
             return _no_member(group)
         if len(self._groups) >= GROUPS_MAX:
@@ -529,8 +529,8 @@ class GroupCoordinator:
                 name = held.group.name
                 self._drop(held, _claimed_by_another(name))
         except LogbusError as error:
-            # ZooKeeper is not connected, so keep the group for now. The next connection checks all
-            # claims again.
+            # ZooKeeper is not connected, so keep the group for now. After the next connection, this
+            # broker checks again which groups it coordinates.
             logger.debug(
                 "group %r: cannot read its coordinator in ZooKeeper: %s",
                 held.group.name,
@@ -564,8 +564,8 @@ class GroupCoordinator:
         self._alarm.set(held.group.deadline_ms)
         is_kept = self._groups.get(held.group.name) is held
         if held.group.is_idle and is_kept:
-            # ZooKeeper has the complete state of an empty group, so drop the group from memory. The
-            # claim stays.
+            # ZooKeeper has the complete state of an empty group, so drop the group from memory.
+            # This broker remains its coordinator.
             del self._groups[held.group.name]
         size = held.group.held_bytes if is_kept else 0
         self._held_bytes += size - held.held_bytes

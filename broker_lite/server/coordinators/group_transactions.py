@@ -205,7 +205,8 @@ class GroupTransactions:
             return not (error.retriable or isinstance(error, REFUSALS))
         return answer.number != transaction.number
 
-    # Methods that return the state of a claimed group, and verify that a transaction includes it.
+    # Methods that return the state of a group that this broker coordinates, and verify that a
+    # transaction includes it.
 
     def _of(self, claim: GroupClaim) -> _ClaimedGroup:
         claimed = self._claimed.get(claim.group)

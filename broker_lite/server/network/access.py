@@ -276,8 +276,8 @@ class Access:
         Without arguments, check the operation that the API needs on topics."""
 
     def leave_to_controller(self) -> None:
-        """Count a forwarded request as checked: the controller checks it with the client's
-        principal."""
+        """Mark the request as checked: this broker forwards it to the controller, which checks
+        it with the client's principal."""
 
     def check_follower(self, replica_id: int) -> None:
         """Raise ClusterAuthorizationError unless broker ``replica_id`` opened the session."""

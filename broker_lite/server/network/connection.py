@@ -270,8 +270,8 @@ class ClientConnection:
 
     def _readable(self) -> None:
         if self.budget.is_exceeded:
-            # Other connections may have used up the memory budget earlier in this turn of the event
-            # loop.
+            # Other connections may have used up the memory budget earlier in this iteration of
+            # the event loop.
             self.resume()
             if not self._reading:
                 return
@@ -463,7 +463,7 @@ class ClientConnection:
             self.built(reply, unsent)
         if self.closed or self._flush_due or self._replies[0] is not reply:
             return
-        # One system call at the end of this turn of the loop sends all answers of the turn.
+        # One system call at the end of this iteration of the event loop sends all its answers.
         self._flush_due = True
         self._call_soon(self._flush)
 
