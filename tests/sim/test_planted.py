@@ -28,7 +28,7 @@ BEGINS = {
     "every_epoch_ends_at_the_log_end": 24,
     "high_watermark_ignores_joining_replica": 86,
     "replica_joins_isr_below_epoch_start": 59,
-    "verification_counts_after_a_marker": 46,
+    "verification_counts_after_a_marker": 186,
     "high_watermark_ignores_leaving_replica": 24,
     "lost_response_counts_as_applied": 129,
     "reassignments_are_not_completed": 5,
