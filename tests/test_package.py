@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import broker_lite
-from broker_lite.cli import doctor
+from broker_lite.cli import machine_checks
 
 ROOT = Path(__file__).parent.parent
 
@@ -25,7 +25,7 @@ def elsewhere(code: str, folder: Path) -> str:
 
 
 def test_spark_finds_format_logbus_from_any_working_directory(tmp_path: Path) -> None:
-    assert elsewhere(doctor._LOOKUP, tmp_path) == "seen"
+    assert elsewhere(machine_checks._LOOKUP, tmp_path) == "seen"
 
 
 def test_import_loads_few_modules_and_works_without_spark(tmp_path: Path) -> None:
