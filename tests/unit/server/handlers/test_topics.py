@@ -108,7 +108,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
      InvalidReplicaAssignmentError, "once"),
     (topic("t", -1, -1, assignments=[assigned(0)]), InvalidReplicaAssignmentError, "one or more"),
     (topic("t", -1, -1, assignments=[assigned(0, 1, 1)]), InvalidReplicaAssignmentError,
-     "different"),
+     "each once"),
     (topic("t", -1, -1, assignments=[assigned(0, 9)]), InvalidReplicaAssignmentError, "9"),
 ]  # fmt: skip
 
