@@ -58,7 +58,17 @@ Outcome = tuple[int, str | None]
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Alter the settings of each resource. Each resource has its own error in the answer."""
+    """Alter the settings of each resource. Each resource has its own error in the answer.
+
+    Raises InvalidRequestError if a client sends the operation that only brokers may send."""
+    operations = {each.config_operation for row in message.resources for each in row.configs}
+    if OPERATION_DELETE_OTHERS in operations and not request.is_forwarded:
+        raise _unknown(OPERATION_DELETE_OTHERS)
+    return await alter(parts, request, message)
+
+
+async def alter(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
+    """Alter the settings of each resource; ``message`` may come from another handler."""
     if parts.registry.is_controller or request.is_forwarded:
         outcomes = await _alter_all(parts, request, message)
     else:
@@ -208,10 +218,7 @@ def _changed(change: Any, present: dict[str, str]) -> str | None:
     if operation == OPERATION_SET:
         return str(value)
     if operation not in (OPERATION_APPEND, OPERATION_SUBTRACT):
-        raise InvalidRequestError(
-            f"{name}: operation {operation} does not exist; give 0 (set), 1 (delete), 2 (append) "
-            "or 3 (subtract)"
-        )
+        raise _unknown(operation)
     if name not in LIST_KEYS:
         raise InvalidConfigError(
             f"setting {name} is not a list; set a value, without append or subtract"
@@ -220,3 +227,10 @@ def _changed(change: Any, present: dict[str, str]) -> str | None:
     if operation == OPERATION_APPEND:
         return ",".join(before + [item for item in given if item not in before])
     return ",".join(item for item in before if item not in given)
+
+
+def _unknown(operation: int) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"operation {operation} does not exist; give 0 (set), 1 (delete), 2 (append) or "
+        "3 (subtract)"
+    )

@@ -28,7 +28,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     changes = IncrementalAlterConfigsRequest(
         tuple(_changes(row) for row in message.resources), message.validate_only
     )
-    answer = await alter_configs.handle(parts, request, changes)
+    answer = await alter_configs.alter(parts, request, changes)
     return Response(
         responses=[
             build(

@@ -20,6 +20,7 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.calls.configs import (
     OPERATION_APPEND,
     OPERATION_DELETE,
+    OPERATION_DELETE_OTHERS,
     OPERATION_SET,
     OPERATION_SUBTRACT,
 )
@@ -309,6 +310,22 @@ def test_invalid_config_change_is_refused_and_changes_nothing(
         (row,) = answer.responses
         assert row.error_code == error.code, row.error_message  # type: ignore[attr-defined]
         assert words in row.error_message
+        view = world.brokers[1].registry.snapshot.topics["t"]
+        assert dict(view.config) == {"segment.ms": "5000"}
+
+    run(body)
+
+
+def test_client_may_not_send_the_operation_that_deletes_all_other_settings() -> None:
+    """Regression: brokers send each other the operation -1, and took it from clients too, although
+    Kafka has no such operation."""
+
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t", segment_ms="5000")
+        resources = [change(TOPIC, "t", ("", OPERATION_DELETE_OTHERS, None))]
+        with pytest.raises(InvalidRequestError, match="operation -1 does not exist"):
+            await world.ask("IncrementalAlterConfigs", 1, resources=resources)
         view = world.brokers[1].registry.snapshot.topics["t"]
         assert dict(view.config) == {"segment.ms": "5000"}
 
