@@ -474,7 +474,9 @@ class Delivery:
             self._busy.pop(tp, None)
 
     def expire(self, now_ms: float) -> None:
-        """Fail queued batches whose delivery deadline has passed."""
+        """Fail queued batches whose delivery deadline has passed, and forget ended throttles."""
+        if self._throttled:
+            self._throttled = {at: ms for at, ms in self._throttled.items() if ms > now_ms}
         for tp in list(self._busy):
             part = self._partitions[tp]
             late = [batch for batch in part.queue if batch.deadline_ms <= now_ms]

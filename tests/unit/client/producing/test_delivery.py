@@ -281,6 +281,16 @@ def test_no_batch_is_sent_to_a_broker_while_it_throttles_the_producer() -> None:
     assert resent.batches == second.batches
 
 
+def test_timeout_error_after_the_end_of_a_throttle_does_not_name_the_quota() -> None:
+    bench = Bench()
+    bench.add(make())
+    bench.answer(bench.send()[0], throttle_ms=100)
+    late = make(deadline_ms=500)
+    bench.add(late)
+    bench.delivery.expire(500)
+    assert "it waited behind other batches" in str(late.error)
+
+
 def test_timeout_error_of_a_throttled_producer_names_its_quota() -> None:
     bench = Bench()
     bench.add(make())
