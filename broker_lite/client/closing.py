@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Self
 
 from broker_lite.errors import LogbusError
 
 
-class ClosedByWith:
+class ClosedByWith(ABC):
     """Base of the blocking classes. If the body of ``with`` raises an error, a later error of
     ``close`` is dropped."""
 
@@ -21,15 +22,15 @@ class ClosedByWith:
             if kind is None:
                 raise
 
-    def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self) -> None: ...
 
     def _exit(self, *, is_done: bool) -> None:
         """Close the object. ``is_done`` says that the body of ``with`` raised no error."""
         self.close()
 
 
-class ClosedByAsyncWith:
+class ClosedByAsyncWith(ABC):
     """Base of the asyncio classes, with the rules of ``ClosedByWith``."""
 
     async def __aenter__(self) -> Self:
@@ -42,8 +43,8 @@ class ClosedByAsyncWith:
             if kind is None:
                 raise
 
-    async def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def close(self) -> None: ...
 
     async def _exit(self, *, is_done: bool) -> None:
         await self.close()
