@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 OPERATION_TIMEOUT_MS = 30_000
 NATIVE_SESSION_TIMEOUT_MS = 6000
 END_S = 1.0
-"""Seconds for which a cancelled commit may go on. A transaction without an end would hold back
-read_committed readers until its timeout."""
+"""Seconds for which the close of a producer lets a cancelled commit go on. If the commit did not
+end, the transaction would hold back read_committed readers until its timeout."""
 
 
 async def aconnect(
@@ -158,9 +158,8 @@ class AsyncBus(ClosedByAsyncWith):
         """Return a consumer. ``async with`` or ``await start()`` starts it.
 
         Arguments are those of ``Bus.consumer``. With ``coordination="zookeeper"`` (a native group)
-        they are those of ``Bus.create_message_streams``, and the consumer is one stream. Callbacks
-        may be coroutine functions.
-        """
+        they are those of ``Bus.create_message_streams`` with ``streams=1``. Callbacks may be
+        coroutine functions."""
         group = options.pop("group_id", group) if group is None else group
         subscription = reading(topics, partitions, pattern, group)
         callbacks = Callbacks(on_assign, on_revoke, on_lost)

@@ -66,8 +66,8 @@ def _unanswered(check: str) -> Finding:
 
 
 def _asks(name: str, operation: str) -> Callable[[Callable[[Admin], Finding]], Check]:
-    """Make a check of a function that asks the cluster, and needs ``operation`` on it. An error of
-    the cluster becomes the check's finding."""
+    """Decorate a function that asks the cluster, and needs the permission ``operation`` on it:
+    return a check, which reports the function's LogbusError as its finding."""
 
     def decorate(ask: Callable[[Admin], Finding]) -> Check:
         @functools.wraps(ask)
@@ -133,8 +133,8 @@ def _hung(_: Cluster, endpoints: Iterable[Endpoint], deadline_ms: float) -> Oper
 
 
 def _cluster_cure() -> str:
-    """Return the remedy for an unreachable cluster, by whether an environment variable or the last
-    ``logbus up`` gave its address."""
+    """Return the remedy for an unreachable cluster. It depends on what gave the address: an
+    environment variable or the last ``logbus up``."""
     from broker_lite.cli import running
     from broker_lite.client import discovery
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CACHE_SECONDS = 60.0
-"""Seconds after which completion fetches the names again."""
+"""Seconds for which completion caches the names of topics and groups."""
 ANSWER_SECONDS = 0.15
 """Maximum seconds to wait for brokers. With Python's start, a completion then takes 300 ms."""
 NAMES_MAX = 10_000

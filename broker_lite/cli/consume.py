@@ -180,8 +180,8 @@ def _print_start(
     spec: offset_spec.PositionSpec | None,
     starts: dict[TopicPartition, int],
 ) -> None:
-    """Tell the user on stderr that -s replaces the group's committed offsets, and of a start offset
-    beyond the log end offset."""
+    """Tell the user on stderr that --start replaces the group's committed offsets, and warn of a
+    start offset beyond the log end offset."""
     if spec is None:
         return
     if group is not None:
@@ -331,7 +331,8 @@ def print_all(
     bar: output.ProgressBar | None = None,
 ) -> int:
     """Print records until a limit is reached. Return the exit code: 124 after ``limits.timeout``,
-    else 0. If ``bar`` is None, the function shows a progress bar of its own if stdout is a file."""
+    else 0. Without ``bar``, the function has a progress bar of its own, shown if stdout is a
+    file."""
     with contextlib.closing(bar or output.ProgressBar("records")) as shown:
         return _print_beside(shown, consumer, out, chooser, limits)
 

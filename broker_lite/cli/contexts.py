@@ -101,8 +101,8 @@ CONTEXT = ContextName()
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """The content of ``contexts.toml``: the contexts, and the names of the selected and the
-    previously selected context."""
+    """The content of ``contexts.toml``: the contexts, and the names of the selected context and of
+    the one before (for ``use -``)."""
 
     selected: str = ""
     previous: str = ""
@@ -255,7 +255,7 @@ def _reason_and_cure(error: OSError | UnicodeDecodeError, path: Path) -> str:
 
 
 def require_no_secret(settings: Mapping[str, str]) -> None:
-    """Raise InvalidConfigError for a password and for an unknown setting."""
+    """Raise InvalidConfigError if a context's settings hold a password or an unknown setting."""
     for key in settings:
         if key in (PASSWORD, JAAS):
             raise InvalidConfigError(

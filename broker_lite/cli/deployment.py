@@ -122,7 +122,7 @@ def kubernetes_parts(*, insecure: bool) -> dict[str, str]:
 
 
 def _own(host: str, number: str, credential: str) -> tuple[str, ...]:
-    """Return the settings that only one secured broker has: its advertised addresses, its
+    """Return the settings that differ between secured brokers: a broker's advertised addresses, its
     certificates and its credential for ZooKeeper."""
     pem = f"{FOLDER}/broker-{number}"
     return (

@@ -103,8 +103,8 @@ def export(
 
 
 class _RecordFile:
-    """The file that ``export`` writes, as a printer of ``print_all``. It has a temporary name until
-    it is complete. ``records`` counts the written records."""
+    """The file that ``export`` writes; it is a ``Printer`` for ``print_all``. It has a temporary
+    name until it is complete. ``records`` counts the written records."""
 
     def __init__(self, path: Path, form: str) -> None:
         from broker_lite.client.record_files import WRITERS
@@ -137,7 +137,7 @@ class _RecordFile:
         self.records += batch.num_rows
 
     def close(self) -> None:
-        """Do nothing: the end of the ``with`` block completes the file."""
+        """Do nothing: ``__exit__`` completes the file."""
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:

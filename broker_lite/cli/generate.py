@@ -110,8 +110,8 @@ def systemd(user: str, config: str) -> None:
 
 
 def _argument(path: Path) -> str:
-    """Return a path as an argument of ExecStart. systemd replaces specifiers (%) and variables ($),
-    and splits at spaces."""
+    """Return a path as an argument of ExecStart, escaped: systemd replaces specifiers (%) and
+    variables ($), and splits at spaces."""
     text = str(path).replace("\\", "\\\\").replace('"', '\\"')
     text = text.replace("%", "%%").replace("$", "$$")
     return text if text == shlex.quote(text) else f'"{text}"'

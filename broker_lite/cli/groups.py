@@ -86,8 +86,8 @@ coordinator."""
 def _listed(admin: Admin, item: GroupListing) -> dict[str, Any]:
     """Return the row of a listed group.
 
-    If a Spark query publishes its progress to a group, only the metadata of the group's committed
-    offsets show it."""
+    For a group without members, fetch the committed offsets too: only their metadata show whether a
+    Spark query publishes its progress to the group."""
     state, kind = item.state, group_kind(item)
     if kind != NATIVE and state == "Empty":
         commits = admin.committed(item.group).values()

@@ -130,7 +130,8 @@ def verdict(totals: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limit
 
 
 def over(totals: list[dict[str, Any]], limits: Limits) -> Iterator[str]:
-    """Yield a sentence for each exceeded limit: only the critical one if a value exceeds both."""
+    """Yield a sentence for each lag above a limit: if it is above both, only about the critical
+    one."""
     for row in totals:
         for column, pair in limits.items():
             for limit, name in ((pair[1], "--crit"), (pair[0], "--warn")):

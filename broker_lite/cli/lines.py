@@ -49,7 +49,8 @@ SUFFIXES = {
 }
 """The format of a file by its suffix."""
 JSON_GROWTH = 6
-r"""Maximum bytes of JSON for one byte of a value, as in \u0000."""
+r"""Maximum bytes of JSON for one byte of a value, as in \u0000: a JSON line may be this much
+longer."""
 
 OnShare = Callable[[float], None]
 """Receives the share of a file that has been read, from 0 to 1."""
@@ -74,7 +75,7 @@ class LineRule:
 @dataclass(slots=True)
 class LinePosition:
     """The position up to which a source has been read. ``line`` is the number of the first line
-    that is not in a yielded table; 0 for a format without lines."""
+    that ``tables`` has not yielded; 0 for a format without lines."""
 
     line: int = 0
 
@@ -86,11 +87,12 @@ def tables(
     on_share: OnShare | None = None,
     position: LinePosition | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield the records of one file (``path`` None: stdin) as tables with some of COLUMNS.
+    """Yield the records of one file (``path`` None: stdin) as tables, with those of COLUMNS that
+    the file has.
 
     ``form`` is the format. If the file is regular, ``on_share`` is called before each table.
-    ``position`` is kept up to date. A bad line raises InvalidSchemaError, after the records before
-    it were yielded."""
+    ``position`` is updated before each table. A bad line raises InvalidSchemaError, after the
+    records before it were yielded."""
     if form == "parquet" and path is None:
         raise click.UsageError("parquet cannot be read from a pipe; name the file")
     try:

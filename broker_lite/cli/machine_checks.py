@@ -232,8 +232,8 @@ def _modules(root: Path, package: str) -> dict[str, bytes]:
 
 
 def spark_settings() -> Finding:
-    """Check that spark-defaults.conf has the two settings that halve a micro-batch's latency.
-    Settings that a program makes are not seen."""
+    """Check that spark-defaults.conf has the two settings that halve a micro-batch's latency. The
+    check does not see settings that a program passes to Spark itself."""
     homes = [os.environ.get("SPARK_CONF_DIR"), os.environ.get("SPARK_HOME")]
     spec = importlib.util.find_spec("pyspark")
     if spec is not None and spec.submodule_search_locations:

@@ -129,7 +129,8 @@ _UNREACHABLE = (
 
 
 class ReaderGone(Exception):
-    """The reader of stdout closed the pipe. (click would exit with 1 on a BrokenPipeError.)"""
+    """The reader of stdout closed the pipe. It replaces BrokenPipeError, on which click exits with
+    1."""
 
 
 class LazyGroup(click.Group):
@@ -250,7 +251,8 @@ def run(arguments: list[str], command: click.Command = cli, name: str = "logbus"
 
 
 def _described(error: OSError) -> tuple[str, str]:
-    """Return a name and a message for an OSError that the command itself did not handle."""
+    """Return an error name (for JSON) and a message for an OSError that the command did not
+    handle."""
     if isinstance(error, PermissionError):
         owner = "Run the command as the user that owns it"
         return "PERMISSION_DENIED", f"{error.filename or 'a file'}: permission denied. {owner}"
@@ -281,8 +283,8 @@ def _show_click_error(error: click.ClickException, arguments: list[str]) -> int:
 def _explained(error: click.NoSuchOption, arguments: list[str]) -> click.UsageError:
     """Return the error to show for an option that does not exist.
 
-    click takes a negative number such as -12 for the option -1; the error is then about the
-    number."""
+    click takes a negative number such as -12 for the option -1. The returned error then says that a
+    number must be positive."""
     if not error.option_name[1:].isdigit():
         return _with_near_names(error)
     number = next(word for word in arguments if word.startswith(error.option_name))

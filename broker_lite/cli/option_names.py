@@ -2,8 +2,8 @@
 
 Errors of the client name a setting by its key (``linger.ms='x'``) or as a Python option
 (``linger_ms``). A user of the command line has typed ``--linger-ms x``, so the message is
-translated. A parameter of a command has the name of its setting. A setting without a parameter is
-set with ``-X KEY=VALUE``, if the command has that option."""
+translated. A command's parameter has the same name as the setting that its option sets. A setting
+without an option of its own is set with ``-X KEY=VALUE``, if the command has that option."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Spelling(NamedTuple):
 
     def of(self, value: str | None) -> str:
         """Return the option and its value as the user would type them. ``value`` is the value in
-        the error message; None without a value."""
+        the error message, or None if the message has none."""
         if value is None or value == self.flag:
             return self.option
         bare = value.strip("'")
@@ -73,7 +73,7 @@ def spelt(message: str, spellings: Mapping[str, Spelling]) -> str:
 
 
 def spellings_of(command: click.Command) -> dict[str, Spelling]:
-    """Return the options of a command that set a setting of the client, by each name of the
+    """Return the option of the command for each client setting that it can set, by each name of the
     setting."""
     options = {row.name: row for row in command.params if isinstance(row, click.Option)}
     spellings: dict[str, Spelling] = {}

@@ -43,7 +43,7 @@ def output_option(command: F) -> F:
 
 
 def is_table(form: str | None) -> bool:
-    """Return whether ``show`` prints a table."""
+    """Return whether ``show`` prints a table for this value of ``-o``."""
     return form == "table" or (form is None and sys.stdout.isatty())
 
 
@@ -129,7 +129,7 @@ class ProgressBar:
     the bar."""
 
     def __init__(self, label: str, *, is_alone: bool = False) -> None:
-        """``is_alone`` means that the command prints no records beside the bar. The bar is then
+        """``is_alone`` means that the command prints no records to stdout. The progress bar is then
         shown whenever stderr is a terminal."""
         self._label = label
         self._bar: Any = None
@@ -147,7 +147,7 @@ class ProgressBar:
         self._bar.update(done)
 
     def reach(self, left: int) -> None:
-        """Show that ``left`` items are left. The first call sets the bar's length."""
+        """Show that ``left`` items are not processed yet. The first call sets the bar's length."""
         self.advance(0 if self._left is None else self._left - left, left)
         self._left = left
 

@@ -149,8 +149,8 @@ def produce(
 
 
 def _summarise(topic: str, records: int, seconds: float, form: str | None, acks: str) -> None:
-    """Print a summary of the transfer: as data in the format ``form``, or, if None, as a note for
-    the user."""
+    """Print how many records were sent, in how long: in the output format ``form``, or, if None, as
+    a sentence on stderr."""
     if form:
         facts = {"topic": topic, "records": records, "seconds": round(seconds, 3)}
         output.show_one(facts, form)
@@ -231,9 +231,8 @@ class _Reading:
 class _Sending:
     """Sends files to a topic, and counts the records.
 
-    ``records`` is the number sent so far, ``keyless`` that of records without a key because their
-    line lacks the delimiter of -K. If reading fails, ``unread`` names the input that was not
-    sent."""
+    ``records`` counts the records sent so far, ``keyless`` those without a key because their line
+    lacks the delimiter of -K. If reading fails, ``unread`` names the input that was not sent."""
 
     def __init__(
         self, producer: Producer, topic: str, partition: int | None, rate: int | None

@@ -231,8 +231,8 @@ def elect(
 def _show_elections(
     planned: dict[TopicPartition, replica_plans.Election], form: str | None, *, dry_run: bool
 ) -> None:
-    """Print planned elections: as rows for a dry run, else as notes before the question to the
-    user."""
+    """Print planned elections: as rows for a dry run, else as sentences on stderr, before the user
+    is asked to confirm."""
     if dry_run:
         rows = [
             {

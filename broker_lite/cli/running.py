@@ -103,8 +103,8 @@ def at(servers: str) -> Facts | None:
 
 
 def names(clusters: Sequence[Facts]) -> str:
-    """Return the options (``--dir FOLDER``) that name the clusters to ``status`` and ``down``, as
-    typed in the current folder."""
+    """Return the option ``--dir FOLDER`` of each cluster, for ``status`` and ``down``, as typed in
+    the current folder."""
     return ", ".join(_dir_option(Path(facts["directory"])) for facts in clusters)
 
 
@@ -135,7 +135,8 @@ def is_same(one: Facts, other: Facts) -> bool:
 
 
 def remember(facts: Facts) -> None:
-    """Store the file of a started cluster, and delete the files of clusters that do not run."""
+    """Store the file about a started cluster, and delete the files about clusters that no longer
+    run."""
     with contextlib.suppress(OSError):
         for path in _records():
             recorded = discovery.read_cluster(path)

@@ -1,5 +1,5 @@
 """``logbus demo`` and ``logbus checkpoint``: start programs of the package ``pyspark_logbus`` as
-processes, because the layers below may not import that package."""
+processes, because no layer of ``broker_lite`` may import that package."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ STEADY_SECONDS = 60.0
 RENEWAL_SECONDS = 3600.0
 """Seconds between two checks for certificates of a secured cluster that must be renewed."""
 _ANSWER_SECONDS = 0.1
-"""Maximum seconds to read a report that a starting broker has begun to write."""
+"""Maximum seconds to read the line with which a starting broker reports its address."""
 
 
 class _Pauses:
@@ -69,8 +69,8 @@ class ProcessSupervisor:
         self._renewal_due = time.monotonic() + RENEWAL_SECONDS
 
     def check(self) -> bool:
-        """Restart the processes whose pause is over. Return whether a new process serves: the
-        caller must then store its pid and addresses (``running.update``)."""
+        """Restart the processes whose pause is over. Return whether a restarted process has begun
+        to serve: the caller must then store its pid and addresses (``running.update``)."""
         if time.monotonic() >= self._renewal_due:
             self._renewal_due = time.monotonic() + RENEWAL_SECONDS
             self._cluster.renew_certificates()

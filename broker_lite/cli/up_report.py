@@ -74,9 +74,9 @@ def brokers_in(directory: Path | None) -> int:
 def announce(facts: Facts, form: str | None, ending: str, *, is_new: bool) -> None:
     """Print the report of a cluster that runs now.
 
-    If ``form`` is None, print lines on a terminal; into a pipe print the JSON object, and the lines
-    to stderr. ``ending`` is the last line: how to stop the cluster. With ``is_new``, the cluster
-    has no topics yet."""
+    If ``form`` is None, print lines of text to a terminal; if stdout is a pipe, print the JSON
+    object to it and the lines to stderr. ``ending`` is the last line: how to stop the cluster. With
+    ``is_new``, the cluster has no topics yet."""
     if form is not None:
         output.show_one({key: facts[key] for key in facts if key not in _INTERNAL}, form)
     else:
@@ -111,8 +111,8 @@ def _where(facts: Facts) -> list[str]:
 
 
 def _next(facts: Facts, topic: str | None) -> list[str]:
-    """Return the user's next steps as lines, with the existing topic ``topic``; with None they
-    create one."""
+    """Return the user's next steps as lines. They use the existing topic ``topic``, or create one
+    if it is None."""
     name = topic or EXAMPLE
     steps = [f"ls -l | logbus produce {name}", f"logbus consume {name}"]
     if topic is None:
@@ -181,8 +181,8 @@ def _warn_of_slow_loop() -> None:
 
 
 def _warn_of_few_replicas(facts: Facts) -> None:
-    """Say which topics have fewer replicas than a new topic would get, if the cluster has more
-    brokers than before."""
+    """Say which topics have fewer replicas than a new topic would get, after a start with more
+    brokers."""
     from broker_lite.cli import under_replication
     from broker_lite.client.administration.admin import Admin
 

@@ -67,8 +67,8 @@ def _too_large(size: int) -> MessageTooLargeError:
 
 
 def topic_column(topic: str, count: int) -> pa.Array:
-    """Return a column of ``count`` rows with ``topic`` in each. Up to 65,536 rows come from a
-    cache."""
+    """Return a column of ``count`` rows with ``topic`` in each. Up to 65,536 rows are a slice of a
+    cached column."""
     if count > _KEPT_ROWS_MAX:
         return _repeated(topic, count)
     return _cached(topic, max(1 << 12, 1 << (count - 1).bit_length())).slice(0, count)
@@ -85,7 +85,7 @@ _cached = lru_cache(maxsize=16)(_repeated)
 
 
 def _few_of(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
-    """Return at most ``FEW`` values as a column, without numpy."""
+    """Return at most ``FEW`` values as a column, without numpy, which is slower for so few."""
     data = b"".join(values)
     if len(data) > _OFFSET_MAX:
         raise _too_large(len(data))

@@ -19,7 +19,7 @@ class Callbacks(NamedTuple):
     - ``on_assign``: the group assigned the partitions, and their positions are known. The callback
       may ``seek``.
     - ``on_revoke``: the partitions move to another member after the callback. The automatic commit
-      is made, and the callback may still ``commit``.
+      has been made, and the callback may still ``commit``.
     - ``on_lost``: the group gave the partitions away, other members may own them, and it would
       refuse a commit. Without ``on_lost``, ``on_revoke`` is called."""
 

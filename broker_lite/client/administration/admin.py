@@ -111,8 +111,8 @@ class BrokerReport(NamedTuple):
     """A live broker's report on its own state.
 
     ``version`` and ``metadata_age_s`` are None if the broker does not report them.
-    ``metadata_age_s`` is the number of seconds since the broker's metadata was certainly up to
-    date, 0 while it is connected to ZooKeeper. With ``is_disk_full``, the broker refuses records.
+    ``metadata_age_s`` is the number of seconds for which the broker's metadata may have been out of
+    date; 0 while it is connected to ZooKeeper. With ``is_disk_full``, the broker refuses records.
     ``unreadable`` lists at most ``UNREADABLE_MAX`` znodes that the broker cannot read."""
 
     broker_id: int
@@ -153,7 +153,7 @@ class Admin:
     def within(self, timeout_ms: float) -> Admin:
         """Return an ``Admin`` that shares this object's connections but has another ``timeout_ms``.
 
-        Close only this object, not the returned one."""
+        Close only this object: the returned one has no connections of its own."""
         other = copy.copy(self)
         other.timeout_ms = timeout_ms
         return other
@@ -175,7 +175,8 @@ class Admin:
         self._pool.close()
 
     def run(self, make: Callable[[Cluster, *Ts, float], Operation[T]], *arguments: *Ts) -> T:
-        """Run an operation, for example of ``administration.transactions``, and return its result.
+        """Run an operation (a generator that yields requests), for example of
+        ``administration.transactions``, and return its result.
 
         ``make(cluster, *arguments, deadline_ms)`` returns the operation."""
         return self._pool.run(make(self._cluster, *arguments, self._deadline()))
@@ -354,7 +355,8 @@ class Admin:
     def alter_configs(
         self, topic: str, changes: Mapping[str, object], *, validate_only: bool = False
     ) -> None:
-        """Change settings of a topic; None restores a default. Raises InvalidConfigError."""
+        """Change settings of a topic; None restores a default. Raises InvalidConfigError for an
+        unknown setting or an invalid value."""
         rows = {key: None if value is None else value_text(value) for key, value in changes.items()}
         self._pool.run(
             admin_requests.alter_configs(
@@ -465,9 +467,9 @@ class Admin:
         """Return state, members and lag of many groups, with a few requests to each broker.
 
         Two arguments save requests. ``empty`` names groups that ``list_groups`` reports as Empty.
-        ``before`` is an earlier result: a partition whose committed offset has not changed keeps
-        its first unread record, so its ``seconds`` is too high if retention has deleted that
-        record. A group that cannot be read has an ``error``. Raises NoBrokersError."""
+        ``before`` is an earlier result, from which a partition with an unchanged committed offset
+        takes its first unread record. If retention has deleted that record, ``seconds`` is too
+        high. A group that cannot be read has an ``error``. Raises NoBrokersError."""
         operation = lag_of_groups(
             self._cluster,
             groups,

@@ -50,7 +50,8 @@ CHECK_MS = 20.0
 """Milliseconds between two checks of whether every broker has applied a change."""
 
 LIST_ATTEMPT_MS = 5_000
-"""Milliseconds after which ``list_groups`` asks all brokers again if a broker has not answered."""
+"""Milliseconds after which ``list_groups`` asks all live brokers again if one has not answered:
+another may coordinate its groups by then."""
 
 T = TypeVar("T")
 
@@ -138,8 +139,8 @@ def _await_everywhere(
 ) -> Operation[ClusterView]:
     """Wait until ``is_done`` returns true for the topic's metadata from each live broker.
 
-    Brokers that do not answer are ignored: they load all metadata when they return. Raises
-    RequestTimedOutError after the deadline."""
+    Brokers that do not answer are ignored: they load all metadata from ZooKeeper when they return.
+    Raises RequestTimedOutError after the deadline."""
     attempt = 0
     exchange = CallExchange(cluster_calls.MetadataRequest((topic,)))
     yield from refresh(cluster, (topic,), deadline_ms)

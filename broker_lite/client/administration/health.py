@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 State = Literal["ok", "under-replicated", "too few in sync", "no leader"]
 
 MinInsync = Callable[[str, int], int]
-"""Returns a topic's min.insync.replicas from its name and its number of replicas, which is the
-number after the reassignment in progress."""
+"""Returns a topic's min.insync.replicas. The arguments are its name and its number of replicas,
+counted as after the end of a reassignment."""
 
 
 class PartitionHealth(NamedTuple):
@@ -102,7 +102,7 @@ def fewer_replicas(view: ClusterView, factor: int) -> list[str]:
 
 
 def broker_loads(view: ClusterView) -> dict[int, BrokerLoad]:
-    """Return the load of each broker that is live or has a replica, by broker id."""
+    """Return the ``BrokerLoad`` of each broker that is live or has a replica, by broker id."""
     leaders: dict[int, int] = {}
     replicas: dict[int, int] = {}
     in_sync: dict[int, int] = {}

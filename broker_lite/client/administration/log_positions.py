@@ -56,10 +56,9 @@ def parse(text: str, now_ms: int | None = None) -> PositionSpec:
 
 
 class ResolvedOffset(NamedTuple):
-    """The offset of a position in one partition.
+    """The offset for which a log position (``PositionSpec``) stands in one partition.
 
-    ``wanted`` is the offset that the position means, perhaps outside the log; ``offset`` is the
-    nearest offset in the log."""
+    ``wanted`` may be outside the log; ``offset`` is the nearest offset in the log."""
 
     offset: int
     wanted: int
@@ -77,7 +76,8 @@ def resolve(
 def resolved_offsets(
     admin: Admin, partitions: Iterable[TopicPartition], spec: PositionSpec
 ) -> dict[TopicPartition, ResolvedOffset]:
-    """Return for each partition the offset of a position, and the nearest offset in the log."""
+    """Return for each partition the offset for which a position stands, and the nearest in the
+    log."""
     tps = list(partitions)
     earliest = admin.list_offsets(dict.fromkeys(tps, EARLIEST_TIMESTAMP))
     latest = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))

@@ -136,8 +136,8 @@ def _owners(row: _Progress, now_ms: float) -> dict[TopicPartition, str]:
 
 
 def _known_unread(before: Mapping[str, GroupLag], progress: Mapping[str, _Progress]) -> FirstUnread:
-    """Return the first unread records of an earlier result, without partitions whose committed
-    offset or topic id has changed."""
+    """Return the first unread records in the result ``before``, without partitions whose committed
+    offset or topic id has changed since."""
     known: FirstUnread = {}
     for name, row in progress.items():
         if name not in before:
@@ -156,8 +156,8 @@ def _progress(
 ) -> Operation[dict[str, _Progress | LogbusError]]:
     """Return the state, members and committed offsets of groups, or an error.
 
-    After a retriable error, for example because the group moved, look up the coordinator again and
-    retry."""
+    After a retriable error, for example because another broker became the coordinator, look it up
+    again and retry."""
     order = list(dict.fromkeys(names))
     progress: dict[str, _Progress | LogbusError] = {}
     pending, attempt = order, 0
@@ -212,8 +212,8 @@ def _unanswered(name: str) -> CoordinatorNotAvailableError:
 def _fetch_groups(
     by_home: Mapping[Endpoint, Sequence[str]], empty: Collection[str], timeout_ms: float
 ) -> Operation[dict[str, _Progress | LogbusError]]:
-    """Fetch the groups' committed offsets, and the descriptions of groups not in ``empty``, in
-    parallel."""
+    """Fetch the committed offsets of the groups in ``by_home`` (by coordinator), and the
+    descriptions of those not in ``empty``, in parallel."""
     sends = []
     for home, names in by_home.items():
         rows = tuple(groups.OffsetFetchGroup(name) for name in names)
@@ -281,8 +281,8 @@ error."""
 def _bounds(
     cluster: Cluster, tps: set[TopicPartition], new: set[TopicPartition], deadline_ms: float
 ) -> Operation[tuple[Offsets, Offsets]]:
-    """Return the end offsets of the partitions in ``tps`` that have a leader, and the start offsets
-    of those in ``new``.
+    """Return the end offsets of the partitions ``tps``, and the log start offsets of the partitions
+    ``new``, without partitions that have no leader.
 
     Topics that are deleted during the call are missing from the result."""
     attempt = 0

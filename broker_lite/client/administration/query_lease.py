@@ -19,7 +19,8 @@ def lease_text(run: str, until_ms: int) -> str:
 
 
 def lease_of(metadata: str) -> tuple[str, int]:
-    """Return run id and end (ms since 1970) of the lease in an offset's metadata, or ("", 0)."""
+    """Return the Spark query's run id and the end (ms since 1970) of the lease in an offset's
+    metadata, or ("", 0)."""
     try:
         document = json.loads(metadata)
         return str(document["spark"]), int(document["until"])
@@ -33,7 +34,7 @@ def holder_of(
     """Return the run id of the Spark query that holds the group's lease, and the lease's end in ms
     since 1970.
 
-    Return ("", 0) without an unexpired lease, or if the query ``besides`` holds it."""
+    Return ("", 0) without an unexpired lease, or if the caller's own query ``besides`` holds it."""
     for row in commits:
         run, until_ms = lease_of(row.metadata)
         if run and run != besides and until_ms > now_ms:
@@ -44,8 +45,8 @@ def holder_of(
 def running(
     commits: Mapping[TopicPartition, CommittedOffset], now_ms: float
 ) -> dict[TopicPartition, str]:
-    """Return the run id of the Spark query that publishes its progress, for each partition with an
-    unexpired lease."""
+    """Return the run id of the Spark query that holds the lease, for each partition whose committed
+    offset has an unexpired one."""
     run_ids = {}
     for tp, row in commits.items():
         run, until_ms = lease_of(row.metadata)

@@ -94,7 +94,7 @@ class Holder(NamedTuple):
 def list_transactions(
     cluster: Cluster, deadline_ms: float, producer_ids: tuple[int, ...] = ()
 ) -> Operation[list[TransactionListing]]:
-    """Return the transactional ids of all coordinators, or of some producers, sorted by name.
+    """Return all transactional ids, or those of the given producers, sorted by name.
 
     If a broker does not answer, raises its error."""
     request = calls.ListTransactionsRequest(producer_id_filters=producer_ids)
@@ -260,7 +260,8 @@ def hanging(
 def holders(
     cluster: Cluster, tps: Iterable[TopicPartition], deadline_ms: float
 ) -> Operation[list[Holder]]:
-    """Return the transaction that holds back each partition's last stable offset, oldest first."""
+    """Return each partition's oldest open transaction, which holds back the last stable offset. The
+    oldest of all comes first."""
     first: dict[TopicPartition, OpenInLog] = {}
     for row in (yield from open_in_logs(cluster, tps, deadline_ms)):
         first.setdefault(row.tp, row)

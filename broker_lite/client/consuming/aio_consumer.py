@@ -92,8 +92,8 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
             raise
 
     async def run(self, task: Task[T]) -> T:
-        """Run a reader's task on the event loop, with the waits that it yields. Return its
-        result."""
+        """Run a reader's task (generator) on the event loop: await each step that it yields. Return
+        its result."""
         try:
             step = next(task)
             while True:
@@ -174,8 +174,7 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
         await self.run(self.core.seek_to_timestamp(int(timestamp_ms), self._chosen(tps)))
 
     async def end_offsets(self) -> dict[TopicPartition, int]:
-        """Return the end offset of each assigned partition, after its last record, from its
-        leader."""
+        """Return the end offset of each assigned partition, as its leader reports it."""
         await self.start()
         return await self.run(self.core.list_offsets(LATEST_TIMESTAMP, self.assignment()))
 

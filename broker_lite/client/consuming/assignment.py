@@ -18,21 +18,22 @@ from broker_lite.model import TopicPartition
 
 
 class Release(NamedTuple):
-    """Partitions that the reader releases together, because consecutive entries of the queue revoke
-    (or lose) them."""
+    """Partitions that the reader releases together: consecutive entries of the queue revoke them
+    all, or lose them all."""
 
     is_lost: bool
     numbers: list[int]
     """The number of each revocation (``Revoke.number``), to report once the reader has stopped."""
     grants: dict[TopicPartition, int | None]
-    """The partitions to release, each with the grant number of its assignment (``Assign``)."""
+    """The partitions to release, each with the number that identifies its assignment
+    (``Assign``)."""
 
 
 class AssignmentQueue:
     """The reader's queue of assignment changes.
 
-    ``pending`` are the assigned partitions that the reader does not read yet, with the facts from
-    which their starting offset follows, or None if the reader must look them up."""
+    ``pending`` has the assigned partitions that the reader does not read yet. Each has the facts
+    that determine its starting offset, or None: the reader then looks up the committed offset."""
 
     def __init__(self, collector: FetchCollector) -> None:
         self.queue: deque[Change | Starts] = deque()
@@ -55,10 +56,10 @@ class AssignmentQueue:
         return {tp: self._grants[tp] for tp in tps if tp in self._grants}
 
     def next(self) -> Release | None:
-        """Apply the queued changes up to the next partitions that the reader must release. Return
-        these partitions, or None.
+        """Apply the queued changes up to the next revocation or loss. Return the partitions that
+        the reader must release for it, or None.
 
-        Partitions in an ``Assign`` become ``pending``. Call this method only when the user asks for
+        Assigned partitions become ``pending``. Call this method only when the user asks for
         records: all records returned earlier then count as processed, so partitions may be
         released."""
         if self.deleted_topics is not None:

@@ -115,7 +115,7 @@ class Consumer(ConsumerFace, ClosedByWith):
             raise
 
     def run(self, task: Task[T]) -> T:
-        """Run a task of ``ReaderCore`` on the calling thread, and return the task's result."""
+        """Run a task (generator) of ``ReaderCore`` on the calling thread, and return its result."""
         try:
             step = next(task)
             while True:
@@ -196,8 +196,7 @@ class Consumer(ConsumerFace, ClosedByWith):
         self.run(self.core.seek_to_timestamp(int(timestamp_ms), self._chosen(tps)))
 
     def end_offsets(self) -> dict[TopicPartition, int]:
-        """Return the end offset of each assigned partition, after its last record, from its
-        leader."""
+        """Return the end offset of each assigned partition, as its leader reports it."""
         return self.run(self.core.list_offsets(LATEST_TIMESTAMP, self.assignment()))
 
     def beginning_offsets(self) -> dict[TopicPartition, int]:

@@ -35,13 +35,13 @@ class DeletedTopics:
 
     @property
     def is_due(self) -> bool:
-        """Return whether some error has been delayed for ``patience_ms``."""
+        """Return whether the delay (``patience_ms``) of some error is over."""
         return bool(self._delayed) and self._delayed[0][0] <= monotonic_ms()
 
     def delays_error(self, fetched: FetchedBatches) -> bool:
-        """Delay a partition's first deleted-topic error, and return True; False for a second error.
+        """Delay a partition's error about a deleted topic, and return True.
 
-        The collector raises the second error at once."""
+        Return False if the error was delayed before: the collector then raises it."""
         key = fetched.tp, fetched.generation
         if key in self._reported:
             return False
@@ -51,8 +51,8 @@ class DeletedTopics:
         return True
 
     def release(self) -> None:
-        """Queue the delayed errors whose delay is over, as fetch results again.
+        """Put errors whose delay is over back into the queue of fetch results.
 
-        The reader ignores errors of partitions that it no longer reads."""
+        The reader now raises them, except those of partitions that it no longer reads."""
         while self.is_due:
             self._engine.fetched.append(self._delayed.pop(0)[1])

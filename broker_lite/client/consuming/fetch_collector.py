@@ -73,7 +73,8 @@ JOINED_BYTES = 64 << 20
 
 @dataclass(slots=True)
 class ConcatenatedSlices:
-    """The slices (rows of one batch each) that ``poll_arrow`` concatenates, with their sums."""
+    """The slices (rows of one batch each) that ``poll_arrow`` concatenates, and their total rows
+    and bytes."""
 
     slices: list[tuple[TopicPartition, Slice]] = field(default_factory=list)
     row_count: int = 0
@@ -94,8 +95,8 @@ class FetchCollector:
 
         With None, such errors are raised at once."""
         self.is_held_back: Callable[[], bool] | None = None
-        """Returns True while no rows may be returned, because other members may own the partitions.
-        If None, rows may always be returned."""
+        """Returns whether to hold back rows now, because other members may own the partitions. If
+        None, rows may always be returned."""
         self.skipped: list[tuple[TopicPartition, int, int]] = []
         """Corrupt offset ranges that ``on_corrupt="skip"`` skipped: (partition, first, next
         offset)."""
@@ -105,7 +106,8 @@ class FetchCollector:
         self._epochs: dict[TopicPartition, int] = {}
         self._generations: dict[TopicPartition, int] = {}
         self._refetched: dict[TopicPartition, int] = {}
-        """Base offset of each partition's last corrupt batch that was fetched a second time.
+        """Base offset of each partition's last corrupt batch that was fetched twice to get an
+        intact copy.
 
         A batch is not fetched a third time, unless ``begin`` starts the partition anew."""
         self._paused: set[TopicPartition] = set()
@@ -115,8 +117,8 @@ class FetchCollector:
         self.at = 0
         """Number of rows of the open batch that were returned."""
         self.is_single = False
-        """Whether records are returned one by one. Each request for the next record settles the
-        earlier ones, so only the record before ``at`` is in flight."""
+        """Whether records are returned one by one. A request for the next record marks the earlier
+        ones as processed, so only the record before ``at`` is in flight."""
         self._in_flight: dict[TopicPartition, CommittedOffset] = {}
 
     # Methods that begin, pause and end partitions, and track their positions.
@@ -142,8 +144,8 @@ class FetchCollector:
     def resume_at(self, tp: TopicPartition, at: OffsetAndEpoch) -> None:
         """Resume reading a truncated log at ``at``.
 
-        ``at`` has the leader epoch of the record before its offset. The leader checks this epoch,
-        in case the log was truncated further."""
+        ``at`` is an offset with the leader epoch of the record before it. The leader compares this
+        epoch with its log, which may have been truncated further."""
         epochs = NO_EPOCHS if at.leader_epoch == NO_EPOCH else {tp: at.leader_epoch}
         self.begin({tp: at.offset}, epochs)
 
@@ -320,7 +322,7 @@ class FetchCollector:
 
     @property
     def is_drained(self) -> bool:
-        """Return whether no rows are buffered, without decoding a batch."""
+        """Return whether nothing is buffered: no row, no undecoded batch and no error."""
         left = self._slice is not None and self.at < self._slice.row_count
         return not (left or self._batches or self._engine.fetched)
 
@@ -373,7 +375,7 @@ class FetchCollector:
     def _fetch_again(self, tp: TopicPartition, start: int, base_offset: int) -> bool:
         """Fetch a corrupt batch a second time, and return True.
 
-        Return False if this was the second time, or nothing else can have an intact copy."""
+        Return False if it was fetched twice already, or no other copy of the batch exists."""
         if self._refetched.get(tp) == base_offset or not self._engine.may_be_intact(tp):
             return False
         self._refetched[tp] = base_offset
@@ -421,7 +423,7 @@ class FetchCollector:
         return True
 
     def rewind(self) -> None:
-        """Move the positions back to the last ``settle``: because of an error, the user does not
+        """Move the positions back to those at the last ``settle``, after an error: the user did not
         receive the rows taken since."""
         self.is_single = False
         rows = {tp: before.offset for tp, before in self._in_flight.items()}

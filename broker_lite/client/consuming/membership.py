@@ -17,7 +17,7 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 class MemberOffsets(NamedTuple):
-    """A consumer's positions, group and identity, by which a transaction commits the positions."""
+    """A consumer's positions, with its group and member identity, for a transaction's commit."""
 
     group: str
     identity: MemberIdentity
@@ -37,12 +37,13 @@ class ConsumerMembership(Protocol):
 
     @property
     def is_held_back(self) -> Callable[[], bool] | None:
-        """A function that returns True while no rows may be returned, because other members may own
-        the partitions; None if rows may always be returned."""
+        """A function that returns whether to hold back rows now, because other members may own the
+        partitions; None if rows may always be returned."""
 
     @property
     def reports_positions(self) -> bool:
-        """Whether ``released`` commits the positions. If not, the reader commits them before."""
+        """Whether ``released`` commits the positions. If not, the reader commits them before it
+        calls ``released``."""
 
     @property
     def is_settled(self) -> bool:
@@ -53,8 +54,8 @@ class ConsumerMembership(Protocol):
         """The member id; "" while the consumer is not a member."""
 
     def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
-        """Return the identity with which a transaction commits offsets of the partitions in
-        ``grants``, which has their grant numbers.
+        """Return the identity with which a transaction commits offsets of partitions. ``grants``
+        has their grant numbers.
 
         Raises NotOwnerError if the member has lost one of the partitions, and InvalidConfigError
         for a native group, whose offsets a transaction cannot commit."""
@@ -98,12 +99,13 @@ class ConsumerMembership(Protocol):
         grants: Mapping[TopicPartition, int],
         deadline_ms: float,
     ) -> RunOperation | Request:
-        """Return a request that commits the offsets in ``rows``. ``grants`` has the grant numbers.
+        """Return a request that commits the offsets in ``rows``. ``grants`` has the partitions'
+        grant numbers.
 
         Its result has an error, or None, for each partition."""
 
     def released(self, release: Release, settled: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Receive the report that the reader stopped reading the partitions of ``release``.
+        """Complete the release of partitions that the reader no longer reads.
 
         If ``reports_positions`` is true, commit the positions in ``settled``."""
 

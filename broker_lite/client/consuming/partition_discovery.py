@@ -109,7 +109,7 @@ class PartitionDiscovery:
         """Return where to resume reading a truncated log: the offset, and the leader epoch of the
         record before it.
 
-        Return None if the log was not truncated, or if ``start`` is "none"."""
+        Return None if the log was not truncated, or if ``start="none"`` makes this an error."""
         if isinstance(error, LogTruncatedError) and self._config.start != "none":
             return OffsetAndEpoch(error.offset, error.epoch)
         return None

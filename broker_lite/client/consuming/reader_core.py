@@ -55,7 +55,7 @@ RECORDS_AHEAD = 1024
 """Maximum number of records of a batch that ``for record in consumer`` decodes ahead."""
 
 Joining = Callable[["ReaderCore"], ConsumerMembership]
-"""Makes the group membership of a new reader."""
+"""Creates the group membership of a new reader."""
 Rows = Mapping[TopicPartition, CommittedOffset]
 
 
@@ -141,10 +141,10 @@ class ReaderCore:
         self.membership.record_poll()
 
     def is_ready(self) -> bool:
-        """Return whether rows can be returned now; if so, open the next batch that has some.
+        """Return whether rows can be returned now. If so, the collector has decoded their batch.
 
-        Return False if ``fill`` must first wait, commit, reset a position or apply an assignment
-        change."""
+        Return False if a call of ``fill`` must first wait, commit, reset a position or apply an
+        assignment change."""
         if self.end is not None or self.commit_due or self._outside or self.has_changes:
             return False
         return self.collector.advance(self._note_outside)
@@ -174,8 +174,8 @@ class ReaderCore:
             self.is_waiting = False
 
     def _is_more(self) -> bool:
-        """Open the next fetched batch, for a call that has taken rows. Return False if there is no
-        batch.
+        """Open the next fetched batch, in a call that already has rows to return. Return False if
+        there is no batch.
 
         Errors, assignment changes and commits wait for the next call: the present call must return
         its rows."""
@@ -480,13 +480,14 @@ class ReaderCore:
             yield from self._call_back(self._callbacks.on_revoke, self.collector.assignment())
 
     def abandon(self) -> Task[None]:
-        """Call ``on_lost`` for all partitions and commit nothing: records are still being processed
-        on another thread."""
+        """Call ``on_lost`` for all partitions and commit nothing. For a consumer that ends while
+        another thread processes its records."""
         if self.end is None:
             yield from self._call_back(self._callbacks.lost, self.collector.assignment())
 
     def close(self, *, is_done: bool) -> Task[None]:
-        """Make the last automatic commit (``finish``) and leave the group. Call this only once."""
+        """Make the last automatic commit (see ``finish``) and leave the group. Call this only
+        once."""
         self.is_closing = True
         try:
             yield from self.finish(is_done=is_done)

@@ -1,6 +1,7 @@
 """Find a consumer's partitions and the offsets where it begins to read them.
 
-The functions are operations, which the blocking and the asyncio consumer both run."""
+The functions are operations: generators that yield requests, which the blocking and the asyncio
+consumer both run."""
 
 from __future__ import annotations
 
@@ -163,7 +164,7 @@ def starting_offsets(
 
 
 def find_topics(cluster: Cluster, missing: Callable[[], set[str]]) -> Operation[None]:
-    """Refresh the metadata until ``missing()`` returns no topics, for at most one second.
+    """Refresh the metadata until no topic is missing (``missing()``), for at most one second.
 
     A group member may learn of a new topic from its group before the brokers know it."""
     until_ms = cluster.now_ms() + LOOKUP_MS
@@ -190,9 +191,9 @@ def _group_offsets(
 ) -> Operation[dict[TopicPartition, CommittedOffset]]:
     """Return the group's committed offsets, without partitions that have none.
 
-    Partitions of topics recreated since the commit are added to ``former``. With ``is_stable``,
-    wait for open transactions with offsets of the group. Raises UnstableOffsetCommitError after the
-    deadline."""
+    Names of topics that were recreated after the commit are added to ``former``. With
+    ``is_stable``, wait for open transactions with offsets of the group. Raises
+    UnstableOffsetCommitError after the deadline."""
     if is_stable:
         rows, unstable = yield from group_requests.stable(
             cluster, group, tps, until_ms=deadline_ms, deadline_ms=deadline_ms, former=former

@@ -1,8 +1,8 @@
 """The steps that a task of ``ReaderCore`` yields where it must wait.
 
-A task is a generator; a driver runs its steps: the blocking consumer on the calling thread, the
-asyncio consumer on its loop. For ``RunOperation``, the driver sends the operation's result into the
-task, or throws its error; for ``Wait`` and ``Await`` it sends None."""
+A task is a generator. Its driver, the code that runs the steps, is the blocking consumer on the
+calling thread, or the asyncio consumer on its loop. For ``RunOperation``, the driver sends the
+operation's result into the task, or throws its error; for ``Wait`` and ``Await`` it sends None."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOREVER_MS = float("inf")
 
 
 class RunOperation(NamedTuple):
-    """A step of a reader's task: run an operation, which sends requests to brokers."""
+    """A step that a reader's task (generator) yields: run an operation, which sends requests."""
 
     operation: Operation[Any]
 
@@ -29,7 +29,8 @@ class RunOperation(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A step of a reader's task: wait until ``is_over()`` is true or ``deadline_ms`` passes.
+    """A step that a reader's task (generator) yields: wait until ``is_over()`` is true or
+    ``deadline_ms`` passes.
 
     ``is_over`` is called at the beginning and after each ``ReaderCore.notify``."""
 
@@ -38,17 +39,17 @@ class Wait(NamedTuple):
 
 
 class Await(NamedTuple):
-    """A step of a reader's task: await ``value``, the result of a user's callback, if it is
-    awaitable.
+    """A step that a reader's task (generator) yields: await ``value``, the result of a user's
+    callback, if it is awaitable.
 
-    The blocking consumer ignores it."""
+    The blocking consumer ignores this step."""
 
     value: Any
 
 
 class Request(NamedTuple):
-    """A commit request that the group membership sends itself. A ``RunOperation`` is instead run by
-    the driver, the code that runs a reader's task.
+    """A commit request that the group membership sends itself, unlike a ``RunOperation``, which the
+    driver of the reader's task runs.
 
     ``ReaderCore`` calls ``send`` with a callback for the result, and waits for the result with
     ``Wait``. Any thread may run the callback."""

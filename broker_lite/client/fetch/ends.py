@@ -95,7 +95,7 @@ class EndOffsetsWatch:
         self._attempt = 0
         self._is_renewing = False
         self._must_renew = False
-        """Whether a metadata refresh became necessary while another one ran."""
+        """Whether another metadata refresh must follow the one that runs."""
         self._timer: Timer | None = None
         self._ready = threading.Event()
         self.error: LogbusError | None = None
@@ -123,8 +123,8 @@ class EndOffsetsWatch:
         return self._cluster.view
 
     def snapshot(self) -> EndsSnapshot:
-        """Return consistent metadata, topic ids and end offsets: the same object until one of them
-        changes."""
+        """Return metadata, topic ids and end offsets that are consistent with each other. The
+        object is the same until one of them changes."""
         return self._snapshot
 
     def wait_ready(self, timeout_s: float) -> bool:
@@ -191,9 +191,9 @@ class EndOffsetsWatch:
     def _list(
         self, led: list[TopicPartition], deadline_ms: float
     ) -> Operation[dict[TopicPartition, LogEnd | LogbusError]]:
-        """Look up end offsets with ListOffsets, then fetch once from each partition.
+        """Look up end offsets with ListOffsets, then ``transactions_from`` with one fetch.
 
-        Only a fetch response contains ``transactions_from``."""
+        A ListOffsets response does not contain ``transactions_from``."""
         cluster = self._cluster
         listed = yield from offset_requests.list_offsets(
             cluster,

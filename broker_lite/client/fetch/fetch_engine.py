@@ -53,10 +53,10 @@ from broker_lite.wire.fetch import NO_FILES, FetchedPartition, FetchPartition, F
 REFRESH_MS = 30_000
 """Milliseconds between two metadata refreshes that look for new partitions."""
 BUFFERED_FETCHES = 2
-"""Number of fetch responses that are buffered.
+"""Maximum number of full fetch responses that are buffered.
 
-A partition is not fetched while it buffers this many times ``partition_fetch_bytes``, or the
-consumer this many times ``fetch_max_bytes``."""
+A partition is not fetched while it has ``BUFFERED_FETCHES * partition_fetch_bytes`` buffered, or
+all partitions together have ``BUFFERED_FETCHES * fetch_max_bytes``."""
 LATE_MS = 500
 """Milliseconds beyond the wait of a fetch after which its response counts as overdue.
 
@@ -114,9 +114,9 @@ class _FetchedSource:
 class FetchEngine:
     """The fetches of one consumer, for all its partitions.
 
-    ``on_fetched`` is called after each append to ``fetched``, ``on_view`` after each metadata
-    refresh. ``in_place`` reads the segment files of brokers on this machine, which blocks the
-    engine's thread during disk I/O; None disables it."""
+    ``fetched`` is the queue of batches for the reader. ``on_fetched`` is called after each append
+    to it, ``on_view`` after each metadata refresh. ``in_place`` reads the segment files of brokers
+    on this machine, which blocks the engine's thread during disk I/O; None disables it."""
 
     def __init__(
         self,
@@ -142,10 +142,10 @@ class FetchEngine:
         A recreated topic's id differs, and the consumer's offsets are meaningless in it."""
         self._sources: dict[TopicPartition, _FetchedSource] = {}
         self._polls: dict[tuple[Endpoint, str], dict[TopicPartition, int]] = {}
-        """The fetch in flight on each connection: its partitions with their generations.
+        """The fetch in flight on each connection (leader and lane): its partitions with their
+        generations.
 
-        If another dict is here when a response arrives, the fetch of this response was
-        cancelled."""
+        If the dict of a response's own fetch is no longer here, that fetch was cancelled."""
         self._due_ms: dict[tuple[Endpoint, str], float] = {}
         """The time (ms) at which the fetch of each connection is overdue."""
         self._buffer_bytes = BUFFERED_FETCHES * config.partition_fetch_bytes
@@ -229,7 +229,8 @@ class FetchEngine:
     def close(self) -> None:
         """Stop fetching, and close the brokers' segment files.
 
-        Call it after the end of the I/O thread, or on the event loop after the shell was closed."""
+        Call it after the I/O thread has ended, or on the event loop after its connections were
+        closed."""
         self._is_closed = True
         for timer in (self._timer, self._late_timer, self._refresh_timer):
             if timer is not None:
@@ -250,7 +251,8 @@ class FetchEngine:
         self.pump()
 
     def consumed(self, fetched: FetchedBatches) -> None:
-        """Record that the reader took ``fetched``, so that more may be fetched. Thread-safe."""
+        """Record that the reader took ``fetched`` from the queue, which makes space for more.
+        Thread-safe."""
         # Wake the I/O thread only if a partition waits for a full buffer: each wake-up takes
         # the interpreter lock from the reader. No needed one is lost: ``_consumed`` is appended to
         # before ``_is_held`` is read here, and ``pump`` sets and reads them in the opposite order.
@@ -286,7 +288,7 @@ class FetchEngine:
         """Send a fetch on every connection that has none in flight, for partitions that need
         records.
 
-        Also continue the reads of local files."""
+        Also read on in the segment files that are open for local reads."""
         self._is_held = False
         self._subtract_consumed()
         now_ms = self._shell.now_ms()
@@ -409,8 +411,8 @@ class FetchEngine:
                 self._retry(source, attempt)
 
     def _read_on(self, tp: TopicPartition, source: _FetchedSource) -> None:
-        """Read batches of the partition from the leader's open file, until AHEAD_BYTES are
-        buffered."""
+        """Read batches of the partition from the leader's open segment file, until AHEAD_BYTES of
+        them wait for the reader."""
         while source.buffered_bytes < AHEAD_BYTES and self._total_bytes < self._total_bytes_max:
             read = self._in_place.read(tp)
             if read is not None:
@@ -504,8 +506,8 @@ class FetchEngine:
             self._late_timer = self._shell.later(LATE_MS, self._refresh_late_leaders)
 
     def _give_up_deposed(self) -> None:
-        """Cancel overdue fetches of partitions that have another leader by now. ``pump`` then
-        fetches from that leader."""
+        """Cancel overdue fetches (LATE_MS) of partitions that have a new leader in the metadata.
+        The next ``pump`` fetches from that leader."""
         view = self._cluster.view
         for endpoint, lane in self._late():
             tps = self._polls[endpoint, lane]

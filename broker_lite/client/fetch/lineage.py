@@ -26,7 +26,7 @@ class Lineage:
         self._epochs: list[tuple[int, int]] = []
         """The leader epochs in ascending order, each with its first offset that was read."""
         self._read_in = NO_EPOCH
-        """The leader epoch in which the leader served the last batch."""
+        """The leader's own epoch when it served the last batch."""
 
     @property
     def last_epoch(self) -> int:
@@ -45,14 +45,15 @@ class Lineage:
         self._epochs = epochs
 
     def forget(self) -> None:
-        """Clear all epochs, because the last ones may be wrong, for example after a flipped bit."""
+        """Clear all epochs, because those read last may be wrong, for example because of a flipped
+        bit."""
         self._epochs = []
         self._read_in = NO_EPOCH
 
     def read(self, batches: Sequence[LogBatch], offset: int, leader_epoch: int) -> None:
         """Record the leader epochs of ``batches`` that were read from ``offset`` on.
 
-        ``leader_epoch`` is the epoch in which the leader served them."""
+        ``leader_epoch`` is the leader's own epoch at the time of this fetch."""
         self._read_in = leader_epoch
         rows = self._epochs
         if (
@@ -70,12 +71,13 @@ class Lineage:
     def cut(
         self, diverging: OffsetAndEpoch, offset: int, leader_epoch: int
     ) -> OffsetAndEpoch | None:
-        """Return where to resume reading after the leader reported that its log differs.
+        """Return where to resume reading after the leader reported that its log differs from the
+        records read.
 
         ``diverging`` is this report: the end offset of the last epoch that the leader's log shares
-        with the records read. The result is the first offset whose record differs, with the epoch
-        of the record before it; None if no record below ``offset``, the reader's position,
-        differs."""
+        with the records read. ``offset`` is the reader's position. The result is the first offset
+        whose record differs, with the epoch of the record before it; None if no record before the
+        position differs."""
         if diverging.offset >= offset and leader_epoch == self._read_in:
             return None
         others = [start for epoch, start in self._epochs if epoch > diverging.leader_epoch]

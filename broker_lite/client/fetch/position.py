@@ -65,9 +65,10 @@ Evaluation = WalkResult | Stored | Retry | Corrupt | Failed
 class FetchPosition:
     """The next offset to fetch of one partition, with the state that its fetches need.
 
-    ``policy`` selects the checks of fetched batches. ``failures`` counts failed fetches in a row.
-    If the batch at ``offset`` is corrupt, fetches before the time ``repair_until_ms`` make the
-    leader check CRCs and repair the batch. Otherwise this time is 0."""
+    ``policy`` selects the checks of fetched batches, such as that offsets have no gaps.
+    ``failures`` counts failed fetches in a row. If the batch at ``offset`` is corrupt, fetches
+    before the time ``repair_until_ms`` make the leader check CRCs and repair the batch. Otherwise
+    this time is 0."""
 
     __slots__ = (
         "at_boundary",
@@ -110,8 +111,8 @@ class FetchPosition:
 
         ``leader_epoch`` is the partition's leader epoch in the client's metadata. If the records
         before the offset have a later epoch, the metadata are old, and the request has the later
-        epoch. A deposed leader then answers UNKNOWN_LEADER_EPOCH; its log may lack the offset
-        (KIP-320)."""
+        epoch. A deposed leader then answers UNKNOWN_LEADER_EPOCH, and not with its own log, which
+        may lack these records (KIP-320)."""
         leader_epoch = max(leader_epoch, self.lineage.last_epoch)
         if leader_epoch != self.policy.leader_epoch:
             self.policy = self.policy._replace(leader_epoch=leader_epoch)

@@ -285,14 +285,16 @@ class _RangeSession:
         if not options.local_reads:
             self._in_place.refuse(self.tp)
         self._retried_at = -1
-        """The offset of the corrupt batch that this session was created to fetch again, else -1."""
+        """The offset of the corrupt batch that ``repair`` created this session to fetch again, else
+        -1."""
         self._interrupted = False
 
     def may_be_intact_elsewhere(self, offset: int) -> bool:
-        """Return whether to fetch the corrupt batch at ``offset`` again, which is done only once.
+        """Return whether to fetch the corrupt batch at ``offset`` again, in a new session
+        (``repair``).
 
-        The second fetch may return an intact copy if the batch was read from a local file, or other
-        replicas exist."""
+        A new session may return an intact copy if the batch was read from a local file, or other
+        replicas exist. If it returns none, there is no third session."""
         if self._retried_at == offset:
             return False
         return self._in_place.was_read(self.tp) or self._has_copies()
@@ -392,9 +394,9 @@ class _RangeSession:
             self._find_leader()
 
     def _skip(self, deadline_ms: float) -> Skipped:
-        """Skip the batch at the position, whose header is corrupt.
+        """Skip the batch at the position. Its header is corrupt, so its end is unknown.
 
-        The leader reads the offset of the next batch from its offset index."""
+        The leader finds the offset of the next batch in its offset index."""
         position, offset = self.position, self.position.offset
         operation = offset_requests.offsets_for_bytes(
             self._cluster,

@@ -43,11 +43,11 @@ def read_small_ranges(
     isolation: str,
     request_timeout_ms: float,
 ) -> Iterator[list[FetchedBatch] | None]:
-    """Yield the rows of each range, in the order of ``ranges``, decoded on demand.
+    """Yield the decoded batches of each range, in the order of ``ranges``.
 
-    Yield None for a range that was not fetched completely, or whose batches are corrupt. At most
-    ``fetch_bytes`` are requested from each leader. ``ranges`` may contain each partition only
-    once."""
+    Yield None for a range that was not fetched completely, or whose batches are corrupt. The one
+    request to each leader asks for at most ``fetch_bytes``. ``ranges`` may contain each partition
+    only once."""
     by_leader: dict[Endpoint, list[SmallRange]] = {}
     for item in ranges:
         by_leader.setdefault(item.leader, []).append(item)

@@ -19,21 +19,21 @@ HUGE_BYTES = 2 << 20
 """Bytes of a huge page on most processors. Data from the disk begin in a buffer at an address that
 is a multiple of it."""
 KEPT_MAX = 8
-"""Maximum number of kept buffers: enough for the reads in flight and decoded batches of two
+"""Maximum number of buffers in the pool: enough for the reads in flight and decoded batches of two
 readers."""
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", -1)
 
 
 class DiskBuffer(NamedTuple):
-    """A buffer of the pool. Data from the disk begin at ``begin``. The bytes before are free for a
-    batch's beginning, from the previous part."""
+    """A buffer of the pool. Data from the disk begin at ``begin``. The bytes before it are free for
+    the beginning of a batch that the previous disk read cut off."""
 
     memory: mmap.mmap
     begin: int
 
     @property
     def is_free(self) -> bool:
-        """Whether no view of the buffer exists: Python then allows to resize it."""
+        """Whether no view of the buffer exists. Python refuses to resize a buffer with views."""
         try:
             self.memory.resize(len(self.memory))
         except BufferError:
@@ -70,12 +70,12 @@ class DiskBuffers:
         return memoryview(buffer.memory), buffer.begin
 
     def forked(self) -> None:
-        """Make the pool usable in a forked child: another thread may have held the lock."""
+        """Replace the lock in a forked child: another thread may have held it during the fork."""
         self._lock = threading.Lock()
 
     def _has_space(self) -> bool:
-        """Return whether one more buffer may be kept. If the pool is full, first drop a free
-        one."""
+        """Return whether the pool may get one more buffer. If it is full, first drop a free
+        buffer."""
         if len(self._buffers) < self._kept_max:
             return True
         for place, buffer in enumerate(self._buffers):

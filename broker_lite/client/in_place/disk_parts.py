@@ -1,9 +1,10 @@
-"""``DiskParts``: reads a range of a file ahead of the reader, in large parts with direct I/O.
+"""``DiskParts``: reads a range of a file ahead of the reader, with direct I/O.
 
-With O_DIRECT, the disk writes a part straight into the buffer from which its batches are decoded,
-without a copy and without the page cache. Threads that all readers of the process share wait for
-the disk. Parts in the page cache are not read ahead; the caller reads them from there. All errors
-are OSError. Only one thread may use an object."""
+A part is what one large disk read returns. With O_DIRECT, the disk writes it straight into the
+buffer from which its batches are decoded, without a copy and without the page cache. Threads that
+all readers of the process share wait for the disk. Parts in the page cache are not read ahead; the
+caller reads them from there. Every error raised is an OSError. Only one thread may use an
+object."""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ from broker_lite.client.in_place.disk_buffers import disk_buffers
 from broker_lite.client.transport.received_buffers import received_buffers
 
 FIRST_BYTES = 2 << 20
-"""Bytes of the first part, which is small because the reader waits for it."""
+"""Bytes of the first disk read, which is small because the reader waits for it."""
 PART_BYTES = 8 << 20
-"""Size of each later part, which is large: a batch that crosses a part's end must be copied."""
+"""Bytes of each later disk read, which is large: a batch that two reads share must be copied."""
 PARTS_AHEAD = 2
-"""Number of parts that are read ahead, so that the disk stays busy while batches are decoded."""
+"""Number of disk reads begun ahead, so that the disk stays busy while batches are decoded."""
 THREADS = 8
 """Number of threads that wait for the disk, for all readers of a process together."""
 FRONT_BYTES = 4 << 20
-"""Free space in a buffer before a part, for the beginning of a batch from the previous part.
+"""Free bytes at the start of a buffer, for the beginning of a batch that the last read cut off.
 
 Unused pages take no memory."""
 ALIGNED_BYTES = max(4096, os.sysconf("SC_PAGE_SIZE"))
@@ -52,7 +53,8 @@ def is_in_memory(fd: int, position: int) -> bool:
 class _Part(NamedTuple):
     """A read of ``size`` bytes at position ``at`` into ``buffer[begin:]``, in flight or done.
 
-    ``probed`` says that ``is_in_memory`` tested its first page, which may have cached the page."""
+    ``probed`` says that ``is_in_memory`` found its first page not cached. This test may have
+    brought the page into the cache."""
 
     at: int
     size: int
@@ -65,10 +67,10 @@ class _Part(NamedTuple):
 class DiskParts:
     """Reads a file from ``position`` to ``end`` in parts, with direct I/O.
 
-    The first part is read even if it is in the page cache. A later part is read ahead only if its
-    first page is not cached. ``cached_fd`` and ``direct_fd`` are descriptors of the file, without
-    and with ``DIRECT``; ``close`` closes only ``direct_fd``. ``probed`` says that ``is_in_memory``
-    tested the page of ``position``, which may have cached it; ``close`` then evicts the page."""
+    The first part is always read from the disk, a later one only if its first page is not in the
+    page cache. ``cached_fd`` and ``direct_fd`` are descriptors of the file, without and with
+    ``DIRECT``; ``close`` closes only ``direct_fd``. ``probed`` says that the caller found the page
+    of ``position`` not cached. This test may have cached it, so ``close`` evicts it."""
 
     def __init__(
         self, cached_fd: int, direct_fd: int, position: int, end: int, *, probed: bool = True
@@ -77,7 +79,8 @@ class DiskParts:
         self._fd = direct_fd
         self._end = end
         self._before = position % ALIGNED_BYTES
-        """Number of bytes before ``position`` in the first part, whose start must be aligned."""
+        """Number of bytes before ``position`` in the first disk read, whose start must be
+        aligned."""
         self._next = position - self._before
         self._parts: deque[_Part] = deque()
         self._probed: list[int] = []
@@ -88,14 +91,15 @@ class DiskParts:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a part is read ahead; if not, the range has ended or the next page is cached."""
+        """Whether a disk read was begun ahead; if not, the range has ended or the next page is
+        cached."""
         return bool(self._parts)
 
     def take(self, rest: memoryview) -> memoryview:
-        """Return the next part, preceded by ``rest`` in the same buffer.
+        """Return the bytes of the next disk read, preceded by ``rest`` in one buffer.
 
-        ``rest`` has the previous part's last bytes, which the caller has not decoded. At the end of
-        the file or range, return only ``rest``."""
+        ``rest`` has the last bytes of the previous read, which the caller has not decoded. At the
+        end of the file or range, return only ``rest``."""
         if not self._parts and self._next < self._end:
             self._begin(PART_BYTES, probed=False)
         if not self._parts:
@@ -145,7 +149,7 @@ class DiskParts:
         concurrent.futures.wait(begun)
 
     def close(self) -> None:
-        """End all reads and close ``direct_fd``. Call this before ``cached_fd`` is closed."""
+        """End all reads, evict probed pages through ``cached_fd``, and close ``direct_fd``."""
         self._drop()
         for at in self._probed:
             os.posix_fadvise(self._cached_fd, at, ALIGNED_BYTES, os.POSIX_FADV_DONTNEED)

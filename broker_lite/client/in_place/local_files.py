@@ -3,8 +3,8 @@
 A broker may answer a fetch from its own machine (``machine_id``) with a position in its segment
 file. A reader that can open the file (``segment_file``) reads it directly. The bytes are copied
 once (the file is not memory-mapped), then split and checked like bytes from the network. If the
-broker truncated or rewrote the file meanwhile, they look corrupt, and the caller fetches the
-records from the broker. All errors are OSError. Only one thread may use an object."""
+broker truncated or rewrote the file during the read, the bytes look corrupt, and the caller fetches
+the records from the broker. Every error raised is an OSError. Only one thread may use an object."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class LocalRange:
 
     With ``reads_once``, bytes read from the disk do not stay in the page cache, so that a reader of
     a long backlog evicts no pages of other readers. Uncached bytes are read with direct I/O
-    (``DiskParts``), so each reader of a backlog reads it from the disk. Cached pages stay cached.
-    Without O_DIRECT, the reader evicts pages after the read, in stretches of ``AHEAD_BYTES``, even
-    pages that were cached before."""
+    (``DiskParts``), so two readers of a backlog both read it from the disk. Cached pages stay
+    cached. Without O_DIRECT, the reader evicts pages after the read, ``AHEAD_BYTES`` at a time,
+    even pages that were cached before."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class LocalRange:
         self._may_pass_cache = reads_once and DIRECT != 0
         self._parts: DiskParts | None = None
         self._rest = _NOTHING
-        """The last part's undecoded bytes: the beginning of a batch."""
+        """The last disk read's undecoded bytes: the beginning of a batch."""
         self._file = SegmentFile(stored, may_pass_cache=self._may_pass_cache)
         if self._may_pass_cache:
             # ``is_in_memory`` should bring no more pages into the page cache than the one it tests.

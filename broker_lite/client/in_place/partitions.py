@@ -2,8 +2,9 @@
 
 ``FetchEngine`` and ``read_range`` ask it whether the broker may answer a fetch with a range of its
 segment file, and read the range batch by batch, on their own thread. If a file is unreadable or
-corrupt, the partition is fetched from the broker from then on. If a broker sends no descriptor for
-a ticket (``segment_file``), the reader accepts no tickets for a while."""
+corrupt, the partition is fetched from the broker from then on. If a broker sends no file descriptor
+for a ticket (its permission to read a file, see ``segment_file``), the reader accepts no tickets
+for a while."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from broker_lite.record.walker import BatchWalker
 from broker_lite.wire.fetch import NO_FILES, FileOffer, StoredRange
 
 AHEAD_BYTES = 4 << 20
-"""Bytes of a partition that the engine's thread reads from a file ahead of the reader's thread.
+"""Bytes of a partition that the engine's thread reads from a file and buffers for the reader.
 
 About two batches: enough that neither thread waits, and so few that they are still in the
 processor's cache when their CRCs are verified."""
@@ -29,12 +30,12 @@ network."""
 LOCAL_BYTES_MIN = 256 << 10
 """Minimum fetch limit (bytes) of a partition for local reads."""
 RANGE_BYTES_MIN = 4 << 20
-"""Minimum bytes of the file range that a fetch requests for each of its partitions."""
+"""Minimum bytes of the file range that a fetch requests for each of its partitions, however
+many."""
 NO_TICKETS_S = 60.0
-"""Seconds for which a reader accepts no tickets (``segment_file``) after a broker gave no file for
-a ticket.
+"""Seconds for which a reader accepts no tickets, after a broker sent no file descriptor for one.
 
-The reader may run in a container that cannot reach the broker's socket."""
+The reader may run in a container that cannot reach the broker's Unix socket."""
 
 
 class InPlace:
@@ -55,7 +56,7 @@ class InPlace:
         self._reads_once = reads_once
         self._now_s = now_s
         self._tickets_from_s = -math.inf
-        """Monotonic time (s) before which the reader accepts no tickets."""
+        """Monotonic time (s) before which the reader accepts no tickets (``segment_file``)."""
         self._open: dict[TopicPartition, LocalRange] = {}
         self._refused: set[TopicPartition] = set()
         self._was_read: set[TopicPartition] = set()
@@ -64,8 +65,8 @@ class InPlace:
         return tp in self._open
 
     def offer(self, endpoint: Endpoint, lane: str, tps: Sequence[TopicPartition]) -> FileOffer:
-        """Return a fetch request's offer to read the records from the broker's segment files;
-        ``NO_FILES`` if local reads are not possible."""
+        """Return the field of a fetch request that offers the broker to answer with ranges of its
+        segment files; ``NO_FILES`` if local reads are not possible."""
         count = len(tps)
         if (
             not self._refused.isdisjoint(tps)
@@ -80,8 +81,8 @@ class InPlace:
         self, endpoint: Endpoint, lane: str, tps: list[TopicPartition]
     ) -> list[tuple[str, list[TopicPartition]]]:
         """Return a fetch's partitions by lane (connection). Those that may not be read locally
-        (``refuse``) get a connection of their own, because a fetch that includes one reads nothing
-        from files."""
+        (``refuse``) get a connection of their own: one of them would exclude the whole fetch from
+        local reads."""
         sent = [tp for tp in tps if tp in self._refused]
         is_mixed = lane == "fetch" and 0 < len(sent) < len(tps)
         if not is_mixed or not self._is_here(endpoint, lane):
@@ -131,7 +132,7 @@ class InPlace:
         self._refused.add(tp)
 
     def close(self, tp: TopicPartition) -> None:
-        """Close the partition's open file range, if any."""
+        """Close the file range that is open for the partition, if any."""
         file = self._open.pop(tp, None)
         if file is not None:
             file.close()

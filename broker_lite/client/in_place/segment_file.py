@@ -1,8 +1,8 @@
 """``SegmentFile``: a segment file of a broker on this machine, open for reading.
 
 The reader opens the file by its path. A broker with an authorizer answers with a ticket instead:
-the reader sends it as a datagram to the broker's Unix socket, and receives an open descriptor. All
-errors are OSError."""
+the reader sends it as a datagram to the broker's Unix socket, and receives an open descriptor.
+Every error raised is an OSError."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from broker_lite.wire.fetch import FileTicket, StoredRange
 from broker_lite.wire.tickets import DESCRIPTORS_MAX, Redemption
 
 ANSWER_S = 1.0
-"""Maximum seconds for which a reader waits for a file descriptor after it sent a ticket.
+"""Maximum seconds for which a reader waits for the file descriptor that a broker sends for a
+ticket.
 
-The reader's thread does nothing else meanwhile."""
+The reader's thread is blocked meanwhile."""
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class SegmentFile:
     """The segment file that a broker named in its answer to a fetch (``stored``), open for reading.
 
-    ``fd`` reads through the page cache. ``may_pass_cache`` says that the caller may call
-    ``open_direct``. Raises OSError if the file cannot be opened, or is another one by now: its
-    device or inode differs from the broker's answer."""
+    ``fd`` reads through the page cache. ``may_pass_cache`` says that the caller may use direct I/O
+    (``open_direct``). Raises OSError if the file cannot be opened, or was replaced: its device or
+    inode differs from the broker's answer."""
 
     def __init__(self, stored: StoredRange, *, may_pass_cache: bool) -> None:
         self._stored = stored
@@ -85,8 +86,8 @@ def _check(stored: StoredRange, fd: int) -> None:
 
 
 def _redeem(ticket: FileTicket, *, wants_direct: bool) -> list[int]:
-    """Send a ticket, and return the one or two descriptors received. The second is for direct
-    I/O."""
+    """Send a ticket to its broker, and return the file descriptors received: one, or a second for
+    direct I/O."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.settimeout(ANSWER_S)
         # First connect, so that no other process can send to the socket once it has a name. Linux

@@ -189,8 +189,8 @@ def _retained_owners(
 def _balance(
     owner: dict[TopicPartition, str], eligible: Mapping[str, tuple[str, ...]], loads: _Loads
 ) -> None:
-    """Move partitions until no partition has an eligible member with at least two fewer partitions
-    than its owner."""
+    """Move partitions until each owner has at most one partition more than any other member that
+    may own one of its partitions."""
     moved = True
     while moved:
         moved = False
@@ -231,7 +231,7 @@ class _Loads:
 def hold_back(ordered: Sequence[Candidate], shares: Shares) -> None:
     """Remove from each member's share the partitions that another member still owns.
 
-    The present owner's share lacks them too, so the owner releases them and joins again. The
+    No member's share then has these partitions, so their owners release them and join again. The
     rebalance that follows assigns them."""
     owners: dict[TopicPartition, set[str]] = {}
     for each in ordered:

@@ -39,9 +39,10 @@ from broker_lite.model import (
 )
 
 STABLE_WAIT_MS = 1000
-"""Milliseconds for which a member waits for open transactions with offsets of the group.
+"""Milliseconds for which a member waits for open transactions that will commit offsets of the
+group.
 
-After that it reads the partitions that are not part of such a transaction."""
+After that it begins to read the other partitions."""
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ class JoinSnapshot:
     counts: dict[str, int] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
     """For each topic, the highest number of a partition with a committed offset; empty without
-    automatic commits."""
+    automatic commits, since a user's own commits may leave out partitions."""
     ids: dict[str, str] = field(default_factory=dict)
     former: set[str] = field(default_factory=set)
     """Topics that were recreated after the group committed offsets for them."""
@@ -113,7 +114,8 @@ def beginnings(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[StartPlan]:
-    """Return the starting offsets of a group member's partitions, as ``starting.begin`` does.
+    """Return the starting offsets of a group member's partitions, by the rules of
+    ``starting.begin``.
 
     Partitions that no broker knows yet are left out; with ``read_committed`` also those whose
     committed offset an open transaction may still change (KIP-447)."""

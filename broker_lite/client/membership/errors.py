@@ -24,7 +24,7 @@ def denied_member(error: LogbusError, user: str, group: str) -> LogbusError:
 
 
 def explained(error: LogbusError, group: str, config: MemberConfig) -> LogbusError:
-    """Return ``error`` with the cause and remedy for a consumer's user in its message.
+    """Return ``error`` with a message that tells the consumer's user the cause and the remedy.
 
     An error that has a message of its own, or no known cause, is returned unchanged."""
     why = {

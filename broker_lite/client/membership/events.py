@@ -48,8 +48,8 @@ class CallFailed(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """The consumer stopped reading the partitions of the revocation ``number`` (``Revoke``), and
-    committed."""
+    """The consumer committed and stopped reading the partitions of the ``Revoke`` with this
+    number."""
 
     number: int
 
@@ -65,8 +65,8 @@ class RefreshTopics(NamedTuple):
 class MemberTick(NamedTuple):
     """The time ``wake_ms`` that the machine requested has come.
 
-    ``is_alive`` says whether the consumer waits for records, or was polled since the last tick
-    (max.poll.interval.ms)."""
+    ``is_alive`` says whether the user waits for records, or has asked for some since the last tick.
+    If not for max.poll.interval.ms, the member leaves the group."""
 
     is_alive: bool
 

@@ -122,12 +122,13 @@ class KafkaMembership:
         self._polls += 1
 
     def is_held_back(self) -> bool:
-        """Return whether the lease has expired, so that another member may own the partitions."""
+        """Return whether the lease (the time in which records may be returned) has expired: another
+        member may then own the partitions."""
         return self._lease_clock() >= self.member.lease_until_ms
 
     def _is_alive(self) -> bool:
         """Return whether the user waits for records, or has asked for some since the last call of
-        this method.
+        this method (max.poll.interval.ms).
 
         Runs on the I/O thread."""
         before, self._last_seen = self._last_seen, (self._polls, self._reader.collector.at)

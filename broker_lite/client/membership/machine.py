@@ -59,10 +59,10 @@ from broker_lite.wire.calls import members
 from broker_lite.wire.consumer_protocol import decode_assignment, encode_assignment
 
 MARGIN_PART = 10
-"""The lease ends one tenth of the session timeout before the session does.
+"""The lease (the time in which records may be returned) ends one tenth of the session timeout
+before the session does.
 
-This margin suffices, because nothing blocks between the check of the lease and the return of a
-record."""
+This margin suffices: nothing blocks between the check of the lease and the return of a record."""
 BACKOFF_MAX_MS = 1000
 """Longest pause (ms) before a failed request is retried."""
 JOIN_SLACK_MS = 5000
@@ -122,7 +122,8 @@ class MemberMachine:
         self._reported: frozenset[TopicPartition] = frozenset()
         """The partitions that the last JoinGroup reported as owned."""
         self._revocations: dict[int, set[TopicPartition]] = {}
-        """The revoked partitions that the reader has not released yet, by ``Revoke.number``."""
+        """The revoked partitions that the reader has not released yet, by the number of the
+        ``Revoke``."""
         self._numbers = 0
 
     # Methods and properties for the caller of this machine.
@@ -136,7 +137,7 @@ class MemberMachine:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the member has its assignment and knows of no rebalance."""
+        """Whether the member has its assignment and need not join again."""
         return self.phase == ACTIVE and not self._must_join and self.doing == RESTING
 
     @property
@@ -239,7 +240,7 @@ class MemberMachine:
         self._is_found = True
 
     def _waits_to_join(self) -> bool:
-        """Return whether the member must wait before it sends a join, or need not join at all.
+        """Return whether to send no join now: the member need not join, or must wait first.
 
         It waits for the release of revoked partitions, and for the topics that match its
         pattern."""
@@ -445,9 +446,9 @@ class MemberMachine:
     def _confirm(self, *, is_calm: bool = True) -> None:
         """Extend the lease, counted from the time at which the answered request was sent.
 
-        In a rebalance (``is_calm`` is False), the coordinator removes a member whose JoinGroup or
-        SyncGroup does not arrive within the rebalance timeout, despite heartbeats. So the lease
-        does not exceed that timeout."""
+        In a rebalance (``is_calm`` is False), heartbeats do not suffice: the coordinator removes a
+        member whose JoinGroup or SyncGroup does not arrive within the rebalance timeout. So the
+        lease does not exceed that timeout."""
         self._tries = 0
         self._calm_ms = self._sent_ms if is_calm else self._calm_ms
         session_ms, gathering_ms = self._config.session_timeout_ms, self._config.gathering_ms

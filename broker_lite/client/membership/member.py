@@ -56,8 +56,8 @@ class MemberShell:
     """Runs the state machine of one group member, and carries out the effects that it returns.
 
     ``is_alive()`` tells whether the user waits for records, or has asked for some since
-    ``is_alive`` was last called. ``on_change`` receives each assignment change. ``on_update`` is
-    called after any event that may let a waiting reader continue."""
+    ``is_alive`` was last called (max.poll.interval.ms). ``on_change`` receives each assignment
+    change. ``on_update`` is called after any event that may let a waiting reader continue."""
 
     def __init__(
         self,
@@ -84,7 +84,8 @@ class MemberShell:
         """Whether the member has left the group because the user did not ask for records."""
         self.is_closed = False
         self.is_settled = False
-        """Whether the reader has the member's whole assignment, and no rebalance is known."""
+        """Whether the reader has the member's whole assignment, and the member need not join
+        again."""
         self._shell = shell
         self._cluster = cluster
         self._group = group
@@ -113,8 +114,8 @@ class MemberShell:
         self._post(Start())
 
     def stopped(self, number: int) -> None:
-        """Tell the state machine that the reader released the partitions of revocation
-        ``number``."""
+        """Tell the state machine that the reader released the partitions of the ``Revoke`` with
+        this number."""
         self._post(Stopped(number))
 
     def polled(self) -> None:

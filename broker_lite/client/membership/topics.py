@@ -35,7 +35,8 @@ class SubscribedTopics:
 
     @property
     def watched(self) -> tuple[str, ...] | None:
-        """The topics whose metadata the member must refresh; None for all, with a pattern."""
+        """The topics whose metadata the member must refresh; None (all) if it subscribes to a
+        pattern."""
         return None if self._pattern is not None else tuple(sorted({*self.names, *self._others}))
 
     def learn(self, topics: Found) -> bool:
@@ -55,8 +56,8 @@ class SubscribedTopics:
         """Begin to lead the group, whose members subscribe to the topics ``subscribed``.
 
         ``topics`` has the topics' present metadata. If ``assigns``, this member makes the
-        assignment now. Otherwise the previous leader's assignment stays; this member assumes that
-        it was made from metadata no newer than its own."""
+        assignment now. Otherwise the previous leader's assignment stays. This member assumes that
+        it was made from the metadata that this member had, so newer metadata lead to a new one."""
         led = topics if assigns else {**topics, **self._facts}
         self._led = {topic: led[topic] for topic in subscribed if topic in topics}
         self._facts.update(topics)

@@ -22,7 +22,7 @@ from broker_lite.model import NO_BROKER, NO_EPOCH, NULL_TOPIC_ID, Endpoint, Topi
 
 BACKOFF_FIRST_MS = 50
 BACKOFF_MAX_MS = 1000
-"""Pause (ms) before the first retry, and the longest pause before a later one."""
+"""``BACKOFF_FIRST_MS`` is the pause (ms) before the first retry, ``BACKOFF_MAX_MS`` the longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,8 @@ class Cluster:
     ``now_ms`` returns monotonic time. ``view_ms`` is the time of the newest metadata, ``whole_ms``
     that of the newest metadata of all topics. ``user`` is the user name of the login; "" if a
     certificate or a token names the user. ``has_answered`` says whether a broker has ever answered
-    this client, or the bus that created it: the addresses are then right, and operations retry for
-    longer."""
+    this client, or the ``Bus`` that created it. The addresses are then right, and operations retry
+    for more than five seconds."""
 
     bootstrap: tuple[Endpoint, ...]
     now_ms: Callable[[], float]

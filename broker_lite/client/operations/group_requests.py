@@ -37,8 +37,8 @@ COMMIT_ATTEMPTS = 4
 """Maximum number of attempts to commit an offset if the coordinator does not know the topic."""
 
 MARKERS_MS = 20
-"""First pause (ms) before a retry while the coordinator still writes the previous transaction's
-markers."""
+"""First pause (ms) before a retry if the coordinator still writes the end markers of the producer's
+previous transaction."""
 
 NO_MEMBER = ("", -1, None)
 """Member id, generation and instance id in a commit of a client outside the group."""

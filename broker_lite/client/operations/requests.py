@@ -71,8 +71,8 @@ PerPartition = dict[TopicPartition, T | LogbusError]
 
 
 def view_of(answer: cluster_calls.MetadataResponse, user: str = "") -> ClusterView:
-    """Convert a broker's metadata response to a ``ClusterView``. ``user`` is the client's, for
-    errors."""
+    """Convert a broker's metadata response to a ``ClusterView``. ``user`` is the client's user
+    name, for error messages."""
     topics = {}
     for topic in answer.topics:
         error: LogbusError | None = None
