@@ -99,7 +99,7 @@ def console(cluster: LocalCluster) -> Iterator[tuple[str, int]]:
     address = urlsplit(cluster.start_console()).netloc
     running = cluster.console
     assert running is not None and running.pid is not None
-    # Wait: the console answers its first request once it has read the cluster.
+    # Wait until the console has read the cluster: only then does it answer its first request.
     request(address, "/")
     try:
         yield address, running.pid

@@ -94,8 +94,8 @@ async def take_part(
                    for row in joined.members or ()]  # fmt: skip
         shares = assign("range", members, {TOPIC: partitions})
         if len(members) < count:
-            # Assign no partitions yet, because other members are still joining. Members without
-            # partitions join again.
+            # Assign no partitions until all members have joined. A member without partitions joins
+            # again.
             shares = {}
         parts = [
             consumer.SyncGroupRequest.SyncGroupRequestAssignment(

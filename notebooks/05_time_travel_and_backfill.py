@@ -102,7 +102,7 @@ print(f"{sum(written.values()):,} records")
 # MAGIC %md
 # MAGIC ## Read one day
 # MAGIC
-# MAGIC `logbus.read` looks up the offsets of both times in each partition and reads only the records between them.
+# MAGIC `logbus.read` looks up the offsets of `since` and `until` in each partition and reads only the records between them.
 
 # COMMAND ----------
 

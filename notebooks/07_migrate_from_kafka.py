@@ -176,7 +176,7 @@ display(spark.createDataFrame(rows, "partition int, at_source int, in_copy int")
 # MAGIC %md
 # MAGIC ## The group resumes
 # MAGIC
-# MAGIC The mirror has translated the offsets of the group. Its next member on the target begins at the record that the group had not read yet.
+# MAGIC The mirror has translated the offsets of the group. The group's next member on the target begins at the record that the group had not read yet.
 
 # COMMAND ----------
 

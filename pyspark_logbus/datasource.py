@@ -113,7 +113,8 @@ class DefaultSource(DataSource):
         try:
             chosen, plan = self._plan(schema, streaming=True)
         except LogbusError as error:
-            # An error raised here would be hidden behind an error of Spark's runner.
+            # Let the reader raise the error: raised here, it would be hidden behind an error of
+            # Spark's runner.
             return LogbusStreamReader(None, None, error)
         return LogbusStreamReader(chosen, plan)
 

@@ -92,7 +92,7 @@ def producer_config(options: WriteOptions, transactional_id: str = "") -> Produc
         idempotence=options.idempotence,
         client_id=options.client_id,
         security=_given_security(options),
-        has_answered=True,  # The brokers have answered the driver.
+        has_answered=True,  # A broker has already answered the driver.
     )
 
 
@@ -172,8 +172,8 @@ def write_attempt(
             else:
                 producer.leave()
     except BaseException:
-        # BaseException includes the interruption of a killed task. The records of an open attempt
-        # would keep ``read_committed`` readers from reading later records.
+        # Abort the attempt: its open records would keep ``read_committed`` readers from later
+        # records. BaseException includes the interruption of a killed task.
         if joined is not None:
             abort_attempt(options, identity, joined)
         raise

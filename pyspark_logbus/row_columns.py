@@ -216,8 +216,8 @@ rows, so the next batch can use the same slice."""
 
 def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
     """Return a column with ``count`` equal values: a slice of a column cached in this process."""
-    # Use the number of the type as the key: a hash of the type itself would be computed from its
-    # text.
+    # Use the number of the type as the key: the type's own hash is computed from its text, which
+    # costs more.
     key = (value, kind.id)
     part = _slices.get(key)
     if part is not None and len(part) == count:

@@ -203,7 +203,7 @@ class StreamPlanner:
         ranges = [item for item in ranges if self._is_there(item, live)]
         if self._progress is None:
             # Spark repeats a planned batch after a restart, before any planning call, so no call
-            # has claimed the group yet.
+            # has acquired the group's lease yet.
             committed = begin.topics if until.begin is None else until.begin
             self._publish(SourceOffset(until.cluster_id, committed, query=until.query), live)
         return make_tasks(ranges, self.options, self._reader, self._live.view)
@@ -361,8 +361,8 @@ class StreamPlanner:
                 self._reader.admin,
                 group,
                 explicit=bool(self.options.group_id),
-                # The query's next run has the same run id. It therefore need not wait until this
-                # run's lease of the group expires.
+                # The query's next run has the same run id, so it need not wait until this run's
+                # lease of the group expires.
                 run=start.query or _new_query(),
             )
         self._progress.publish(plan.existing_topics(start, live))

@@ -85,7 +85,7 @@ def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
             return kept | {"sides": found, "compared": compared(row, variant, found)}
         except Cannot as why:
             return kept | {"cannot": str(why)}
-        except Exception as error:  # Record why the row failed.
+        except Exception as error:  # Record why the benchmark failed.
             why_not = f"{type(error).__name__}: {error}"[:1000]
             print(f"  {row.name} [{variant.name}]: {why_not}", file=sys.stderr, flush=True)
             with contextlib.suppress(Exception):

@@ -84,7 +84,7 @@ class Bench:
         return self._folder.name
 
     def stop_all(self) -> None:
-        with contextlib.ExitStack() as stack:  # The stack stops all servers even if one fails.
+        with contextlib.ExitStack() as stack:  # The stack stops all servers even if one stop fails.
             for peer in list(self._stack):
                 stack.callback(self._stop, peer)
 

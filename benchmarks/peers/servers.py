@@ -52,8 +52,8 @@ _SHIPPED = {
     "log.retention.hours": "168",
     "log.segment.bytes": "1073741824",
     "log.retention.check.interval.ms": "300000",
-    # The setting file config/server.properties of Kafka has this line, too. With Kafka's default,
-    # every consumer would wait 3 s for further members.
+    # Kafka's config/server.properties has this setting, too. With the default, every consumer would
+    # wait 3 s for further members.
     "group.initial.rebalance.delay.ms": "0",
 }
 _TUNED = {

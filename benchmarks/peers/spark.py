@@ -122,7 +122,8 @@ class Both:
             if key not in kept:
                 kept[key] = self._fill(name, count, compression, by)
             topics[name] = kept[key]
-        # Compare the topics once in each session, because later benchmarks reuse them.
+        # Compare the topics of both systems once in each Spark session, because later benchmarks
+        # reuse them.
         agreed = _agreed.setdefault(self.spark, set())
         both = tuple(
             end["address"] + end["topic"] for end in map(self.end, topics, topics.values())

@@ -151,7 +151,8 @@ class Host:
         reader = reader.option("subscribe", source.topic).options(**source.options)
         if len(columns) == len(COLUMNS):
             return reader.load()
-        # The source that measures the floor has a fixed schema, and drops unneeded columns itself.
+        # Kafka's source has a fixed schema. The other sources return only the columns of a given
+        # schema.
         if source.side == "kafka":
             return reader.load().select(*columns)
         return reader.schema(", ".join(f"{name} {COLUMNS[name]}" for name in columns)).load()

@@ -60,7 +60,8 @@ async def aconnect(
     ``connect``."""
     security, options = take_security(options)
     check_names(options)
-    # True, because ``bus.cluster`` below raises an error unless a broker answers.
+    # The bootstrap address is right, because ``bus.cluster`` below raises an error unless a broker
+    # answers.
     options["has_answered"] = True
     servers = await asyncio.to_thread(resolve, bootstrap_servers, zookeeper)
     bus = AsyncBus(

@@ -60,7 +60,8 @@ def connect(
     """
     security, options = take_security(options)
     check_names(options)
-    # True, because ``describe_cluster`` below raises an error unless a broker answers.
+    # The bootstrap address is right, because ``describe_cluster`` below raises an error unless a
+    # broker answers.
     options["has_answered"] = True
     servers = resolve(bootstrap_servers, zookeeper)
     bus = Bus(servers, client_id=client_id, options=options, zookeeper=zookeeper, security=security)
@@ -258,8 +259,8 @@ class Bus(ClosedByWith):
             config=build(ConsumerConfig, options, self._options),
             callbacks=Callbacks(on_assign, on_revoke, on_lost),
         )
-        # ``_streams`` and ``_consumers`` refer to their members weakly. Add each stream as well as
-        # ``opened``: the caller may drop ``opened`` and use a stream alone.
+        # Add ``opened`` and each of its streams: ``_streams`` and ``_consumers`` refer to their
+        # members weakly, and the caller may drop ``opened`` and use a stream alone.
         self._streams.add(opened)
         self._consumers.update(opened)
         return opened

@@ -99,8 +99,8 @@ def names(kind: str, params: Mapping[str, Any]) -> list[str]:
         with contextlib.suppress(Exception):
             answers.append(_ask(kind, params))
 
-    # Ask in a thread, and wait only ANSWER_SECONDS: a name server or ZooKeeper may answer late or
-    # never.
+    # Ask the cluster in a thread, and wait only ANSWER_SECONDS: a name server or ZooKeeper may
+    # answer late or never.
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(ANSWER_SECONDS)

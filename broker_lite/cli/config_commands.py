@@ -105,7 +105,8 @@ def _rows(entries: Mapping[str, ConfigEntry], defaults: Mapping[str, str]) -> It
         yield {
             "setting": name,
             "value": entry.value,
-            # BrokerConfig lacks dynamic settings, such as the rate of a throttle.
+            # ``defaults`` lacks dynamic settings, such as a throttle's rate: take the default from
+            # ``entry`` if no other value is set.
             "default": defaults.get(name, entry.value if entry.source == "default" else None),
             "source": entry.source,
             "doc": entry.documentation or None,

@@ -140,8 +140,7 @@ def _require_reading(chosen: Context) -> None:
         return
     context = click.get_current_context()
     words = tuple(context.command_path.split()[1:])
-    # These two commands may change the cluster: a member of a group commits offsets, and a console
-    # makes changes unless it is read-only.
+    # A consumer with a group commits offsets, and a console makes changes unless it is read-only.
     may_write = (words == ("consume",) and context.params.get("group")) or (
         words == ("console",) and not context.params["read_only"]
     )

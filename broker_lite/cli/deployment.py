@@ -107,8 +107,8 @@ def kubernetes_parts(*, insecure: bool) -> dict[str, str]:
             "MOUNT": "",
             "VOLUMES": _CONFIG_VOLUME,
         }
-    # Kubernetes makes a secret's files readable to a group. A broker refuses zookeeper.auth.file
-    # unless only its owner may read it.
+    # Copy the file with mode 600: Kubernetes makes a secret's files readable to a group, but a
+    # broker refuses a zookeeper.auth.file that others may read.
     copy = f"install -m 600 {FOLDER}/zookeeper.auth /tmp/zookeeper.auth"
     own = _own("$HOSTNAME.logbus", "${HOSTNAME##*-}", "/tmp/zookeeper.auth")
     return {

@@ -36,14 +36,15 @@ def doctor(cluster: ChosenCluster, form: str | None) -> int:
       logbus doctor
       logbus doctor -b bus1:9092 -o json
     """
-    # Check the cluster in threads, so that the checks wait for a hung broker together.
+    # Check the cluster in threads, so that all checks wait for a hung broker at the same time.
     with ThreadPoolExecutor(THREADS) as executor:
         of_cluster = executor.map(lambda check: check(cluster), CLUSTER_CHECKS)
         findings = [check() for check in CHECKS]
         findings += of_cluster
     rows = [finding._asdict() for finding in findings]
     if output.is_table(form):
-        # Cures are sentences; in a column they would be wider than the screen.
+        # Print cures (what to do) below the table: a column of sentences would be wider than the
+        # screen.
         output.show(rows, "table", ("check", "state", "found"))
         for finding in findings:
             if finding.cure:

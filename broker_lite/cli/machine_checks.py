@@ -91,7 +91,8 @@ def java() -> Finding:
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
     """Run a program, and return its output. The exit code is 127 if the system cannot run it."""
     try:
-        # Run in another folder, so that the checkout cannot stand in for the installed package.
+        # Run the program in the root folder, so that Python imports the installed package, not a
+        # checkout.
         return subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     except OSError as error:
         return subprocess.CompletedProcess(command, 127, "", str(error))

@@ -204,8 +204,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # The caller closed this descriptor. Open the null device under its number, so that no
-            # socket gets the number.
+            # The caller closed this standard stream. Open the null device under its descriptor
+            # number, so that no socket gets the number.
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 

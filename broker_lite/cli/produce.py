@@ -197,7 +197,7 @@ def _check_options(
 
 
 def _name(header: str) -> str:
-    if not header.isprintable():  # A header name that is not UTF-8 counts as unprintable, too.
+    if not header.isprintable():  # False also for a name that is not UTF-8.
         raise click.BadParameter(
             f"the name {header!r} is not text: use printable UTF-8", param_hint="--header"
         )
@@ -308,7 +308,8 @@ class _Sending:
                     self.keyless += part.column("key").null_count
                 if rate:
                     time.sleep(max(0.0, started + count / rate - time.monotonic()))
-            # Check results now, so that a failure ends the command before the input ends.
+            # Check the results of earlier sends now, so that a failure ends the command before the
+            # input ends.
             while watched and (watched[0][0].done() or len(watched) > _WATCHED_MAX):
                 watched[0][0].result()
                 self._written += watched.popleft()[1]

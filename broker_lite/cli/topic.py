@@ -232,7 +232,8 @@ def alter(
         raise click.UsageError("nothing to change: give --config, --reset or --partitions")
     with open_admin(cluster) as admin:
         before = len(found_topic(admin.cluster(), name).partitions)
-        # Validate both changes first, so that an invalid second change also prevents the first.
+        # Validate settings and partitions before changing either: if one is invalid, change
+        # nothing.
         if changes:
             admin.alter_configs(name, changes, validate_only=True)
         if partitions is not None:

@@ -139,7 +139,7 @@ class TopicConfig(Config):
         _THROTTLED + "they fetch at follower.replication.throttled.rate",
     )
 
-    # Some tools send every setting of Kafka. Accept these settings with their default only.
+    # Some tools send every setting of Kafka. Accept the settings below with their default only.
     compression_type: str = fixed("compression.type", "producer", _STORED)
     compression_gzip_level: int = fixed("compression.gzip.level", -1, _STORED)
     compression_lz4_level: int = fixed("compression.lz4.level", 9, _STORED)

@@ -68,8 +68,8 @@ def _start_ms(query: Fields) -> str:
     page does not start at a time."""
     if query.get("from") != "time":
         return ""
-    # Parsed with now = 0, a relative time such as -1h is negative. The program subtracts it from
-    # the time at which it runs.
+    # A relative time such as -1h, parsed with now = 0, is negative. The program then computes the
+    # start from the time at which it runs.
     at_ms = parse_time_ms(query.get("at", ""), 0)
     if at_ms is None:
         return ""

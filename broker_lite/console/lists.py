@@ -79,7 +79,7 @@ def listing(
     order = query.get("order", "")
     descending = order == "desc" if order in ("asc", "desc") else large[chosen]
     matching.sort(key=lambda row: _natural(row[name]))
-    # Unknown values come last in both orders.
+    # Unknown values come last in ascending and in descending order.
     known = [row for row in matching if row[chosen] is not None]
     known.sort(key=lambda row: _natural(row[chosen]), reverse=descending)
     matching = known + [row for row in matching if row[chosen] is None]

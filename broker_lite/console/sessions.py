@@ -163,7 +163,8 @@ class Sessions:
             raise SaslAuthenticationError(
                 "the user or the password is empty or too long; give both"
             )
-        # Do not wait: a waiting login would occupy a thread that serves pages.
+        # Do not wait until other logins end: a waiting login would occupy a thread that serves
+        # pages.
         if not self._logins.acquire(blocking=False):
             raise TooManyLoginsError(f"{LOGINS_AT_ONCE} logins run already; try again soon")
         try:

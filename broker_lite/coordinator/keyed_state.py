@@ -252,8 +252,8 @@ class KeyedState:
             self.flags.pop(key, None)
         self._settle(key)
         if self._copy is not None and self._copy.left is not None:
-            # The record of this value comes after the record ``begin`` of the copy in progress, so
-            # the copy need not have the key.
+            # The copy in progress need not have this key: the record of this value comes after the
+            # copy's ``begin`` record.
             self._copy.left.pop(key, None)
 
     def _settle(self, key: bytes) -> None:
@@ -310,7 +310,7 @@ class KeyedState:
         copy.is_writing = False
         if batch.kind == _BEGIN:
             # The outcome of every batch before the ``begin`` record is known, so ``values`` is the
-            # state as of that record.
+            # state up to that record.
             copy.begin_offset, copy.left = batch.base_offset, dict.fromkeys(self.values)
             self._dirty_bytes = self._dirty_batches = 0
         elif batch.kind == _END:

@@ -126,7 +126,7 @@ class LocalBroker(ReadyProcess):
         }
         written = self.settings
         if self._security is not None:
-            # If the broker ran before, ``self.port`` is the port of its last start.
+            # After a restart, the broker keeps the port of its last start, ``self.port``.
             endpoint = Endpoint(self.host, self.port)
             written = written | self._security.broker_settings(self.id, endpoint, written)
         self._config.write_text("".join(f"{k}={v}\n" for k, v in written.items()), "utf-8")

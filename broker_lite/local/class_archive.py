@@ -44,7 +44,7 @@ class ClassArchive:
 
         Return no flags if the folder cannot be created or another user may write to it."""
         if os.pathsep in str(self._directory):
-            return ()  # The JVM would take the separator in the path for the end of a path.
+            return ()  # The JVM would split this path at the separator.
         if not self._is_own():
             return ()
         for path in self._directory.glob(f"{self._prefix}*.jsa"):
@@ -55,7 +55,7 @@ class ClassArchive:
     def _is_own(self) -> bool:
         """Create the folder if it is missing. Return whether only this user can write to it."""
         if not self._directory.is_absolute():
-            return False  # The user has no home directory, so the path is relative.
+            return False  # Without a home directory the path is relative: use no archive.
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             status = self._directory.stat()

@@ -229,7 +229,8 @@ class EmbeddedZooKeeper:
     def stop(self) -> None:
         """Stop the server. Its data are not removed. A second call does nothing."""
         if self.is_starting:
-            self.kill()  # A JVM that is still starting would take seconds to end by itself.
+            # A JVM that is still starting would take seconds to end by itself: kill it.
+            self.kill()
         if self._process is not None:
             self._process.terminate()
             try:

@@ -57,8 +57,7 @@ def made_native(
     pending = znodes.pending_path(group)
     if not has_pending:
         operations.append(Create(pending))
-    # Deleting this znode checks that no open transaction has offsets of the group. Such offsets
-    # would be the znode's children: ZooKeeper refuses to delete a znode with children, and with it
-    # the whole write.
+    # Check that no open transaction has offsets of the group: these would be children of this
+    # znode, and ZooKeeper refuses to delete a znode with children, and with it the whole write.
     operations.append(Delete(pending))
     return operations

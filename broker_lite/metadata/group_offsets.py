@@ -438,8 +438,8 @@ class GroupOffsets:
             paths[path]: znodes.decode_offset(path, znode.data)
             for path, znode in (await read_znodes(self._store, paths)).items()
         }
-        # Read the topics after the offsets. If they were read first, a topic could be deleted and
-        # created again before its offsets are read.
+        # Read the topics after the offsets. Otherwise, if a topic is recreated between the reads,
+        # the new topic's offsets would not match the id of the old one.
         topics = await self._assignments({key.topic for key in offsets})
         committed = {}
         for key, offset in offsets.items():
@@ -471,7 +471,7 @@ class GroupOffsets:
         return await asyncio.shield(reading)
 
     async def _assignment_next_turn(self, topic: str) -> znodes.Assignment | None:
-        del self._reading[topic]  # This read may miss a change that a later caller knows of.
+        del self._reading[topic]  # Later callers need a new read: this one may miss changes.
         path = znodes.topic_path(topic)
         znode = await self._store.get(path)
         return None if znode is None else znodes.decode_assignment(path, znode.data)
@@ -559,8 +559,8 @@ class GroupOffsets:
         rows = []
         for path, znode in (await read_znodes(self._store, paths)).items():
             offset = znodes.decode_offset(path, znode.data)
-            # A member of a native group that becomes the owner of a partition writes its offset
-            # again, unchanged. Only the znode's modification time shows this.
+            # Use the modification time of a native group's znode: a member that becomes the owner
+            # of a partition writes the offset again, unchanged.
             touched_ms = max(offset.commit_ms, znode.modified_ms * is_native)
             rows.append(_OffsetRow(paths[path], path, znode.version, offset.topic_id, touched_ms))
         return rows
@@ -649,8 +649,8 @@ class GroupOffsets:
         name. Raises NotCoordinatorError, CoordinationUnavailableError."""
         await self._store.sync(znodes.group_path(group))
         old = [row for row in await self._rows(group) if row.touched_ms < before_ms]
-        # Read the topics after the offsets. If they were read first, a topic could be deleted and
-        # created again before its offsets are read.
+        # Read the topics after the offsets. Otherwise, if a topic is recreated between the reads,
+        # the new topic's offsets would count as expired.
         topics = await self._assignments({row.key.topic for row in old})
         expired = [
             row
@@ -694,9 +694,9 @@ class GroupOffsets:
         # generation could begin while this method lists the znodes.
         self.release(claim)
         checks, version = claim.checks, claim.version
-        # Do not delete the znodes of live native members and of open transactions. As long as there
-        # are any, ZooKeeper refuses to delete their parents, and so the whole first write, which
-        # contains the parents.
+        # Leave out the znodes below ``parents``, which belong to live members and to open
+        # transactions. While there are any, ZooKeeper refuses to delete the parents, and with them
+        # the whole first write.
         parents = znodes.consumers_path(claim.group), znodes.pending_path(claim.group)
         theirs = tuple(f"{parent}/" for parent in parents)
         below = await self._below(group)

@@ -236,7 +236,8 @@ class GroupWriter:
         except LogbusError as failure:
             error = failure
         except Exception as failure:
-            # The error is unexpected. Fail these commits and continue with the next write.
+            # The error is unexpected. Fail the commits of this write and continue with the next
+            # write.
             logger.exception("writing group offsets to ZooKeeper failed")
             error = UnknownServerError(f"writing the offsets to ZooKeeper failed: {failure}")
         else:
@@ -271,7 +272,8 @@ class GroupWriter:
             claim = owners[refused.position].writing.claim
             if refused.operation.path in (check.path for check in claim.checks):
                 # Another broker has become this group's coordinator. Try again without the group,
-                # and do not count the attempt: the number of groups limits such attempts.
+                # and do not count the attempt: each such attempt drops a group, so their number is
+                # limited.
                 await self._lost(claim, shares)
                 continue
             attempts += 1

@@ -356,7 +356,7 @@ def encode_registration(value: Registration) -> bytes:
             "start_counter": value.start_counter,
             "rack": value.rack,
             "features": dict(sorted(value.features.items())),
-            # Brokers of earlier releases need this field, but do not use its content.
+            # Brokers of earlier releases require ``partitions``, but do not use the content.
             "partitions": {},
             **later,
         },

@@ -451,7 +451,7 @@ class ZooKeeperStore:
         await asyncio.shield(self._sync)
 
     async def _sync_next_turn(self, path: str) -> None:
-        self._sync = None  # From here on, another call must send its own sync.
+        self._sync = None  # Later calls send a new sync: this one may miss their writes.
         await self._request("sync", self._client.sync_async, self._chroot + path)
 
     # Methods that kazoo's threads call.
@@ -550,7 +550,7 @@ class ZooKeeperStore:
     def _settle_reads(self, reads: list[_Read], answer: Any) -> None:
         if isinstance(answer.exception, UnimplementedError):
             # ZooKeeper is older than 3.6: from now on, ``_send_reads`` sends reads one by one. The
-            # server also closes the connection, so this first retry may fail.
+            # server also closes the connection, so the retry below may fail.
             self._has_multi_read = False
             self._reads = reads + self._reads
             self._send_reads()

@@ -121,7 +121,8 @@ class MirrorClaim:
                 return False
             keepers.add(self._coordinator())
         # The group's coordinator has changed during the wait. Another mirror that the new
-        # coordinator does not list yet may still be within its lease. Wait until it has expired.
+        # coordinator does not list yet may still be within its lease. Wait until that lease has
+        # expired.
         if len(keepers) > 1 and stop.wait(self._session_ms / 1000):
             return False
         began_ms = lease_ms()

@@ -315,8 +315,8 @@ class Mirror:
         if isinstance(error, OffsetOutOfRangeError):
             self._resumer.handle_missing_offset(copy, error)
             if copy.is_cut:
-                # The source lost records. Store this before the mirror copies the records that the
-                # source has at the same offsets now.
+                # The source lost records. Store the loss before the mirror copies the records that
+                # the source has at the same offsets now.
                 self.save()
         elif isinstance(error, UnknownTopicIdError) and self._is_gone(copy):
             self._set_aside(topic, UnknownTopicIdError("the topic was deleted at the source"))

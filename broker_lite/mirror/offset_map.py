@@ -38,8 +38,8 @@ class OffsetMap:
         """Record that ``count`` records, at the source from offset ``source`` on, were copied to
         the target, from offset ``target`` on. Return True if this begins a new run."""
         is_new = not self.runs or self.runs[-1].target - self.runs[-1].source != target - source
-        # Both logs may have a gap of the same size before these records. Then the last run simply
-        # continues. An offset in the source's gap is translated to an offset in the target's gap,
+        # Both logs may have a gap of the same size before these records, which then continue the
+        # last run. An offset in the source's gap is translated to an offset in the target's gap,
         # which leads to the same next record.
         if is_new:
             self.runs.append(Run(source, target))

@@ -260,7 +260,7 @@ class MirrorTarget:
 
         Return the error of a batch that must be sent again, else None."""
         if tp in left.failed:
-            return None  # An earlier batch of the partition failed. Send both again, in order.
+            return None  # A batch after a failed one is sent again, too.
         if row is None:
             return self._lose(tp, "the response lacks a batch")
         if not row.error_code and row.base_offset >= 0:

@@ -457,7 +457,7 @@ class Ownership:
             problem: LogbusError | None = _not_owner(tp)
             if owned is not None and owned.state != RELEASED:
                 # If the partition was released and claimed again since the reader read these
-                # records, another owner may have committed a later offset. Refuse such a commit.
+                # records, another owner may have committed a later offset. Refuse the commit.
                 is_same = owned.grant == commit.grants.get(tp)
                 problem = _check(owned, row) if is_same else problem
             if problem is not None:

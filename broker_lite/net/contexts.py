@@ -221,8 +221,8 @@ def server_context(tls: TlsSettings, *, asks_clients: bool = True) -> ssl.SSLCon
     if asks_clients and tls.client_auth != "none":
         truststore = tls.prefix + "ssl.truststore.location"
         if os.path.isdir(tls.truststore):
-            # OpenSSL would read CAs of a folder only when it needs them, so that no check could
-            # tell which CAs the listener trusts.
+            # Refuse a folder: OpenSSL would read its CAs only when it needs them, so that no check
+            # could tell which CAs the listener trusts.
             raise InvalidConfigError(
                 f"{truststore}={tls.truststore}: this is a folder; name one PEM file with the CAs"
             )

@@ -68,7 +68,7 @@ def _json_value(value: bytes | None, form: str) -> Any:
             found = json.loads(value)
         except ValueError:
             return json_text(value)
-        # Such an object would be read as the bytes that it stands for.
+        # Return an object with the key $b64 as text: a reader would decode it to bytes.
         if not isinstance(found, dict) or "$b64" not in found:
             return found
     return json_text(value)

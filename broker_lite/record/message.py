@@ -138,8 +138,8 @@ def _check(buffer: Buffer, position: int, end: int, flags: int) -> Message:
             f"the columns declare metadata of {metadata_bytes} bytes; valid is a multiple of 8 up "
             f"to {_METADATA_BYTES_MAX} that fits in the batch"
         )
-    # Copy the metadata, about 400 bytes. Reading from the copy costs less, and a wrong position
-    # cannot lead into the body.
+    # Copy the metadata, about 400 bytes. Reading from the copy costs less, and a wrong position in
+    # the metadata cannot lead into the body.
     metadata = bytes(buffer[position + _PREFIX.size : body])
     is_small = end - body <= _SMALL_BODY_BYTES and len(metadata) <= _SMALL_METADATA_BYTES
     declared = (_declared_before if is_small else _declared)(metadata, end - body, flags)

@@ -39,7 +39,8 @@ def fill_in(records: memoryview) -> None:
     A batch that the following append refuses, such as a control batch, is left unchanged. Raises
     InvalidRecordError if the records cannot be decoded, and CorruptMessageError if the CRC or the
     length of the batch is wrong."""
-    # Import here: transcode loads numpy and pyarrow, which a broker needs only for such a batch.
+    # Import here: transcode loads numpy and pyarrow, which a broker needs only for a batch without
+    # a maximum timestamp.
     from broker_lite.record.transcode import newest_timestamp
 
     header = read_header(records)

@@ -77,7 +77,7 @@ def _zeros(body: Bytes) -> Positions:
     for start in range(1, len(body), _PIECE_BYTES):
         piece = body[start : start + _PIECE_BYTES]
         zero = piece == 0
-        # In bytes 0 - 1 is 255, so one comparison checks that the byte is neither 0 nor above 127.
+        # Unsigned bytes wrap: 0 - 1 is 255. So one comparison checks that the byte is 1 to 127.
         zero &= body[start - 1 : start - 1 + len(piece)] - 1 < 127
         positions.append(np.flatnonzero(zero) + start)
     return np.concatenate(positions)

@@ -291,8 +291,8 @@ class Leader:
             or self._was_refused(now_ms)
             or not event.may_join
             or replica.broker_id not in self.replicas
-            # If the follower's log starts at a lower offset, this leader has no records with which
-            # the follower's first records could be compared.
+            # Do not add a follower whose log starts at a lower offset: this leader has no records
+            # with which the follower's first records could be compared.
             or event.follower_start < event.log_start_offset
             or any(member.broker_id == replica.broker_id for member in members)
             or event.fetch_offset < max(self.log.high_watermark, self.epoch_start_offset or 0)
@@ -310,7 +310,7 @@ class Leader:
         These are a flush, a removal of lagging followers from the ISR, and the retry of a refused
         ISR change."""
         effects: list[Effect] = []
-        # The count may have reached flush.messages because this setting was lowered.
+        # Check the count, too: a change of flush.messages may have lowered the limit.
         if self.unflushed_count and (
             self.unflushed_count >= self.limits.flush_messages
             or now_ms - self.unflushed_since_ms >= self.limits.flush_ms

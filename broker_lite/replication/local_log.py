@@ -60,8 +60,8 @@ class LocalLog:
         self.flushed_end = event.flushed_end
         self.last_epoch = event.last_epoch
         if event.flushed_end < self.high_watermark or event.log_end_offset == self.starting_at:
-            # The leader deletes only committed records, so all records below its log start offset
-            # were committed. A log that restarts there has that offset as its high watermark.
+            # A log that restarts at the leader's log start offset has that offset as its high
+            # watermark: the leader deletes only committed records.
             self.high_watermark = event.flushed_end
         self.starting_at = None
         if self.damaged_from is not None and event.log_end_offset <= self.damaged_from:

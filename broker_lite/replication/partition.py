@@ -362,9 +362,9 @@ class Partition:
         follower = self.role = Follower(
             state,
             self.log,
-            # Tell the follower whether the leader may have counted an earlier fetch of this broker
-            # in this leader epoch. It may if this process had no role before, because an earlier
-            # process may have fetched, or if this process had a role in the same epoch.
+            # Whether the leader may have counted an earlier fetch of this broker in this leader
+            # epoch: this process had a role in the epoch, or it had no role yet and an earlier
+            # process may have fetched.
             isinstance(role, Offline) or role.state.leader_epoch == state.leader_epoch,
         )
         return in_order([*follower.begin(), *before])

@@ -103,7 +103,7 @@ class Descriptors:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            with contextlib.suppress(OSError):  # Linux before 6.16 lacks the option.
+            with contextlib.suppress(OSError):  # Linux before 6.16 lacks SO_PASSRIGHTS.
                 self._socket.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
             self._socket.bind(wire.socket_name(self.socket_id))
         except OSError:
@@ -145,7 +145,7 @@ class Descriptors:
             and self._may_read(holder.session, grant.topic)
         )
 
-    # Methods of the thread.
+    # Methods of the thread that answers tickets.
 
     def _serve(self) -> None:
         with self._socket:
@@ -155,7 +155,8 @@ class Descriptors:
                         *self._socket.recvmsg(wire.MESSAGE_BYTES + 1, _CREDENTIALS_SPACE)
                     )
                 except (OSError, RuntimeError):
-                    # The reader has gone, the event loop is slow, or it has ended.
+                    # The reader has gone, or the event loop is slow or has ended: no descriptor was
+                    # sent.
                     is_sent = False
                 if not is_sent:
                     time.sleep(PAUSE_S)

@@ -111,8 +111,8 @@ class ProducerEntry:
         if first <= last < oldest.first_sequence <= first + SEQUENCE_MASK // 2:
             # The batch is older than the oldest remembered batch. The sequences of an epoch begin
             # at 0 and have no gap, so the log got the batch at some time. A distance of more than
-            # half the sequence range means instead that the sequences have wrapped, and the batch
-            # is ahead.
+            # half the sequence range means instead that the sequences have wrapped, and that the
+            # batch is newer.
             return ProducedBatch(first, last, NO_OFFSET, oldest.base_offset)
         return None
 

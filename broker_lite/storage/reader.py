@@ -382,7 +382,7 @@ class LogReader:
 
     def _note_damage(self, segment: Segment, bad: BadBatch) -> CorruptRange:
         for known in self.corruption:
-            # A range recorded only for a wrong checksum may have lost its header since: check it
+            # A range recorded only for a wrong checksum may have a damaged header by now: check it
             # again.
             is_same = known.first_offset == bad.offset and known.segment_base == segment.base_offset
             if is_same and known.unreadable:

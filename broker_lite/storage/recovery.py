@@ -152,7 +152,7 @@ class _Opening:
             log_start = bases[0]
         loaded = leader_epochs.load(self.files, self.directory)
         # A truncation that emptied the log leaves an epoch file without entries. If the log has
-        # segments, such a file does not tell their epochs.
+        # segments, do not use such a file: take the epochs from the batches.
         self._epochs_known = not bases or (loaded is not None and bool(loaded.entries))
         self.epochs = loaded or self.epochs
         bases = self._drop_deleted(bases, log_start)
@@ -384,7 +384,8 @@ class _Opening:
             if not last.is_loaded:
                 last.make_active()
             return
-        # Records before the log's start were deleted, even if the recovery point covers them.
+        # Records below the log start were deleted, so they are not missing, even if the recovery
+        # point covers them.
         end = max(last.next_offset if last else 0, log_start)
         if end < self.recovery_point:
             base, position = (last.base_offset, last.size_bytes) if last else (minimum, 0)

@@ -76,7 +76,7 @@ class Strays:
                     paths.stray_dir(data.path, key, since_ms), paths.partition_dir(data.path, key)
                 )
             except FileNotFoundError:
-                # An operator has deleted the stray log.
+                # An operator has deleted this stray log: look for another one.
                 self._forget(key, since_ms)
                 return self.take_back(key)
             sync_names(data.files, data.path)

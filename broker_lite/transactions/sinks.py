@@ -457,7 +457,7 @@ class SinkPartition:
                 f"of sink {event.sink!r}: the batch has ended, or another attempt took over"
             )
         if sink.writing is not None:
-            # A record that ends the sink's batch is being appended. Its outcome determines whether
+            # A record that ends the sink's batch is being appended. Only its outcome tells whether
             # this attempt is still open.
             raise ConcurrentTransactionsError(f"sink {event.sink!r} is ending a batch; retry")
         missing = event.partitions - self._added[event.producer_id]
@@ -694,7 +694,8 @@ class SinkPartition:
             late = [token for token, at in sink.waiting if at <= now_ms]
             sink.waiting = [(token, at) for token, at in sink.waiting if at > now_ms]
             for token in late:
-                # Answer without waiting longer: the decision is committed, and the markers follow.
+                # Answer without waiting longer for the markers: the decision (commit or abort) is
+                # committed.
                 self._effects.append(ev.SinkReply(token, ev.SinkResult()))
             if sink.retry_ms <= now_ms:
                 self._write_refused(name, sink)

@@ -106,7 +106,7 @@ _ANSWER_V5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
 _EPOCH_END = struct.Struct(">iq")
 _LEADER = struct.Struct(">ii")
-# The bytes of a tagged field: number, length, value, and no nested tagged fields.
+# The bytes of a tagged field: number, length, and value with 0 nested tagged fields.
 _TAGGED_REPLICA = struct.Struct(">BBiqB")
 _TAGGED_EPOCH_END = struct.Struct(">BBiqB")
 _TAGGED_LEADER = struct.Struct(">BBiiB")

@@ -158,7 +158,7 @@ class FrameReceiver:
             frame[:filled] = data[position:end]
             self._filled, self._size = filled, size
             # The start of the next frame arrives in the scratch buffer, and is copied from there if
-            # the frame is large too. Use a small part of this buffer, so that the copy is small.
+            # that frame is large, too. Use a small part of this buffer, so that the copy is small.
             is_large = size > len(self._scratch)
             self._next_scratch = self._scratch[:SCRATCH_BYTES] if is_large else self._scratch
             return frames

@@ -148,7 +148,7 @@ class _Refusal:
         if not is_row:
             return body
         if isinstance(requested, int | str):
-            # The request identifies this object only by its name or id.
+            # ``requested`` is only the name or the id of an object.
             body[_name_of(fields, isinstance(requested, str))] = requested
             return body
         for field in fields:

@@ -29,7 +29,7 @@ COLUMNS = 90
 
 def page() -> str:
     """Return the page: a table of all commands, then each command with its options."""
-    # Commands remember the help option of their first context: without the settings, -h is lost.
+    # A command keeps the help option of its first context: without these settings it would lose -h.
     context = click.Context(cli, info_name="logbus", **cli.context_settings)
     parts = [
         _TOP,

@@ -80,7 +80,8 @@ def convert(old: Path, new: Path, convert_offsets: ConvertOffsets) -> Conversion
     part = new.with_name(f"{new.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        # Leave out Hadoop's checksum files of the offset log entries that change.
+        # Do not copy Hadoop's checksum files (.crc) of the offset log entries that change: they
+        # would not match.
         changed = {f".{number}.crc" for number in written}
         shutil.copytree(
             old,

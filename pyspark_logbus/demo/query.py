@@ -118,8 +118,8 @@ def stop_session() -> None:
         if jvm.stdin is not None:
             jvm.stdin.close()
         if session is None:
-            # A JVM that is still starting does not read its input yet, so closing it would not end
-            # it.
+            # Also terminate a JVM that is still starting: it does not notice yet that its input is
+            # closed.
             jvm.terminate()
         try:
             jvm.wait(_JVM_SECONDS)

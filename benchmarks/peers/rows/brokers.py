@@ -36,8 +36,8 @@ HEAPS = {"tuned, small heap": "-Xmx256M -Xms256M"}
 
 @contextlib.contextmanager
 def open_sides(bench: Bench, variant: Variant) -> Iterator[Mapping[str, Side]]:
-    # Start new servers, because peak memory counts from a server's start. In an earlier row, a
-    # broker may have loaded numpy and pyarrow, which take 50 MB.
+    # Start new servers, because peak memory counts from a server's start. In an earlier benchmark,
+    # a broker may have loaded numpy and pyarrow, which take 50 MB.
     bench.stop_all()
     count = bench.size(MEGABYTES * 1_000_000 // SIZE)
     with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:

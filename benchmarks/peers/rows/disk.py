@@ -27,7 +27,8 @@ def write_rows(servers: LogbusServers | KafkaServers, lines: list[bytes], packed
         {
             "bootstrap.servers": servers.bootstrap_servers,
             "compression.type": packed,
-            # Wait for full batches, so that both sides write equal batches regardless of timing.
+            # Wait for full batches, so that logbus and Kafka store equal batches regardless of
+            # timing.
             "linger.ms": 10_000,
             "batch.num.messages": BATCH_RECORDS,
             "queue.buffering.max.messages": 1_000_000,

@@ -267,8 +267,8 @@ def open_growth(
     def measured(size: int) -> Measures:
         return {key: round(value, 4) for key, value in run(bench, size).items()}
 
-    # End the servers of earlier rows. If they ended during the measurement, the meter would count
-    # their processor time.
+    # End the servers of earlier benchmarks. If they ended during the measurement, the meter would
+    # count their processor time.
     bench.stop_all()
     chosen = sizes if not bench.quick else (sizes[0], sizes[len(sizes) // 2])
     yield {unit(size): Side(partial(measured, size), within=bench.within) for size in chosen}

@@ -96,7 +96,7 @@ def _controller(cluster: Cluster, renew: bool, deadline_ms: float) -> Operation[
     if renew or cluster.view.controller_id not in cluster.view.brokers:
         yield from refresh(cluster, (), deadline_ms)
     known = cluster.view.brokers.get(cluster.view.controller_id)
-    # If the cluster has no controller, ask any broker: its answer has the right error.
+    # If the cluster has no controller, ask any broker, which answers with the error to raise.
     return known if known is not None else cluster.candidates()[0]
 
 

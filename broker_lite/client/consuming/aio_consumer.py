@@ -141,7 +141,7 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
         core.begin_poll()
         if max_records > 0 and (core.is_ready() or await self.run(core.fill(timeout_s))):
             return core.take_records(max_records)
-        await asyncio.sleep(0)  # Without this, a loop of calls would not let the consumer fetch.
+        await asyncio.sleep(0)  # Let the consumer fetch even if a loop calls ``poll``.
         return []
 
     async def poll_arrow(
@@ -211,7 +211,7 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
 
     async def _exit(self, *, is_done: bool) -> None:
         if self.core.is_closing:
-            return  # A callback of the first close, or another task, calls close again.
+            return  # A callback or another task calls close during the first close.
         try:
             await self.run(self.core.close(is_done=is_done))
         finally:

@@ -237,7 +237,7 @@ class Consumer(ConsumerFace, ClosedByWith):
 
     def _exit(self, *, is_done: bool) -> None:
         if self.core.is_closing:
-            return  # A callback of the first close, or another task, calls close again.
+            return  # A callback, for example, calls close during the first close.
         try:
             self.run(self.core.close(is_done=is_done))
         finally:
@@ -250,7 +250,7 @@ class Consumer(ConsumerFace, ClosedByWith):
         self.core.engine.close()
         self._pool.close()
 
-    # Callbacks for the reactor's thread, and for a forked child.
+    # Callbacks for the I/O thread, and for a forked child.
 
     def _notify(self) -> None:
         with self._condition:

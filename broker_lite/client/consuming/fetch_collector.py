@@ -134,9 +134,8 @@ class FetchCollector:
         check_offsets(offsets)
         rows = {tp: (at, self._begin(tp, at)) for tp, at in offsets.items()}
         for tp in rows:
-            # After a corrupt batch the reader fetches it a second time, but only once. The new
-            # position makes another second fetch possible: the batch may be repaired by now, or
-            # only the copy of another replica may be corrupt.
+            # The reader fetches a corrupt batch once more. From a new position it may do so again:
+            # the batch may be repaired by now, or only another replica's copy may be corrupt.
             self._refetched.pop(tp, None)
         self._epochs.update(epochs)
         self._engine.post(partial(self._engine.begin, rows, epochs=epochs))
@@ -309,7 +308,8 @@ class FetchCollector:
                     on_out_of_range(fetched.tp, fetched.error)
                     continue
                 except LogbusError:
-                    # Put the error back: every further call raises it again, until the user seeks.
+                    # Put the error back into the queue: every further call raises it again, until
+                    # the user seeks.
                     self._engine.fetched.appendleft(fetched)
                     raise
             if fetched.skipped is not None:

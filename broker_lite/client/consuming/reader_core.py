@@ -255,9 +255,11 @@ class ReaderCore:
         while self.assignment.pending:
             yield from self._begin()
             if not self.assignment.queue:
-                # The brokers do not know some of these partitions yet. The next call tries again.
+                # The brokers do not know some pending partitions yet. The next call of this method
+                # tries again.
                 break
-            # The group may have taken a partition away during the request. Do not read it then.
+            # Do not read a partition that the group has taken away during the requests of
+            # ``_begin``.
             yield from self._release_all()
 
     def _release_all(self) -> Task[None]:
@@ -292,8 +294,8 @@ class ReaderCore:
             # Commit the starting offsets. Otherwise the partition's next owner would find no
             # committed offset, start at a later end of the log and skip records.
             yield from self._try_commit(plan.commits)
-        # Only now begin the partitions. If the call was cancelled before, they are still pending,
-        # and the next call begins them.
+        # Begin the partitions last: if the call is cancelled before, they stay pending, and the
+        # next call begins them.
         self.assignment.begin(plan.starts)
         yield from self._call_back(self._callbacks.on_assign, plan.starts.offsets)
 

@@ -183,8 +183,8 @@ class EndOffsetsWatch:
         if led:
             log_ends = yield from self._list(led, min(deadline_ms, cluster.now_ms() + 1000))
         self._topic_ids = topic_ids
-        # Omit an end offset that a poll has meanwhile reported as out of range: the poll has
-        # removed it.
+        # Return an error for a partition whose end offset a poll has meanwhile removed as out of
+        # range.
         old = {tp: self._ends.get(tp) or _out_of_range(tp) for tp in tps if tp not in stale}
         return {**old, **log_ends}
 
@@ -208,8 +208,9 @@ class EndOffsetsWatch:
         }
 
         def make(group: list[TopicPartition]) -> FetchExchange:
-            # Without its epoch, a leader in a later epoch would return the end of records that are
-            # later than the epoch recorded here. Readers would take them for a rewritten log.
+            # Send the leader epoch, so that a leader in a later epoch refuses the fetch. Otherwise
+            # its end offset would be stored with the earlier epoch, and readers would assume a
+            # rewritten log.
             view = cluster.view
             rows = [
                 (
@@ -262,8 +263,8 @@ class EndOffsetsWatch:
         if problems:
             self._later(problems[0])
         else:
-            # Keep an error about permissions. Only a poll can show that it is over: a poll needs
-            # the permission to read the topic, a metadata refresh does not.
+            # Keep an authorization error. Only a successful poll clears it: a poll needs the
+            # permission to read the topic, a metadata refresh does not.
             if not isinstance(self.error, TopicAuthorizationError):
                 self.error = None
             self._attempt = 0

@@ -253,9 +253,10 @@ class FetchEngine:
     def consumed(self, fetched: FetchedBatches) -> None:
         """Record that the reader took ``fetched`` from the queue, which makes space for more.
         Thread-safe."""
-        # Wake the I/O thread only if a partition waits for a full buffer: each wake-up takes
-        # the interpreter lock from the reader. No needed one is lost: ``_consumed`` is appended to
-        # before ``_is_held`` is read here, and ``pump`` sets and reads them in the opposite order.
+        # Wake the I/O thread only if a partition waits for free buffer space: each wake-up takes
+        # the interpreter lock from the reader. No wake-up is missed: ``_consumed`` is appended to
+        # before ``_is_held`` is read here, and ``pump`` sets ``_is_held`` before it reads
+        # ``_consumed``.
         self._consumed.append((fetched.tp, fetched.generation, fetched.size_bytes))
         if self._is_held:
             self.post(self.pump)
@@ -396,9 +397,9 @@ class FetchEngine:
                 if evaluation.batches:
                     self._add(tp, source, evaluation)
                 else:
-                    # The leader has no records after this position yet. Lower the high watermark,
-                    # so that the next fetch of the partition uses the ``tail`` connection, on which
-                    # fetches wait for new records.
+                    # The leader has no records after this position yet. Lower the known high
+                    # watermark, so that the next fetch of the partition uses the ``tail``
+                    # connection, on which fetches wait for new records.
                     source.high_watermark = min(source.high_watermark, source.position.offset)
             case Stored(stored, walker):
                 if not source.is_paused:  # A paused partition is fetched again on resume.

@@ -111,7 +111,7 @@ class DiskParts:
             self._probed.append(part.at)
         if count < min(part.size, self._end - part.at):
             # The file was truncated: drop the later parts of the buffer, which do not continue this
-            # one.
+            # part.
             self._drop()
             self._end = part.at + count
         first, stop = part.begin + self._before, part.begin + max(count, self._before)

@@ -71,7 +71,8 @@ class LocalRange:
         """The last disk read's undecoded bytes: the beginning of a batch."""
         self._file = SegmentFile(stored, may_pass_cache=self._may_pass_cache)
         if self._may_pass_cache:
-            # ``is_in_memory`` should bring no more pages into the page cache than the one it tests.
+            # Turn off readahead: ``is_in_memory`` should bring only the page that it tests into the
+            # page cache.
             os.posix_fadvise(self._file.fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     @property

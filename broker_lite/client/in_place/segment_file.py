@@ -54,7 +54,8 @@ class SegmentFile:
         file system does not support direct I/O, or the file was removed."""
         if self._stored.ticket is None:
             return _checked(self._stored, _open(self._stored.path, DIRECT))
-        # A reader without permission for the file cannot open its descriptor again.
+        # The broker sent this descriptor: the reader may lack the permission to open the file
+        # itself.
         return os.dup(self._direct_fd)
 
     def close(self) -> None:
@@ -90,8 +91,8 @@ def _redeem(ticket: FileTicket, *, wants_direct: bool) -> list[int]:
     direct I/O."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.settimeout(ANSWER_S)
-        # First connect, so that no other process can send to the socket once it has a name. Linux
-        # chooses the name.
+        # Connect first: a connected socket accepts messages only from its peer. Then bind, so that
+        # Linux chooses a name to which the peer answers.
         sock.connect(tickets.socket_name(ticket.socket_id))
         sock.bind("")
         sock.send(tickets.encode(Redemption(ticket.secret, wants_direct)))

@@ -142,7 +142,7 @@ def by_stickiness(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Sh
         if members and TopicPartition(topic, partition) not in owner
     ]
     # Assign first the partitions of topics to which few members subscribe. Otherwise these members
-    # could get too many partitions of other topics before.
+    # could already have too many partitions of other topics.
     for tp in sorted(free, key=lambda each: (len(eligible[each.topic]), each)):
         owner[tp] = loads.least(eligible[tp.topic])
         loads.add(owner[tp], 1)

@@ -183,7 +183,7 @@ def commit(
     while pending:
         # Read the member's identity (id and generation) before checking that it still owns the
         # partitions. If a rebalance happens in between, the commit has the old generation, and the
-        # coordinator refuses it.
+        # coordinator refuses the commit.
         identity = member.identity
         for tp in list(pending):
             if identity is None or not member.holds(tp, grants.get(tp)):

@@ -96,7 +96,7 @@ class KafkaMembership:
     def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
         # Read the member's identity (id and generation) before checking that it still owns the
         # partitions. If a rebalance happens in between, the commit has the old generation, and the
-        # coordinator refuses it.
+        # coordinator refuses the commit.
         identity = self.member.identity
         for tp, grant in grants.items():
             if identity is None or not self.member.holds(tp, grant):

@@ -425,9 +425,9 @@ class MemberMachine:
             case CoordinatorLoadInProgressError():
                 self._beat_ms = self._now_ms + self._config.retry_backoff_ms
             case IllegalGenerationError() | UnknownMemberIdError():
-                # An old generation alone is no loss while a join or sync is in flight: its answer
-                # will report the new assignment, so keep the partitions until then. In all other
-                # cases drop them, because other members may own them by now.
+                # While a join or sync is in flight, an old generation does not mean lost
+                # partitions: the answer will report the new assignment, so keep them until then. In
+                # all other cases drop the partitions, because other members may own them by now.
                 if is_joining:
                     if isinstance(error, UnknownMemberIdError) and self.owned:
                         self._lose(frozenset(self.owned))

@@ -198,8 +198,8 @@ class MemberShell:
                     error,
                 )
             case Refuse(InconsistentGroupProtocolError() as error):
-                # Either the group is native, or its members support other assignors. Look up the
-                # group's type to report the right cause.
+                # Either the group is native (coordinated through ZooKeeper), or its members support
+                # other assignors. Look up the group's type to report the right cause.
                 until_ms = self._shell.now_ms() + min(WHY_MS, self._config.request_timeout_ms)
                 kind = group_requests.group_kind(self._cluster, self._group, until_ms)
                 spawn(self._shell, kind, partial(self._mixed, error))

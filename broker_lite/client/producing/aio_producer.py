@@ -164,7 +164,7 @@ class AsyncProducer(ClosedByAsyncWith):
                 continue
             try:
                 start()
-            except Exception as error:  # Iterating over the record's headers can fail, for example.
+            except Exception as error:  # For example, the iterator of the headers failed.
                 future.set_exception(error)
 
     def _refuse(self, future: asyncio.Future[Any], error: LogbusError) -> None:

@@ -405,9 +405,9 @@ class Delivery:
         self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError, now_ms: float
     ) -> None:
         if part.has_earlier(batch) or (part.spoiled and not batch.maybe_appended):
-            # Send the batch again. If it overtook an earlier unacknowledged batch, that batch is
-            # sent again, too. If an earlier batch will never be in the log (``spoiled``), this
-            # batch gets a new sequence.
+            # Send the batch again. If this batch overtook an earlier unacknowledged one, the
+            # earlier one is sent again, too. If an earlier batch will never be in the log
+            # (``spoiled``), this batch gets a new sequence.
             part.requeue(batch)
         elif isinstance(error, InvalidProducerEpochError) and (
             batch.maybe_appended or self.transactional

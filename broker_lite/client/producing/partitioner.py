@@ -33,8 +33,8 @@ def murmur2_column(keys: pa.Array) -> npt.NDArray[np.uint32]:
     data = np.frombuffer(data_buffer, np.uint8) if data_buffer else np.zeros(0, np.uint8)
     starts = offsets[:-1].astype(np.int64)
     sizes = np.diff(offsets).astype(np.int64)
-    # Sort the keys by length, the longest first. In each round the keys that have one more
-    # four-byte word are then the first ones.
+    # Sort the keys by length, the longest first. In each round, the keys that still have a
+    # four-byte word to hash are then the first ones.
     order = np.argsort(-sizes, kind="stable")
     starts, sizes = starts[order], sizes[order]
     h = np.uint32(_SEED) ^ sizes.astype(np.uint32)

@@ -429,7 +429,8 @@ class Sender:
             self._identity_failures += 1
             self.delivery.problem = result
             if not result.retriable:
-                # For example, brokers give no producer id to a user who may write to no topic.
+                # Fail the batches. For example, a user who may write to no topic gets no producer
+                # id.
                 write, kind, user = Operation.WRITE, ResourceKind.TOPIC, self._cluster.user
                 for topic in self.delivery.topics():
                     self.delivery.fail_topic(topic, named(result, user, write, kind, topic))

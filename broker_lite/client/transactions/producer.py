@@ -185,8 +185,8 @@ class TransactionalProducer(Producer):
             return
         options: dict[str, Any] = {}
         if timeout_s is not None:
-            # Give the requests of the abort the same timeout: they then usually fail before the
-            # call does, and their error gives the reason.
+            # Give the requests of the abort the timeout of this call: a request then usually fails
+            # before the call does, and its error gives the reason.
             options = {"timeout_ms": timeout_s * 1000.0, "wait_s": timeout_s + WAIT_SLICE_S}
         try:
             self._call(AbortCall(), **options)

@@ -137,7 +137,7 @@ class Reactor:
         with (
             self._wake_lock,
             contextlib.suppress(BlockingIOError),
-        ):  # If the pipe is full, the thread wakes up as well.
+        ):  # A full pipe has already woken the thread.
             if self._wake_send >= 0:
                 os.write(self._wake_send, b"\0")
 

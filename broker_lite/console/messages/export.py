@@ -57,7 +57,8 @@ def export(request: PageRequest, form: str, now_ms: int) -> Export:
         finish()
         file.seek(0)
     except OSError as error:
-        # ``close`` writes the buffered bytes, and so raises the error of the failed write again.
+        # Ignore the error of ``close``: it writes the buffered bytes, and fails as the write above
+        # did.
         with contextlib.suppress(OSError):
             file.close()
         raise StorageError(

@@ -47,8 +47,8 @@ ROWS_MAX = 500
 READ_OPTIONS: Mapping[str, Any] = {
     "start": "earliest",
     "auto_commit": False,
-    # Keep fetches small and read no local files: the buffers for both take 80 MB, which the process
-    # would never release.
+    # Keep fetches small and read no local files: otherwise the buffers take 80 MB, which the
+    # process would never release.
     "fetch_max_bytes": 1024 * 1024,
     "partition_fetch_bytes": 256 * 1024,
     "local_reads": False,
@@ -183,7 +183,8 @@ def newest(bus: Bus, ranges: Ranges, filters: RecordFilters, record_bytes: float
             for batch in batches(consumer, part, budget):
                 hits += rows_of(filters.select(batch))
             if part:
-                # A limit stopped the search within the window, so the window's hits are incomplete.
+                # A limit stopped the search within the window, so its hits are incomplete: try a
+                # smaller window.
                 if window == 1 or left != ranges or shrinks == SHRINKS_MAX:
                     break
                 window, shrinks, budget = max(1, window // 16), shrinks + 1, SearchBudget()

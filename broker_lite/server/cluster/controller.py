@@ -429,8 +429,8 @@ class ControllerShell:
                 self._answer(Answer(token, error=error))
                 return
             if refused is None and refusals and isinstance(event, Request | ControllerTick):
-                # The write that was refused before may not have belonged to the request, but, for
-                # example, to an election. Let the state machine decide such writes again.
+                # The write that was refused before may have belonged to an election, for example,
+                # not to the request. Let the state machine decide about all partitions again.
                 event, refusals = SuspectsChanged(self._suspects), 0
                 continue
             if refused is None:
@@ -440,7 +440,8 @@ class ControllerShell:
                 await self._reread(refused)
                 if not isinstance(event, Request | ControllerTick):
                     # The state machine has already processed this event, so do not pass it again.
-                    # SuspectsChanged makes it decide again from the states that were just read.
+                    # SuspectsChanged makes it decide about all partitions again, from the states
+                    # that were just read.
                     event = SuspectsChanged(self._suspects)
                 continue
             token = getattr(event, "token", None)

@@ -427,8 +427,8 @@ class _Peer:
 
     def _unwatch(self) -> None:
         if self._descriptor >= 0:
-            # The event loop of asyncio removes the reader of a closed socket, but then raises
-            # OSError.
+            # Ignore OSError, which asyncio's event loop raises after it has removed the reader of a
+            # closed socket.
             with contextlib.suppress(OSError):
                 self._owner.loop.remove_reader(self._descriptor)
             with contextlib.suppress(OSError):

@@ -707,7 +707,8 @@ class Registry:
             for callback in self._callbacks:
                 callback(self.snapshot)
         self._published_sequence = self._sequence
-        # Changes that replace each other wake the callers of ``wait_read``, too.
+        # Wake the callers of ``wait_read`` even if the snapshot did not change: two changes may
+        # cancel out.
         self._wake_waiting()
 
     def _wake_waiting(self) -> None:

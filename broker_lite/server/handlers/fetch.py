@@ -223,8 +223,8 @@ class _ConsumerFetch:
                     if diverging is None:
                         _check_range(replica, row_request.fetch_offset)
                     if self._ends_only:
-                        # A new leader may not know the latest high watermark. A lower one would
-                        # look to the client like lost records.
+                        # Raise an error while a new leader does not know the latest high watermark.
+                        # A lower one would look to the client like lost records.
                         end = replica.readable_end(self._is_committed)
                     elif self._is_committed:
                         end = replica.last_stable_offset

@@ -24,8 +24,8 @@ async def handle(
         for key in message.partitions:
             request.access.check_topic_id(key.topic_id, known)
         # Leave out topics that this broker's metadata do not have, because their permissions could
-        # not be checked. When the attempt sends its first batch to such a topic, the leader of the
-        # partition checks the permission, and then asks to add the partition.
+        # not be checked. When the task attempt sends its first batch to such a topic, the leader of
+        # the partition checks the permission, and then asks to add the partition.
         partitions = frozenset(key for key in message.partitions if key.topic_id in known)
         result = await parts.transactions.ask_sink(
             message.sink,

@@ -80,7 +80,7 @@ async def _answer(
         replica.check_leader(leader_epoch)
         is_committed = request.api_version >= 2 and message.isolation_level == READ_COMMITTED
         listed = await _find(parts, replica, row.timestamp, request.api_version, is_committed)
-        # Check again, because this replica may have lost leadership during the lookup.
+        # Check the leadership again, because this replica may have lost it during the lookup.
         replica.check_leader(leader_epoch)
     except UnreadableRecordsError as error:
         code = wire_code(error)

@@ -101,7 +101,8 @@ class _Produce:
         self._rows: list[list[wire.ProducedPartition | None]] = [
             [None] * len(topic.partitions) for topic in message.topics
         ]
-        # Count one more than the appends, so that no answer is sent before all have started.
+        # Begin with one more than the number of appends, so that no answer is sent before all have
+        # started.
         self._left = 1 + sum(len(row) for row in self._rows)
         self._authorize()
         self._unreadable: dict[tuple[int, int], LogbusError] = {}

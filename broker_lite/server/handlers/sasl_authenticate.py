@@ -60,7 +60,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         )
         user = session.claimed if login is None else login.user
         name = f"User:{user}" if user else None
-        # Limit the lines by address and user. Otherwise the failed logins of one client could
+        # Limit the lines for each address and user. Otherwise the failed logins of one client could
         # push all other lines out of the audit log.
         kind = session.host, name
         parts.audit.write(

@@ -104,8 +104,7 @@ ROWS: Mapping[int, AccessRow] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: AccessRow(
         _OP.DESCRIBE, instead=_OP.CLUSTER_ACTION, names=_TOPICS
     ),
-    # Metadata has no ``names``, because in version 0 an empty list of topics does not mean no
-    # topics: it requests all topics.
+    # Give no ``names`` for METADATA: in version 0 an empty list of topics requests all topics.
     ApiKey.METADATA: AccessRow(_OP.DESCRIBE),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: AccessRow(_OP.DESCRIBE),
     ApiKey.OFFSET_COMMIT: AccessRow(_OP.READ, _OP.READ, names=_TOPICS),

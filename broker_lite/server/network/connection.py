@@ -124,7 +124,7 @@ class ResponseSlot:
             return
         unsent = sum(len(part) for part in parts if not isinstance(part, FileRange))
         size, self._held_bytes = self._held_bytes, 0
-        # From here on, the budget counts the answer's memory instead of the request's.
+        # From here on, the memory budget counts the answer instead of the request.
         if size != unsent:
             self._connection.budget.release(size - unsent)
         self._connection.answered(self, unsent)
@@ -270,8 +270,8 @@ class ClientConnection:
 
     def _readable(self) -> None:
         if self.budget.is_exceeded:
-            # Other connections may have used up the memory budget earlier in this iteration of
-            # the event loop.
+            # Do not exceed the memory budget: other connections may have used it up earlier in this
+            # iteration of the event loop.
             self.resume()
             if not self._reading:
                 return

@@ -295,8 +295,8 @@ def _append(job: AppendJob, now_ms: int) -> Event:
             begins_at_zero=batch.begins_at_zero,
         )
     except LogbusError as error:
-        # Record the refusal at once: the producer's next batch may be in the same group, and must
-        # not be appended after a gap.
+        # Record the refused append at once: the producer's next batch may be in the same group of
+        # appends, and must not be appended after a gap.
         log.note_refused(batch.header, error)
         return AppendFailed(job.token, error)
     except Exception:
@@ -463,7 +463,7 @@ class Disk:
                 soon.popleft()()
         finally:
             self._runs_soon = bool(soon)
-            if soon:  # A callback raised an exception, which the loop reports. Run the others.
+            if soon:  # A callback raised an exception, which the loop reports. Run the rest.
                 self._loop.call_soon(self._run_soon)
 
     def post(self, results: list[Result]) -> None:

@@ -91,8 +91,8 @@ class IsrWrites:
                     try:
                         target.deliver(IsrRefused(proposed) if state is None else IsrWritten(state))
                     except Exception:
-                        # Log the error and go on, so that the other leaders of this write get their
-                        # outcomes.
+                        # Log the error and go on, so that the other partitions of this write get
+                        # their outcomes.
                         logger.exception("cannot deliver an ISR write's outcome to %s", target)
         finally:
             self._task = None

@@ -359,7 +359,8 @@ def _walk(row: WantedRange, log_slice: LogSlice, max_bytes: int, first_max: int)
 
 
 def _as_rows(row: WantedRange, columns: memoryview, header: BatchHeader) -> bytearray:
-    # The conversion imports pyarrow and numpy, which takes long. Most brokers never convert.
+    # Import here: the conversion to rows loads pyarrow and numpy, which takes long. Most brokers
+    # never convert.
     from broker_lite.record.transcode import columns_to_rows
 
     with _undecodable(row, header):

@@ -253,8 +253,9 @@ class Replica:
         and wake waiting requests."""
         owner = self._owner
         if self.pending_columns and isinstance(event, Appended | AppendFailed):
-            # Record the column batch before the high watermark passes it. From then on, consumers
-            # that read only rows can reach the batch, and the broker must convert it for them.
+            # Record the column batch (Arrow data) before the high watermark passes it. From then
+            # on, consumers that read only rows can reach the batch, and the broker must convert it
+            # for them.
             self._note_columns(event)
         if isinstance(event, StorageFailed):
             owner.storage_failed(event.error)
@@ -493,8 +494,8 @@ class Replica:
                 self._owner.retry_later(again)
 
         def again() -> None:
-            # Retry only while the same leader leads: the next leader sends its own log start
-            # offset.
+            # Retry the deletion only while the same leader leads: the next leader sends its own log
+            # start offset.
             if self.role.role is leader_role:
                 self._raise_start(offset)
 
