@@ -37,7 +37,7 @@ from broker_lite.storage.leader_epochs import LeaderEpochs
 from broker_lite.storage.producer_rebuild import rebuild_producers
 from broker_lite.storage.producer_snapshots import ProducerSnapshots
 from broker_lite.storage.producer_state import ProducerState
-from broker_lite.storage.reader import LogReader, Tail
+from broker_lite.storage.reader import HINTS, LogReader, Tail
 from broker_lite.storage.retention import SegmentFacts, expired
 from broker_lite.storage.scan import continuing_headers
 from broker_lite.storage.segment import RELATIVE_OFFSET_MAX, Segment
@@ -307,7 +307,7 @@ class Log:
             else:
                 self.producers.update(header, header.base_offset, now_ms)
             base = header.base_offset
-            self.reader.hints[(base ^ base >> 6 ^ base >> 12) & 63] = (base, active, position)
+            self.reader.hints[base % HINTS] = (base, active, position)
             position += header.length + fmt.LENGTH_PREFIX_BYTES
         if has_transactions:
             # Publish the open transactions before ``reader.tail``. A reader that sees these batches

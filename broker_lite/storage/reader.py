@@ -45,8 +45,9 @@ SKIPPED_BATCHES_MAX = 1000
 """Maximum number of batches without a visible record (empty or aborted) that ``first_at`` skips.
 
 Each takes about 30 µs."""
-HINTS = 64
-"""Number of cached batch positions of a log, for readers that continue after their last read."""
+HINTS = 61
+"""Number of cached batch positions of a log, for readers that continue after their last read. It is
+a prime: the offsets of equally large batches then have different slots."""
 
 
 P = ParamSpec("P")
@@ -113,7 +114,7 @@ class Tail(NamedTuple):
 
 
 Hints = list[tuple[int, Segment, int] | None]
-"""Cached batch boundaries as (offset, segment, position), indexed by a hash of the offset."""
+"""Cached batch boundaries as (offset, segment, position), each at index ``offset % HINTS``."""
 Chain = tuple[tuple[int, ...], tuple[Segment, ...]]
 """The base offsets of all segments, and the segments; a log has at least one."""
 
@@ -234,14 +235,14 @@ class LogReader:
             end = end_offset
         if offset >= end:
             return LogSlice(active, active.file, size, 0, offset, offset)
-        hint = hints[(offset ^ offset >> 6 ^ offset >> 12) & 63]
+        hint = hints[offset % HINTS]
         if hint is not None and hint[0] == offset and hint[2] < hint[1].size_bytes:
             base, segment, position = hint
             self._check_first(segment, position, base)
         else:
             segment, batch = self.locate(offset)
             base, position = batch.header.base_offset, batch.position
-            hints[(base ^ base >> 6 ^ base >> 12) & 63] = (base, segment, position)
+            hints[base % HINTS] = (base, segment, position)
         if at_tail and segment is active:
             stop = IndexEntry(end, size)
         else:
@@ -257,7 +258,7 @@ class LogReader:
             return self.read(offset, max_bytes, end_offset, min_one)
         if end > self.tail[0] or stop_position < position:
             raise self._removed(end - 1)
-        hints[(end ^ end >> 6 ^ end >> 12) & 63] = (end, segment, stop_position)
+        hints[end % HINTS] = (end, segment, stop_position)
         return LogSlice(segment, segment.file, position, stop_position - position, base, end)
 
     def locate(self, offset: int) -> tuple[Segment, LogBatch]:
@@ -313,7 +314,7 @@ class LogReader:
         i = bisect_right(bases, segment.base_offset)
         if i < len(bases) and end >= bases[i]:
             return IndexEntry(bases[i], segment.size_bytes)
-        hint = hints[(end ^ end >> 6 ^ end >> 12) & 63]
+        hint = hints[end % HINTS]
         if hint is not None and hint[0] == end and hint[1] is segment:
             return IndexEntry(end, hint[2])
         if end >= segment.next_offset:
