@@ -17,8 +17,7 @@ from broker_lite.cli.change import ChangeOptions, change_options
 from broker_lite.cli.main import EXIT_CRITICAL, EXIT_WARNING
 
 if TYPE_CHECKING:
-    from broker_lite.storage.inspection import FileCheck
-    from broker_lite.storage.scan import InspectedBatch
+    from broker_lite.storage.inspection import FileCheck, InspectedBatch
 
 
 class ExistingPath(click.Path):
@@ -209,7 +208,7 @@ def _checks(path: Path) -> Iterator[FileCheck]:
 
 def _batches(path: Path) -> Iterator[InspectedBatch]:
     from broker_lite.storage.files import OsFiles
-    from broker_lite.storage.scan import inspect_file
+    from broker_lite.storage.inspection import inspect_file
 
     _check_name(path)
     return inspect_file(OsFiles(), str(path))

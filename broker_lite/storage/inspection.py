@@ -1,14 +1,20 @@
-"""Verification of a data directory, without taking its lock and without writing.
+"""Inspection and verification of the files in a data directory, without taking its lock and without
+writing.
 
-``logbus storage verify`` runs it in its own process. It shares the code by which a broker reads its
-files at a start, but moves and rebuilds nothing. While a broker runs on the directory, the last
-batch of a segment may look half written. Files that are deleted meanwhile are skipped."""
+``logbus storage inspect`` and ``logbus storage verify`` run it in their own process. It shares the
+code by which a broker reads its files at a start, but moves and rebuilds nothing. While a broker
+runs on the directory, the last batch of a segment may look half written. Files that are deleted
+meanwhile are skipped."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from broker_lite.model import NO_EPOCH
+from broker_lite.record import format as fmt
+from broker_lite.record.batch import BatchHeader
+from broker_lite.record.walker import BadBatch
 from broker_lite.storage import (
     leader_epochs,
     offset_index,
@@ -23,13 +29,52 @@ from broker_lite.storage.checkpoint import (
     read_offsets,
     read_whole,
 )
-from broker_lite.storage.files import Files
+from broker_lite.storage.files import File, Files
 from broker_lite.storage.leader_epochs import LeaderEpochs
 from broker_lite.storage.offset_index import CorruptIndex
 from broker_lite.storage.producer_state import CorruptSnapshot
-from broker_lite.storage.scan import inspect_file
+from broker_lite.storage.scan import resync, walk_batches
 
 UNKNOWN = -1
+
+
+class InspectedBatch(NamedTuple):
+    """A stored batch in ``logbus storage inspect``; ``problem`` is empty for a valid one."""
+
+    segment_base: int
+    position: int
+    header: BatchHeader
+    problem: str
+
+
+def inspect_file(files: Files, path: str) -> Iterator[InspectedBatch]:
+    """Yield every batch of a ``.log`` file, a bad one with its problem. Takes no lock.
+
+    Raises OSError, and ValueError if the file is not named as a segment."""
+    named = paths.parse_segment_file(path.rpartition("/")[2])
+    if named is None or named[1] != paths.LOG:
+        raise ValueError(f"{path} is not a segment: its name must be 20 digits and .log")
+    base_offset = named[0]
+    file = files.open(path)
+    end = file.size
+    position, expected, epoch = 0, base_offset, NO_EPOCH
+    while position < end:
+        try:
+            for batch in walk_batches(file, position, end, expected, epoch):
+                yield InspectedBatch(base_offset, batch.position, batch.header, "")
+                expected, epoch = batch.header.next_offset, batch.header.leader_epoch
+            return
+        except BadBatch as bad:
+            yield InspectedBatch(base_offset, bad.position, _raw_header(file, bad), bad.reason)
+            found_next = resync(file, bad.position + 1, end, expected)
+        if found_next is None:
+            return
+        position, expected, epoch = found_next.position, found_next.header.base_offset, NO_EPOCH
+
+
+def _raw_header(file: File, bad: BadBatch) -> BatchHeader:
+    data = file.pread(bad.position, fmt.HEADER_BYTES).ljust(fmt.HEADER_BYTES, b"\x00")
+    return BatchHeader._make(fmt.HEADER.unpack(data))
 
 
 class FileCheck(NamedTuple):

@@ -419,31 +419,9 @@ class LogReader:
         """Record damaged ranges. Later reads in an unreadable range raise CorruptMessageError."""
         self.corruption = tuple(sorted({*self.corruption, *damage}, key=lambda d: d.first_offset))
 
-    @_translated
-    def verify(self, start: int, end: int) -> list[CorruptRange]:
-        """Check every batch from ``start`` to ``end``: checksum, offset order, length and leader
-        epoch.
-
-        Reads all the bytes, so do not call it on the event loop's thread. Ignores offsets outside
-        the log."""
-        damage: list[CorruptRange] = []
-        start, end = max(start, self.log_start_offset), min(end, self.tail[0])
-        for item in self._checked(start, end):
-            if isinstance(item, CorruptRange):
-                damage.append(item)
-                continue
-            segment, batch = item
-            header = batch.header
-            if (epoch := self.epoch_at(header.base_offset)) not in (-1, header.leader_epoch):
-                reason = (
-                    f"the batch has leader epoch {header.leader_epoch}, but the epoch file says "
-                    f"{epoch}"
-                )
-                at = (header.base_offset, header.next_offset, segment.base_offset, batch.position)
-                damage.append(CorruptRange(self.key, *at, header.size_bytes, reason, False))
-        return damage
-
-    def _checked(self, start: int, end: int) -> Iterator[tuple[Segment, LogBatch] | CorruptRange]:
+    def checked_batches(
+        self, start: int, end: int
+    ) -> Iterator[tuple[Segment, LogBatch] | CorruptRange]:
         """Yield valid batches and damaged ranges from ``start`` to ``end``, in offset order. The
         checksum of each batch is checked."""
         while start < end:
@@ -501,7 +479,7 @@ class LogReader:
                 continue
             start = max(segment.times.start_for(timestamp), self.log_start_offset)
             with _locating(self, start):
-                for item in self._checked(start, min(end, segment.next_offset)):
+                for item in self.checked_batches(start, min(end, segment.next_offset)):
                     if isinstance(item, CorruptRange):
                         if damage is not None:
                             damage.append(item)

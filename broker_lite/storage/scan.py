@@ -15,8 +15,7 @@ from broker_lite.record import format as fmt
 from broker_lite.record.batch import BatchHeader, check_crc, read_header
 from broker_lite.record.crc32c import crc32c
 from broker_lite.record.walker import BadBatch, BatchWalker, LogBatch, WalkPolicy
-from broker_lite.storage import paths
-from broker_lite.storage.files import File, Files
+from broker_lite.storage.files import File
 
 HEADERS_CHUNK_BYTES = 256 << 10
 FAR_CHUNK_BYTES = 4 << 10
@@ -51,15 +50,6 @@ class CorruptRange(NamedTuple):
             f"{self.first_offset} to {self.next_offset - 1} are corrupt ({self.reason}; byte "
             f"{self.position} of segment {self.segment_base})"
         )
-
-
-class InspectedBatch(NamedTuple):
-    """A stored batch in ``logbus storage inspect``; ``problem`` is empty for a valid one."""
-
-    segment_base: int
-    position: int
-    header: BatchHeader
-    problem: str
 
 
 def walk_headers(
@@ -128,8 +118,9 @@ def read_batch(file: File, position: int, end: int) -> tuple[BatchHeader, bytes]
     return header, data
 
 
-def resync(file: File, position: int, end: int, offset: int, limit: int) -> LogBatch | None:
-    """Return the next valid batch after the bad one at ``position``, in [offset, limit), or None.
+def resync(file: File, position: int, end: int, offset: int) -> LogBatch | None:
+    """Return the first valid batch at or after ``position`` with a base offset of at least
+    ``offset``, or None.
 
     A record may itself contain the bytes of a batch, so a found batch counts only if another batch
     continues it, or the file ends after it."""
@@ -140,7 +131,7 @@ def resync(file: File, position: int, end: int, offset: int, limit: int) -> LogB
             if at >= BATCHES_CHUNK_BYTES:
                 break
             whole = read_batch(file, position + at, end)
-            if whole is None or not offset <= whole[0].base_offset < limit:
+            if whole is None or whole[0].base_offset < offset:
                 continue
             header, after = whole[0], position + at + whole[0].size_bytes
             if after == end or _continues(file, after, end, header.next_offset):
@@ -162,7 +153,7 @@ def is_whole(file: File, bad: BadBatch, end: int) -> bool:
     if bad.header is not None:
         beyond = bad.position + bad.header.size_bytes
     else:
-        again = resync(file, bad.position + 1, end, bad.offset + 1, 1 << 62)
+        again = resync(file, bad.position + 1, end, bad.offset + 1)
         if again is None:
             return False
         beyond = again.position
@@ -172,40 +163,6 @@ def is_whole(file: File, bad: BadBatch, end: int) -> bool:
         if not file.pread(at, min(SECTOR, end - at)).strip(b"\x00"):
             return False
     return True
-
-
-def inspect_file(files: Files, path: str) -> Iterator[InspectedBatch]:
-    """Yield every batch of a ``.log`` file, a bad one with its problem. Takes no lock.
-
-    Raises OSError, and ValueError if the file is not named as a segment."""
-    named = paths.parse_segment_file(path.rpartition("/")[2])
-    if named is None or named[1] != paths.LOG:
-        raise ValueError(f"{path} is not a segment: its name must be 20 digits and .log")
-    base_offset = named[0]
-    file = files.open(path)
-    end = file.size
-    position, expected, epoch = 0, base_offset, NO_EPOCH
-    while position < end:
-        bad: BadBatch | None = None
-        try:
-            for batch in walk_batches(file, position, end, expected, epoch):
-                yield InspectedBatch(base_offset, batch.position, batch.header, "")
-                position = batch.position + batch.header.size_bytes
-                expected, epoch = batch.header.next_offset, batch.header.leader_epoch
-        except BadBatch as error:
-            bad = error
-        if bad is None:
-            return
-        yield InspectedBatch(base_offset, bad.position, _raw_header(file, bad), bad.reason)
-        found_next = resync(file, bad.position + 1, end, expected, 1 << 62)
-        if found_next is None:
-            return
-        position, expected, epoch = found_next.position, found_next.header.base_offset, NO_EPOCH
-
-
-def _raw_header(file: File, bad: BadBatch) -> BatchHeader:
-    data = file.pread(bad.position, fmt.HEADER_BYTES).ljust(fmt.HEADER_BYTES, b"\x00")
-    return BatchHeader._make(fmt.HEADER.unpack(data))
 
 
 def continuing_headers(

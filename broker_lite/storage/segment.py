@@ -597,7 +597,7 @@ class Segment:
             return BadRange(
                 bad.offset, header.next_offset, bad.position, header.size_bytes, bad.reason, False
             )
-        again = resync(self.file, bad.position + 1, end, bad.offset + 1, UNBOUNDED)
+        again = resync(self.file, bad.position + 1, end, bad.offset + 1)
         beyond = again.position if again else end
         following = again.header.base_offset if again else max(limit, bad.offset + 1)
         return BadRange(

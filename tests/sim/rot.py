@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from sim.process import DIRECTORY, Process
 from support.memory_files import MemFiles
+from support.stored import verify
 
 from broker_lite.errors import LogbusError
 from broker_lite.model import PartitionKey
@@ -161,7 +162,7 @@ class Rot:
         log = process.log(key)
         if log is None or key not in self.keys:
             return None
-        found = log.reader.verify(0, self._cluster.checker.true_end(key))
+        found = verify(log, 0, self._cluster.checker.true_end(key))
         return range(found[0].first_offset, found[0].next_offset) if found else None
 
     def has_whole(self, process: Process, key: PartitionKey, offsets: range) -> bool:
@@ -169,8 +170,8 @@ class Rot:
         log = process.log(key)
         if log is None or log.log_end_offset < offsets.stop:
             return False
-        return log.log_start_offset <= offsets.start and not log.reader.verify(
-            offsets.start, offsets.stop
+        return log.log_start_offset <= offsets.start and not verify(
+            log, offsets.start, offsets.stop
         )
 
     def damage(self, process: Process) -> str:
@@ -180,7 +181,7 @@ class Rot:
             if log is None:
                 continue
             try:
-                found = log.reader.verify(0, self._cluster.checker.true_end(key))
+                found = verify(log, 0, self._cluster.checker.true_end(key))
             except LogbusError as error:
                 return f"{key}: {error!r}"
             if found:

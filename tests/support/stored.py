@@ -1,4 +1,4 @@
-"""Make batches; write, damage and reopen logs, for tests of storage."""
+"""Make batches; write, verify, damage and reopen logs, for tests of storage."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import errno
 from collections.abc import Iterator
 
 from broker_lite.config import TopicConfig
-from broker_lite.model import PartitionKey
+from broker_lite.model import NO_EPOCH, PartitionKey
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import BatchHeader, read_header
 from broker_lite.record.crc32c import crc32c
 from broker_lite.storage.log import Log, LogAppendInfo
 from broker_lite.storage.manager import LogManager
+from broker_lite.storage.reader import read_failure
+from broker_lite.storage.scan import CorruptRange
 from support.memory_files import MemFile, MemFiles
 
 KEY = PartitionKey("topicAAAAAAAAAAAAAAAAA", 3)
@@ -63,6 +65,27 @@ def stored(log: Log) -> list[BatchHeader]:
         assert found[-1].next_offset == piece.next_offset
         offset = piece.next_offset
     return found
+
+
+def verify(log: Log, start: int, end: int) -> list[CorruptRange]:
+    """Return the ranges of a log from ``start`` to ``end`` whose batches fail a check of checksum,
+    offset order, length or leader epoch. Raise StorageError for an unreadable file."""
+    reader, damage = log.reader, []
+    start, end = max(start, reader.log_start_offset), min(end, reader.log_end_offset)
+    try:
+        for item in reader.checked_batches(start, end):
+            if isinstance(item, CorruptRange):
+                damage.append(item)
+                continue
+            segment, batch = item
+            header, epoch = batch.header, reader.epoch_at(batch.header.base_offset)
+            if epoch not in (NO_EPOCH, header.leader_epoch):
+                reason = f"leader epoch {header.leader_epoch}, not {epoch}"
+                at = (header.base_offset, header.next_offset, segment.base_offset, batch.position)
+                damage.append(CorruptRange(reader.key, *at, header.size_bytes, reason, False))
+    except OSError as error:
+        raise read_failure(str(reader.key), error) from error
+    return damage
 
 
 def offsets(log: Log) -> list[int]:

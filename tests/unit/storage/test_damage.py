@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from support.stored import FOLDER, SMALL, Disk, append, batch
+from support.stored import FOLDER, SMALL, Disk, append, batch, verify
 
 from broker_lite.errors import CorruptMessageError
 from broker_lite.record.batch import BatchHeader, read_header
@@ -89,7 +89,7 @@ def check(log: Log, batches: dict[int, bytes]) -> set[int]:
             epoch = log.reader.epoch_at(header.base_offset)
             if crc32c(whole[21:]) != header.crc or header.leader_epoch != epoch:
                 lost |= set(range(offset, header.next_offset))
-                assert log.reader.verify(header.base_offset, header.next_offset)
+                assert verify(log, header.base_offset, header.next_offset)
             elif header.base_offset in batches:
                 assert whole == batches[header.base_offset]
             assert header.next_offset > offset

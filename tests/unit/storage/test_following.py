@@ -21,6 +21,7 @@ from support.stored import (
     offsets,
     segment_name,
     stored,
+    verify,
 )
 
 from broker_lite.errors import (
@@ -412,7 +413,7 @@ def test_log_truncated_at_damage_accepts_fetched_batches_again(
     disk = damaged(flip)
     log = disk.log
     # The start does not scan closed segments below the recovery point.
-    found = log.reader.corruption or tuple(log.reader.verify(0, 80))
+    found = log.reader.corruption or tuple(verify(log, 0, 80))
     assert found[0].first_offset == first
     log.truncate_to(first)
     assert (log.log_end_offset, log.flushed_end, log.reader.corruption) == (first, first, ())
@@ -420,9 +421,9 @@ def test_log_truncated_at_damage_accepts_fetched_batches_again(
     leader.write(90)
     log.append_as_follower(fetched(leader.log, first), 1, 0)
     assert log.flush() == 90
-    assert (log.reader.verify(0, 90), stored(log)) == ([], stored(leader.log))
+    assert (verify(log, 0, 90), stored(log)) == ([], stored(leader.log))
     for log in lives(disk):
-        assert (log.reader.corruption, log.reader.verify(0, 90), stored(log)) == (
+        assert (log.reader.corruption, verify(log, 0, 90), stored(log)) == (
             (),
             [],
             stored(leader.log),
@@ -510,7 +511,7 @@ class Followed:
         assert log.reader.corruption == ()
         assert log.flushed_end == log.log_end_offset >= self.claimed
         assert log.log_start_offset >= self.claimed_start
-        assert log.reader.verify(log.log_start_offset, log.log_end_offset) == []
+        assert verify(log, log.log_start_offset, log.log_end_offset) == []
         offset = log.log_start_offset
         for header in stored(log):
             assert header.base_offset <= offset < header.next_offset

@@ -8,7 +8,7 @@ import pytest
 from support.stored import DATA, FOLDER, KEY, Disk, segment_name
 
 from broker_lite.storage import paths
-from broker_lite.storage.inspection import FileCheck, check_directory, check_partition
+from broker_lite.storage.inspection import FileCheck, check_directory, check_partition, inspect_file
 
 LAST = 68
 
@@ -62,6 +62,8 @@ Damage = Callable[[Disk], None]
          "position 720: the checksum is wrong"),
         (lambda d: d.flip(segment_name(34), 6 * 120 + 12), segment_name(34),
          "position 720: the batch has leader epoch"),
+        (lambda d: d.flip(segment_name(LAST), 11 * 120 + 15), segment_name(LAST),
+         "position 1320: the batch has leader epoch 254, but the epoch file says 1"),
         (lambda d: d.shrink(segment_name(34), 240), segment_name(LAST),
          "begins at offset 68, not 66"),
         (lambda d: d.remove(segment_name(0)), segment_name(34),
@@ -121,3 +123,19 @@ def test_check_of_a_stray_log_needs_no_checkpoint_files() -> None:
     stray = paths.stray_dir(DATA, KEY, 1000)
     assert [c.end_offset for c in check_partition(disk.files, stray)] == [34, LAST, 80]
     assert not disk.files.exists(FOLDER)
+
+
+def test_inspection_of_a_segment_file_lists_each_batch() -> None:
+    disk = Disk()
+    disk.write(5)
+    disk.flip(segment_name(0), 2 * 120 + 9)
+    seen = list(inspect_file(disk.files, f"{FOLDER}/{segment_name(0)}"))
+    assert [(b.position, bool(b.problem)) for b in seen] == [
+        (0, False),
+        (120, False),
+        (240, True),
+        (360, False),
+        (480, False),
+    ]
+    with pytest.raises(ValueError, match="not a segment"):
+        list(inspect_file(disk.files, f"{FOLDER}/leader-epoch-checkpoint"))

@@ -19,7 +19,7 @@ import pytest
 from support import hand_made_log as by_hand
 from support import poison
 from support.memory_files import MemFile
-from support.stored import FOLDER, KEY, SMALL, Disk, append, batch, offsets, segment_name
+from support.stored import KEY, SMALL, Disk, append, batch, offsets, segment_name, verify
 
 from broker_lite.config import TopicConfig
 from broker_lite.errors import CorruptMessageError, OffsetOutOfRangeError, StorageError
@@ -32,7 +32,7 @@ from broker_lite.record.records import Row, encode_rows
 from broker_lite.storage.files import OsFiles
 from broker_lite.storage.log import Log
 from broker_lite.storage.manager import LogManager
-from broker_lite.storage.scan import CorruptRange, inspect_file
+from broker_lite.storage.scan import CorruptRange
 
 
 def lives(disk: Disk) -> Iterator[Log]:
@@ -402,11 +402,11 @@ def test_lookup_by_offset_returns_minus_one_for_a_record_without_a_timestamp() -
 def test_verify_reports_a_corrupt_batch_and_continues() -> None:
     disk = Disk()
     disk.write(80)
-    assert disk.log.reader.verify(0, 80) == []
+    assert verify(disk.log, 0, 80) == []
     disk.flip(segment_name(34), 6 * 120 + 70)
-    (bad,) = disk.log.reader.verify(0, 80)
+    (bad,) = verify(disk.log, 0, 80)
     assert (bad.first_offset, bad.next_offset, bad.segment_base) == (40, 41, 34)
-    assert disk.log.reader.verify(0, 40) == disk.log.reader.verify(41, 80) == []
+    assert verify(disk.log, 0, 40) == verify(disk.log, 41, 80) == []
     assert disk.log.reader.read(40, 1, 80).length == 120
 
 
@@ -420,35 +420,9 @@ def test_verify_continues_after_a_corrupt_batch_that_claims_later_offsets() -> N
     disk.write(30)
     disk.flip(segment_name(0), 6 * 120 + 25)
     for end in (10, 30):
-        (bad,) = disk.log.reader.verify(0, end)
+        (bad,) = verify(disk.log, 0, end)
         assert (bad.first_offset, bad.next_offset) == (6, 7)
-    assert disk.log.reader.verify(0, 6) == []
-
-
-def test_verify_reports_batches_whose_leader_epoch_contradicts_the_leader_epoch_file() -> None:
-    disk = Disk()
-    disk.write(10)
-    data = bytearray(disk.content(segment_name(0)))
-    for i in range(5, 10):
-        data[i * 120 + 12 : i * 120 + 16] = (2).to_bytes(4, "big")
-    disk.replace(segment_name(0), bytes(data))
-    assert [bad.first_offset for bad in disk.log.reader.verify(0, 10)] == [5, 6, 7, 8, 9]
-
-
-def test_inspection_of_a_segment_file_lists_each_batch() -> None:
-    disk = Disk()
-    disk.write(5)
-    disk.flip(segment_name(0), 2 * 120 + 9)
-    seen = list(inspect_file(disk.files, f"{FOLDER}/{segment_name(0)}"))
-    assert [(b.position, bool(b.problem)) for b in seen] == [
-        (0, False),
-        (120, False),
-        (240, True),
-        (360, False),
-        (480, False),
-    ]
-    with pytest.raises(ValueError, match="not a segment"):
-        list(inspect_file(disk.files, f"{FOLDER}/leader-epoch-checkpoint"))
+    assert verify(disk.log, 0, 6) == []
 
 
 def test_damage_found_by_a_read_is_reported_and_skipped() -> None:
@@ -491,7 +465,7 @@ def test_truncation_during_a_read_is_not_reported_as_damage(reads_before: int) -
         assert log.reader.read(9, 1000, 15).base_offset == 9
     with contextlib.suppress(StorageError, OffsetOutOfRangeError):
         log.reader.read(12, 1000, 15)
-    assert log.reader.verify(9, 20) == []
+    assert verify(log, 9, 20) == []
     assert log.log_end_offset == 10
     disk.write(10)
     assert log.reader.corruption == ()
@@ -573,7 +547,7 @@ def test_lookup_that_a_truncation_overtakes_finds_no_damage(
     _overtake(log, monkeypatch, reads_before)
     with contextlib.suppress(StorageError):
         if look_up == "verify":
-            damage = log.reader.verify(0, 20)
+            damage = verify(log, 0, 20)
         elif look_up == "max_timestamp":
             log.reader.max_timestamp(19, damage)
         else:

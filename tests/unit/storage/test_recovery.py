@@ -19,6 +19,7 @@ from support.stored import (
     offsets,
     segment_name,
     stored,
+    verify,
 )
 
 from broker_lite.errors import CorruptMessageError, OutOfOrderSequenceError, StorageError
@@ -241,7 +242,7 @@ def test_batch_with_a_wrong_checksum_below_the_recovery_point_is_kept_and_report
     assert not damage.unreadable
     assert KEY.topic_id in str(damage) and "4 to 4" in str(damage)
     assert log.log_end_offset == 20
-    assert log.reader.verify(0, 20) == [damage]
+    assert verify(log, 0, 20) == [damage]
     assert disk.names(".torn") == []
 
 

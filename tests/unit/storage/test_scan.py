@@ -60,12 +60,11 @@ def test_walk_over_a_segment_checks_offset_length_epoch_and_magic_of_each_batch(
 def test_search_for_a_valid_batch_finds_one_whose_offsets_the_following_batch_continues() -> None:
     batches = chain(5)
     file = file_of(b"garbage" * 9, *batches[2:])
-    found = resync(file, 0, file.size, 1, 100)
+    found = resync(file, 0, file.size, 1)
     assert found is not None
     assert (found.position, found.header.base_offset) == (63, 2)
-    assert resync(file, 0, file.size, 3, 100) is not None
-    assert resync(file, 0, file.size, 5, 100) is None
-    assert resync(file, 0, file.size, 0, 2) is None
+    assert resync(file, 0, file.size, 3) is not None
+    assert resync(file, 0, file.size, 5) is None
 
 
 def test_search_for_a_valid_batch_ignores_an_encoded_batch_inside_a_record() -> None:
@@ -74,5 +73,5 @@ def test_search_for_a_valid_batch_ignores_an_encoded_batch_inside_a_record() -> 
     outer = bytearray(b"broken" + bytes(inner) + b"more of the record")
     real = chain(5)[4]
     file = file_of(outer, real)
-    found = resync(file, 0, file.size, 1, 100)
+    found = resync(file, 0, file.size, 1)
     assert found is not None and found.header.base_offset == 4

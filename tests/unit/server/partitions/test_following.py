@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from support.memory_files import MemFile, MemFiles
 from support.replica_world import Node, World, run
+from support.stored import verify
 
 from broker_lite.errors import (
     NotEnoughReplicasAfterAppendError,
@@ -316,7 +317,7 @@ def test_corrupt_batch_is_repaired_from_another_replica() -> None:
         await world.until(lambda: world.states[0].leader_epoch == 1)
         await world.until(lambda: world.isr() == {1, 2, 3})
         assert await world.agree() == before
-        assert replica.log.reader.verify(0, 3) == []
+        assert verify(replica.log, 0, 3) == []
 
     run(test, replica_fetch_wait_ms=100)
 
@@ -338,7 +339,7 @@ def test_leader_checks_its_disk_after_a_follower_fetched_a_corrupt_batch() -> No
         await world.until(lambda: world.isr() == {1, 2, 3})
         assert await world.agree() == before
         for node in world.nodes.values():
-            assert node.replica().log.reader.verify(0, 3) == []
+            assert verify(node.replica().log, 0, 3) == []
 
     # With short waits, each follower soon sends the fetch with which it joins the ISR.
     run(test, replica_fetch_wait_ms=100)
