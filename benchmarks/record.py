@@ -118,7 +118,7 @@ def measure(size: int, seconds: float) -> dict[str, Any]:
         "decode_columns_lz4": per_row(lambda: _checked_decode(packed, packed_header)),
         "rows_to_columns": per_row(lambda: transcode.rows_to_columns(row_batch, row_header)),
         "columns_to_rows": per_row(lambda: transcode.columns_to_rows(stored, header)),
-        "rows_one_by_one": per_row(lambda: records.decode_rows(row_batch, row_header)),
+        "entries_one_by_one": per_row(lambda: records.decode_entries(row_batch, row_header)),
         "rows_written_one_by_one": per_row(lambda: records.encode_rows(rows)),
     }
     if DefaultRecordBatch is not None:
@@ -144,9 +144,9 @@ def measure(size: int, seconds: float) -> dict[str, Any]:
             "encode_from_python_to_compiled": _ratio(
                 cost, "compiled_rows_encode", "python_to_columns"
             ),
-            "decode": _ratio(cost, "rows_one_by_one", "decode_columns"),
+            "decode": _ratio(cost, "entries_one_by_one", "decode_columns"),
             "decode_to_compiled": _ratio(cost, "compiled_rows_decode", "decode_columns"),
-            "rows_to_columns": _ratio(cost, "rows_one_by_one", "rows_to_columns"),
+            "rows_to_columns": _ratio(cost, "entries_one_by_one", "rows_to_columns"),
             "columns_to_rows": _ratio(cost, "rows_written_one_by_one", "columns_to_rows"),
         },
         "bytes_per_row": {

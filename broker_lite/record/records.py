@@ -20,7 +20,7 @@ _UINT64 = (1 << 64) - 1
 
 
 class Row(NamedTuple):
-    """A decoded record with its offset. A ``timestamp_ms`` of -1 means no timestamp."""
+    """A record with its offset. A ``timestamp_ms`` of -1 means no timestamp."""
 
     offset: int
     timestamp_ms: int
@@ -29,36 +29,10 @@ class Row(NamedTuple):
     headers: Headers = ()
 
 
-def decode_rows(buffer: Buffer, header: BatchHeader) -> list[Row]:
-    """Decode the records of the batch of rows at the start of ``buffer``, which may be a control
-    batch.
-
-    The caller checks the CRC. Raises CorruptMessageError, and UnsupportedCompressionTypeError for
-    an unknown codec. If a header key is not valid UTF-8, its wrong bytes become replacement
-    characters, as in Java."""
-    body = bytes(rows_body(buffer, header))
-    rows: list[Row] = []
-    position = 0
-    try:
-        for _ in range(header.record_count):
-            row, position = _read_row(body, position, header)
-            if rows and row.offset <= rows[-1].offset:
-                raise CorruptMessageError(
-                    f"offset {row.offset} follows offset {rows[-1].offset} in a batch, but offsets "
-                    "must ascend"
-                )
-            rows.append(row)
-    except IndexError as error:
-        raise CorruptMessageError("a record extends beyond its batch") from error
-    if position != len(body):
-        raise CorruptMessageError(f"{len(body) - position} bytes follow the last record of a batch")
-    return rows
-
-
 def decode_entries(buffer: Buffer, header: BatchHeader) -> list[tuple[bytes | None, bytes | None]]:
-    """Return the keys and values of the batch of rows at the start of ``buffer``, in half of the
-    time of ``decode_rows``. The caller checks the CRC. Raises the same errors as
-    ``decode_rows``."""
+    """Return the keys and values of the batch of rows at the start of ``buffer``. The caller checks
+    the CRC. Raises CorruptMessageError, and UnsupportedCompressionTypeError for an unknown
+    codec."""
     body = bytes(rows_body(buffer, header))
     entries: list[tuple[bytes | None, bytes | None]] = []
     at, size = 0, len(body)
@@ -165,45 +139,6 @@ def batch_of_rows(header: BatchHeader, body: Buffer) -> bytearray:
     out[fmt.HEADER_BYTES :] = body
     set_crc(out)
     return out
-
-
-def _read_row(body: bytes, position: int, header: BatchHeader) -> tuple[Row, int]:
-    length, position = read_varint(body, position)
-    end = position + length
-    if length < 0 or end > len(body):
-        raise CorruptMessageError(f"a record of {length} bytes extends beyond its batch")
-    position += 1  # Skip the attributes of the record, of which none are defined.
-    timestamp_delta, position = read_varint(body, position)
-    offset_delta, position = read_varint(body, position)
-    if not 0 <= offset_delta <= header.last_offset_delta:
-        raise CorruptMessageError(
-            f"a record has offset delta {offset_delta}, but its batch ends at "
-            f"{header.last_offset_delta}"
-        )
-    key, position = _read_bytes(body, position, end)
-    value, position = _read_bytes(body, position, end)
-    count, position = read_varint(body, position)
-    if not 0 <= count <= end - position:
-        raise CorruptMessageError(
-            f"a record declares {count} headers, but has {end - position} bytes for them"
-        )
-    headers = []
-    for _ in range(count):
-        name, position = _read_bytes(body, position, end)
-        content, position = _read_bytes(body, position, end)
-        if name is None:
-            raise CorruptMessageError("the key of a header is null")
-        headers.append((name.decode("utf-8", "replace"), content))
-    if position != end:
-        raise CorruptMessageError(
-            f"a record ends at byte {end} of its batch's body, but its fields end at {position}"
-        )
-    timestamp = (
-        header.max_timestamp
-        if header.is_log_append_time
-        else _signed(header.base_timestamp + timestamp_delta)
-    )
-    return Row(header.base_offset + offset_delta, timestamp, key, value, tuple(headers)), end
 
 
 def read_varint(body: Buffer, position: int) -> tuple[int, int]:

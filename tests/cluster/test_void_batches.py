@@ -14,6 +14,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from support import hand_made_log as by_hand
 from support.data_calls import ROWS_ONLY, Place, batches, read
 from support.plain_connection import PlainConnection
+from support.row_decoder import decode_rows
 
 from broker_lite.bus import Bus, connect
 from broker_lite.cli.main import run
@@ -25,7 +26,6 @@ from broker_lite.local.cluster import LocalCluster
 from broker_lite.mirror.mirror import Mirror
 from broker_lite.model import PartitionKey, TopicPartition
 from broker_lite.record.batch import read_header
-from broker_lite.record.records import decode_rows
 from broker_lite.storage import paths
 from broker_lite.storage.checkpoint import read_offsets, write_offsets
 from broker_lite.storage.files import OsFiles

@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass
 
 import pytest
+from support.row_decoder import decode_rows
 
 from broker_lite.coordinator import keyed_state
 from broker_lite.coordinator.keyed_state import (
@@ -21,7 +22,6 @@ from broker_lite.coordinator.keyed_state import (
 )
 from broker_lite.errors import CorruptMessageError, MessageTooLargeError, NotEnoughReplicasError
 from broker_lite.record.batch import BatchHeader, read_header, stamp
-from broker_lite.record.records import decode_rows
 
 REFUSED = NotEnoughReplicasError("refused")
 

@@ -14,6 +14,7 @@ import sys
 
 import numpy as np
 import pyarrow as pa
+from support.row_decoder import decode_rows
 
 from broker_lite.errors import CorruptMessageError, LogbusError, UnsupportedCompressionTypeError
 from broker_lite.record import arrow, batch, records, transcode
@@ -103,14 +104,14 @@ def try_columns(data: bytes, header: batch.BatchHeader) -> None:
     for column in (columns.key, columns.value, columns.headers):
         assert column is None or len(column.to_pylist()) == header.record_count
     rows = transcode.columns_to_rows(data, header)
-    assert len(records.decode_rows(rows, batch.read_header(rows))) == header.record_count
+    assert len(decode_rows(rows, batch.read_header(rows))) == header.record_count
 
 
 def try_rows(data: bytes, header: batch.BatchHeader) -> None:
     """Check that decoding a row batch to rows and to columns gives as many records or both fail."""
     expected: int | None
     try:
-        expected = len(records.decode_rows(data, header))
+        expected = len(decode_rows(data, header))
     except REFUSALS:
         expected = None
     try:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 from support.client_world import ONE, TOPIC_ID, TWO, view
+from support.row_decoder import decode_rows
 
 from broker_lite.client.arrays import binary_of
 from broker_lite.client.operations.cluster import ClusterView
@@ -27,7 +28,6 @@ from broker_lite.errors import (
 )
 from broker_lite.record.arrow import Columns, decode
 from broker_lite.record.batch import check_crc, read_header
-from broker_lite.record.records import decode_rows
 from broker_lite.wire.produce import ProducedPartition, ProducedTopic, ProduceResponse
 
 NOT_LEADER, OUT_OF_ORDER, DUPLICATE, TOO_LARGE, UNKNOWN_PRODUCER = 6, 45, 46, 10, 59
