@@ -33,8 +33,8 @@ class _PendingRequest(NamedTuple):
 class PendingRequests:
     """The requests of one consumer's state machine that are in flight.
 
-    ``now_ms`` is the time of its current step, and ``out`` collects the step's effects.
-    ``session_id`` is the id of the present ZooKeeper session.
+    ``now_ms`` is the time of its current step, and ``out`` collects the effects (operations) that
+    the step returns. ``session_id`` is the id of the present ZooKeeper session.
     """
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class PendingRequests:
         return self._tag
 
     def answered(self, tag: int, value: Any) -> None:
-        """Call the callback of the request ``tag`` with its answer, unless ``forget`` has dropped
-        it."""
+        """Call the callback of the request with the number ``tag``, unless ``forget`` has dropped
+        it. ``value`` is the answer."""
         request = self._pending.pop(tag, None)
         if request is not None:
             self.sent_ms = request.sent_ms

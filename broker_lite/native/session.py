@@ -1,9 +1,9 @@
-"""The membership of one consumer in a native group (coordinated by ZooKeeper), which all its
-streams share.
+"""The membership of one consumer in a native group (coordinated by ZooKeeper). All streams of the
+consumer share it; one thread reads each stream.
 
-``GroupSession`` runs a ``NativeShell``, the I/O of a member, on an event loop, and passes
-assignment changes to the streams' readers. An asyncio consumer has it on its own loop. For a
-blocking consumer, ``ThreadSession`` has a background thread with a loop."""
+``GroupSession`` runs a ``NativeShell``, the I/O of a member, on an event loop, and passes each
+change of the assignment to the reader of its stream. An asyncio consumer has it on its own loop.
+For a blocking consumer, ``ThreadSession`` has a background thread with a loop."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def stamped(
 
 
 class SessionDispatcher:
-    """Passes each assignment change to the reader of the stream that it concerns. Runs on the
+    """Passes each assigned, revoked or lost partition to the reader of its stream. Runs on the
     session's event loop."""
 
     def __init__(self, readers: Sequence[ReaderCore]) -> None:
@@ -116,7 +116,7 @@ class GroupSession:
         self._is_closed = False
 
     def add(self, reader: ReaderCore) -> None:
-        """Add the reader of the next stream, before the session joins the group."""
+        """Add the reader of one more stream. Call it before the session joins the group."""
         self._readers.append(reader)
 
     def enter(self) -> Awaitable[None] | None:
@@ -166,7 +166,7 @@ class GroupSession:
     def settled(self, tp: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
         """Receive a reader's report that it stopped reading a revoked partition. Release the
         partition, and commit ``offset``, the reader's position, unless it is None. ``grant`` is the
-        number with which the reader received the partition."""
+        assignment number with which the reader received it."""
         rows = {} if offset is None else stamped({tp: offset})
         if self._member is not None and not self._is_closed:
             settled = partial(self._member.settled, tp, rows.get(tp), grant)
@@ -178,9 +178,10 @@ class GroupSession:
         grants: Mapping[TopicPartition, int],
         on_done: Callable[[Errors | LogbusError], None],
     ) -> None:
-        """Begin to commit the offsets in ``rows``. ``grants`` has the number with which the reader
-        received each partition, so that a commit after a later assignment is refused. ``on_done``
-        is called on the session's event loop, with the error of each partition that failed."""
+        """Begin to commit the offsets in ``rows``. ``grants`` has the assignment number with which
+        the reader received each partition. The commit is refused if the partition was assigned anew
+        since. ``on_done`` is called on the session's event loop, with the error of each partition
+        that failed."""
         member = self._member
         if self._is_closed or member is None:
             on_done(ClosedError("the consumer was closed; create another consumer"))
@@ -195,8 +196,8 @@ class GroupSession:
         asyncio.run_coroutine_threadsafe(run(), self._loop)
 
     def leave(self) -> Awaitable[None] | None:
-        """Return an awaitable that leaves the group, so that other consumers may claim the
-        partitions at once."""
+        """Return an awaitable that leaves the group. Other consumers may then claim the partitions
+        at once, before the ZooKeeper session expires."""
         return self._leave()
 
     async def _leave(self) -> None:
@@ -222,11 +223,11 @@ class ThreadSession(GroupSession):
         self._thread = threading.Thread(target=self._run, name=f"logbus-group-{group}", daemon=True)
 
     def enter(self) -> None:
-        """Do nothing, because ``start`` joins the group for all streams."""
+        """Do nothing: ``start`` has already joined the group, for all streams."""
 
     def start(self) -> None:
-        """Start the thread and join the group, after all readers were added. Raises the errors of
-        ``GroupSession.enter``."""
+        """Start the thread and join the group. Call it after ``add`` for all readers. Raises the
+        errors of ``GroupSession.enter``."""
         try:
             address = self._find_address()
             self._thread.start()

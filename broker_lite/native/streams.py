@@ -30,7 +30,7 @@ from broker_lite.native.session import GroupSession, ThreadSession, consumer_nam
 SESSION_TIMEOUT_MIN_MS, SESSION_TIMEOUT_MAX_MS = 1000, 2**31 - 1
 """Limits of the option ``session_timeout_ms``. A request to ZooKeeper has 32 bits for it."""
 STREAMS_MAX = 256
-"""Maximum number of streams of a consumer."""
+"""Maximum number of streams of a consumer; one thread reads each."""
 REGISTRATION_BYTES_MAX = 512 << 10
 """Maximum bytes of a consumer's registration in ZooKeeper. ZooKeeper closes the connection if a
 write exceeds 1 MB (jute.maxbuffer)."""

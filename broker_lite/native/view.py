@@ -60,14 +60,13 @@ class View:
         ids are earlier."""
         self._members_left = 0
         self._began: dict[NativeSubscription, int] = {}
-        """For each different subscription (topic names or pattern), the lowest zxid of the
-        registrations that have it."""
+        """For each subscription (topic names or pattern), the zxid of its earliest registration."""
         self._unrecorded: list[tuple[str, Assignment, int]] = []
-        """New topics that wait until the list of members has been read: name, assignment, created
-        zxid."""
+        """New topics that wait until the list of members has been read: name, assignment, zxid of
+        its creation."""
         self._initial_topics: set[str] = set()
-        """Ids of the topics that were, at this view's first read, older than the registrations of
-        all members that subscribe to them."""
+        """Ids of the topics that are older than the group: at this view's first read, they had been
+        created before every member that subscribes to them registered."""
         self._has_read = False
         self._names = set(subscription.topics)
         self._stale_topics: set[str] = set()
@@ -218,9 +217,9 @@ class View:
     def _record(self, topic: str, assignment: Assignment, created_zxid: int) -> None:
         """Record a new topic in the group's znodes, unless another member has recorded it already.
 
-        If the topic is older than the registrations of all members that subscribe to it, the option
-        ``start`` decides where its present partitions start. Otherwise all its records are new to
-        the group."""
+        If the topic is older than the registrations of all members that subscribe to it, the
+        consumer's option ``start`` decides at which offsets its present partitions are read first.
+        Otherwise all its records are new to the group."""
         began = (zxid for selected, zxid in self._began.items() if covers(selected, topic))
         if not self._has_read and created_zxid < min(began, default=created_zxid + 1):
             self._initial_topics.add(assignment.topic_id)
@@ -250,10 +249,10 @@ class View:
         self._requests.write([write], partial(self._ready, topic, facts))
 
     def _first(self, assignment: Assignment, *, is_another: bool) -> FirstReadZnode:
-        """Return what to record for a topic: its id, and its number of partitions if it is one of
-        ``_initial_topics``, else 0.
+        """Return the content of the group's znode for a topic: its id, and its number of partitions
+        if it is one of ``_initial_topics``, else 0.
 
-        ``is_another``: the group's znode records a deleted topic of the same name."""
+        ``is_another``: the znode has a deleted topic of the same name."""
         is_old = assignment.topic_id in self._initial_topics and not is_another
         return FirstReadZnode(assignment.topic_id, len(assignment.replicas) if is_old else 0)
 

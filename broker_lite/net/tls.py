@@ -79,8 +79,8 @@ class TlsTransport:
         """Plain bytes that ``write`` or ``send_file`` encrypted but could not send completely. The
         next call sends the rest and returns this number."""
         self._failed: OSError | None = None
-        """An error that followed the bytes of the last ``read_into``, which the next call
-        raises."""
+        """An error that occurred when the last ``read_into`` had already received bytes; the next
+        call raises it."""
         self._blocks = False
         self._until_s: float | None = None
         """Monotonic time at which blocking receives time out; None without a timeout."""
@@ -180,8 +180,8 @@ class TlsTransport:
         return self._send()
 
     def _send(self) -> int:
-        """Send all encrypted bytes that wait to be sent. Return how many bytes of plain text of the
-        last ``write`` or ``send_file`` they contain."""
+        """Send all encrypted bytes that wait to be sent. Return how many plain bytes the last
+        ``write`` or ``send_file`` has encrypted to them."""
         try:
             self._send_encrypted()
         except (BlockingIOError, TimeoutError):
@@ -199,8 +199,8 @@ class TlsTransport:
             self._encrypted = memoryview(self._encrypted)[sent:]
 
     def _send_alert(self) -> None:
-        """Send the bytes that reads have produced, such as an alert, as far as the socket accepts
-        them. Ignore errors."""
+        """Send the bytes that TLS produced during reads, such as an alert, as far as the socket
+        accepts them. Ignore errors."""
         with contextlib.suppress(OSError):
             self._send_encrypted()
 

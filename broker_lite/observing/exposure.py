@@ -28,8 +28,8 @@ def exposure_cause(settings: BrokerSettings, hosts: Collection[str], accounts: i
     if others cannot use it.
 
     ``hosts`` are the advertised hosts of the brokers. ``accounts`` is the number of other people's
-    accounts on this machine. If all hosts are loopback and there are no such accounts, no other
-    user can reach the cluster."""
+    user accounts on this machine. If all hosts are loopback and there are no such accounts, no
+    other user can reach the cluster."""
     if not all(map(is_loopback, hosts)):
         users, cure = "other machines", "follow 'Secure several machines' in the documentation"
     elif accounts:
@@ -53,9 +53,10 @@ def exposure_cause(settings: BrokerSettings, hosts: Collection[str], accounts: i
 
 
 def zookeeper_cause(host: str, version: tuple[int, ...], *, has_tls: bool) -> Cause | None:
-    """Return a cause for a warning if a ZooKeeper server has a version before ``ZOOKEEPER_MIN``.
+    """Return a cause for a warning if a ZooKeeper server has a version before ``ZOOKEEPER_MIN``,
+    else None.
 
-    Return None even so if only this machine can reach the server and it uses no TLS: the
+    A server that only this machine can reach and that uses no TLS gives no warning: the
     vulnerability of those versions is in the check of certificates."""
     if version >= ZOOKEEPER_MIN or (is_loopback(host) and not has_tls):
         return None

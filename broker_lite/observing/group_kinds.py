@@ -1,4 +1,5 @@
-"""The kind of a consumer group, as the command line and the console show it."""
+"""The kind of a consumer group, such as "Native" or "Connect", as the command line and the console
+show it."""
 
 from __future__ import annotations
 

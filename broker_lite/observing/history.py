@@ -9,7 +9,7 @@ from collections.abc import Iterable
 KEPT = 720
 """Maximum values of a series: one hour with a sample every five seconds."""
 SERIES_MAX = 200
-"""Maximum series of a Recorder. The Recorder ignores the values of further names."""
+"""Maximum number of series in a Recorder, which ignores the values of further ones."""
 
 
 class Series:

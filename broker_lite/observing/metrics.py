@@ -77,8 +77,8 @@ def samples(sampler: Sampler, *, by_partition: bool) -> list[Sample]:
 
 
 def _limit(metrics: dict[str, Values]) -> int:
-    """Drop the last time series of ``metrics`` until at most ``SERIES_MAX`` are left. Return the
-    number of dropped series."""
+    """Drop time series from the end of ``metrics`` until at most ``SERIES_MAX`` are left. Return
+    the number of dropped series."""
     room, dropped = SERIES_MAX, 0
     for name, values in metrics.items():
         limited = dict(list(values.items())[: max(room, 0)]) if len(values) > room else values

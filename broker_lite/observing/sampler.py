@@ -30,16 +30,16 @@ WHOLE_S = 30.0
 """Seconds from one whole reading to the next.
 
 Only a whole reading requests the sizes, the start offsets and the first unread records from the
-brokers; other readings take these slowly changing values from the reading before. Requesting them
-makes a reading cost up to half as much again."""
+brokers; other readings take these slowly changing values from the reading before. A whole reading
+costs up to 1.5 times as much as another."""
 GROUPS_MS = 5_000
-"""Maximum milliseconds to read the groups. So even if ZooKeeper or a broker does not answer, a new
-reading is complete before viewers see the last one as outdated."""
+"""Maximum milliseconds to read the groups: few enough that, even if ZooKeeper or a broker does not
+answer, a new reading is complete before viewers call the last one outdated."""
 VIEW_S = 0.5
-"""If reading the groups takes more seconds than this, the sampler requests the metadata again,
-because a broker may have died."""
+"""If a read of the groups takes more seconds than this, a broker may have died. The metadata are
+then read again."""
 RECORDS, SIZE, LAG = "records_per_s", "size_bytes", "lag"
-"""Names of the series in ``Sampler.totals``."""
+"""Names of the time series in ``Sampler.totals``."""
 
 
 class TopicReading(NamedTuple):
@@ -123,8 +123,8 @@ def take_reading(
 
     The reading is a whole one if ``before`` is None, if ``is_whole`` is set, or if the last whole
     reading is ``WHOLE_S`` seconds old. Otherwise it takes from ``before`` the sizes and start
-    offsets of known partitions, and the first unread records of groups whose offsets did not
-    move."""
+    offsets of known partitions and, where the committed offset is the same, the offset and
+    timestamp of a group's first unread record."""
     began, began_ms = time.monotonic(), time.time() * 1000
     is_due = before is None or abs(began_ms - before.whole_ms) >= 1000 * WHOLE_S
     base = None if is_whole or is_due else before
@@ -156,8 +156,8 @@ def _groups(
     """Return the groups, their lags, and an error's message ("" if the brokers answer).
 
     Without an answer, the groups and lags are those of the reading ``before``. ``base`` is an
-    earlier reading: a partition whose committed offset has not changed since then keeps the first
-    unread record of ``base``."""
+    earlier reading: where a partition's committed offset is the same, the offset and timestamp of
+    its first unread record are taken from ``base``."""
     try:
         listed = admin.list_groups()
         lags = admin.lag_many(
@@ -172,8 +172,8 @@ def _groups(
 
 
 def _starts(base: ClusterReading, sample: ClusterSample) -> dict[TopicPartition, int]:
-    """Return the start offsets in the reading ``base``, without topics that do not exist any
-    more."""
+    """Return the log start offsets that the earlier reading ``base`` has for topics that still
+    exist."""
     ids = {name: topic.topic_id for name, topic in sample.view.topics.items()}
     return {
         tp: start
@@ -319,8 +319,8 @@ class Sampler:
         return (times[-1] - times[0]) / 1000 if times else 0.0
 
     def read_again(self, timeout_s: float = INTERVAL_S) -> None:
-        """Start a new, whole reading now, for example after a change of the cluster. Wait for its
-        end, at most ``timeout_s`` seconds."""
+        """Start a whole reading (see ``WHOLE_S``) now, for example after a change of the cluster.
+        Wait for its end, at most ``timeout_s`` seconds."""
         with self._changed:
             # A reading in progress began before the caller's change, so wait for the next one.
             target_count = self._readings + (2 if self._is_reading else 1)

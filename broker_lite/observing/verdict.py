@@ -81,8 +81,8 @@ def partitions(sample: ClusterSample) -> list[PartitionHealth]:
 
 
 def partition_causes(rows: list[PartitionHealth]) -> Iterator[Cause]:
-    """Yield a cause for each state in which partitions are unhealthy. It counts these partitions,
-    and names the first as an example."""
+    """Yield a cause for each unhealthy state that partitions are in. Its text has their number, and
+    the name of the first as an example."""
     for state, weight, cure in _CURES:
         such = [row for row in rows if row.state == state]
         if such:
@@ -126,7 +126,7 @@ def _controller(sample: ClusterSample) -> Iterator[Cause]:
 
 def zookeeper_causes(reports: Sequence[BrokerReport]) -> Iterator[Cause]:
     """Yield a cause if brokers have lost their connection to ZooKeeper: critical if all have lost
-    it."""
+    it, otherwise a warning."""
     ages = {row.broker_id: row.metadata_age_s or 0.0 for row in reports}
     lost = [broker_id for broker_id, age_s in ages.items() if age_s >= METADATA_AGE_S]
     if lost:

@@ -64,8 +64,8 @@ _WRITE_OPTIONS: Final = {
     name: pa.ipc.IpcWriteOptions(compression=name, use_threads=False) for name in ("lz4", "zstd")
 }
 _COPIED_BYTES_MAX: Final = 4096
-"""Maximum bytes of an Arrow message that ``_framed`` copies into the batch. Arrow's stream writer
-is faster for larger ones."""
+"""Maximum bytes of an Arrow message that ``_framed`` first makes and then copies into the batch.
+For larger ones it is faster to let Arrow's stream writer write into the batch."""
 _FRAME_BYTES_MAX: Final = 1024
 """Bytes that ``split`` reserves in each batch for everything but the rows: header, preamble,
 Arrow's metadata and padding. Measured batches need at most 700."""
@@ -264,8 +264,8 @@ def _schema(flags: int) -> pa.Schema:
 
 
 def _present(columns: Columns, timestamp: pa.Array | None) -> tuple[int, pa.RecordBatch]:
-    """Return the flags of the columns that are not None, and these columns as an Arrow record
-    batch. ``timestamp`` replaces the timestamp column of ``columns``."""
+    """Return the flags (``fmt.FLAG_*``) of the columns that are not None, and these columns as an
+    Arrow record batch. ``timestamp`` replaces the timestamp column of ``columns``."""
     count = columns.row_count
     flags, arrays = 0, []
     key = _binary(columns.key, "key", count)
@@ -300,8 +300,8 @@ def _framed(
     """Return a buffer for a whole batch: space for the header and the preamble, which the caller
     writes, and then the columns as one Arrow message.
 
-    For larger and compressed messages, the space is the end of the schema, which Arrow's stream
-    writer writes before the columns and no reader needs."""
+    Arrow's stream writer, which writes larger and compressed messages, first writes a schema. No
+    reader needs it, so its end becomes the space."""
     before = _schema_bytes(flags)
     begin = before - fmt.COLUMNS_FROM
     if compression == "none":
@@ -439,8 +439,8 @@ def _timestamps(
 
 
 def _row_ends(columns: Columns) -> npt.NDArray[np.int64]:
-    """For each row, return how many bytes the rows up to this one take together in an uncompressed
-    batch, at most. Header and metadata (``_FRAME_BYTES_MAX``) are not counted."""
+    """Return for each row the maximum bytes that the rows up to and including it take in an
+    uncompressed batch, without header and metadata (``_FRAME_BYTES_MAX``)."""
     count = columns.row_count
     ends = np.arange(1, count + 1, dtype=np.int64) * 20
     for name, array in (("key", columns.key), ("value", columns.value)):

@@ -59,8 +59,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset after the batch. It is not base offset + record count, because compaction and
-        control batches leave gaps."""
+        """The offset after the batch. It may be above base offset + record count, because
+        compaction can have removed records."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property

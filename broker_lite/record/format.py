@@ -21,7 +21,7 @@ has ``12 + batch length`` bytes."""
 
 STAMP = struct.Struct(">qii")
 """Layout of the first 16 bytes of a batch, which the leader overwrites when it appends the batch:
-base offset, batch length (with the same value), leader epoch."""
+base offset, batch length (which stays the same), leader epoch."""
 
 POSITION_MAGIC = 16
 POSITION_CRC = 17

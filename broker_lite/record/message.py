@@ -36,8 +36,8 @@ _METADATA_BYTES_MAX: Final = 16 << 10
 """Maximum bytes of the metadata of an Arrow message. logbus writes fewer than 700, but other
 software may write more."""
 ORDERED_MAX: Final = 64
-"""Maximum number of offsets in a buffer for which their order is checked. Brokers run without
-numpy, so to check more would take too long. Readers check all offsets (FORMAT.md)."""
+"""Maximum number of offsets in an Arrow buffer whose order a broker checks. Brokers run without
+numpy, so to check more would take too long. Readers check all (FORMAT.md)."""
 _VERSION_5: Final = 4
 _RECORD_BATCH: Final = 3
 _CODECS: Final = {0: fmt.CODEC_LZ4, 1: fmt.CODEC_ZSTD}
@@ -54,11 +54,11 @@ _VALIDITY, _OFFSETS, _DATA, _FIXED_64, _FIXED_32 = range(5)
 
 
 class _Shape(NamedTuple):
-    """The nodes and buffers that an Arrow message with certain columns must have, in order."""
+    """The nodes and buffers, in order, that an Arrow message with given columns must have."""
 
     nodes: tuple[tuple[int, bool], ...]
-    """For each node (one Arrow array), its number of entries (_ROWS: the rows, _CHILD: their
-    headers), and whether some may be null."""
+    """For each node (the metadata of one Arrow array), how many entries it must have (_ROWS or
+    _CHILD), and whether some may be null."""
     buffers: tuple[tuple[int, int], ...]
     """For each buffer, its content (such as _VALIDITY, a bitmap of nulls) and the index of the node
     (Arrow array) to which it belongs."""
@@ -181,7 +181,7 @@ def _declared(metadata: bytes, body_bytes: int, flags: int) -> _Declared:
 
 
 _declared_before = lru_cache(maxsize=1024)(_declared)
-"""``_declared`` with a cache of its results of at most 1 MB. Many batches have equal metadata, so
+"""``_declared`` with a cache of at most 1 MB for its results. Many batches have equal metadata, so
 the cache halves the time to check a batch. Metadata that fail the checks are not cached."""
 
 
@@ -231,8 +231,8 @@ def _check_positions(buffers: tuple[int, ...], body_bytes: int) -> None:
 
 
 def _decompressed_sizes(body: memoryview, buffers: tuple[int, ...]) -> list[int]:
-    """Return the decompressed size, in bytes, of each buffer of an Arrow message with compressed
-    buffers, which declare it in their first 8 bytes."""
+    """Return the decompressed size in bytes that each buffer of a compressed Arrow message declares
+    in its first 8 bytes."""
     sizes = []
     for index in range(0, len(buffers), 2):
         offset, size = buffers[index], buffers[index + 1]
@@ -282,7 +282,8 @@ def _check_values(
     body: memoryview, nodes: tuple[int, ...], buffers: tuple[int, ...], shape: _Shape
 ) -> None:
     """Check in an uncompressed Arrow message that each null bitmap has the declared number of
-    nulls, and that offsets lie within their buffer and ascend (see ``ORDERED_MAX``)."""
+    nulls, and that offsets lie within the data to which they point, and ascend (see
+    ``ORDERED_MAX``)."""
     read_i32 = _I32.unpack_from
     for index, (kind, node) in enumerate(shape.buffers):
         if kind > _OFFSETS or not (length := nodes[2 * node]):

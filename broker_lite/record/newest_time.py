@@ -14,8 +14,8 @@ from broker_lite.record import format as fmt
 from broker_lite.record.batch import check_crc, read_header, set_max_timestamp
 
 BODY_BYTES_MIN = 1 << 20
-"""Bytes to which even the smallest batch may decompress. The batches that sarama, the client
-without maximum timestamps, sends by default are smaller."""
+"""Decompressed bytes that any batch may have, however small it is compressed. The batches that
+sarama, the client without maximum timestamps, sends by default are smaller."""
 BODY_RATIO = 16
 """Maximum ratio of decompressed to compressed size for a batch that decompresses to more than
 ``BODY_BYTES_MIN``."""

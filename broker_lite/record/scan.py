@@ -1,11 +1,11 @@
 """Find the positions of the records in the body of a batch of rows, with numpy instead of a loop.
 
-In Kafka's format, a record begins with its length, a varint, and then has a zero byte, its
-attributes. The search takes the varint before every zero byte of the body as the length of a
-possible record, a candidate. It first drops candidates that are not adjacent to another candidate
-at their start and at their end. Among the rest it finds the chain: adjacent candidates from the
-start of the body to its end, as many as the batch has records. If the body has attributes other
-than zero, or millions of zero bytes, a loop finds the records instead, which is slower."""
+In Kafka's format, a record begins with its length, a varint, and its attributes, a zero byte. The
+search takes the varint before every zero byte of the body as the length of a possible record, a
+candidate. It first drops candidates that are not adjacent to another candidate at their start and
+at their end. Among the rest it finds the chain: adjacent candidates from the start of the body to
+its end, as many as the batch has records. If the body has attributes other than zero, or millions
+of zero bytes, a loop finds the records instead, which is slower."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ _CONTENT_BYTES_MIN: Final = 6
 length, value length and header count."""
 _LENGTH_BYTES_MAX: Final = 5
 _SIEVES: Final = 3
-"""Maximum number of times that candidates (possible records) are dropped because they are not
-adjacent to others."""
+"""Maximum number of passes in which ``_drop_isolated`` drops candidates."""
 _ZEROS_MAX: Final = 4 << 20
 """Maximum zero bytes of a body in which candidates (possible records) are searched. With more, the
 candidates' positions could take more memory than the body, so a loop finds the records instead."""
@@ -71,8 +70,8 @@ def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
 
 
 def _zeros(body: Bytes) -> Positions:
-    """Return the positions of the zero bytes that may be attributes. The byte before such a zero is
-    the last byte of a length, so it is 1 to 127."""
+    """Return the positions of the zero bytes that may be the attributes of a record. The byte
+    before such a zero is the last byte of a length, so it is 1 to 127."""
     positions = [np.empty(0, np.int64)]
     for start in range(1, len(body), _PIECE_BYTES):
         piece = body[start : start + _PIECE_BYTES]
@@ -85,8 +84,8 @@ def _zeros(body: Bytes) -> Positions:
 
 def _drop_isolated(keys: list[Positions], body: Bytes) -> tuple[Positions, Positions, Positions]:
     """Drop candidates (possible records) at whose end no other candidate begins, or at whose start
-    none ends. Return the others as ``_candidates`` does. Each integer in ``keys`` has a candidate's
-    start in the upper 32 bits and its end in the lower ones."""
+    none ends. Return the others as ``_candidates`` does. ``keys`` has the candidates: each integer
+    has the start in its upper 32 bits and the end in its lower ones."""
     size = len(body)
     key = np.concatenate(keys)
     starts, ends = key >> 32, key & _LOW_32
@@ -111,8 +110,8 @@ def _drop_isolated(keys: list[Positions], body: Bytes) -> tuple[Positions, Posit
 
 
 def _attributes(body: Bytes, starts: Positions) -> Positions:
-    """Return for each candidate (a possible record) the position of its attributes, which is the
-    end of its length."""
+    """Return for each candidate (a possible record) the position of its attributes, which follow
+    the varint of its length."""
     after = starts + 1
     active = np.flatnonzero(body.take(starts) > 127)
     while active.size:
@@ -146,7 +145,7 @@ def _follow(starts: Positions, ends: Positions, size: int, count: int) -> Positi
 
 
 def _walk(body: Bytes, count: int) -> tuple[Positions, Positions]:
-    """Find the records of any valid body with a loop, as ``find_records`` does."""
+    """Do the same as ``find_records`` with a loop, which works for any valid body."""
     attributes, ends = np.empty(count, np.int64), np.empty(count, np.int64)
     data, size, position = body.data, len(body), 0
     for index in range(count):

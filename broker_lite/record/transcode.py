@@ -114,8 +114,8 @@ def join_rows(batches: Sequence[tuple[Buffer, BatchHeader]]) -> tuple[Columns, B
 
 
 def _repeated(values: list[int], counts: Positions) -> Positions:
-    """Return an array with one entry for each record. ``values`` has the entry for all records of
-    each batch, and ``counts`` the batch's number of records."""
+    """Return an array with one entry for each record: its batch's entry in ``values``. ``counts``
+    has the number of records of each batch."""
     return np.repeat(np.array(values, np.int64), counts)
 
 
@@ -176,8 +176,8 @@ def _read_deltas(deltas: Positions, header: BatchHeader) -> npt.NDArray[np.int32
 
 
 def _gather(data: pa.Buffer, starts: Positions, lengths: Positions) -> pa.Array | None:
-    """Copy pieces of the body, which begin at the ascending ``starts``, into an array of byte
-    strings. A negative length means null. Return None if all entries are null."""
+    """Copy pieces of ``data``, the body, into an array of byte strings. They begin at ``starts``,
+    in ascending order. A negative length means null. Return None if all entries are null."""
     count = len(starts)
     nulls = lengths < 0
     null_count = int(np.count_nonzero(nulls))
@@ -238,8 +238,9 @@ def _read_headers(
 def _read_many_headers(
     record: memoryview, position: int, names: Positions, contents: Positions
 ) -> int:
-    """Find the remaining headers of one record one by one, from ``position`` on. Write the starts
-    and lengths of keys to ``names`` and of values to ``contents``. Return the end position."""
+    """Find in a loop the headers of one record after its first ``_LEVELS_MAX``, from ``position``
+    on. Write the starts and lengths of keys to ``names`` and of values to ``contents``. Return the
+    end position."""
     try:
         for slot in range(names.shape[1]):
             for parts in (names, contents):

@@ -79,10 +79,11 @@ class BadBatch(Exception):
 class BatchWalker:
     """Goes through the batches of one log, from ``offset`` on.
 
-    ``position`` is where the next batch begins in the log's bytes, and ``end`` is where the bytes
-    end. If ``at_boundary``, the first batch must begin with ``offset``; otherwise that batch may
-    begin earlier and contain ``offset``. ``epoch`` is the minimum leader epoch of the next batch.
-    After each batch, all these attributes except ``end`` have the values for the next one."""
+    ``position`` is the position of the next batch in the log, in bytes, and ``end`` that at which
+    the walk ends. If ``at_boundary``, the first batch must begin with ``offset``; otherwise that
+    batch may begin earlier and contain ``offset``. ``epoch`` is the minimum leader epoch of the
+    next batch. After each batch, all these attributes except ``end`` have the values for the next
+    one."""
 
     __slots__ = (
         "_aborted_ids", "_aborting", "at_boundary", "end", "epoch", "needed_bytes",
@@ -113,7 +114,7 @@ class BatchWalker:
         their first offset."""
         self._aborted_ids: set[int] = set()
         """The ids of the producers with an aborted transaction that began before ``offset`` and
-        whose abort marker follows later."""
+        whose abort marker is still to come."""
 
     def walk(self, data: Buffer, *, headers_only: bool = False) -> Iterator[LogBatch]:
         """Yield the whole batches in ``data``, the bytes of the log from ``position`` on.

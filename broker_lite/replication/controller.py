@@ -4,8 +4,8 @@ One broker at a time is the controller. The shell, ``server/cluster/controller.p
 it calls ``step(now_ms, event)`` and carries out the returned effects in order.
 
 Each write is fenced with the controller epoch, so that ZooKeeper refuses writes of an earlier
-controller. The shell passes no other event while a write is in flight, so this state equals that in
-ZooKeeper.
+controller. The shell passes no other event while a write is in flight, so the state on which the
+controller decides equals that in ZooKeeper.
 
 - A completed write is reported with a Written event, and only then applied to this state.
 - If ZooKeeper refuses a write, the shell drops the remaining effects of that step and passes the

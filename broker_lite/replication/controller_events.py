@@ -56,14 +56,14 @@ class WriteRefused(NamedTuple):
     """A write of partition states failed, because ZooKeeper holds the newer ``states``.
 
     If a Request or ControllerTick led to the write, the caller then passes that event to ``step``
-    again. Otherwise it passes SuspectsChanged, on which the controller decides about every
-    partition again."""
+    again. Otherwise it passes SuspectsChanged with the same suspects, because on this event the
+    controller decides about every partition again."""
 
     states: Sequence[StateChange]
 
 
 class ControllerTick(NamedTuple):
-    """The time ``Controller.due_ms`` has passed, at which a partition may return to its preferred
+    """The time ``Controller.due_ms`` has come: a partition may now return to its preferred
     leader."""
 
 

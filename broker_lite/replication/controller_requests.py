@@ -50,8 +50,8 @@ def request(metadata: ClusterMetadata, event: Request) -> list[ControllerEffect]
     """Return the effects that carry out a request: ZooKeeper writes, or an answer.
 
     A request that fails or needs no write is answered at once. For a reassignment or an election,
-    the list has the writes and then the answer. After other writes, the answer is the effect of
-    their Written event."""
+    the list has the writes and then the answer. After other writes, the controller answers when it
+    gets their Written event."""
     try:
         match event:
             case TopicCreationRequested():

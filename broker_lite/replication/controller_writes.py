@@ -19,7 +19,7 @@ NAMES_PER_WARNING_MAX = 5
 def state_writes(
     metadata: ClusterMetadata, states: Mapping[TopicPartition, LeaderAndIsr]
 ) -> list[WriteStates]:
-    """Return the writes of these partition states, of ``STATES_PER_WRITE_MAX`` states at most."""
+    """Return the writes of these partition states, each with at most ``STATES_PER_WRITE_MAX``."""
     changes = [metadata.change(key, state) for key, state in states.items()]
     return [
         WriteStates(tuple(changes[at : at + STATES_PER_WRITE_MAX]))
@@ -44,7 +44,8 @@ def assignment_write(
 
 
 def with_versions(write: WriteAssignment) -> TopicView:
-    """Return the topic as ZooKeeper stores it: each changed state's version is one higher."""
+    """Return a write's topic as ZooKeeper stores it: the version of each written state is one
+    higher."""
     written = {change.partition: change.state for change in as_written(write.states)}
     partitions = tuple(
         dataclasses.replace(view, state=written.get(view.partition, view.state))

@@ -39,8 +39,8 @@ class StartAt(NamedTuple):
 
 
 class StartEpoch(NamedTuple):
-    """Write (leader_epoch, log end offset) to the leader epoch file, synced. Result:
-    EpochStarted."""
+    """Write the leader epoch with the log end offset to the leader epoch file, and sync the file.
+    The result is EpochStarted."""
 
     leader_epoch: int
 
@@ -84,7 +84,8 @@ class ProposeIsr(NamedTuple):
 
 
 class HighWatermark(NamedTuple):
-    """The high watermark is now ``offset``: wake the consumers' fetches that wait below it."""
+    """The high watermark is now ``offset``: wake the consumers' fetches that wait for records below
+    it."""
 
     offset: int
 
@@ -109,7 +110,7 @@ class FetchFrom(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Answer a produce request with ``appended``, its batch's offsets, or with ``error``."""
+    """Answer a produce request: with the offsets of its batch (``appended``), or with ``error``."""
 
     token: int
     appended: Appended | None = None

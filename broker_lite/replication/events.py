@@ -3,8 +3,8 @@ operations that ``step`` returns).
 
 The caller, ``server/partitions/replica_manager.py`` or the simulator in tests, carries out the
 effects. It creates the events on one thread, in the order in which they occur. The ``token`` of a
-request is never used for another. Results of disk effects arrive in the order of the disk's
-queue."""
+request is never used for another. Results of disk effects arrive in the order in which the effects
+were queued."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ class FollowerFetched(NamedTuple):
     last_fetched_epoch: int
     """The newest leader epoch of the follower's log; -1 for an empty log."""
     epoch_end: OffsetAndEpoch | None
-    """The end offset of ``last_fetched_epoch``, or of the newest earlier epoch, in the leader's
-    log.
+    """Where ``last_fetched_epoch`` ends in the leader's log; if that log lacks the epoch, where its
+    newest earlier epoch ends.
 
     See ``LeaderEpochs.end_offset_for``."""
     log_start_offset: int
@@ -131,8 +131,8 @@ class FollowerFetched(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """The leader's answer to the effect FetchFrom, with that effect's leader epoch and fetch
-    offset.
+    """The leader's answer to the effect FetchFrom, from which it has ``leader_epoch`` and
+    ``fetch_offset``.
 
     ``payload`` holds the fetched batches for AppendFetched, or None. ``high_watermark`` and
     ``log_start_offset`` are the leader's. An error answer causes no event: the caller retries."""

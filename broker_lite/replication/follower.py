@@ -92,7 +92,8 @@ class Follower:
         return effects
 
     def _epoch_without_us(self) -> LeaderAndIsr:
-        """Return the state without this replica in the ISR, in a new leader epoch.
+        """Return the partition's state in a new leader epoch, with this replica removed from the
+        ISR.
 
         In a new leader epoch, the leader does not count the replica's earlier fetches."""
         isr = tuple(replica for replica in self.state.isr if replica != self.log.replica)
@@ -109,9 +110,9 @@ class Follower:
     # Methods that handle the leader's answers.
 
     def _is_stale(self, event: Fetched | FetchDiverged | FetchOutOfRange) -> bool:
-        """Return whether a leader's answer is not for the fetch in flight.
+        """Return whether a leader's answer is outdated: not for the fetch in flight.
 
-        Otherwise mark that fetch as complete."""
+        If it is for that fetch, ``in_flight`` becomes None."""
         in_flight = self.in_flight
         if (
             in_flight is None

@@ -88,7 +88,7 @@ class Leader:
     is_refused: bool = False
     """Whether ZooKeeper refused ``proposal``, which waits for a retry."""
     appending: dict[int, int] = field(default_factory=dict)
-    """The acks value of each produce request whose append is incomplete, by token."""
+    """The acks value of each produce request whose append is incomplete, by the request's token."""
     waiting: deque[Appended] = field(default_factory=deque)
     """Appended batches with acks=all that wait for the high watermark, in order of arrival."""
     unflushed_count: int = 0
@@ -96,7 +96,7 @@ class Leader:
     unflushed_since_ms: int = 0
 
     def begin(self, now_ms: int) -> list[Effect]:
-        """Begin to lead: start the leader epoch on disk.
+        """Begin to lead: write the new leader epoch to the epoch file.
 
         Each ISR member has replica.lag.time.max.ms from now to catch up."""
         for replica in self.state.isr:
@@ -104,8 +104,8 @@ class Leader:
         return [StartEpoch(self.state.leader_epoch), Sync()]
 
     def epoch_started(self, event: EpochStarted) -> list[Effect]:
-        """Record the first offset of the epoch; from now on, the leader accepts followers'
-        fetches."""
+        """Set the first offset of the epoch, which the epoch file has now. From now on, the leader
+        accepts followers' fetches."""
         if event.leader_epoch != self.state.leader_epoch:
             return []
         self.epoch_start_offset = event.log_end_offset
@@ -122,10 +122,10 @@ class Leader:
         return self.isr.replicas == (self.log.replica,)
 
     def _damage(self) -> str:
-        """Return the damage of this log, for an error message: no follower can fetch past it and
-        join the ISR.
+        """Return a text for error messages: this log is damaged, so no follower can fetch past the
+        damage and join the ISR.
 
-        Return "" unless this leader is the only ISR member and its log is damaged."""
+        The text is empty unless this leader is the only ISR member and its log is damaged."""
         if self.log.damaged_from is None or not self.is_alone:
             return ""
         return (
@@ -381,9 +381,10 @@ class Leader:
     def refused(self, now_ms: int, event: IsrRefused) -> list[Effect]:
         """Handle a refused write of an ISR change. Perhaps ZooKeeper stored it nevertheless.
 
-        So the high watermark still waits for a replica that should leave. It also waits for one
-        that should join, until a later write or newer metadata shows whether it joined. To find
-        out, the leader proposes its previous ISR again."""
+        So the high watermark still waits for a replica that the change would remove. It also waits
+        for one that the change would add, until a later write or newer metadata shows whether
+        ZooKeeper stored the change. To find out, the leader proposes the ISR before the change
+        again."""
         if event.state != self.proposal:
             return []
         self.refused_ms = now_ms

@@ -13,8 +13,8 @@ from broker_lite.replication.events import Truncated
 
 @dataclass(slots=True)
 class LocalLog:
-    """Offsets of the local log, each one after the last record that it covers: ``high_watermark``
-    <= ``flushed_end`` <= ``log_end_offset``.
+    """The offsets of the local log that follow the last committed, flushed and appended record:
+    ``high_watermark`` <= ``flushed_end`` <= ``log_end_offset``.
     """
 
     key: PartitionKey
@@ -38,14 +38,14 @@ class LocalLog:
         return self.writes_in_flight == 0 and self.flushed_end == self.log_end_offset
 
     def written(self, next_offset: int) -> None:
-        """Record a completed append that ends at ``next_offset``, which lies below the log end
-        offset if a producer repeated a batch."""
+        """Set the log end offset after an append that ends at ``next_offset``. A batch that a
+        producer repeated ends below it and leaves it unchanged."""
         self.writes_in_flight -= 1
         if next_offset > self.log_end_offset:
             self.log_end_offset = next_offset
 
     def synced(self, flushed_end: int) -> bool:
-        """Record a flush up to ``flushed_end``. Return whether that is higher than before."""
+        """Raise the flushed end to ``flushed_end`` after a flush. Return whether it has risen."""
         if flushed_end <= self.flushed_end:
             return False
         self.flushed_end = flushed_end

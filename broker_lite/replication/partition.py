@@ -272,7 +272,7 @@ class Partition:
     def _fetch_answered(self, event: Event) -> list[Effect]:
         """Handle the leader's answer to a fetch, or the result of an append of fetched batches.
 
-        For a replica that is no longer a follower, only update ``log``, the local offsets."""
+        If the replica is no longer a follower, update only ``log``, the offsets of its own log."""
         role = self.role if isinstance(self.role, Follower) else None
         match event:
             case Fetched():

@@ -1,9 +1,9 @@
 """Choose the brokers for the replicas of new partitions. Equal inputs give equal placements.
 
 Leaders are assigned round robin. After each round, the distance in the ring of brokers from a
-leader to its followers grows by one, so that the followers of one broker's partitions, and its load
-when it dies, spread over all others. If every broker names its rack, a partition's replicas use as
-many racks as possible."""
+leader to its followers grows by one. The followers of one broker's partitions are thus spread over
+all other brokers, as is its load when it dies. If every broker names its rack, a partition's
+replicas use as many racks as possible."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _ring(brokers: Sequence[BrokerView]) -> list[tuple[int, str]]:
 def _row(ring: list[tuple[int, str]], number: int, factor: int) -> tuple[int, ...]:
     """Return the broker ids of one partition's replicas, the preferred leader first.
 
-    ``number`` is the partition's index among all that were ever placed."""
+    ``number`` is how many partitions were placed before this one."""
     size = len(ring)
     leader, rack = ring[number % size]
     chosen, racks = [leader], {rack}
@@ -106,7 +106,8 @@ def check_rows(rows: Sequence[Sequence[int]], live: Mapping[int, BrokerView]) ->
 
 
 def check_live(what: str, brokers: Sequence[int], live: Mapping[int, BrokerView]) -> None:
-    """Raise InvalidReplicaAssignmentError if one of the brokers is not live."""
+    """Raise InvalidReplicaAssignmentError if one of the brokers is not live. ``what`` is the
+    subject of its message."""
     for broker_id in brokers:
         if broker_id not in live:
             raise InvalidReplicaAssignmentError(

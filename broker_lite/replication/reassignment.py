@@ -1,8 +1,8 @@
 """Move partitions to other brokers. Each function returns the partition to be written.
 
 - ``begin`` puts the new replicas before the present ones in the assignment.
-- ``finish`` ends the reassignment once all new replicas are in sync: one write removes the others
-  from the ISR and the assignment, and elects a leader among the new ones if needed.
+- ``finish`` ends the reassignment once all new replicas are in sync: one write removes all other
+  replicas from the ISR and the assignment, and elects a new replica as leader if needed.
 - ``cancel`` returns to the replicas before ``begin``. A second ``begin`` before ``finish`` replaces
   the target of the first.
 
@@ -72,7 +72,7 @@ def finish(view: PartitionView, live: Live, controller_epoch: int) -> PartitionV
 def _led(
     name: str, before: PartitionView, view: PartitionView, live: Live, controller_epoch: int
 ) -> PartitionView:
-    """Return the partition with an ISR of its present replicas only, and a leader from it."""
+    """Return ``view`` with an ISR of its replicas only, one of which leads."""
     state = _restricted_to(before, view.replicas, live, controller_epoch)
     if state is None:
         raise InvalidReplicaAssignmentError(

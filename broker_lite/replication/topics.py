@@ -39,8 +39,8 @@ WRITE_BYTES_MAX = 985_000
 """Maximum bytes of the one ZooKeeper write that creates, reassigns or deletes a topic.
 
 ZooKeeper accepts 1 MB; the rest is for the change notice in the same write, which tells brokers
-what changed. It bounds a topic's number of partitions, because the creation is the largest such
-write."""
+what changed. The limit bounds a topic's number of partitions, because the creation is the largest
+such write."""
 REPLICATION_LEVEL = 2
 """The level of the feature "metadata" from which on brokers support replication."""
 

@@ -140,8 +140,8 @@ class Pattern(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A permission of an ACL: whether one principal may or may not do one operation from one host
-    (an IP address, or ``*``)."""
+    """The part of an ACL that allows or denies one operation to one principal from one host (an IP
+    address, or ``*``)."""
 
     principal: str
     host: str
@@ -155,7 +155,7 @@ class Entry(NamedTuple):
 
 
 class Acl(NamedTuple):
-    """An entry and its resource pattern: the unit of Kafka's ACL APIs."""
+    """An entry with its resource pattern, which Kafka's APIs together call an ACL."""
 
     pattern: Pattern
     entry: Entry

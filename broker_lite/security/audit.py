@@ -17,8 +17,8 @@ REPEAT_MS = 10_000
 """Milliseconds for which further events of one kind are omitted after a line."""
 LINES_PER_S = 1000
 KINDS_MAX = 10_000
-"""Maximum kinds of events for which the limit remembers the time of the last line. With one kind
-more, ``AuditLimit`` forgets all these times."""
+"""Maximum kinds of events for which ``AuditLimit`` remembers the time of the last line. With one
+kind more, it forgets all these times."""
 TEXT_MAX = 200
 """Maximum characters of a text that a client chose."""
 
@@ -36,7 +36,7 @@ class AuditLimit:
 
     def counts(self, kind: Hashable | None, now_ms: int) -> tuple[int, int] | None:
         """Return None if the event must be omitted from the log, else two counts of omitted events,
-        which its line reports.
+        for the event's line.
 
         The first counts events of the same kind since the last line of this kind, the second all
         events above ``LINES_PER_S`` since the last line. An event with ``kind`` None never counts

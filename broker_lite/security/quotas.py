@@ -32,8 +32,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """The quota keys of each entity type."""
 BURST_S: Mapping[str, float] = {CONTROLLER_MUTATION_RATE: 11.0}
-"""Maximum burst of an idle client, in seconds of its rate, by quota key; 1 second for other keys.
-11 seconds is Kafka's default for mutations: eleven windows of one second."""
+"""How many seconds of its rate a client that was idle may use at once, by quota key; 1 for other
+keys. 11 seconds is Kafka's default for mutations: eleven windows of one second."""
 NAME_LENGTH_MAX = 255
 WAIT_MS_MAX = 3_600_000
 """Maximum milliseconds for which a client waits after one answer (``throttle_time_ms``). The next

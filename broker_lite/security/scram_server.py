@@ -31,7 +31,7 @@ from broker_lite.security.scram import (
 )
 
 MESSAGE_BYTES_MAX = 4096
-"""Maximum bytes of a client's message. ``scramp`` itself has no limit."""
+"""Maximum bytes of a client's message. The library ``scramp`` has no limit."""
 
 
 _FIRST = re.compile(r"([^,]*,[^,]*,)n=((?:[^=,\0]|=2C|=3D)+),(.*)", re.DOTALL)
@@ -44,11 +44,11 @@ OLD_LIBRDKAFKA = (
 """The likely cause of a wrong nonce in the client's last message. Kafka 4 refuses it, too
 (CVE-2024-56128)."""
 _NO_PAIR = KeyPair(bytes(32), bytes(32))
-"""Keys that stand for those of an unknown user. ``finish`` refuses every login with them."""
+"""Keys in place of those of an unknown user. ``finish`` refuses every login with them."""
 _NO_CREDENTIAL = ScramCredential(b"", ITERATIONS, (_NO_PAIR,))
 
 _Keys = tuple[bytes, bytes, bytes, int]
-"""Salt, stored key, server key and iterations, in ``scramp``'s order."""
+"""Salt, stored key, server key and iterations, in the order of the library ``scramp``."""
 CredentialOf = Callable[[str], ScramCredential | None]
 """Returns a user's credential for the login's mechanism, or None for an unknown user."""
 

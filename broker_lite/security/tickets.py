@@ -1,10 +1,10 @@
 """``TicketTable``: the tickets for which a broker hands out segment files as open descriptors.
 
 A ticket is a random secret that a client receives in a fetch response. At the broker's Unix socket,
-the client exchanges it for the descriptor, the ticket's grant. It is valid once, for
+the client exchanges it for the ticket's *grant*, an open segment file. It is valid once, for
 ``LIFETIME_MS``, and only while its principal may read. The number of tickets is limited, for each
-principal and in all. The oldest ticket makes space for a new one, so that a client that never uses
-its tickets takes space only from itself."""
+principal and in all. A new ticket beyond a limit replaces the oldest. As the principal's limit is
+the lower one, clients that never use their tickets mostly lose only their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 LIFETIME_MS = 10_000
-"""Time in ms for which a ticket is valid. A client exchanges it for the file at once."""
+"""Time in ms for which a ticket is valid. Clients exchange it for the file as soon as they receive
+it."""
 TICKETS_MAX = 4096
 """Maximum number of valid tickets of a broker. Each keeps a segment file open."""
 TICKETS_OF_PRINCIPAL_MAX = 1024
@@ -28,8 +29,8 @@ class _Ticket(NamedTuple, Generic[G]):
 
 
 class TicketTable(Generic[G]):
-    """The valid tickets, from the oldest to the newest. ``G`` is the type of their grants: that for
-    which a client exchanges a ticket."""
+    """The valid tickets, from the oldest to the newest. ``G`` is the type of a grant, the object
+    for which a ticket is exchanged."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class TicketTable(Generic[G]):
         self._of_principal.setdefault(principal, {})[secret] = None
 
     def redeem(self, now_ms: int, secret: bytes, may_read: Callable[[str, G], bool]) -> G | None:
-        """Remove a ticket and return its grant, for which it is exchanged. Return None for an
+        """Exchange a ticket for its grant: remove it, and return the grant. Return None for an
         unknown, used or expired ticket, and if its principal may not read any more.
 
         The lookup needs no comparison in constant time: it compares hashes first, so its time
@@ -72,7 +73,7 @@ class TicketTable(Generic[G]):
         return ticket.grant
 
     def expire(self, now_ms: int) -> None:
-        """Remove the tickets whose time has passed."""
+        """Remove the expired tickets."""
         while self._tickets:
             secret, ticket = next(iter(self._tickets.items()))
             if now_ms < ticket.ends_ms:

@@ -41,7 +41,7 @@ class TokenRules(NamedTuple):
 
     The token's issuer must be ``issuer``, and its audience one of ``audiences``. ``name_claim`` is
     the claim with the user's name. ``skew_ms`` is the maximum time in ms by which the issuer's
-    clock may be ahead of the broker's clock. No skew extends the validity of an expired token."""
+    clock may be ahead of the broker's clock. An expired token is never valid, whatever the skew."""
 
     issuer: str
     audiences: tuple[str, ...]

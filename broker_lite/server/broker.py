@@ -336,8 +336,8 @@ class Broker:
         return issuer
 
     def _with_descriptors(self, parts: BrokerContext) -> BrokerContext:
-        """Return the handlers' context with a socket that hands out segment files to readers on
-        this machine. Without the socket, they receive all records in fetch responses."""
+        """Return the handlers' context with a socket from which readers on this machine get open
+        segment files. Without the socket, they receive all records in fetch responses."""
 
         def may_read(session: Session, topic: str) -> bool:
             decides, kind = parts.authorizer.decides, ResourceKind.TOPIC

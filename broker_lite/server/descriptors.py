@@ -6,13 +6,12 @@ read-only (SCM_RIGHTS). The reader needs no permission of the file system, and m
 any user: the ticket is the permission.
 
 The socket is abstract: it has no file, whose permissions would exclude other users and which a
-killed broker would leave behind. Its name is random, and readers learn it with the ticket. The
-broker keeps nothing for a reader that connects or sends nothing, because datagrams have no
-connections.
+killed broker would leave behind. Its name is random, and readers learn it with the ticket.
+Datagrams have no connections, so the broker stores nothing for a reader that is silent.
 
-A broker that is not root hands out nothing to root, although root on the same machine could open
-the file itself: root in a container that shares the broker's network could not. With the descriptor
-it could write too, because Linux would let it open the file again for writing.
+A broker that is not root hands out nothing to root. Root on the same machine could open the file
+itself, but root in a container that shares the broker's network could not. With the descriptor it
+could even write, because Linux would let it open the file again for writing.
 
 A thread receives and sends; the event loop decides. On Linux before 6.16 any process can attach
 descriptors to a datagram, and the kernel closes them on the receiving thread. If one is a TCP
@@ -42,8 +41,8 @@ from broker_lite.wire import tickets as wire
 from broker_lite.wire.fetch import TICKET_BYTES, FileTicket, HasFileno
 
 PAUSE_S = 0.001
-"""Seconds for which the thread that answers tickets waits after a false one. So a flood of false
-tickets takes little processor time."""
+"""Seconds for which the thread that answers tickets pauses after an invalid one, so that a flood of
+invalid tickets takes little processor time."""
 DECISION_S = 1.0
 """Maximum seconds for which the thread that answers tickets waits until the event loop has accepted
 or refused a ticket."""
@@ -54,8 +53,8 @@ descriptors. The ``socket`` module lacks the constant."""
 _CREDENTIALS = struct.Struct("3i")
 """The process, user and group of a sender, which the kernel adds to a datagram (``ucred``)."""
 _CREDENTIALS_SPACE = socket.CMSG_SPACE(_CREDENTIALS.size)
-"""Space for a sender's credentials alone: the kernel closes descriptors that a sender attaches,
-because they do not fit."""
+"""Space for the credentials of a datagram's sender only. Descriptors that a sender attaches do not
+fit, so the kernel closes them."""
 
 
 Ancillary = list[tuple[int, int, bytes]]
@@ -69,8 +68,8 @@ class TicketHolder(Protocol):
 
 
 class _Grant(NamedTuple):
-    """The file for which a reader exchanges a ticket. At that time the connection ``holder`` must
-    still be open, and its session allowed to read ``topic``."""
+    """What a ticket stands for. Its reader gets ``file`` if the connection ``holder`` is still
+    open, and its session still allowed to read ``topic``."""
 
     holder: TicketHolder
     topic: str
@@ -112,8 +111,8 @@ class Descriptors:
         threading.Thread(target=self._serve, name="descriptors", daemon=True).start()
 
     def issue(self, holder: TicketHolder, topic: str, file: HasFileno) -> FileTicket:
-        """Return a new ticket for a segment file of ``topic``. It is valid at most while the
-        connection ``holder`` is open."""
+        """Return a new ticket for a segment file of ``topic``. It becomes invalid at the latest
+        when the connection ``holder`` closes."""
         secret = secrets.token_bytes(TICKET_BYTES)
         grant = _Grant(holder, topic, file)
         self._tickets.issue(self._clock.monotonic_ms(), secret, holder.session.principal, grant)
@@ -125,7 +124,8 @@ class Descriptors:
         self._tickets.expire(self._clock.monotonic_ms())
 
     def close(self) -> None:
-        """Remove all tickets, and end the thread that answers tickets. It closes the socket."""
+        """Remove all tickets, and end the thread that answers tickets. The thread closes the
+        socket."""
         self._is_closed = True
         self._tickets.clear()
         self._socket.shutdown(socket.SHUT_RDWR)
@@ -164,8 +164,9 @@ class Descriptors:
     def _answer(self, message: bytes, ancillary: Ancillary, _flags: int, sender: Any) -> bool:
         """Answer a datagram. Return whether the answer has the file.
 
-        Answer only a sender with an abstract address, which Python returns as bytes. To answer a
-        path, the kernel would look it up in file systems that the sender chooses."""
+        Answer only a sender whose socket has an abstract address, which Python returns as bytes. If
+        the address is a path, the kernel would look it up in a file system that the sender
+        chose."""
         redemption = wire.decode(message)
         if redemption is None or not isinstance(sender, bytes) or not sender:
             return False
@@ -179,8 +180,8 @@ class Descriptors:
         return False
 
     def _send(self, file: HasFileno, wants_direct: bool, sender: bytes) -> bool:
-        """Send descriptors of the file. Return False if the operating system refuses: it limits how
-        many are open, and how many of those sent are not received yet."""
+        """Send descriptors of the file. Return False if the operating system refuses: it limits the
+        number of open descriptors, and of descriptors that were sent but not received."""
         descriptors: list[int] = []
         try:
             descriptors += _opened(file, wants_direct)

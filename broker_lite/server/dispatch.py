@@ -1,9 +1,10 @@
 """Route each request to its handler, and turn exceptions into error responses.
 
 The handlers of Produce and Fetch answer by callback; the others are coroutines, with one task for
-each request. An unsupported version of an API gets UNSUPPORTED_VERSION in the format of that
-version, or for ApiVersions of version 0, so that a newer client can choose a lower version. A
-request that cannot be decoded cannot be answered; the broker logs it and closes the connection."""
+each request. A request of an unsupported version gets UNSUPPORTED_VERSION in the format of that
+version. ApiVersions gets it in the format of version 0, so that a newer client can choose a lower
+version. A request that cannot be decoded cannot be answered; the broker logs it and closes the
+connection."""
 
 from __future__ import annotations
 
@@ -179,7 +180,7 @@ OTHER_APIS = "other"
 
 UNCHECKED = "the handler has not checked the client's permissions, so its answer is dropped"
 LOGGED_VERSIONS_MAX = 1000
-"""Maximum number of unsupported combinations of API, version and client id that are logged."""
+"""Maximum number of combinations of API, unsupported version and client id that are logged."""
 
 
 class Dispatcher:
@@ -268,7 +269,7 @@ class Dispatcher:
     def _refuse(
         self, request: RequestContext, frame: memoryview, reply: ResponseSlot, error: LogbusError
     ) -> None:
-        """Answer with an error a request whose version is unsupported or whose frame is too
+        """Answer a request with an error, because its version is unsupported or its frame is too
         large."""
         label = LABELS.get(request.api_key, "unknown")
         self._parts.metrics.count("request_errors", label, error.name)

@@ -4,9 +4,9 @@
 clients, else 503 with the reasons as JSON.
 
 With ``metrics.listener.name`` the port has TLS, and ``/metrics`` needs a login. Without it,
-``/metrics`` is served only on loopback, under a host name of loopback, and a port that is bound to
-another address answers probes without reasons. Another thread renders the text of ``/metrics``; all
-else runs on the event loop's thread."""
+``/metrics`` is served only if the port is bound to loopback and the request names a loopback host.
+If the port is bound to another address, ``/readyz`` gives no reasons. Another thread renders the
+text of ``/metrics``; all else runs on the event loop's thread."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class HttpClient(NamedTuple):
 
 
 class HttpServer:
-    """The HTTP port of one broker. Without ``login``, the port has no TLS and needs no login."""
+    """The HTTP port of one broker. Without ``login``, the port is plain HTTP and needs no login."""
 
     def __init__(
         self, exposition: Exposition, reasons: Reasons, login: HttpLogin | None = None

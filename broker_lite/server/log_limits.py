@@ -25,8 +25,9 @@ class RepeatLimit(logging.Filter):
     """A log filter that passes equal warnings and errors once a minute.
 
     Of one log statement, it passes at most ``LINES_MAX`` different lines in a minute. The next
-    minute's first line tells how many were left out. Where the text has the number of a connection
-    or request, the statement's ``about`` (``extra={"about": …}``) is compared instead."""
+    minute's first line tells how many were left out. If the text has a number that differs in each
+    line, such as that of a connection, the statement passes ``extra={"about": …}``, which is
+    compared instead of the text."""
 
     def __init__(self) -> None:
         super().__init__()

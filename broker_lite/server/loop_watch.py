@@ -19,7 +19,7 @@ INTERVAL_MS = 20
 INTERVAL_MAX_MS = 500
 """Maximum time (ms) between measurements on an idle broker.
 
-The first request after an idle period does not move the measurement that is already due."""
+A request after an idle period does not bring the next measurement forward."""
 BUSY_PER_S = 20
 """Number of requests a second from which on a broker counts as busy."""
 RULE_MS = 5

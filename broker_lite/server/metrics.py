@@ -19,8 +19,8 @@ SERIES_MAX = 200
 
 Further label values are counted together, under ``OTHER``."""
 FEW_SERIES_MAX = 20
-"""Maximum number of series of a counter by other labels than topic and API. With these limits, a
-broker has at most 1,500 series in all."""
+"""Maximum number of series of a counter by another label than topic or API. With this limit and
+``SERIES_MAX``, a broker has at most 1,500 series in all."""
 OTHER = "(other)"
 """The label value under which a counter counts all values above its limit of series. No topic or
 error has this name."""

@@ -193,10 +193,11 @@ class ControllerShell:
             await self._remove(present, epoch)
 
     async def _remove(self, present: Znode, epoch: Znode) -> None:
-        """Delete the znode /controller if it is still ``present`` and no broker was elected since.
+        """Delete the znode /controller if it is still ``present`` and no broker was elected since
+        ``epoch`` was read.
 
-        An election raises the controller epoch, so the write checks that the znode with this epoch
-        still has the version of ``epoch``."""
+        An election changes /controller_epoch, so the write checks that this znode still has the
+        version of ``epoch``."""
         if await self._store.get(znodes.CONTROLLER) == present:
             check = Check(znodes.CONTROLLER_EPOCH, epoch.version)
             await self._store.write([check, Delete(znodes.CONTROLLER, present.version)])
@@ -250,15 +251,16 @@ class ControllerShell:
             self._awake.set()
 
     def suspects_changed(self, suspects: Mapping[int, int]) -> None:
-        """Tell the controller which broker processes seem dead, as broker id to broker epoch."""
+        """Tell the controller which broker processes seem dead: their broker epochs, by broker
+        id."""
         self._suspects = dict(suspects)
         if self._fence is not None:
             self._suspects_changed = True
             self._awake.set()
 
     def states_read(self, states: Sequence[StateChange]) -> None:
-        """Pass partition states to the controller's state machine. The broker has read them because
-        a change notice (a znode) reported a change."""
+        """Pass partition states to the controller's state machine. This broker has read them from
+        ZooKeeper after a notice of their change."""
         if self._fence is not None and states:
             self._states += states
             self._awake.set()
@@ -333,8 +335,8 @@ class ControllerShell:
 
     @staticmethod
     def _now_ms() -> int:
-        """Return monotonic time in ms. By wall-clock time, partitions would not return to their
-        preferred leaders for a long time after the clock was set back."""
+        """Return monotonic time in ms. With wall-clock time, a clock that is set back would delay
+        the return of partitions to their preferred leaders."""
         return int(asyncio.get_running_loop().time() * 1000)
 
     async def _sleep(self) -> None:
@@ -375,8 +377,8 @@ class ControllerShell:
             _log.info("cannot delete /controller; it disappears when the ZooKeeper session expires")
 
     async def _load(self, *, anew: bool = False) -> Loaded:
-        """Read all metadata from ZooKeeper; with ``anew``, also the topics that this broker has
-        cached."""
+        """Read all metadata from ZooKeeper; with ``anew``, even the topics that this broker's
+        snapshot has."""
         while True:
             try:
                 await self._store.sync("/")

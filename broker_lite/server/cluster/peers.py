@@ -5,8 +5,8 @@ its own, because a broker answers the requests of one connection in order, so an
 for replication would delay the others.
 
 When the main connection closes, the peer is reported as lost. If its port then refuses a new
-connection, its process has probably died, and it is reported as suspected. A new connection takes
-both reports back. A timeout causes no report: a broker that hangs counts as alive until its
+connection, its process has probably died, and it is reported as suspected. A new connection
+withdraws both reports. A timeout causes no report: a broker that hangs counts as alive until its
 ZooKeeper session ends. A wrong suspicion costs availability, but no records."""
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ ANSWER_MS = 5000
 SWEEP_S = 1.0
 """Seconds between two checks for overdue answers."""
 IDLE_FETCHES = -1
-"""The lane for fetches of idle partitions.
+"""The number of the lane for fetches of idle partitions.
 
-A *lane* is an additional connection to a broker for one kind of request; the others are numbered by
-API key."""
+A *lane* is an additional connection to a broker for one kind of request. The number of every other
+lane is its API key."""
 
 T = TypeVar("T")
 
@@ -119,8 +119,8 @@ class Peers:
         self._broker_id = config.broker_id
         self._peers: dict[int, _Peer] = {}
         self._lanes: dict[tuple[int, int], _Peer] = {}
-        """Additional connections (lanes), by broker id and by API key, or IDLE_FETCHES. Their loss
-        is not reported to ``failure_listener``."""
+        """Additional connections (lanes), by broker id and the lane's number. Their loss is not
+        reported to ``failure_listener``."""
         self._brokers: Mapping[int, BrokerView] = {}
         self._closed = False
         self._sweep = loop.call_later(SWEEP_S, self._expire)

@@ -73,15 +73,16 @@ ELECTION_S = 1.0
 librdkafka repeats its request each second, so a longer wait is useless."""
 
 DRAIN_ANSWER_S = 2.0
-"""Maximum seconds for which a stopping broker waits until ZooKeeper has stored that it drains."""
+"""Maximum seconds for which a stopping broker waits until ZooKeeper has stored that it is about to
+stop (drains)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
     """The facts that a broker publishes when it registers in ZooKeeper.
 
-    ``start_counter`` counts the starts of the data directory; it is raised before each
-    registration. ``cluster_id`` is the id in the data directory, empty for a new one. ``damaged``
+    ``start_counter`` counts the starts of brokers with this data directory; each raises it before
+    it registers. ``cluster_id`` is the id in the data directory, empty for a new one. ``damaged``
     lists partitions whose log lost flushed records: this broker leaves their ISRs before it
     registers, except where it is the only member."""
 
@@ -117,8 +118,8 @@ class Registry:
     ) -> None:
         self.snapshot = MetadataSnapshot()
         self._fresh = MetadataSnapshot()
-        """The metadata read for the next snapshot. Its version is 0; ``_publish`` sets the version
-        of each snapshot."""
+        """The metadata that were read for the next snapshot. Its version is 0; ``_publish`` sets
+        the version of each snapshot."""
         self._unreadable: security_znodes.Unreadable = {}
         self._config = config
         self._store = store
@@ -154,7 +155,8 @@ class Registry:
         self._suspects: dict[int, int] = {}
         """Broker epochs of processes that are suspected to be dead, by broker id."""
         self._lost: dict[int, int] = {}
-        """Broker epochs of processes whose connection to this broker has closed, by broker id."""
+        """Broker epochs of the broker processes whose connection to this broker has closed, so that
+        they may be dead, by broker id."""
         self.session_losses = Counter()
         """How many of this broker's ZooKeeper sessions have expired."""
         self._elected_by_s = 0.0
@@ -235,9 +237,9 @@ class Registry:
     async def drain(self) -> None:
         """Give up leadership and leave the ISRs before a controlled shutdown.
 
-        Return when no other broker could take over a partition or an ISR place of this broker; the
-        caller limits the time. Raises CoordinationUnavailableError if ZooKeeper does not confirm
-        the broker's mark as draining within ``DRAIN_ANSWER_S`` seconds."""
+        Return when no other live broker could replace this one as a leader or in an ISR; the caller
+        limits the time. Raises CoordinationUnavailableError if ZooKeeper does not confirm within
+        ``DRAIN_ANSWER_S`` seconds that this broker drains."""
         if self._registrar is None or self._fresh.features.get("metadata", 0) < REPLICATION_LEVEL:
             return
         try:
@@ -305,8 +307,8 @@ class Registry:
                     await self._published.wait()
 
     async def wait_read(self, sequence: int | None = None) -> None:
-        """Wait until this broker's metadata snapshot has the change with the notice ``sequence``;
-        by default, all changes that this broker wrote as controller."""
+        """Wait until this broker's metadata snapshot has all changes up to the change notice with
+        the number ``sequence``; by default, all that this broker wrote as controller."""
         written = self._controller.written_sequence if sequence is None else sequence
         await self.wait_visible(lambda now: self._published_sequence >= written)
 
@@ -359,8 +361,8 @@ class Registry:
 
     @property
     def metadata_age_s(self) -> float:
-        """Seconds since the metadata snapshot was last known to be complete; 0 if it is complete
-        now."""
+        """For how many seconds the metadata snapshot may have lacked changes; 0 if it is
+        complete."""
         return self._now_s() - self._unsure_since_s if self._unsure_since_s else 0.0
 
     @property
@@ -540,8 +542,8 @@ class Registry:
         self._due.set()
 
     async def _catch_up(self) -> None:
-        """Take the due steps of the keeper task, such as reading changed metadata, and publish the
-        snapshot.
+        """Do the steps of the keeper task that are due, such as reading changed metadata, and
+        publish the snapshot.
 
         A step that fails raises its error and stays due."""
         if self._register_due:

@@ -1,7 +1,7 @@
 """Write partition states (leader and ISR) to ZooKeeper, for the partitions that this broker leads.
 
 One ZooKeeper transaction writes many states, and a change notice, by which the other brokers learn
-of them. The transaction fails if one of these has changed meanwhile:
+of them. The transaction fails if one of these has changed since this broker read it:
 
 - a partition's state, which may be newer;
 - /controller_epoch, because a controller elected meanwhile may not have read these states;
@@ -44,7 +44,7 @@ from broker_lite.server.cluster.controller_writes import set_state
 _log = logging.getLogger(__name__)
 
 WITHDRAWALS_MAX = 20
-"""Maximum number of attempts to remove replicas from ISRs while other writes conflict."""
+"""Maximum number of attempts of ``withdraw`` while writes of other brokers conflict with it."""
 
 
 class _SessionEnded(Exception):
@@ -148,8 +148,7 @@ class StateWrites:
     def _drop_refused(
         self, left: dict[int, StateChange], rows: list[tuple[int, StateChange]], refused: Refused
     ) -> None:
-        """Remove from ``left`` the change because of which ZooKeeper refused the transaction. The
-        transaction wrote ``rows``.
+        """Remove from ``left`` the change because of which ZooKeeper refused to write ``rows``.
 
         If the controller epoch or the change notice was the reason, nothing is removed, because all
         changes are tried again."""
@@ -168,8 +167,8 @@ class StateWrites:
         """Return the changes that still apply to the topics in ZooKeeper.
 
         Changes of topics that were deleted or created anew are left out. So are those that add a
-        replica to an ISR although its partition has moved to other brokers: its log may be
-        deleted."""
+        replica to an ISR although its partition has moved to other brokers: the replica's log may
+        be deleted."""
         ids = {change.topic for change in changes.values()}
         merged = merge(notices, snapshot.sequence)
         doubtful = [

@@ -29,7 +29,7 @@ ANSWER_S = 1.0
 GROUPS_PER_CALL = 500
 """Maximum number of groups in one FindCoordinator request.
 
-That many block the other broker's event loop for about 2 ms."""
+So many groups block the event loop of the broker that answers for about 2 ms."""
 PEERS_PER_CHECK = 3
 """Maximum number of brokers that one check asks; the next check continues with the next brokers."""
 
@@ -72,8 +72,8 @@ class CoordinatorFencing:
         await asyncio.gather(*(self._give_up_moved(peer, call) for call in calls for peer in peers))
 
     async def _give_up_moved(self, peer: int, call: FindCoordinatorRequest) -> None:
-        """Send ``call`` to the broker ``peer``, and give up the groups for which its answer names
-        another coordinator."""
+        """Ask the broker ``peer`` with ``call`` for coordinators, and give up the groups for which
+        it names another broker."""
         for row in await self._rows(peer, call):
             if not row.error_code and row.node_id not in (NO_BROKER, self._broker_id):
                 self._groups.give_up(row.key, row.node_id)

@@ -65,8 +65,8 @@ still be able to receive the requests that end the rebalance."""
 HEARTBEATS = 3
 """Minimum number of heartbeats that a member sends in its session timeout, as in Kafka.
 
-So a living member sends one in each third of its session timeout. A broker that takes over a group
-waits that long for heartbeats."""
+So a living member sends one in each third of its session timeout, and a broker that takes over a
+group waits one such third for heartbeats."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +84,7 @@ class CoordinatedGroup:
     """Bytes of the group's subscriptions and assignments; they count towards the memory limit that
     all groups share."""
     members: int = 0
-    """Number of members in the group's generation that ZooKeeper has."""
+    """Number of members in the generation of the group that ZooKeeper stores."""
 
 
 class GroupCoordinator:

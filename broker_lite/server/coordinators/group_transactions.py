@@ -61,7 +61,8 @@ Then the producer gets a retriable error."""
 VERIFY_PAUSE_S = 0.01
 """Seconds between a retriable error of the transaction coordinator and the next attempt."""
 TIMEOUTS = 2
-"""Pending offsets are overdue after ``TIMEOUTS`` times ``transaction.max.timeout.ms``."""
+"""Pending offsets are overdue after ``TIMEOUTS`` times ``transaction.max.timeout.ms``: their
+transaction should have ended by then."""
 REFUSALS = (UnknownServerError, ClusterAuthorizationError, TransactionalIdAuthorizationError)
 """Errors of a transaction coordinator after which the transaction may still be open, so its pending
 offsets remain."""
@@ -97,8 +98,8 @@ class _ClaimedGroup:
     claim: GroupClaim
     participant: Participant = field(default_factory=Participant)
     asking: dict[int, asyncio.Task[None]] = field(default_factory=dict)
-    """The tasks that ask a transaction coordinator whether a transaction includes the group, by
-    ``Verification.token``."""
+    """The tasks that ask a transaction coordinator whether a transaction includes the group, by the
+    token of the verification."""
 
 
 class GroupTransactions:

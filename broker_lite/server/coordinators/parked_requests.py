@@ -9,7 +9,8 @@ from typing import Generic, Protocol, Self, TypeVar
 
 
 class NumberedRequest(Protocol):
-    """A request to a state machine: a named tuple with the field ``token``."""
+    """A request to a state machine: a named tuple with the field ``token``, a number that the reply
+    names."""
 
     def _replace(self, *, token: int) -> Self: ...
 
@@ -37,7 +38,8 @@ class ParkedRequests(Generic[Result]):
         request: R,
         withdraw: Callable[[int], None] | None = None,
     ) -> Result:
-        """Number a request, pass it to the state machine with ``step``, and return the reply.
+        """Give a request a new token, pass it to the state machine with ``step``, and return the
+        reply.
 
         If the caller stops waiting first, ``withdraw`` is called with the request's token."""
         token = next(self._tokens)

@@ -133,7 +133,7 @@ class SinkCoordinator:
         self._timeout_max_ms = timeout_max_ms
         self._led: dict[int, _LedSinks] = {}
         self._unreadable: dict[int, ProtocolError] = {}
-        """For partitions that this broker leads but whose sinks it could not load, the error."""
+        """The errors of partitions that this broker leads but whose sinks it could not load."""
         self._tasks = TaskSet()
         self._alarm = Alarm(clock, self._tick)
         self._is_closed = False
@@ -197,8 +197,8 @@ class SinkCoordinator:
         return led is not None and name in led.machine
 
     def open_slots(self, partition: int) -> dict[int, OpenSlot]:
-        """Return the slots (producer ids of sinks) with an open attempt of a Spark task; empty if
-        this broker does not lead the ``partition`` of ``__transaction_state``."""
+        """Return the open attempts of Spark tasks in the ``partition`` of ``__transaction_state``,
+        by producer id; none if this broker does not lead the partition."""
         led = self._led.get(partition)
         if led is None:
             return {}
@@ -287,8 +287,8 @@ class SinkCoordinator:
         self._alarm.set(led.machine.deadline_ms)
 
     def _count(self, led: _LedSinks, effect: ev.PersistHead) -> None:
-        """Count a Spark batch as committed or aborted in the metrics when the sink's record
-        (``effect``) decides it."""
+        """If the new record of a sink (``effect``) decides that a Spark batch is committed or
+        aborted, count the batch in the metrics."""
         state = SinkState.OPEN if effect.head is None else effect.head.state
         if state is SinkState.PREPARE_COMMIT:
             self._metrics.count("spark_sink_batches", "committed")

@@ -7,8 +7,8 @@ then a copy of all values is appended, and the log before it is deleted.
 
 An append needs ``min.insync.replicas``, as with acks=all. It completes when the high watermark
 passes it, when the log refuses it, or when this broker loses the leadership. The result of a
-produce request is not the outcome: after NOT_ENOUGH_REPLICAS_AFTER_APPEND or a timeout, the batch
-can still be committed."""
+produce request does not tell the outcome: after NOT_ENOUGH_REPLICAS_AFTER_APPEND or a timeout, the
+batch can still be committed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class StateOwner(Protocol):
         ``epoch``.
 
         ``values`` has the values of all keys, and is updated after each committed append. ``flags``
-        has the byte that ``StateLog.append`` received with a key, if it is not 0."""
+        has the byte that ``StateLog.append`` stored with each key, unless it is 0."""
 
     def lost(self, partition: int) -> None:
         """Stop coordinating a partition that this broker no longer leads.

@@ -72,7 +72,8 @@ IDS_MAX = 200_000
 
 Keys are transactional ids, and the sinks and producer ids of Spark's exactly-once sink."""
 SLICE = 1000
-"""Number of keys that a listing or expiry examines, in about 2 ms, before it yields to the loop."""
+"""Number of keys that a listing or an expiry of transactional ids examines, in about 2 ms, before
+it lets the event loop do other work."""
 _REFUSALS = (InvalidProducerIdMappingError, InvalidTxnStateError, ProducerFencedError)
 """The errors by which the coordinator's state refuses a request. They are final for a client."""
 OUTCOMES = {
@@ -242,8 +243,9 @@ class TransactionCoordinator:
         """Raise an error unless this broker still coordinates the partition, before it refuses a
         request.
 
-        A suspended broker that runs again does not know its successor's transactions at first. Only
-        the current leader can commit an append; this one deletes a key that does not exist."""
+        A broker whose process was suspended does not know its successor's transactions at first. So
+        it appends a record, which only the current leader can commit. The record deletes a key that
+        does not exist."""
         try:
             await self._log.append(led.partition, b"", None)
         except NotCoordinatorError:
@@ -279,7 +281,7 @@ class TransactionCoordinator:
         return result
 
     async def _ask_slot(self, led: LedState, sink: str, request: Request) -> fx.TransactionResult:
-        """Verify or add the partitions of a Spark task attempt, as the partitions' leader asks.
+        """Verify or add the partitions of a Spark task attempt, for the broker that leads them.
 
         Raises InvalidRequestError for the request of a producer whose transactional id is the name
         of a Spark sink."""
@@ -436,8 +438,8 @@ class TransactionCoordinator:
     # Methods that pass events to the transactions' state machines and carry out the effects.
 
     def _hold(self, led: LedState, name: str) -> CoordinatedTransaction:
-        """Return the transactional id's state machine, created from the committed record if
-        necessary."""
+        """Return the transactional id's state machine. If it is not in memory, create it from the
+        committed record."""
         coordinated = led.transactions.get(name)
         if coordinated is not None:
             return coordinated
@@ -470,7 +472,7 @@ class TransactionCoordinator:
     def _drop_if_idle(self, held: CoordinatedTransaction) -> None:
         """Drop a state machine from memory if no request waits for it and no transaction is open.
 
-        The committed record has its complete state."""
+        Its committed record in ``__transaction_state`` has the complete state."""
         name = held.machine.name
         is_idle = held.machine.is_quiet and not held.appends and not held.parked
         if is_idle and held.led.transactions.get(name) is held:
@@ -563,11 +565,12 @@ class TransactionCoordinator:
 
 
 def _may_be_ahead(request: Request, coordinated: CoordinatedTransaction) -> bool:
-    """Return whether a successor of this coordinator could accept a refused request.
+    """Return whether a successor of this coordinator could accept a request that this one refuses.
 
-    It could not accept an epoch below the known one: epochs only rise. In transaction version 1,
-    the producer learns of a successor before EndTxn, because it adds partitions at the coordinator
-    itself. A request of a broker is answered at once (``ev.Add``)."""
+    It could not accept a producer epoch below the known one: epochs only rise. In transaction
+    version 1, the producer learns of a successor before EndTxn, because it has asked the
+    coordinator itself to add the partitions. The request of another broker (``ev.Add``) must be
+    answered at once."""
     match request:
         case ev.Init():
             producer_id, epoch = request.expected or (NO_PRODUCER, NO_PRODUCER_EPOCH)

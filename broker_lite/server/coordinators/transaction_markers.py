@@ -139,7 +139,8 @@ class MarkerSender:
             self._tasks.start(self._end_deleted(absent))
 
     async def _end_deleted(self, markers: Sequence[_Marker]) -> None:
-        """Report markers for deleted topics as done, and retry those for topics that may be new."""
+        """Report the markers for deleted topics as done, and retry the others, whose topics may be
+        new."""
         keys = [marker.participant for marker in markers]
         topic_ids = {key.topic_id for key in keys if isinstance(key, PartitionKey)}
         try:

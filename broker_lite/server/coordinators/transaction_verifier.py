@@ -5,7 +5,7 @@ batch in it is appended (KIP-890).
 broker leads; this module sends the requests. Verifications for one coordinator that begin in the
 same iteration of the event loop share an AddPartitionsToTxn request. After a retriable error, a
 verification is repeated for at most a second; then the producer must retry. Answers from a replaced
-coordinator are not used."""
+coordinator are ignored."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class _PendingVerification:
 
 
 class TransactionVerifier:
-    """Sends the verifications of one broker: the requests whether a transaction includes a
+    """Sends the verifications of one broker: requests that ask whether a transaction includes a
     partition."""
 
     def __init__(
@@ -102,9 +102,10 @@ class TransactionVerifier:
         """Ask the coordinator whether the transaction includes the replica's partition, or wait for
         the same verification if it is in flight.
 
-        ``replica.participant.admit`` has returned ``verification``. ``done`` is called with the
-        outcome, in order for each producer. With ``adds`` (transaction version 2), the coordinator
-        adds the partition to the transaction; otherwise the client has added it."""
+        ``verification`` is what ``replica.participant.admit`` returned for a batch. ``done`` is
+        called with the outcome, for the batches of one producer in their order. With ``adds``
+        (transaction version 2), the coordinator adds the partition to the transaction; otherwise
+        the client has added it."""
         participant = replica.participant
         key = participant, verification.token
         pending = self._pending.get(key)

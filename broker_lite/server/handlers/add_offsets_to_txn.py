@@ -1,9 +1,8 @@
 """Handle AddOffsetsToTxn 0-4: add a consumer group to the transaction of a transactional id.
 
 A producer of transaction version 1 sends this request before its first TxnOffsetCommit. A group
-coordinator sends it too, with a tagged field of logbus: to verify that such a transaction includes
-the group, or to add the group for a producer of version 2 (KIP-890). The answer to a group
-coordinator has tagged fields too."""
+coordinator sends it too, with a tagged field of logbus: for a producer of version 1 to verify that
+the transaction includes the group, for one of version 2 to add the group (KIP-890)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The partition's leader serves the request. Offset -1 means the high watermark; a higher offset gets
 OFFSET_OUT_OF_RANGE. The broker answers once every in-sync replica has deleted the records, or with
-REQUEST_TIMED_OUT. The next retention run deletes the files of segments without records."""
+REQUEST_TIMED_OUT. The next retention run deletes segments that have no record left."""
 
 from __future__ import annotations
 

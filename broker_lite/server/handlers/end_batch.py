@@ -1,7 +1,8 @@
-"""Handle EndBatch, logbus API 10004: the driver of a Spark query commits or aborts a batch.
+"""Handle EndBatch, logbus API 10004: the driver of a Spark query with the exactly-once sink commits
+or aborts a batch.
 
-The query has the exactly-once sink. The broker answers when all transaction markers are written, or
-one second after the decision is committed to ``__transaction_state``."""
+The broker answers when all transaction markers are written, or one second after the decision is
+committed to ``__transaction_state``."""
 
 from __future__ import annotations
 

@@ -273,7 +273,8 @@ class _ConsumerFetch:
             self._collect(rows)
 
     def _leave(self) -> None:
-        """End the wait: cancel the timer, and remove this fetch's callbacks from the replicas."""
+        """End the wait for records: cancel the timer, and remove this fetch's callbacks from the
+        replicas."""
         self._done = True
         if self._timer is not None:
             self._timer.cancel()
@@ -413,7 +414,7 @@ class _ConsumerFetch:
         """Return ``prepared``, the result of a read. If the read failed and this replica may no
         longer serve the client, return the error of ``_check_role`` instead.
 
-        The log may then have been truncated during the read."""
+        In that case the log may have been truncated during the read."""
         assert row.replica is not None
         if prepared.error is not None:
             try:
@@ -515,8 +516,8 @@ class _ConsumerFetch:
 def _file_bytes(parts: BrokerContext, message: wire.FetchRequest) -> int:
     """Return how many bytes the client may read itself from the log files.
 
-    That is 0 if the client runs on another machine, if the broker allows no local reads, or if the
-    broker gives tickets instead of paths and the client cannot use them."""
+    That is 0 if the client runs on another machine, if the broker allows no local reads, or if it
+    gives tickets (``descriptors``) instead of paths and the client cannot use them."""
     files = message.files
     if not files.machine or files.machine != machine_id():
         return 0

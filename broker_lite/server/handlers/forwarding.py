@@ -17,7 +17,8 @@ from broker_lite.wire.api import Call, decode_call, encode_call
 from broker_lite.wire.calls.envelope import EnvelopeRequest
 
 CHECK_S = 0.1
-"""Seconds between two checks whether another broker has become controller during the wait."""
+"""Seconds between two checks, while a request waits for the controller's answer, whether another
+broker has become controller."""
 
 T = TypeVar("T")
 

@@ -1,7 +1,8 @@
-"""Handle JoinBatch, logbus API 10003: a task attempt of a Spark query begins to write a batch.
+"""Handle JoinBatch, logbus API 10003: a task attempt of a Spark query with the exactly-once sink
+begins to write a batch.
 
-The query has the exactly-once sink. The answer has the producer id and epoch for the attempt, or
-tells that the batch is already committed."""
+The answer has the producer id and epoch for the attempt, or tells that the batch is already
+committed."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from broker_lite.wire.calls.sinks import JoinBatchRequest, SinkResponse
 async def handle(
     parts: BrokerContext, request: RequestContext, message: JoinBatchRequest
 ) -> SinkResponse:
-    """Register the attempt of a Spark task in its batch. A repeated request gets the same
+    """Add the attempt of a Spark task to the batch that it writes. A repeated request gets the same
     answer."""
     try:
         request.access.check_transactional_id(message.sink)

@@ -55,8 +55,9 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
     A client asks for metadata when a leader's connection closes, often before the next election. If
     the answer named the dead leader, the client would connect to a closed port and retry after a
-    backoff. So third-party clients wait ``NOTICE_S``, in which this broker too may notice the
-    death. logbus's own clients retry at once and do not wait; only they send no ApiVersions."""
+    backoff. So a third-party client's answer waits ``NOTICE_S``, in which this broker too may
+    notice the death. logbus's own clients, which alone send no ApiVersions, retry at once and get
+    their answer at once."""
     if request.session.software and len(parts.registry.snapshot.brokers) > 1:
         await asyncio.sleep(NOTICE_S)
     requested, access = message.topics, request.access

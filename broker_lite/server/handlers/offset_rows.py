@@ -53,8 +53,8 @@ class OffsetRows:
         return rows
 
     def stored(self, results: Mapping[TopicPartition, LogbusError | None]) -> None:
-        """Set the error code of each partition from the result of storing its offset; None is
-        success."""
+        """Set the error code of each partition from ``results``, the results of storing the
+        offsets; None is success."""
         for key, failure in results.items():
             self.codes[key] = wire_code(failure)
 

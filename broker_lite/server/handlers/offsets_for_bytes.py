@@ -45,8 +45,8 @@ async def handle(
 
 
 class _Lookup(NamedTuple):
-    """A lookup in the offset index: the end of a range that begins at ``start`` and ends at ``end``
-    at the latest."""
+    """A lookup, in the offset index, of the end of a range that begins at ``start``, has at most
+    ``max_bytes`` and ends at ``end`` at the latest."""
 
     replica: Replica
     start: int
@@ -94,8 +94,8 @@ def _refusal(error: LogbusError) -> BytesAnswer:
 
 
 def _reach(replica: Replica, start: int, max_bytes: int, end: int) -> tuple[int, int]:
-    """Return the end offset and the bytes of the range that begins at ``start`` and has at most
-    ``max_bytes``.
+    """Return the end offset and the number of bytes of the range that begins at ``start`` and has
+    at most ``max_bytes``.
 
     At a damaged batch the range has 0 bytes and ends at the next readable offset, at most at
     ``end``."""

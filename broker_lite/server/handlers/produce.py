@@ -302,7 +302,8 @@ class _Produce:
         self._rows[t][p] = row
 
     def _note_refused(self, t: int, p: int, partition: int, error: LogbusError) -> None:
-        """Record that a batch failed with a retriable error, so that later ones in flight fail too.
+        """Remember that a batch failed with a retriable error, so that the producer's later batches
+        in flight fail too.
 
         Otherwise the producer's records would be out of order after the retry."""
         topic, snapshot = self._message.topics[t], self._parts.registry.snapshot

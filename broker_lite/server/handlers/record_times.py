@@ -21,7 +21,8 @@ from broker_lite.wire.calls.offsets import RecordTimesResponse, TimeAnswer, Time
 NONE = TimeAnswer(0, NO_OFFSET, NO_TIMESTAMP)
 """The answer for an offset at or after which there is no committed record."""
 JOB_MS = 2
-"""Milliseconds after which a job of lookups ends, so that other clients' reads can start.
+"""Milliseconds after which a read thread's job of lookups ends, so that other clients' reads can
+start.
 
 Another job continues with the remaining lookups."""
 
@@ -76,8 +77,8 @@ def _lookups(
 def _found(
     lookups: Sequence[_TimeLookup], first: int, monotonic_ms: Callable[[], int]
 ) -> list[TimeAnswer]:
-    """Look up record times, from ``lookups[first]`` on, for at most ``JOB_MS`` but at least once.
-    Return the results."""
+    """Look up record times, from ``lookups[first]`` on: at least one, and more until ``JOB_MS``
+    have passed. Return the results."""
     until_ms = monotonic_ms() + JOB_MS
     answers = []
     for lookup in itertools.islice(lookups, first, None):

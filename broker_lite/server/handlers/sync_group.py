@@ -1,4 +1,5 @@
-"""Handle SyncGroup 0-5: take the assignments from the group's leader, and answer each member.
+"""Handle SyncGroup 0-5: receive the assignments from the group's leader, and send each member its
+own.
 
 The answers to the other members wait for the leader's request."""
 

@@ -245,8 +245,9 @@ class Access:
         """Raise the error of the resource's kind, such as TopicAuthorizationError, unless the
         client may use the operation on it.
 
-        A client that may use the operation ``AccessRow.instead`` on the cluster needs no permission
-        on the resource. ``shown``, if given, replaces ``name`` in the error."""
+        If the API's row in ``ROWS`` has an operation ``instead``, a client that may use it on the
+        cluster needs no permission on the resource. ``shown``, if given, replaces ``name`` in the
+        error."""
 
     def check_topic(self, name: str, shown: str = "") -> None:
         """Raise TopicAuthorizationError unless the client may use the API on the topic.
@@ -260,7 +261,8 @@ class Access:
         """Raise TopicAuthorizationError, without the topic's name, unless the client may use the
         topic.
 
-        An id that is not in ``by_id``, the known topics, raises nothing; the handler answers it."""
+        An id that is not in ``by_id``, the known topics, raises nothing here, because the handler
+        refuses it."""
 
     def check_group(self, name: str) -> None:
         """Raise GroupAuthorizationError unless the client may use the API on the group."""
@@ -272,11 +274,11 @@ class Access:
         """Raise ClusterAuthorizationError unless the client may use one of the operations on the
         cluster.
 
-        Without arguments, check the operation that the API needs on topics."""
+        Without arguments, the operation is that which the API needs on topics."""
 
     def leave_to_controller(self) -> None:
-        """Mark the request as checked: this broker forwards it to the controller, which checks
-        it with the client's principal."""
+        """Mark the request as checked, because this broker forwards it to the controller, which
+        checks the permissions of the client's principal."""
 
     def check_follower(self, replica_id: int) -> None:
         """Raise ClusterAuthorizationError unless broker ``replica_id`` opened the session."""
@@ -286,8 +288,8 @@ class Access:
     ) -> Mapping[int, LogbusError]:
         """Return the errors of the topics that the client may not use, by index in ``topics``.
 
-        A topic id that is not in ``by_id``, the known topics, is not denied; the handler answers
-        it."""
+        A topic id that is not in ``by_id``, the known topics, gets no error here, because the
+        handler refuses it."""
         return _NOTHING
 
     def visible(self, kind: ResourceKind, names: Iterable[str]) -> Collection[str]:
@@ -420,8 +422,9 @@ class _CheckedAccess(Access):
 
 
 def _names(row: Any) -> bool:
-    """Return whether a row of a request names a resource. A topic without partitions does not:
-    handlers check the topic of each partition, and the answer is empty too."""
+    """Return whether a row of a request names a resource that the handler must check. A topic
+    without partitions is none: handlers check the topic for each of its partitions, and its part of
+    the answer is empty."""
     return bool(getattr(row, "partitions", True)) and bool(getattr(row, "partition_indexes", True))
 
 
@@ -551,7 +554,7 @@ class Authorizer:
     def is_broker(self, session: Client, client_id: str | None) -> bool:
         """Return whether the session is that of another broker.
 
-        The client id counts only if neither certificates nor logins identify brokers."""
+        The client id is evidence only if neither certificates nor logins identify brokers."""
         if self.is_on and self.broker_id(session) is not None:
             return True
         if self.is_on and not self.only_reports:

@@ -137,7 +137,8 @@ class ResponseSlot:
         self.closes = reason
 
     def refuse(self, reason: str) -> None:
-        """Close the connection, because no answer could be encoded that the client would decode."""
+        """Close the connection, because the broker can encode no answer that the client could
+        decode."""
         self.release()
         self._connection.close(reason)
 
@@ -218,8 +219,8 @@ class ClientConnection:
         self.clock = clock
         self._requests_max = requests_max
         self._late_frame_bytes = frame_bytes_max if session.needs_login else 0
-        """Maximum bytes of a request once the client has logged in. 0 if it needs no login: the
-        frame receiver's limit then stays as it is."""
+        """Maximum bytes of a request once the client has logged in. 0 if it needs no login, because
+        the frame receiver then keeps its limit."""
         self._begin = begin
         self._ended = ended
         self._replies: deque[ResponseSlot] = deque()
@@ -311,7 +312,7 @@ class ClientConnection:
     def _read_soon(self) -> None:
         """Read again in the next iteration of the event loop.
 
-        The loop cannot report bytes that the TLS layer has taken from the socket already."""
+        The loop cannot report bytes that the TLS layer has already read from the socket."""
         if self._reading:
             self._loop.call_soon(self._read_pending)
 
@@ -328,7 +329,8 @@ class ClientConnection:
         self._backlog.extend(frames)
 
     def _finish(self) -> None:
-        """Count the received frame as a complete request from now on, not as a partial frame."""
+        """Let the memory budget count the received frame as a complete request, no longer as a
+        partial frame."""
         self.budget.finish(self, self._unfinished_bytes)
         self._unfinished_bytes = 0
 
@@ -400,8 +402,8 @@ class ClientConnection:
         )
 
     def resume_soon(self) -> None:
-        """Call ``resume`` in the next iteration of the event loop, when the caller has completed
-        its update of the memory budget."""
+        """Call ``resume`` in the next iteration of the event loop. By then the memory budget, which
+        calls this, is consistent again."""
         self._loop.call_soon(self.resume)
 
     def _admit(self) -> bool:
@@ -428,8 +430,8 @@ class ClientConnection:
     def build_next(self) -> None:
         """Start to build the next answer if its handler has called ``ResponseSlot.build``.
 
-        Do nothing until all earlier answers are built and nearly all of their bytes are sent, and
-        the budget has the memory."""
+        Do nothing unless all earlier answers are built, less than ``UNSENT_BYTES_MAX`` of them is
+        unsent, and the budget has the memory."""
         if not self._replies or self._unsent_bytes >= UNSENT_BYTES_MAX:
             return
         reply = self._replies[0]
@@ -441,8 +443,8 @@ class ClientConnection:
         start()
 
     def built(self, reply: ResponseSlot, size: int) -> None:
-        """Record that the answer ``reply`` is built. Count its ``size`` bytes instead of the memory
-        that the budget reserved for it (``Budget.may_build``).
+        """The answer ``reply`` is built: count its ``size`` bytes instead of the memory that the
+        budget reserved for it (``Budget.may_build``).
 
         Does nothing if ``reply`` is not being built."""
         if self._building is reply:

@@ -143,8 +143,8 @@ class RequestContext(NamedTuple):
 
     @property
     def is_forwarded(self) -> bool:
-        """Whether another broker sent or forwarded the request, which must not be forwarded
-        again."""
+        """Whether another broker sent or forwarded the request. This broker must not forward it
+        then."""
         return self.session.is_forwarded or self.is_broker
 
     def deadline_ms(self, timeout_ms: int) -> int:

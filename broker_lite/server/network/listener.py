@@ -1,8 +1,8 @@
 """Accept connections on all listeners, and apply the limits and timeouts of connections.
 
 Connections beyond ``max.connections`` are closed at once. A periodic *sweep* closes connections
-that are idle or whose request has stopped arriving, and releases unused memory. It runs only while
-there are connections or free buffers."""
+that are idle or whose request has stopped arriving, and releases frame buffers that no connection
+has used since the last sweep. It runs only while there are connections or free buffers."""
 
 from __future__ import annotations
 
@@ -45,14 +45,15 @@ BACKLOG = 512
 ACCEPTS_PER_TURN = 16
 """Maximum number of connections accepted in one iteration of the event loop: about 2 ms."""
 ADDRESSES_CACHED = 1024
-"""Number of client hosts for which the address that ``max.connections.per.ip`` counts is cached."""
+"""Number of client hosts in the cache of the addresses under which ``max.connections.per.ip``
+counts them."""
 SWEEP_S = 5.0
 """Maximum seconds between two sweeps for idle and stalled connections.
 
 Sweeps are more frequent if a connection timeout is shorter than 10 s."""
 SWEEP_MIN_S = 0.1
-"""Minimum seconds between two checks of all connections, even if a login becomes overdue sooner. It
-bounds the cost of these sweeps."""
+"""Minimum seconds between two sweeps, even if a client's time to log in ends sooner. It limits the
+cost of sweeps."""
 STALLED_MS = 5000
 """Milliseconds without bytes after which a partial request is dropped, if others wait for memory.
 
@@ -65,8 +66,8 @@ lack of file descriptors."""
 SCRATCH_BYTES = 256 << 10
 """Bytes of the receive buffer that all connections share.
 
-The five batches of 16 KB that Kafka's producer has in flight fit: one read receives them, and one
-flush covers them."""
+It has room for the five batches of 16 KB that Kafka's producer may have in flight: one read
+receives them, so one flush of the log makes all of them durable."""
 RELOAD_S = 10.0
 """Seconds between two checks whether certificate files have changed."""
 UNREAD_MS = 60_000
@@ -93,7 +94,7 @@ class Listener:
         """Connections that had to log in when they were opened, oldest first; some may be logged in
         by now."""
         self._of_address: Counter[str] = Counter()
-        """Number of open connections from each address, without loopback."""
+        """Number of open connections from each address except loopback."""
         self._admitted = 0
         self._scratch = bytearray(SCRATCH_BYTES)
         self._frames = BufferPool(config.in_flight_bytes_max)
@@ -166,8 +167,8 @@ class Listener:
 
         ``may_connect`` counts a new connection from an address against the address's quota, and
         returns whether the quota allows it; None means no quota. ``on_login`` records logins with
-        client certificates (``AuditLog.write``). ``call_soon`` schedules the sending of answers:
-        ``Disk.call_soon``, by default the event loop's method."""
+        client certificates (``AuditLog.write``). ``call_soon`` schedules the sending of answers: by
+        default the event loop's method, in a broker ``Disk.call_soon``."""
         self._may_connect = may_connect
         self._call_soon = call_soon
         self._on_login = on_login
@@ -206,7 +207,8 @@ class Listener:
         }
 
     def reload(self) -> None:
-        """Load changed TLS files for new connections, and close connections that they forbid.
+        """Load changed TLS files for new connections, and close connections whose client
+        certificates they forbid.
 
         Called every ``RELOAD_S`` seconds."""
         if self._reload is None or self._loop is None:
@@ -447,8 +449,8 @@ class Listener:
             self._sweep = self._loop.call_later(self._sweep_delay_s(), self._end_silent)
 
     def _sweep_delay_s(self) -> float:
-        """Return the seconds until the next sweep: less than usual if a login becomes overdue
-        sooner."""
+        """Return the seconds until the next sweep: less than usual if a client's time to log in
+        ends sooner."""
         self._early = {each: None for each in self._early if each.session.is_before_login}
         began_ms = [each.session.opened_ms for each in self._early]
         began_ms += [] if self._handshakes is None else self._handshakes.began_ms
@@ -468,8 +470,8 @@ class Listener:
                 del self._of_address[address]
 
     def _end_silent(self) -> None:
-        """Close idle and stalled connections. Schedule the next sweep if connections or free
-        buffers are left."""
+        """Close idle and stalled connections, and release unused frame buffers. Schedule the next
+        sweep if connections or free buffers are left."""
         assert self._loop is not None
         now_ms = self._clock.monotonic_ms()
         idle_before = now_ms - self._config.connection_idle_ms

@@ -11,10 +11,10 @@ from typing import Protocol
 UNFINISHED_SHARE = 0.5
 """Fraction of the memory limit that partially received frames may take."""
 ANSWERS_SHARE = 0.5
-"""Fraction of the memory limit that answers may take which are built only when there is memory
+"""Fraction of the memory limit for answers that are built only once there is memory
 (``ResponseSlot.build``)."""
 LARGE_ANSWER_BYTES = 4 << 20
-"""An answer of more than this many bytes is large: it is one single batch, which cannot be
+"""Bytes above which an answer counts as large. It then has one single batch, which cannot be
 split."""
 LARGE_ANSWERS_SHARE = 0.75
 """Fraction of ``ANSWERS_SHARE`` that large answers may take.
@@ -32,9 +32,10 @@ class Waiter(Protocol):
 class Budget:
     """The memory of the requests and answers of all connections, in bytes.
 
-    The total exceeds ``limit_bytes`` at most by one frame and the answers that are being built. Two
-    kinds of memory have a share of the limit. One connection at a time may exceed each share,
-    because otherwise connections could wait for each other for ever.
+    No new request is received while the total exceeds ``limit_bytes``, so the excess is at most one
+    frame and answers to earlier requests. Two kinds of memory also have a share of the limit. Of
+    each kind, one connection at a time may exceed the share, because otherwise connections could
+    wait for each other for ever.
 
     - ``UNFINISHED_SHARE``: partial frames, which count with their allocated memory, not their
       declared length
@@ -76,7 +77,7 @@ class Budget:
     def may_start(self, connection: Waiter) -> bool:
         """Return whether the connection may receive another request.
 
-        If not, its ``resume_soon`` is called when it may."""
+        If not, the budget later calls its ``resume_soon``."""
         if self.is_exceeded:
             self._starting[connection] = None
             return False
@@ -85,7 +86,7 @@ class Budget:
     def may_grow(self, connection: Waiter, size: int) -> bool:
         """Return whether the connection's partial frame may take ``size`` more bytes.
 
-        If not, its ``resume_soon`` is called when it may."""
+        If not, the budget later calls its ``resume_soon``."""
         if size <= self._growth_left:
             return True
         if self._finisher is None and self._may_finish:
@@ -112,7 +113,7 @@ class Budget:
         """Reserve ``size`` bytes for an answer that a connection is to build, and return True.
         Return False if there is no memory; ``connection.resume_soon`` is called when there is.
 
-        An answer of any size is allowed while no other such answer takes memory."""
+        An answer of any size is allowed while no other has reserved memory."""
         if self._fits(self._answer_bytes, size):
             self._answer_bytes += size
             return True
@@ -128,8 +129,8 @@ class Budget:
         return not answer_bytes or answer_bytes + size <= share
 
     def count_answers(self, change: int) -> None:
-        """Add ``change`` to the bytes for which ``may_build`` has reserved memory, after an answer
-        was built or sent."""
+        """Add ``change`` to the memory that ``may_build`` has reserved, after an answer was built
+        or sent."""
         self._answer_bytes += change
         if self._building:
             self._wake_building()
