@@ -311,8 +311,8 @@ def _known(admin: Admin) -> set[Acl]:
 
 
 def _index(admin: Admin) -> tuple[AclIndex, frozenset[str]]:
-    """Return an index that decides as a broker's authorizer does, and the broker's super users. It
-    holds the cluster's ACLs and the authorizer's settings of one broker."""
+    """Return an index of the cluster's ACLs, which decides as a broker's authorizer does, and the
+    super users. The authorizer's settings are those of one broker."""
     found = admin.run(acls.describe_acls, AclFilter())
     broker_id = min(admin.cluster(()).brokers)
     (settings,) = admin.describe_configs(brokers=[broker_id]).values()

@@ -320,7 +320,8 @@ def zookeeper_servers(admin: Admin) -> Finding:
 def _zookeeper_version(
     address: str, settings: Mapping[str, str], *, has_tls: bool
 ) -> tuple[int, ...]:
-    """Return the version of a ZooKeeper server. Raises OSError and ValueError."""
+    """Return the version of a ZooKeeper server. Raises OSError, or ValueError if the TLS files or
+    the answer cannot be used."""
     from broker_lite.metadata.zookeeper_tls import ZooKeeperTls
 
     host, _, port = address.strip().rpartition(":")

@@ -382,7 +382,7 @@ def _refuse_readers(admin: Admin, group: str, topics: tuple[str, ...] = ()) -> N
     changed.
 
     The next commit of a member or query would overwrite the change. With ``topics``, members of a
-    Kafka group that read none of these topics do no harm. Raises NonEmptyGroupError,
+    Kafka group that read none of these topics are allowed. Raises NonEmptyGroupError,
     GroupSubscribedToTopicError and GroupLeaseHeldError."""
     kinds = {row.group: group_kind(row) for row in admin.list_groups()} if topics else {}
     readers = admin.group_members(group)

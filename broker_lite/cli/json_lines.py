@@ -154,8 +154,8 @@ def _wrong_time(field: str, value: object) -> ValueError:
 
 
 def headers_of(pairs: Any) -> list[tuple[str, bytes | None]]:
-    """Return the headers in a parsed JSON list of pairs; an empty list for None. Raises ValueError
-    with the right form."""
+    """Return the headers in a parsed JSON list of pairs; an empty list for None. Raises ValueError,
+    whose message shows the right form."""
     if pairs is None:
         return []
     headers = []

@@ -269,7 +269,7 @@ def _discard_output() -> None:
 
 
 def _show_click_error(error: click.ClickException, arguments: list[str]) -> int:
-    """Print an error of the command line itself and return its exit code."""
+    """Print click's error about the typed command line and return its exit code."""
     if isinstance(error, click.NoSuchOption):
         error = _explained(error, arguments)
     if _wants_json(arguments):
@@ -324,8 +324,8 @@ def _print_json(name: str, message: str, code: int) -> None:
 
 
 def exit_code(error: LogbusError, *, with_hint: bool = True) -> int:
-    """Return the exit code of an error. With ``with_hint``, print the next step if the cluster is
-    not reachable."""
+    """Return the exit code of an error. With ``with_hint``, also tell the user on stderr what to
+    try if no broker answered."""
     if isinstance(error, ContextNotFoundError):
         return EXIT_USAGE
     if isinstance(error, NoClusterError | SourceUnreachableError):

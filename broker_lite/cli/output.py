@@ -32,7 +32,8 @@ COLOURS = {
 
 
 def output_option(command: F) -> F:
-    """Add ``-o``: by default a table on a terminal and one JSON object a line in a pipe."""
+    """Add ``-o``, the output format: by default a table on a terminal and one JSON object a line in
+    a pipe."""
     return click.option(
         "-o",
         "--output",

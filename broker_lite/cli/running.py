@@ -159,8 +159,8 @@ def update(facts: Facts) -> None:
 
 
 def forget(facts: Facts) -> None:
-    """Delete the files about this cluster. Clients then find the running cluster that was started
-    last."""
+    """Delete the files about this cluster. Clients without an address then use the running cluster
+    that was started last."""
     for path in (_record(facts), Path(facts["directory"], "cluster.json")):
         _remove(path, facts)
     left = [other for other in alive() if not is_same(other, facts)]

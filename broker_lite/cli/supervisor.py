@@ -25,7 +25,7 @@ PAUSES_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds before the first, second, … restart of a process. The last value repeats while the
 process keeps ending."""
 STEADY_SECONDS = 60.0
-"""Seconds for which a process must run before its next restart has the first pause again."""
+"""If a process ran for more than this many seconds, the pauses before its restarts begin anew."""
 
 RENEWAL_SECONDS = 3600.0
 """Seconds between two checks for certificates of a secured cluster that must be renewed."""

@@ -521,7 +521,8 @@ class Admin:
     ) -> dict[TopicPartition, LogbusError | None]:
         """Set a group's committed offsets. Return an error, or None, for each partition.
 
-        Unlike ``commit_offsets``, ignores the lease of a Spark query on the group."""
+        Unlike ``commit_offsets``, this is allowed even while a Spark query publishes its progress
+        to the group."""
         rows = {
             tp: CommittedOffset(value) if isinstance(value, int) else value
             for tp, value in offsets.items()

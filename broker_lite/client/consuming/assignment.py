@@ -87,7 +87,7 @@ class AssignmentQueue:
         return Release(kind is Lose, numbers, {tp: self._grants.get(tp) for tp in tps})
 
     def begin(self, starts: Starts) -> None:
-        """Start to read pending partitions, at the offsets in ``starts``."""
+        """Start to read partitions that were ``pending``, at the offsets in ``starts``."""
         for tp in starts.offsets:
             self.pending.pop(tp, None)
         self._collector.begin(*starts)

@@ -26,7 +26,7 @@ class ConsumerFace:
 
     @property
     def is_open(self) -> bool:
-        """False after ``close``, a failure or a fork, True otherwise."""
+        """False after ``close``, after a failure or in a forked child, True otherwise."""
         return self.core.end is None
 
     @property
@@ -119,7 +119,8 @@ class ConsumerFace:
 
     @property
     def resets(self) -> list[Reset]:
-        """The resets so far: a position was outside the log, and reading continued elsewhere."""
+        """The resets so far. At a reset, a position was outside the log, and reading continued
+        elsewhere."""
         return self.core.discovery.resets
 
     def _tp(self, topic: str | TopicPartition, partition: int | None) -> TopicPartition:

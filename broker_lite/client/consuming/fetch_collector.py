@@ -82,7 +82,8 @@ class ConcatenatedSlices:
 
 
 class FetchCollector:
-    """The positions of one consumer, and the rows of the open batch, which are being returned."""
+    """The positions of one consumer, and its open batch: the decoded batch whose rows are being
+    returned."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class FetchCollector:
         skips_corrupt: bool,
     ) -> None:
         self.delays_error: Callable[[FetchedBatches], bool] | None = None
-        """Takes the error of a deleted or recreated topic, and returns True if it delays the error.
+        """Receives the error of a deleted or recreated topic. Returns whether it delays the error.
 
         With None, such errors are raised at once."""
         self.is_held_back: Callable[[], bool] | None = None
@@ -239,7 +240,8 @@ class FetchCollector:
         self.is_single = False
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the positions for an automatic commit: before the records still being processed.
+        """Return the positions for an automatic commit, which lie before the records still being
+        processed.
 
         The records that the last call returned are still being processed, even after a seek."""
         self._note_single()
@@ -393,7 +395,8 @@ class FetchCollector:
     def peek_records(self, count: int) -> Iterator[Record]:
         """Yield up to ``count`` records of the open batch without advancing past them.
 
-        The caller increases ``at`` for each record that it returns."""
+        The caller increases ``at``, the number of returned rows, for each record that it
+        returns."""
         assert self._slice is not None and self._tp is not None
         self.is_single = True
         return each_record(self._tp, self._part(count))

@@ -91,7 +91,8 @@ class ConsumerMembership(Protocol):
         """Return whether the member still owns a partition by the assignment with the number
         ``grant``.
 
-        If not, a revocation of the partition is a loss: nothing is committed for it."""
+        If not, the reader treats a revocation of the partition as a loss, and commits nothing for
+        it."""
 
     def commit(
         self,

@@ -108,8 +108,8 @@ class ReaderCore:
         """Whether ``close`` has begun."""
         self._commit_timer: Timer | None = None
         self._outside: deque[tuple[TopicPartition, int, LogbusError]] = deque()
-        """Partitions whose position is not in the log, with position and error, until
-        ``_reset``."""
+        """Partitions whose position is not in the log, with position and error. ``_reset`` removes
+        them."""
         self.membership = joining(self)
         self.collector.is_held_back = self.membership.is_held_back
         self.discovery = PartitionDiscovery(
@@ -381,8 +381,8 @@ class ReaderCore:
     def _commit(self, rows: Rows, timeout_ms: float) -> Task[None]:
         """Commit the offsets in ``rows``.
 
-        NotOwnerError is raised only if there is no other error: it is harmless, because the new
-        owner resumes from the committed offset."""
+        If commits of several partitions fail, NotOwnerError is raised only if all errors are of
+        this kind: it is harmless, because the new owner resumes from the committed offset."""
         grants = self.assignment.grants(rows)
         if self._is_committing:
             # Wait for the automatic commit in flight, which could otherwise overwrite this commit.

@@ -98,8 +98,8 @@ def begin(
     """Return where to begin reading each partition in ``bases``.
 
     A partition begins at its committed offset. Without one, it begins at its earliest record if it
-    was added after the group began to read the topic, else where the option ``start`` says. Raises
-    OffsetOutOfRangeError if ``start`` is "none"."""
+    was added after the group began to read the topic, else where the option ``start`` says; if that
+    is "none", raises OffsetOutOfRangeError."""
     offsets: dict[TopicPartition, int] = {}
     epochs: dict[TopicPartition, int] = {}
     early: list[TopicPartition] = []
@@ -137,8 +137,9 @@ def starting_offsets(
 ) -> Operation[Starts]:
     """Return the starting offsets of a consumer that is not a member of a group.
 
-    With ``group``, they are its committed offsets; a topic recreated since starts at its earliest
-    record. Raises UnknownTopicIdError if a topic is recreated during the call."""
+    With ``group``, they are its committed offsets; a topic that was recreated after the commit
+    starts at its earliest record. Raises UnknownTopicIdError if a topic is recreated during the
+    call."""
     ids = {tp.topic: cluster.view.topic_id(tp.topic) for tp in tps}
     rows: dict[TopicPartition, CommittedOffset] = {}
     former: set[str] = set()

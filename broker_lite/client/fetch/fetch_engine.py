@@ -58,7 +58,7 @@ BUFFERED_FETCHES = 2
 A partition is not fetched while it has ``BUFFERED_FETCHES * partition_fetch_bytes`` buffered, or
 all partitions together have ``BUFFERED_FETCHES * fetch_max_bytes``."""
 LATE_MS = 500
-"""Milliseconds beyond the wait of a fetch after which its response counts as overdue.
+"""Milliseconds beyond the wait time of a fetch after which its response is overdue.
 
 The engine then asks other brokers whether the partitions have a new leader."""
 NO_EPOCHS: Mapping[TopicPartition, int] = MappingProxyType({})
@@ -494,9 +494,9 @@ class FetchEngine:
         return [poll for poll in self._polls if self._due_ms[poll] <= now_ms]
 
     def _refresh_late_leaders(self) -> None:
-        """Refresh the metadata of overdue fetches from another broker.
+        """If fetches are overdue, ask another broker than their leaders for metadata.
 
-        The leader may hang, and another one may be elected already."""
+        A leader may hang, and a new one may be elected already."""
         self._late_timer = None
         late = self._late()
         for endpoint in dict.fromkeys(endpoint for endpoint, _ in late):

@@ -67,8 +67,8 @@ def answers_of(
 ) -> dict[TopicPartition, FetchedPartition | LogbusError]:
     """Return the fetched data or the error of each requested partition (``topic_ids``).
 
-    A partition that the response lacks has NetworkError. If the whole fetch failed, ``answer`` is
-    the error of all. ``user`` is the client's user, for error messages."""
+    A partition that the response lacks gets NetworkError. If the whole fetch failed, ``answer`` is
+    the error, which all partitions get. ``user`` is the client's user, for error messages."""
     if isinstance(answer, LogbusError):
         return dict.fromkeys(topic_ids, answer)
     if answer.error_code:

@@ -63,7 +63,7 @@ class LocalRange:
         self._batch_bytes = 0
         self._reads_once = reads_once
         self._brought: list[tuple[int, int]] = []
-        """Ranges that this reader brought into the page cache, to be removed after they are
+        """Ranges that this reader brought into the page cache, to be evicted after they are
         read."""
         self._may_pass_cache = reads_once and DIRECT != 0
         self._parts: DiskParts | None = None

@@ -25,10 +25,10 @@ AHEAD_BYTES = 4 << 20
 About two batches: enough that neither thread waits, and so few that they are still in the
 processor's cache when their CRCs are verified."""
 OPEN_MAX = 64
-"""Maximum number of open files of a consumer. Beyond it, partitions are fetched over the
-network."""
+"""Maximum number of segment files that a consumer has open. Beyond it, partitions are fetched over
+the network."""
 LOCAL_BYTES_MIN = 256 << 10
-"""Minimum fetch limit (bytes) of a partition for local reads."""
+"""Local reads are off if a fetch asks for fewer than this many bytes of each partition."""
 RANGE_BYTES_MIN = 4 << 20
 """Minimum bytes of the file range that a fetch requests for each of its partitions, however
 many."""

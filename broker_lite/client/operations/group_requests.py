@@ -41,7 +41,7 @@ MARKERS_MS = 20
 previous transaction."""
 
 NO_MEMBER = ("", -1, None)
-"""Member id, generation and instance id in a commit of a client outside the group."""
+"""The member id, generation and instance id with which a client that is not a member commits."""
 
 T = TypeVar("T")
 
