@@ -111,8 +111,8 @@ class Bus(ClosedByWith):
         ``linger_ms`` (5), ``batch_bytes`` (2 MiB), ``buffer_bytes`` (64 MiB), ``compression``
         ("none", "lz4", "zstd"), ``delivery_timeout_ms`` (120,000), … ``conf/client.conf`` explains
         them. With ``transactional_id`` the producer is a ``TransactionalProducer``, with ``begin``,
-        ``commit`` and ``abort``. Raises InvalidConfigError.
-        """
+        ``commit`` and ``abort``. Raises InvalidConfigError for an unknown option or a wrong
+        value."""
         config = build(ProducerConfig, options, self._options)
         if config.transactional_id:
             from broker_lite.client.transactions.producer import TransactionalProducer

@@ -32,7 +32,7 @@ def reading(
     group: str | None,
 ) -> Reading:
     """Return the subscription that the arguments describe. ``topics`` may mix names, partitions and
-    lists of names. Raises InvalidConfigError."""
+    lists of names. Raises InvalidConfigError for a topic that is not text."""
     names: list[str] = []
     chosen: list[TopicPartition | int] = [] if partitions is None else list(partitions)
     for each in topics:

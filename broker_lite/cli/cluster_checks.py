@@ -66,8 +66,9 @@ def _unanswered(check: str) -> Finding:
 
 
 def _asks(name: str, operation: str) -> Callable[[Callable[[Admin], Finding]], Check]:
-    """Decorate a function that asks the cluster, and needs the permission ``operation`` on it:
-    return a check, which reports the function's LogbusError as its finding."""
+    """Return a decorator for a function that asks the cluster, and needs the permission
+    ``operation`` on it. The decorated function, the check ``name``, reports a LogbusError as its
+    finding."""
 
     def decorate(ask: Callable[[Admin], Finding]) -> Check:
         @functools.wraps(ask)

@@ -52,7 +52,8 @@ class Context:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def security(self) -> ClientSecurity:
-        """Return the security settings with the password. Raises InvalidConfigError."""
+        """Return the security settings with the password. Raises InvalidConfigError if they are
+        wrong, or there is no way to get the password."""
         if not self.settings:
             return NO_SECURITY
         password = self._password()

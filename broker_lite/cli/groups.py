@@ -122,8 +122,8 @@ def describe(group: str, cluster: ChosenCluster, form: str | None) -> None:
 
 
 def _why_empty(admin: Admin, group: str) -> str:
-    """Return the reason why a group has neither committed offsets nor partitions that its members
-    read. Raises GroupIdNotFoundError for an unknown group."""
+    """Return why there is nothing to show of a group: it has no committed offsets, and no member
+    reads a partition. Raises GroupIdNotFoundError for an unknown group."""
     states = {item.group: item.state for item in admin.list_groups()}
     if group not in states:
         raise _no_group(group)

@@ -130,8 +130,8 @@ def verdict(totals: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limit
 
 
 def over(totals: list[dict[str, Any]], limits: Limits) -> Iterator[str]:
-    """Yield a sentence for each lag above a limit: if it is above both, only about the critical
-    one."""
+    """Yield a sentence for each lag above a limit. If a lag is above both limits, the sentence
+    names only the critical one."""
     for row in totals:
         for column, pair in limits.items():
             for limit, name in ((pair[1], "--crit"), (pair[0], "--warn")):
@@ -145,7 +145,7 @@ def over(totals: list[dict[str, Any]], limits: Limits) -> Iterator[str]:
 
 
 def unknown(rows: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limits) -> Iterator[str]:
-    """Yield a sentence for each unknown lag, which counts as over a limit."""
+    """Yield a sentence for each unknown lag, because it counts as above every limit."""
     yield from uncounted(rows)
     columns = [column for column, pair in limits.items() if pair != (None, None)]
     for group in set(wanted) - {row["group"] for row in rows} if columns else ():

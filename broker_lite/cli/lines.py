@@ -279,7 +279,7 @@ def _from_lines(lines: list[bytes], rule: LineRule) -> pa.Table:
 
 def _csv_records(table: pa.Table, path: Path | None) -> pa.Table:
     """Return the records of a CSV table in the form that ``export`` writes: an empty key means no
-    key, and headers are JSON pairs. Raises InvalidSchemaError."""
+    key, and headers are JSON pairs. Raises InvalidSchemaError for headers of another form."""
     for index, name in enumerate(table.column_names):
         column = table.column(index)
         if name == "key":

@@ -149,8 +149,8 @@ def produce(
 
 
 def _summarise(topic: str, records: int, seconds: float, form: str | None, acks: str) -> None:
-    """Print how many records were sent, in how long: in the output format ``form``, or, if None, as
-    a sentence on stderr."""
+    """Print how many records were sent to the topic, and in how many seconds. If ``form``, the
+    output format, is None, print a sentence to stderr."""
     if form:
         facts = {"topic": topic, "records": records, "seconds": round(seconds, 3)}
         output.show_one(facts, form)

@@ -49,7 +49,7 @@ PENDING_MAX = 20
 
 
 def pending(group: str, unstable: Iterable[TopicPartition]) -> Iterator[str]:
-    """Yield a sentence for the user if open transactions have written offsets of the group, in the
+    """Yield a sentence for the user if open transactions have later offsets of the group, for the
     partitions ``unstable``."""
     names = [f"{topic}-{partition}" for topic, partition in sorted(unstable)]
     if names:

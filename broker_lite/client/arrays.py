@@ -55,7 +55,7 @@ def binary_of(values: Sequence[bytes | None], kind: pa.DataType | None = None) -
 
 
 def scalar_of(value: bytes, kind: pa.DataType | None = None) -> pa.Scalar:
-    """Return bytes as a binary or (UTF-8) string scalar, to compare a column with."""
+    """Return bytes as a binary or (UTF-8) string scalar, for a comparison with a column."""
     return binary_of([value], kind)[0]
 
 

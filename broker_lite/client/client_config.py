@@ -76,7 +76,7 @@ def security_of_environment() -> ClientSecurity:
     """Return the security settings of an open ``chosen_security`` block, else of the file in
     LOGBUS_CLIENT_CONFIG, else NO_SECURITY.
 
-    Raises InvalidConfigError."""
+    Raises InvalidConfigError for a wrong setting in the file."""
     if _chosen is not None:
         return _chosen
     path = os.environ.get(VARIABLE)
@@ -166,7 +166,7 @@ def _security_in(path: Path, options: Mapping[str, str]) -> ClientSecurity:
 
 
 def security_of(options: Mapping[str, str]) -> ClientSecurity:
-    """Return the security settings among ``options``. Raises InvalidConfigError.
+    """Return the security settings among ``options``. Raises InvalidConfigError for a wrong value.
 
     User name and password may also come from ``sasl.jaas.config``."""
     security = client_security(_with_jaas(options))

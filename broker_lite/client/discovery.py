@@ -47,8 +47,8 @@ def resolve(
     LOGBUS_BOOTSTRAP_SERVERS, LOGBUS_ZOOKEEPER, ``bootstrap.servers`` in the file in
     LOGBUS_CLIENT_CONFIG, the cluster that ``logbus up`` started last.
 
-    Raises NoClusterError if no source has a value, InvalidConfigError for a malformed address or
-    both arguments, and CoordinationUnavailableError if ZooKeeper does not answer."""
+    Raises NoClusterError if no source has a value, InvalidConfigError for a malformed address or if
+    both arguments are given, and CoordinationUnavailableError if ZooKeeper does not answer."""
     env = os.environ if environment is None else environment
     if bootstrap_servers and zookeeper:
         raise InvalidConfigError(
@@ -121,7 +121,7 @@ def security_for(
     - the file that ``logbus up --secure`` wrote for a cluster with these addresses; its
       credentials are sent to no other address.
 
-    Raises InvalidConfigError."""
+    Raises InvalidConfigError for a wrong setting in the file."""
     env = os.environ if environment is None else environment
     if given is not None:
         return given

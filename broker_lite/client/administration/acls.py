@@ -58,7 +58,8 @@ def delete_acls(
 def _await(
     cluster: Cluster, acls: Sequence[Acl], deadline_ms: float, *, present: bool
 ) -> Operation[None]:
-    """Wait until every live broker has the ACLs, or, unless ``present``, none of them."""
+    """Wait until every live broker has all these ACLs, or, if ``present`` is False, none of
+    them."""
 
     def is_applied(answer: DescribedAcls) -> bool:
         if answer.error_code == ClusterAuthorizationError.code:

@@ -278,7 +278,8 @@ class Admin:
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete each partition's records before an offset (-1: before the high watermark).
 
-        Return the new start offsets of the logs. Raises OffsetOutOfRangeError."""
+        Return the new start offsets of the logs. Raises OffsetOutOfRangeError for an offset past
+        the high watermark."""
         return requests.raise_first(self.run(admin_requests.delete_records, before))
 
     # Methods that move replicas, elect leaders and retire brokers.
@@ -469,7 +470,8 @@ class Admin:
         Two arguments save requests. ``empty`` names groups that ``list_groups`` reports as Empty.
         ``before`` is an earlier result, from which a partition with an unchanged committed offset
         takes its first unread record. If retention has deleted that record, ``seconds`` is too
-        high. A group that cannot be read has an ``error``. Raises NoBrokersError."""
+        high. A group that cannot be read has an ``error``. Raises NoBrokersError if no broker
+        answers."""
         operation = lag_of_groups(
             self._cluster,
             groups,

@@ -23,7 +23,8 @@ class Release(NamedTuple):
 
     is_lost: bool
     numbers: list[int]
-    """The number of each revocation (``Revoke.number``), to report once the reader has stopped."""
+    """The numbers of the revocations (``Revoke``), to report once the reader has stopped
+    reading."""
     grants: dict[TopicPartition, int | None]
     """The partitions to release, each with the number that identifies its assignment
     (``Assign``)."""

@@ -143,8 +143,8 @@ class ReaderCore:
     def is_ready(self) -> bool:
         """Return whether rows can be returned now. If so, the collector has decoded their batch.
 
-        Return False if a call of ``fill`` must first wait, commit, reset a position or apply an
-        assignment change."""
+        Return False also if the reader must first commit, reset a position or apply an assignment
+        change, which ``fill`` does."""
         if self.end is not None or self.commit_due or self._outside or self.has_changes:
             return False
         return self.collector.advance(self._note_outside)
@@ -482,8 +482,8 @@ class ReaderCore:
             yield from self._call_back(self._callbacks.on_revoke, self.collector.assignment())
 
     def abandon(self) -> Task[None]:
-        """Call ``on_lost`` for all partitions and commit nothing. For a consumer that ends while
-        another thread processes its records."""
+        """Call ``on_lost`` for all partitions and commit nothing, because the consumer ends while
+        another thread still processes its records."""
         if self.end is None:
             yield from self._call_back(self._callbacks.lost, self.collector.assignment())
 

@@ -46,8 +46,8 @@ Topics = Iterable[str] | Callable[[ClusterView], Iterable[str]]
 class LogEnd(NamedTuple):
     """The end offset (exclusive) of a partition, and the partition's leader epoch.
 
-    The log has no transactional records before the offset ``transactions_from``; -1 means none at
-    all, 0 unknown."""
+    The log has no transactional records before the offset ``transactions_from``; -1 means that it
+    has none at all, 0 that this is unknown."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
@@ -191,7 +191,8 @@ class EndOffsetsWatch:
     def _list(
         self, led: list[TopicPartition], deadline_ms: float
     ) -> Operation[dict[TopicPartition, LogEnd | LogbusError]]:
-        """Look up end offsets with ListOffsets, then ``transactions_from`` with one fetch.
+        """Look up end offsets with ListOffsets, then ``transactions_from`` (``LogEnd``) with one
+        fetch from each leader.
 
         A ListOffsets response does not contain ``transactions_from``."""
         cluster = self._cluster

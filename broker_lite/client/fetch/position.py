@@ -29,7 +29,7 @@ KAFKA_LOG = WalkPolicy(allows_gaps=True, orders_epochs=False)
 class Stored(NamedTuple):
     """The leader on this machine answered with a range of its segment file.
 
-    Read the batches from the file, with ``walker``."""
+    The caller reads the batches from the file, with ``walker``."""
 
     stored: StoredRange
     walker: BatchWalker
@@ -111,8 +111,8 @@ class FetchPosition:
 
         ``leader_epoch`` is the partition's leader epoch in the client's metadata. If the records
         before the offset have a later epoch, the metadata are old, and the request has the later
-        epoch. A deposed leader then answers UNKNOWN_LEADER_EPOCH, and not with its own log, which
-        may lack these records (KIP-320)."""
+        epoch. A deposed leader, whose log may lack these records, then answers UNKNOWN_LEADER_EPOCH
+        (KIP-320)."""
         leader_epoch = max(leader_epoch, self.lineage.last_epoch)
         if leader_epoch != self.policy.leader_epoch:
             self.policy = self.policy._replace(leader_epoch=leader_epoch)

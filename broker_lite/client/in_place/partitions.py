@@ -39,7 +39,7 @@ The reader may run in a container that cannot reach the broker's Unix socket."""
 
 
 class InPlace:
-    """The file ranges that one reader has open, by partition.
+    """The ranges of segment files that one reader has open for local reads, by partition.
 
     ``is_here(endpoint, lane)`` tells whether a broker is on this machine; ``lane`` names one of
     several connections to it. With ``reads_once``, the bytes read do not stay in the page cache.
@@ -65,7 +65,7 @@ class InPlace:
         return tp in self._open
 
     def offer(self, endpoint: Endpoint, lane: str, tps: Sequence[TopicPartition]) -> FileOffer:
-        """Return the field of a fetch request that offers the broker to answer with ranges of its
+        """Return the field of a fetch request that lets the broker answer with ranges of its
         segment files; ``NO_FILES`` if local reads are not possible."""
         count = len(tps)
         if (
@@ -90,9 +90,9 @@ class InPlace:
         return [(lane, [tp for tp in tps if tp not in sent]), ("sent", sent)]
 
     def open(self, tp: TopicPartition, stored: StoredRange, walker: BatchWalker) -> None:
-        """Open the file range ``stored`` that the leader's response names.
+        """Open the range of a segment file (``stored``) that the leader's response names.
 
-        ``walker`` splits its bytes into batches, from the reader's offset on."""
+        ``walker`` splits the range's bytes into batches, from the reader's offset on."""
         self.close(tp)
         try:
             self._open[tp] = LocalRange(stored, walker, tp, reads_once=self._reads_once)
@@ -132,7 +132,7 @@ class InPlace:
         self._refused.add(tp)
 
     def close(self, tp: TopicPartition) -> None:
-        """Close the file range that is open for the partition, if any."""
+        """Close the range of a segment file that is open for the partition, if any."""
         file = self._open.pop(tp, None)
         if file is not None:
             file.close()

@@ -18,8 +18,7 @@ from broker_lite.wire.fetch import FileTicket, StoredRange
 from broker_lite.wire.tickets import DESCRIPTORS_MAX, Redemption
 
 ANSWER_S = 1.0
-"""Maximum seconds for which a reader waits for the file descriptor that a broker sends for a
-ticket.
+"""Maximum seconds for which a reader waits until a broker sends it a file descriptor.
 
 The reader's thread is blocked meanwhile."""
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)

@@ -70,7 +70,8 @@ def metadata(
 
 
 def candidate(name: str, row: JoinedMember) -> Candidate:
-    """Decode a member's subscription metadata for the assignor ``name``. Raises ProtocolError."""
+    """Decode a member's subscription metadata for the assignor ``name``. Raises ProtocolError if it
+    is malformed."""
     said = decode_member(row.metadata)
     owned, generation = said.owned, said.generation
     if name == STICKY:

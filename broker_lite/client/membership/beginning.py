@@ -79,7 +79,8 @@ def join_snapshot(
 ) -> Operation[JoinSnapshot]:
     """Return the ``JoinSnapshot`` of a member that joins now.
 
-    ``topics`` is empty if it subscribes to a pattern. Raises UnknownTopicOrPartitionError."""
+    ``topics`` is empty if it subscribes to a pattern. Raises UnknownTopicOrPartitionError if one of
+    ``topics`` does not exist."""
     if topics:
         view = yield from requests.known_topics(cluster, topics, deadline_ms)
     else:
@@ -175,8 +176,8 @@ def commit(
 
     ``grants`` has the grant number of each partition's assignment (``Assign``). A partition that
     the member has lost gets NotOwnerError, and its committed offset does not change. During a
-    rebalance the commit is retried; after the deadline it gets RebalanceInProgressError, and the
-    caller may commit again."""
+    rebalance the commit is retried. If it has not succeeded at the deadline, the partitions get
+    RebalanceInProgressError, and the caller may commit again."""
     done: PerPartition[None] = {}
     pending = dict(rows)
     attempt = 0

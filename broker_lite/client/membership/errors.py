@@ -1,4 +1,4 @@
-"""Explain the coordinator's errors to a consumer's user: group, setting and remedy."""
+"""Explain the coordinator's errors to a consumer's user, with group, setting and remedy."""
 
 from __future__ import annotations
 

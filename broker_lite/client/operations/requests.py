@@ -265,10 +265,10 @@ def per_partition(
 
 
 def may_retry(result: Any) -> bool:
-    """Return whether ``result`` is an error after which to send the same request again.
+    """Return whether ``result`` is an error after which the same request may succeed.
 
-    Not after UnknownTopicIdError, although Kafka calls it retriable: the same request has the same
-    unknown id."""
+    Kafka calls UnknownTopicIdError retriable, but the same request would have the same unknown
+    id."""
     return is_retriable(result) and not isinstance(result, UnknownTopicIdError)
 
 
