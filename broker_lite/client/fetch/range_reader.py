@@ -188,8 +188,8 @@ def _batches(session: _RangeSession, end: int) -> Generator[list[Item], None, No
 
 
 def _below(items: list[Item], end: int) -> list[Item]:
-    """Return ``items`` without the batches from the offset ``end`` on. Nobody reads them, so a
-    corrupt one must not fail the read."""
+    """Return ``items`` without the batches from the offset ``end`` on. The range does not contain
+    them, so a corrupt one must not fail the read."""
     while items and isinstance(items[-1], LogBatch) and items[-1].header.base_offset >= end:
         items.pop()
     return items
