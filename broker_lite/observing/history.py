@@ -34,8 +34,8 @@ class Series:
 
 
 class Recorder:
-    """Time series by name, for example one for each topic, at most ``SERIES_MAX``. A series whose
-    name ``add`` does not receive is deleted."""
+    """Time series by name, for example one for each topic, at most ``SERIES_MAX``. ``add`` deletes
+    each series whose name it does not receive."""
 
     def __init__(self) -> None:
         self._series: dict[str, Series] = {}

@@ -16,8 +16,8 @@ DISK_WARNING, DISK_CRITICAL = 0.15, 0.05
 """Free disk space as a fraction (0 to 1) below which the state is a warning, and below which it is
 critical."""
 METADATA_AGE_S = 10.0
-"""Age in seconds of its metadata from which a broker without a connection to ZooKeeper counts as
-unhealthy. Usually a broker reconnects earlier."""
+"""A broker without a connection to ZooKeeper counts as unhealthy once its metadata are this many
+seconds old. Usually a broker reconnects earlier."""
 
 
 class Cause(NamedTuple):

@@ -83,8 +83,8 @@ class Message(NamedTuple):
     body_position: int
     decompressed_bytes: int
     nodes: tuple[int, ...]
-    """The entries and the nulls of each node (one Arrow array), in one flat tuple: entries, nulls,
-    entries, nulls, …"""
+    """The numbers of entries and of nulls of each node (one Arrow array), in one flat tuple:
+    entries, nulls, entries, nulls, …"""
     buffers: tuple[int, ...]
     """The position in the body and the stored size of each buffer, both in bytes, in one flat
     tuple: position, size, position, size, …"""

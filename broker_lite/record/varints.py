@@ -1,5 +1,5 @@
 """Encode and decode many of Kafka's zigzag varints together, with numpy. A varint is an integer in
-one to ten bytes, numbers near zero in fewer.
+one to ten bytes; numbers near zero take fewer.
 
 ``decode`` never reads outside of the body (the bytes of a batch after its header). For a position
 past the end it reads the body's last byte and returns a position past the end, which callers must

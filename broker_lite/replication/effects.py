@@ -33,7 +33,8 @@ class Truncate(NamedTuple):
 
 
 class StartAt(NamedTuple):
-    """Delete every batch, restart the empty log at ``offset``, and fsync it. Result: Truncated."""
+    """Delete every batch, restart the empty log at ``offset``, and fsync it. The result is
+    Truncated."""
 
     offset: int
 

@@ -154,11 +154,11 @@ class FetchDiverged(NamedTuple):
     fetch_offset: int
     last_fetched_epoch: int
     leader_end: OffsetAndEpoch
-    """The end offset of the follower's last epoch, or of the newest earlier one, in the leader's
-    log."""
+    """Where the follower's last epoch ends in the leader's log; if that log lacks the epoch, where
+    its newest earlier epoch ends."""
     own_end: OffsetAndEpoch | None
-    """The end offset, in the follower's log, of the epoch that ``leader_end`` names; if the log
-    lacks that epoch, of the newest earlier one.
+    """Where the epoch of ``leader_end`` ends in the follower's log; if that log lacks the epoch,
+    where its newest earlier epoch ends.
 
     See ``LeaderEpochs.end_offset_for``."""
 

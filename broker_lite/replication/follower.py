@@ -54,7 +54,7 @@ class Follower:
     leader_high_watermark: int = 0
     leader_start: int = 0
     raised_start: int = 0
-    """The highest ``offset`` of all RaiseStart effects, below which the records are deleted."""
+    """The highest ``offset`` of the RaiseStart effects so far. The records below it are deleted."""
     proposal: LeaderAndIsr | None = None
     """The state that would remove this replica from the ISR, while it is being written to
     ZooKeeper, or None."""

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from broker_lite.errors import InvalidRequestError
 
 WILDCARD = "*"
-"""The wildcard ``*``: as the name of a literal pattern every resource of the kind, as a host every
-address."""
+"""The wildcard ``*``: as the name of a literal pattern it means every resource of the kind, as a
+host every address."""
 ANYONE = "User:*"
 """The principal of an entry that applies to every user."""
 CLUSTER_NAME = "kafka-cluster"

@@ -83,7 +83,8 @@ class AuditLog:
             atexit.unregister(self.close)
 
     def write(self, event: str, kind: Hashable | None = None, **fields: Any) -> None:
-        """Record an event. Of events with equal ``kind``, at most one is recorded in 10 s."""
+        """Write an event to the log. Of events with equal ``kind``, at most one is written in 10
+        s."""
         if not self.is_on:
             return
         now_ms = self._clock.now_ms()
@@ -97,8 +98,8 @@ class AuditLog:
     def changed(
         self, key: int, message: Any, response: Any, before: MetadataSnapshot, **who: Any
     ) -> None:
-        """Record the changes of an administrative request. ``before`` is the metadata before it,
-        and has the old values."""
+        """Write the changes of an administrative request to the log. ``before`` is the metadata
+        before it, and has the old values."""
         for change in CHANGES[key](message, response, before):
             error = None if not change.code else error_for(change.code).name
             self.write(

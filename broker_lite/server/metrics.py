@@ -2,7 +2,7 @@
 
 ``METRICS`` declares every metric once. The code of a frequent event holds its ``Counter`` or
 ``Histogram``, so that no request looks up a metric by name. Gauges are functions called when the
-metrics are read. ``Histogram.observe`` runs on one thread for each histogram, which may be any; all
+metrics are read. Any thread may call ``Histogram.observe``, but only one for each histogram; all
 else runs on the event loop's thread."""
 
 from __future__ import annotations

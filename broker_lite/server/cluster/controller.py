@@ -69,8 +69,8 @@ from broker_lite.server.log_events import log_event
 _log = logging.getLogger(__name__)
 
 REFUSALS_MAX = 20
-"""Maximum number of times that the controller handles one event because ZooKeeper refuses its
-write, when partition leaders have changed the same znodes. Then it reads all metadata again."""
+"""How many times the controller handles one event whose write ZooKeeper refuses because partition
+leaders have changed the same znodes. Then it reads all metadata again."""
 DEPOSED_PAUSE_S = 0.5
 """Seconds for which a deposed controller does not stand for election again.
 

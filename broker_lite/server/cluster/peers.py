@@ -44,7 +44,8 @@ SETTLED_MS = 1000
 """Milliseconds after which a connection counts as stable: if it is then lost, the first attempt to
 reconnect has no delay."""
 ANSWER_MS = 5000
-"""Milliseconds after which an answer is overdue. A fetch also has the wait time in its request."""
+"""Milliseconds after which an answer is overdue. For a fetch, the wait time in its request is
+added."""
 SWEEP_S = 1.0
 """Seconds between two checks for overdue answers."""
 IDLE_FETCHES = -1

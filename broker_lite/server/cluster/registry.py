@@ -223,8 +223,8 @@ class Registry:
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     async def close(self) -> None:
-        """Leave the cluster: stop the watching task and end the ZooKeeper session, which deletes
-        the registration."""
+        """Leave the cluster: stop the keeper task and end the ZooKeeper session, which deletes the
+        registration."""
         self.groups.close()
         self._closed = True
         if self._keeper is not None:
@@ -390,12 +390,12 @@ class Registry:
     # Methods that record suspected brokers and wait for elections.
 
     def lost(self, broker_id: int, broker_epoch: int) -> None:
-        """Record that the connection to a broker closed, so an election may follow."""
+        """The connection to a broker closed: expect an election."""
         self._lost[broker_id] = broker_epoch
         self._expect_elections()
 
     def suspect(self, broker_id: int, broker_epoch: int) -> None:
-        """Record that a broker is probably dead: it closed its connection and refuses a new one.
+        """Suspect that a broker is dead, because it closed its connection and refuses a new one.
 
         The controller treats it as if its ZooKeeper session had ended. If the suspect is the
         controller, this broker deposes it. A wrong suspicion costs availability, but no records."""
@@ -417,7 +417,7 @@ class Registry:
             self._due.set()
 
     def trust(self, broker_id: int, broker_epoch: int) -> None:
-        """Record that a lost or suspected broker is reachable again."""
+        """A lost or suspected broker is reachable again: take it for alive."""
         if self._lost.get(broker_id) == broker_epoch:
             del self._lost[broker_id]
             self._wake_waiting()

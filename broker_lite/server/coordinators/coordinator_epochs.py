@@ -23,7 +23,8 @@ class CoordinatorEpochs:
         self._seen: dict[int, int] = {}
 
     def check(self, partition: int, epoch: int) -> None:
-        """Record ``epoch``, with which the coordinator of ``partition`` sent a message.
+        """Check the epoch with which the coordinator of ``partition`` sent a message, and remember
+        it.
 
         Raises TransactionCoordinatorFencedError if a higher epoch of this partition is known."""
         _, known = self._snapshot().leader(TRANSACTION_STATE, NULL_TOPIC_ID, partition)

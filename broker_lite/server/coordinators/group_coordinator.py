@@ -347,8 +347,8 @@ class GroupCoordinator:
                 self._watch_claim(coordinated)
 
     async def expire(self) -> None:
-        """Delete this broker's expired groups, and expired offsets of deleted topics in its
-        groups."""
+        """Delete the expired groups that this broker coordinates, and the expired offsets of
+        deleted topics in its groups."""
         kept_ms = self._config.offsets_retention_minutes * MINUTE
         for group, kind in (await self._registry.groups.kinds()).items():
             try:

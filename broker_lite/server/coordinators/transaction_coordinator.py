@@ -70,7 +70,8 @@ ID_BYTES_MAX = 1024
 IDS_MAX = 200_000
 """Maximum number of keys in one partition of ``__transaction_state``: about 60 MB of memory.
 
-Keys are transactional ids, and the sinks and producer ids of Spark's exactly-once sink."""
+Keys are transactional ids, Spark's exactly-once sinks, and the producer ids of their open task
+attempts."""
 SLICE = 1000
 """Number of keys that a listing or an expiry of transactional ids examines, in about 2 ms, before
 it lets the event loop do other work."""

@@ -60,7 +60,7 @@ Outcome = tuple[int, str | None]
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Alter the settings of each resource. Each resource has its own error in the answer.
 
-    Raises InvalidRequestError if a client sends the operation that only brokers may send."""
+    Raises InvalidRequestError if a client sends OPERATION_DELETE_OTHERS, which only brokers may."""
     operations = {each.config_operation for row in message.resources for each in row.configs}
     if OPERATION_DELETE_OTHERS in operations and not request.is_forwarded:
         raise _unknown(OPERATION_DELETE_OTHERS)

@@ -1,6 +1,6 @@
 """Handle DescribeLogDirs 1-4: return the sizes of this broker's replicas and of its file system.
 
-A broker has one data directory, so no replica moves between directories (a future replica), and
+A broker has one data directory, so it has no future replicas, which move between directories, and
 ``offset_lag`` is always 0. A failed directory has KAFKA_STORAGE_ERROR. Without permission, no
 directory is listed, from version 3 on with CLUSTER_AUTHORIZATION_FAILED. A tagged field of logbus
 asks for this broker's state too."""

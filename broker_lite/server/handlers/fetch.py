@@ -64,7 +64,7 @@ def _follow(
 ) -> None:
     """Pass a follower's fetch to ``FollowerFetches``.
 
-    Close the connection if the request's version is older than logbus's brokers send."""
+    Close the connection if the request's version is older than those that logbus's brokers send."""
     if request.api_version < wire.CLIENT_VERSION:
         reply.refuse(
             f"a follower fetched with version {request.api_version}, not {wire.CLIENT_VERSION}"
@@ -196,7 +196,7 @@ class _ConsumerFetch:
     def _waits_for_a_log(self) -> bool:
         """Return whether the log of a requested partition is being created.
 
-        If so, ``assess`` is called again when the log exists."""
+        If so, the fetch is assessed again when the log exists."""
         by_id, defer = self._request.api_version >= BY_TOPIC_ID, self._parts.replicas.defer
         return any(
             defer(topic.topic_id if by_id else topic.name, row.partition, by_id, self.assess)
@@ -239,7 +239,7 @@ class _ConsumerFetch:
         """Raise an error if this broker does not lead the partition, or the client's leader epoch
         is not the current one (``Replica.check_leader``).
 
-        If the request has the replica id ``ANY_REPLICA``, a follower serves the client too."""
+        If the request has the replica id ``ANY_REPLICA`` (-2), a follower serves the client too."""
         try:
             replica.check_leader(request.current_leader_epoch)
         except NotLeaderError:

@@ -1,6 +1,5 @@
-"""Handle KeepBatch, logbus API 10005: a task attempt of a Spark query is still writing a batch.
-
-The query writes through logbus's exactly-once sink."""
+"""Handle KeepBatch, logbus API 10005: a task attempt of a Spark query with the exactly-once sink is
+still writing a batch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Handle OffsetForLeaderEpoch 2-4: return the end offset of a leader epoch in a partition's log.
 
-By it, consumers detect that a log was truncated. The handler reads the leader epoch cache, not the
-log. An unknown epoch gets epoch -1 and offset -1. Followers learn of divergence from their
+Consumers use it to detect that a log was truncated. The handler reads the leader epoch cache, not
+the log. An unknown epoch gets epoch -1 and offset -1. Followers learn of divergence from their
 fetches."""
 
 from __future__ import annotations

@@ -457,7 +457,7 @@ class ClientConnection:
         self._built_bytes = size
 
     def answered(self, reply: ResponseSlot, unsent: int) -> None:
-        """Record that a request has its answer, of which ``unsent`` bytes are in memory.
+        """A request has its answer, of which ``unsent`` bytes are in memory.
 
         Send the answer in this iteration of the event loop if all earlier requests are answered."""
         self._unsent_bytes += unsent
