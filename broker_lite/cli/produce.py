@@ -321,7 +321,7 @@ class _Sending:
         )
 
     def end(self, *, wait: bool) -> None:
-        """Close the producer. With ``wait``, first wait for the batches in flight, as long as they
-        take."""
+        """Close the producer. With ``wait``, first wait for the batches in flight, without a time
+        limit."""
         with contextlib.suppress(LogbusError):
             self._producer.close() if wait else self._producer.end()

@@ -49,8 +49,8 @@ PENDING_MAX = 20
 
 
 def pending(group: str, unstable: Iterable[TopicPartition]) -> Iterator[str]:
-    """Yield a sentence for the user if open transactions have later offsets of the group, for the
-    partitions ``unstable``."""
+    """If there are partitions ``unstable``, yield a sentence for the user: open transactions have
+    later offsets of the group for them."""
     names = [f"{topic}-{partition}" for topic, partition in sorted(unstable)]
     if names:
         rest = len(names) - PENDING_MAX

@@ -52,8 +52,7 @@ class AssignmentQueue:
         return bool(self.queue) or bool(self.pending) or is_due
 
     def grants(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the grant number, which identifies an assignment (``Assign``), of each of these
-        partitions."""
+        """Return the number of the present assignment (``Assign``) of each of these partitions."""
         return {tp: self._grants[tp] for tp in tps if tp in self._grants}
 
     def next(self) -> Release | None:

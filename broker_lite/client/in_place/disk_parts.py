@@ -96,7 +96,7 @@ class DiskParts:
         return bool(self._parts)
 
     def take(self, rest: memoryview) -> memoryview:
-        """Return the bytes of the next disk read, preceded by ``rest`` in one buffer.
+        """Return ``rest`` and, after it in the same buffer, the bytes of the next disk read.
 
         ``rest`` has the last bytes of the previous read, which the caller has not decoded. At the
         end of the file or range, return only ``rest``."""

@@ -144,6 +144,6 @@ class InPlace:
         self._was_read.discard(tp)
 
     def close_all(self) -> None:
-        """Close all open file ranges."""
+        """Close the segment files of all partitions."""
         for tp in list(self._open):
             self.close(tp)
