@@ -59,6 +59,8 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
         security = security_for(bootstrap_servers, config.security)
         self._shell = LoopShell(config.client_id, security)
         self._woken = asyncio.Event()
+        self._is_starting = False
+        """Whether a task is in ``start`` and has no partitions yet."""
         self._is_started = False
         self.core = ReaderCore(
             self,
@@ -80,16 +82,21 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
     async def start(self) -> None:
         """Find partitions and starting offsets, or join the group.
 
-        ``async with`` and the first read call it."""
+        ``async with`` and the first read call it. A second task waits for the first one's start; if
+        that fails or is cancelled, the second task starts the consumer itself."""
+        await self._perform(Wait(lambda: not self._is_starting))
         if self._is_started:
             return
-        self._is_started = True
+        self._is_starting = True
         try:
             await self.run(self.core.start())
+            self._is_started = True
         except BaseException:
-            # If the start failed or was cancelled, the next read must start the reader again.
             self._is_started = False
             raise
+        finally:
+            self._is_starting = False
+            self._woken.set()
 
     async def run(self, task: Task[T]) -> T:
         """Run a reader's task (generator) on the event loop: await each step that it yields. Return
@@ -121,6 +128,9 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
                     except TimeoutError:
                         break
             case Await(value) if inspect.isawaitable(value):
+                # A callback may wait for other tasks that call the consumer's methods.
+                self._is_starting, self._is_started = False, True
+                self._woken.set()
                 await value
         return None
 

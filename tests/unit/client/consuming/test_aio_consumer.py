@@ -5,16 +5,27 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from broker_lite.client.consuming.aio_consumer import AsyncConsumer
 from broker_lite.client.consuming.reader_core import ReaderCore
+from broker_lite.client.consuming.waits import FOREVER_MS, Await, Task, Wait
 from broker_lite.client.operations import requests
 from broker_lite.errors import NoBrokersError
 from broker_lite.model import TopicPartition
+
+PARTITION = TopicPartition("t", 0)
+
+
+def ends(
+    _: ReaderCore, timestamp_ms: int, tps: Sequence[TopicPartition]
+) -> Task[dict[TopicPartition, int]]:
+    """Stand in for ``ReaderCore.list_offsets``: every log ends at offset 10."""
+    yield from ()
+    return dict.fromkeys(tps, 10)
 
 
 def test_consumer_whose_start_fails_in_async_with_is_closed(
@@ -79,5 +90,88 @@ def test_closed_asyncio_consumer_sends_no_more_requests_and_is_freed(
             while engine() is not None:
                 await asyncio.sleep(0.01)
                 gc.collect()
+
+    asyncio.run(main())
+
+
+def test_method_called_during_the_start_of_another_task_waits_for_the_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: ``lag`` returned {}, as for a consumer without partitions."""
+    has_partitions = False
+
+    def start(reader: ReaderCore) -> Task[None]:
+        yield Wait(lambda: has_partitions, FOREVER_MS)
+        reader.collector.begin({PARTITION: 3})
+
+    monkeypatch.setattr(ReaderCore, "start", start)
+    monkeypatch.setattr(ReaderCore, "list_offsets", ends)
+
+    async def main() -> None:
+        nonlocal has_partitions
+        consumer = AsyncConsumer("127.0.0.1:1", ["t"])
+        starting = asyncio.create_task(consumer.start())
+        lag = asyncio.create_task(consumer.lag())
+        await asyncio.sleep(0)
+        has_partitions = True
+        consumer.core.notify()
+        async with asyncio.timeout(10):
+            await starting
+            assert await lag == {PARTITION: 7}
+        await consumer.close()
+
+    asyncio.run(main())
+
+
+def test_method_called_during_a_failing_start_of_another_task_starts_the_consumer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    starts = 0
+
+    def start(reader: ReaderCore) -> Task[None]:
+        nonlocal starts
+        starts += 1
+        if starts == 1:
+            yield Wait(lambda: False, reader.shell.now_ms() + 1)
+            raise NoBrokersError("no broker answers")
+        reader.collector.begin({PARTITION: 3})
+
+    monkeypatch.setattr(ReaderCore, "start", start)
+    monkeypatch.setattr(ReaderCore, "list_offsets", ends)
+
+    async def main() -> None:
+        consumer = AsyncConsumer("127.0.0.1:1", ["t"])
+        starting = asyncio.create_task(consumer.start())
+        lag = asyncio.create_task(consumer.lag())
+        async with asyncio.timeout(10):
+            with pytest.raises(NoBrokersError):
+                await starting
+            assert await lag == {PARTITION: 7}
+        await consumer.close()
+
+    asyncio.run(main())
+
+
+def test_callback_of_the_start_can_wait_for_a_task_that_calls_the_consumer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lags = []
+
+    def start(reader: ReaderCore) -> Task[None]:
+        async def on_assign() -> None:
+            lags.append(await asyncio.create_task(reader.consumer.lag()))
+
+        reader.collector.begin({PARTITION: 3})
+        yield Await(on_assign())
+
+    monkeypatch.setattr(ReaderCore, "start", start)
+    monkeypatch.setattr(ReaderCore, "list_offsets", ends)
+
+    async def main() -> None:
+        consumer = AsyncConsumer("127.0.0.1:1", ["t"])
+        async with asyncio.timeout(10):
+            await consumer.start()
+        assert lags == [{PARTITION: 7}]
+        await consumer.close()
 
     asyncio.run(main())
