@@ -125,15 +125,15 @@ def _context() -> TaskContext:
 def commit(
     options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch: int | None = None
 ) -> None:
-    """Commit a batch, which consists of the task attempts in ``messages``. If no task had rows, do
-    nothing, because no attempt has joined the batch.
+    """Commit a batch, which consists of the task attempts in ``messages``. If no task had rows, the
+    coordinator only checks that the batch was not committed with rows before.
 
     ``batch`` is the number of the micro-batch that Spark commits, or None for a ``df.write``.
     Raises the coordinator's error, or InvalidConfigError if an attempt belongs to another batch.
     """
-    attempts = [message for message in messages if isinstance(message, Attempt) and message.rows]
+    attempts = [message for message in messages if isinstance(message, Attempt)]
     if not attempts:
-        return
+        return  # Only tasks know a stream's sink, and this batch had none.
     first = attempts[0]
     if batch is not None and any(attempt.batch != batch for attempt in attempts):
         raise InvalidConfigError(

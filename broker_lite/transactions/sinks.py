@@ -343,21 +343,18 @@ class SinkPartition:
         self._reply(event, ev.SinkResult())
 
     def _end(self, event: ev.EndBatch) -> None:
+        if event.is_commit and not event.rows:
+            self._compare(event)
+            return
         sink, head = self._current(event)
         sink.active_ms = self._now.monotonic_ms
         if not event.is_commit:
             self._abort(sink, head, event)
             return
+        self._check_replay(event, head)
         if event.batch == head.batch:
-            if event.rows != head.rows:
-                raise SinkRowsDifferError(
-                    f"batch {event.batch} of sink {event.sink!r} was committed with {head.rows} "
-                    f"rows, and its replay has {event.rows}: the query is not deterministic. Set "
-                    "onReplayMismatch=skip to keep the committed rows, or use a new checkpoint"
-                )
             self._answer_after_markers(sink, event)
             return
-        self._check_not_behind(event, head)
         if sink.is_busy:
             self._park(sink, event)
             return
@@ -377,6 +374,20 @@ class SinkPartition:
             day=self._day(),
         )
         self._write_head(event.sink, decided, event)
+
+    def _compare(self, event: ev.EndBatch) -> None:
+        """Answer the commit of a batch without rows. It commits nothing, so no record is written.
+
+        No task attempt has joined the batch, so the sink may not know the request's run yet."""
+        sink = self._sinks.get(event.sink)
+        if sink is not None and sink.writing is not None:
+            self._park(sink, event)
+            return
+        if sink is not None and sink.head is not None:
+            if event.run in sink.head.former_runs:
+                raise _fenced(event)
+            self._check_replay(event, sink.head)
+        self._reply(event, ev.SinkResult())
 
     def _abort(self, sink: _Sink, head: SinkHead, event: ev.EndBatch) -> None:
         """Abort the attempts that the request names, or else all attempts of batches up to the
@@ -492,6 +503,16 @@ class SinkPartition:
                 f"sink {event.sink!r} has committed batch {head.batch}, and the query writes batch "
                 f"{event.batch}: its checkpoint was set back. Set onReplayMismatch=skip to pass "
                 "over committed batches, or use a new checkpoint, which is a new sink"
+            )
+
+    def _check_replay(self, event: ev.EndBatch, head: SinkHead) -> None:
+        """Check the commit of a batch that the sink may have committed before."""
+        self._check_not_behind(event, head)
+        if event.batch == head.batch and event.rows != head.rows:
+            raise SinkRowsDifferError(
+                f"batch {event.batch} of sink {event.sink!r} was committed with {head.rows} "
+                f"rows, and its replay has {event.rows}: the query is not deterministic. Set "
+                "onReplayMismatch=skip to keep the committed rows, or use a new checkpoint"
             )
 
     def _park(self, sink: _Sink, event: ev.SinkRequest) -> None:

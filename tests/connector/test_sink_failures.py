@@ -357,6 +357,20 @@ def test_second_batch_write_with_the_same_transactional_id_fences_the_first(
         third.write(7, "again")
 
 
+def test_repeated_batch_without_rows_is_refused_if_the_committed_batch_has_rows(
+    make: Callable[..., Run],
+) -> None:
+    """Regression: the driver sent no commit for a batch without rows, so nothing compared them."""
+    run = make()
+    run.commit(0, run.write(0, "a", "b"))
+    replay = run.again()
+    with pytest.raises(SinkRowsDifferError, match="2 rows, and its replay has 0"):
+        replay.commit(0, replay.stream(0, iter(())))
+    replay.options = dataclasses.replace(replay.options, skips_replay_mismatch=True)
+    replay.commit(0, replay.stream(0, iter(())))
+    assert run.visible() == ["a", "b"]
+
+
 def test_repeated_batch_with_other_rows_is_skipped_if_the_sink_option_allows_it(
     make: Callable[..., Run],
 ) -> None:

@@ -102,7 +102,8 @@ class World:
         if result.error is not None:
             return
         if isinstance(request, ev.EndBatch) and request.is_commit:
-            _, rows = self.decided[request.sink, request.batch]
+            # The commit of a batch without rows decides nothing.
+            _, rows = self.decided.get((request.sink, request.batch), (frozenset(), 0))
             assert rows == request.rows
         elif isinstance(request, ev.JoinBatch):
             if result.producer_id < 0:
