@@ -65,6 +65,8 @@ logger = logging.getLogger("logbus.transactions")
 PARK_S = 1.0
 """Maximum seconds for which a request waits until the transactional id's previous change is
 written."""
+CONFIRM_S = 1.0
+"""Maximum seconds for which a refusal waits until the broker has confirmed its leadership."""
 ID_BYTES_MAX = 1024
 """Maximum bytes of a transactional id, encoded as UTF-8."""
 IDS_MAX = 200_000
@@ -231,14 +233,14 @@ class TransactionCoordinator:
                 result = await coordinated.parked.ask(
                     step, request, lambda token: step(ev.Abandon(token))
                 )
-                if isinstance(result.error, _REFUSALS) and _may_be_ahead(request, coordinated):
-                    await self._confirm(led)
-                return result
         except TimeoutError:
             raise ConcurrentTransactionsError(
                 f"the previous change of transactional id {transactional_id!r} is still being "
                 f"written after {PARK_S:g} s; try again"
             ) from None
+        if isinstance(result.error, _REFUSALS) and _may_be_ahead(request, coordinated):
+            await self._confirm(led)
+        return result
 
     async def _confirm(self, led: LedState) -> None:
         """Raise an error unless this broker still coordinates the partition, before it refuses a
@@ -248,13 +250,17 @@ class TransactionCoordinator:
         it appends a record, which only the current leader can commit. The record deletes a key that
         does not exist."""
         try:
-            await self._log.append(led.partition, b"", None)
+            async with asyncio.timeout(CONFIRM_S):
+                await self._log.append(led.partition, b"", None)
         except NotCoordinatorError:
             raise
-        except LogbusError as error:
+        except (LogbusError, TimeoutError) as error:
+            reason = f"no answer within {CONFIRM_S:g} s"
+            if isinstance(error, LogbusError):
+                reason = error.message
             raise CoordinatorNotAvailableError(
                 f"this broker cannot confirm that it leads {TRANSACTION_STATE}-{led.partition}, so "
-                f"try again: {error.message}"
+                f"try again: {reason}"
             ) from None
 
     async def wait_loaded(self, transactional_id: str) -> None:
@@ -277,6 +283,8 @@ class TransactionCoordinator:
         if not self.sinks.is_sink(led.partition, sink):
             self._check_capacity(led, head_key(sink))
         result = await self.sinks.ask(led.partition, request)
+        if isinstance(result.error, ProducerFencedError):
+            await self._confirm(led)  # The run may have begun at a successor.
         if result.error is not None:
             raise result.error
         return result

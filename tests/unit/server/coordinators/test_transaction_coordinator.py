@@ -12,6 +12,7 @@ from support.transaction_world import TransactionCluster as Cluster
 
 from broker_lite.errors import (
     ConcurrentTransactionsError,
+    CoordinatorNotAvailableError,
     InvalidRequestError,
     InvalidTransactionTimeoutError,
     NotCoordinatorError,
@@ -29,7 +30,7 @@ from broker_lite.server.coordinators.state_log import StateLog
 from broker_lite.transactions import events as ev
 from broker_lite.transactions import transaction
 from broker_lite.transactions.records import TransactionState, decode_transaction
-from broker_lite.transactions.sink_events import EndBatch, JoinBatch
+from broker_lite.transactions.sink_events import EndBatch, JoinBatch, KeepBatch
 from broker_lite.transactions.sink_records import ProducerPair, SinkHead, encode_head, head_key
 
 
@@ -102,7 +103,7 @@ def test_suspended_coordinator_refuses_no_commit_before_it_knows_its_successor(
         manager = cluster.world.nodes[1].manager
         apply = manager.apply
         manager.apply = lambda snapshot: None  # type: ignore[method-assign]
-        cluster.world.elect(2)
+        cluster.world.elect(2, isr=(2, 3))
         await cluster.add(pair, number=2)
         if is_fenced:
             pair = await cluster.end(pair, number=2)
@@ -116,6 +117,53 @@ def test_suspended_coordinator_refuses_no_commit_before_it_knows_its_successor(
         with pytest.raises(NotCoordinatorError):
             await ending
         assert (await cluster.end(pair, number=2))[1] == pair[1] + 1
+
+    run(test)
+
+
+def test_suspended_coordinator_refuses_no_run_of_a_sink_before_it_knows_its_successor() -> None:
+    """Regression: it refused the commit of a run that had begun at its successor."""
+
+    async def test(cluster: Cluster) -> None:
+        async def join(number: int, run: str) -> frozenset[ProducerPair]:
+            request = JoinBatch(UNNUMBERED, "s", run, 0, 0, 0, 60_000, frozenset())
+            found = await cluster.at[number].ask_sink("s", request)
+            return frozenset((ProducerPair(found.producer_id, found.epoch),))
+
+        await cluster.init()
+        await join(1, "first")
+        manager = cluster.world.nodes[1].manager
+        apply = manager.apply
+        manager.apply = lambda snapshot: None  # type: ignore[method-assign]
+        cluster.world.elect(2, isr=(2, 3))
+        await cluster.init(2)
+        commit = EndBatch(UNNUMBERED, "s", "second", 0, True, await join(2, "second"), 1)
+        ending = asyncio.create_task(cluster.at[1].ask_sink("s", commit))
+        await asyncio.sleep(0.01)
+        assert not ending.done()
+        apply(cluster.world.snapshot)
+        with pytest.raises(NotCoordinatorError):
+            await ending
+        await cluster.at[2].ask_sink("s", commit)
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_sink", [False, True])
+def test_refusal_that_the_coordinator_cannot_confirm_in_time_is_retriable(
+    is_sink: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_coordinator, "CONFIRM_S", 0.01)
+
+    async def test(cluster: Cluster) -> None:
+        await cluster.init()
+        cluster.world.nodes[1].cut_off()
+        with pytest.raises(CoordinatorNotAvailableError, match="confirm that it leads"):
+            if is_sink:
+                keep = KeepBatch(UNNUMBERED, "s", "run", 0)
+                await cluster.at[1].ask_sink("s", keep)
+            else:
+                await cluster.at[1].ask("x", ev.End(UNNUMBERED, 77, 0, is_commit=True))
 
     run(test)
 
