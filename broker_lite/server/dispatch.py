@@ -367,7 +367,9 @@ class Dispatcher:
         self, parts: BrokerContext, request: RequestContext, envelope: EnvelopeRequest
     ) -> EnvelopeResponse:
         """Answer a request that another broker forwarded in an Envelope, with its client's
-        permissions."""
+        permissions.
+
+        The other broker has charged the client's quotas."""
         if not request.is_broker:
             raise ClusterAuthorizationError("only brokers may forward requests in an Envelope")
         session = dataclasses.replace(
@@ -380,8 +382,6 @@ class Dispatcher:
         inner = RequestContext.read(frame, session, request.arrived_ms, parts.authorizer)
         if inner.api_key not in FORWARDED or not is_served(inner.api_key, inner.api_version):
             raise InvalidRequestError(f"{_name(inner)} must not be forwarded in an Envelope")
-        if parts.quotas.is_on:
-            inner = inner._replace(quota=parts.quotas.of(inner))
         message = tables.decode(inner.api_key, inner.api_version, frame, inner.body_at)
         data: bytes | None
         try:

@@ -14,8 +14,11 @@ from broker_lite.errors import (
     NO_ERROR,
     LeaderNotAvailableError,
     LogbusError,
+    ThrottlingQuotaExceededError,
     TopicAuthorizationError,
     TopicExistsError,
+    UnknownTopicOrPartitionError,
+    error_for,
     wire_code,
 )
 from broker_lite.model import INTERNAL_PREFIX, is_valid_name
@@ -45,12 +48,18 @@ async def create_missing(
     # without consumer groups.
     missing = [n for n in names if is_valid_name(n) and not n.startswith(INTERNAL_PREFIX)]
     missing = list(dict.fromkeys(missing))[:CREATED_MAX]
+    quota, partitions = request.quota, parts.config.num_partitions
     denied = {}
     for name in missing:
         try:
             request.access.check_creation(name)
+            if quota is not None:
+                quota.mutate(partitions, is_strict=True)
         except TopicAuthorizationError as error:
             denied[name] = error.code
+        except ThrottlingQuotaExceededError:
+            # Like Kafka: clients of older API versions do not know the quota's error.
+            denied[name] = UnknownTopicOrPartitionError.code
     missing = [name for name in missing if name not in denied]
     if not missing:
         return denied
@@ -60,7 +69,12 @@ async def create_missing(
         # ZooKeeper or the controller is unavailable. Answer with an error after which clients
         # retry.
         logger.debug("topics %s cannot be created now: %s", missing, error.message)
+        if quota is not None:
+            quota.refund(partitions * len(missing), error)
         return denied | dict.fromkeys(missing, LeaderNotAvailableError.code)
+    for code in codes.values():
+        if quota is not None and code:
+            quota.refund(partitions, error_for(code))
     return denied | {
         name: code for name, code in codes.items() if code not in (0, TopicExistsError.code)
     }

@@ -10,12 +10,14 @@ import kafka.protocol.admin as admin
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.handler_world import World, received, run
+from support.handler_world import World, context_of, received, run
 
 from broker_lite.errors import (
     InvalidPartitionsError,
+    InvalidReplicationFactorError,
     InvalidRequestError,
     ThrottlingQuotaExceededError,
+    UnknownTopicOrPartitionError,
 )
 from broker_lite.metadata.quotas import QUOTAS, entity_path, path_entity
 from broker_lite.metadata.store import Create
@@ -27,10 +29,12 @@ from broker_lite.security.quotas import (
     Entity,
     QuotaTable,
 )
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.dispatch import HANDLERS
+from broker_lite.server.handlers.topic_creation import create_missing
 from broker_lite.server.network.quotas import Quotas
 from broker_lite.wire import tables
-from broker_lite.wire.api import Call, decode_call, encode_call
+from broker_lite.wire.api import ApiKey, Call, decode_call, encode_call
 from broker_lite.wire.calls.quotas import (
     AlterClientQuotasRequest,
     AlteredQuotas,
@@ -226,5 +230,50 @@ def test_refused_topic_creation_does_not_count_in_the_controller_mutation_rate()
         assert await create("a", 1) == 0
         assert await grow("a", 2_000_000_000) == InvalidPartitionsError.code
         assert await grow("a", 2) == 0
+
+    run(body)
+
+
+async def auto_create(parts: BrokerContext, quotas: Quotas, *names: str) -> dict[str, int]:
+    """Create topics as a Metadata request of client "app" does; return the error codes."""
+    request = context_of(ApiKey.METADATA, 12, "app")
+    return await create_missing(parts, request._replace(quota=quotas.of(request)), names)
+
+
+@pytest.mark.parametrize("broker", [1, 2])
+def test_automatic_topic_creations_count_in_the_controller_mutation_rate(broker: int) -> None:
+    """Regression: they were unlimited."""
+
+    async def body(world: World) -> None:
+        await world.start(2, num_partitions=8)
+        rate = (("controller_mutation_rate", 1.0),)
+        await ask(world, AlterClientQuotasRequest(((CLIENT_ID, "app"),), rate))
+        parts = world.brokers[broker]
+        while not parts.registry.snapshot.quotas:
+            await asyncio.sleep(0.1)
+        quotas = Quotas(parts.clock, parts.metrics)
+        quotas.apply(parts.registry.snapshot)
+        assert await auto_create(parts, quotas, "a", "b", "c") == {
+            "c": UnknownTopicOrPartitionError.code
+        }
+        assert set(parts.registry.snapshot.topics) == {"a", "b"}
+        await asyncio.sleep(6)
+        assert await auto_create(parts, quotas, "c") == {}
+
+    run(body)
+
+
+def test_failed_automatic_topic_creation_does_not_count_in_the_controller_mutation_rate() -> None:
+    async def body(world: World) -> None:
+        await world.start(num_partitions=20, default_replication_factor=2)
+        rate = (("controller_mutation_rate", 1.0),)
+        await ask(world, AlterClientQuotasRequest(((CLIENT_ID, "app"),), rate))
+        parts = world.brokers[1]
+        quotas = Quotas(parts.clock, parts.metrics)
+        quotas.apply(parts.registry.snapshot)
+        for _ in range(2):
+            assert await auto_create(parts, quotas, "a") == {
+                "a": InvalidReplicationFactorError.code
+            }
 
     run(body)

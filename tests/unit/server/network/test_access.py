@@ -47,6 +47,7 @@ from broker_lite.security.acls import (
     Permission,
     ResourceKind,
 )
+from broker_lite.security.quotas import CLIENT_ID, CONTROLLER_MUTATION_RATE, Entity
 from broker_lite.server import dispatch
 from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.metrics import Metrics
@@ -58,6 +59,7 @@ from broker_lite.server.network.access import (
     check_start,
 )
 from broker_lite.server.network.context import RequestContext, Session
+from broker_lite.server.network.quotas import Quotas
 from broker_lite.wire.api import VERSIONS, ApiKey, encode_call
 from broker_lite.wire.calls.envelope import EnvelopeRequest
 from broker_lite.wire.calls.topics import CreatableTopic, CreateTopicsRequest
@@ -450,6 +452,24 @@ def test_envelope_is_authorized_for_the_forwarded_client_not_for_the_broker(
         created = CreateTopicsRequest.decode(_body(b"\0\0\0\0" + answer.response))
         assert created.topics[0].error_code == code
         assert ("t" in world.brokers[1].registry.snapshot.topics) == (code == 0)
+
+    run(body)
+
+
+def test_envelope_is_not_charged_to_the_quotas_of_the_forwarded_client() -> None:
+    """The broker that forwards the request has charged them."""
+
+    async def body(world: World) -> None:
+        await world.start()
+        quotas = Quotas()
+        client = Entity(((CLIENT_ID, "c"),))
+        quotas.apply(MetadataSnapshot(quotas={client: {CONTROLLER_MUTATION_RATE: 0.01}}))
+        world.brokers[1] = dataclasses.replace(world.brokers[1], quotas=quotas)
+        for name in ("t", "u", "v"):
+            call = EnvelopeRequest(create(name), "User:admin", "10.0.0.9")
+            frame = bytes(encode_call(call, 3, "c"))[4:]
+            await ask(world, authorizer(), session("User:broker-2", "BROKERS"), frame)
+        assert {"t", "u", "v"} <= world.brokers[1].registry.snapshot.topics.keys()
 
     run(body)
 
