@@ -321,7 +321,7 @@ class _Sending:
         )
 
     def end(self, *, wait: bool) -> None:
-        """Close the producer. With ``wait``, first wait for the batches in flight, without a time
-        limit."""
+        """Close the producer. With ``wait``, first wait until the batches in flight are
+        acknowledged or have failed."""
         with contextlib.suppress(LogbusError):
             self._producer.close() if wait else self._producer.end()
