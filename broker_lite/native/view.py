@@ -62,11 +62,11 @@ class View:
         self._began: dict[NativeSubscription, int] = {}
         """For each subscription (topic names or pattern), the zxid of its earliest registration."""
         self._unrecorded: list[tuple[str, Assignment, int]] = []
-        """New topics that wait until the list of members has been read: name, assignment, zxid of
-        its creation."""
+        """Name, assignment and creation zxid of the new topics that wait until the list of members
+        has been read."""
         self._initial_topics: set[str] = set()
         """Ids of the topics that are older than the group: at this view's first read, they had been
-        created before every member that subscribes to them registered."""
+        created before any member that subscribes to them registered."""
         self._has_read = False
         self._names = set(subscription.topics)
         self._stale_topics: set[str] = set()

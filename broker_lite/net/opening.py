@@ -46,7 +46,7 @@ def connection_failure(
     *,
     is_answered: bool = False,
 ) -> LogbusError:
-    """Return a client's error for ``error``, with which the socket to a broker failed.
+    """Return the error that a client raises when the socket to a broker has failed with ``error``.
 
     ``is_opening`` says whether the connection was still being opened, and ``is_answered`` whether
     the broker had sent an answer on it."""

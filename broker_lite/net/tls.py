@@ -234,8 +234,8 @@ class TlsTransport:
             self._send()
 
     def _cause(self, error: OSError) -> OSError:
-        """Return the error with the TLS alert that the peer sent before it closed the connection,
-        which names the cause; ``error`` without an alert."""
+        """If the peer sent a TLS alert before it closed the connection, return the alert as an
+        error, because it names the cause. Otherwise return ``error``."""
         self.settimeout(0)
         with contextlib.suppress(OSError):
             self._receive()

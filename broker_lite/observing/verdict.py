@@ -44,8 +44,8 @@ _CURES: tuple[tuple[str, State, str], ...] = (
         "start the brokers that it names, or move their replicas: logbus topic reassign --off ID",
     ),
 )
-"""The states of an unhealthy partition, the worst first: each with the state that it gives the
-cluster (warning or critical), and its cure."""
+"""The states of an unhealthy partition, the worst first, each with the cluster's resulting state
+(warning or critical) and a cure."""
 _MORE_SPACE = "shorten retention.ms or retention.bytes (logbus topic alter), or enlarge the disk"
 
 

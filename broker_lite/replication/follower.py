@@ -168,7 +168,8 @@ class Follower:
     # Methods that handle the disk's answers.
 
     def appended(self, event: FetchedAppended) -> list[Effect]:
-        """Handle a completed append of fetched batches: fetch again, or pause if it added none."""
+        """Handle a completed append of fetched batches: fetch again, or pause if it added no
+        batch."""
         # Pause if no batch was appended, because fetching again at once could loop for ever.
         self.paused = event.next_offset <= self.log.log_end_offset
         self.log.written(event.next_offset)
@@ -205,8 +206,8 @@ class Follower:
     # refused.
 
     def adopt_state(self, state: LeaderAndIsr) -> list[Effect]:
-        """Replace ``state`` by a newer one of the same leader epoch. Return the effects that are
-        due (``resume``)."""
+        """Replace ``state`` by a newer one of the same leader epoch. Return the effects that
+        ``resume`` then returns."""
         if state.version > self.state.version:
             self.state, self.proposal, self.paused = state, None, False
         return self.resume()

@@ -383,8 +383,8 @@ class Leader:
 
         So the high watermark still waits for a replica that the change would remove. It also waits
         for one that the change would add, until a later write or newer metadata shows whether
-        ZooKeeper stored the change. To find out, the leader proposes the ISR before the change
-        again."""
+        ZooKeeper stored the change. To find out, the leader proposes once more the ISR from before
+        the change."""
         if event.state != self.proposal:
             return []
         self.refused_ms = now_ms

@@ -114,7 +114,7 @@ def _is_rate(value: object) -> bool:
 
 
 Values = Mapping[str, float]
-"""The quotas of one entity, by key."""
+"""The quotas of one entity, by quota key."""
 
 _ORDER = (
     (True, True, (USER, CLIENT_ID)),
@@ -151,7 +151,7 @@ class QuotaTable:
         return bool(self._quotas)
 
     def limits(self, user: str, client_id: str) -> dict[str, Limit]:
-        """Return the quotas that apply to a client, by key."""
+        """Return the quotas that apply to a client, by quota key."""
         names = {USER: user, CLIENT_ID: client_id}
         limits: dict[str, Limit] = {}
         for names_user, names_client, types in _ORDER:

@@ -36,7 +36,7 @@ def principal_of(user: str) -> str:
 
 
 def acl_of_words(words: Mapping[str, str]) -> Acl:
-    """Return the ACL that the seven words describe; ``words`` has them by name. An ACL of the
+    """Return the ACL with these words, such as ``{"principal": "User:alice", …}``. An ACL of the
     cluster needs no name, and ``host`` is ``*`` by default.
 
     Raises InvalidRequestError for an unknown word, such as a misspelt operation, and for an ACL

@@ -84,7 +84,7 @@ class CoordinatedGroup:
     """Bytes of the group's subscriptions and assignments; they count towards the memory limit that
     all groups share."""
     members: int = 0
-    """Number of members in the generation of the group that ZooKeeper stores."""
+    """Number of members in the group's generation, as stored in ZooKeeper."""
 
 
 class GroupCoordinator:

@@ -526,7 +526,8 @@ def _file_bytes(parts: BrokerContext, message: wire.FetchRequest) -> int:
 
 
 class _OutOfRange(OffsetOutOfRangeError):
-    """OFFSET_OUT_OF_RANGE at a replica, whose log start and end offset the answer reports."""
+    """An offset outside the log of a replica. The answer reports the start and end offset of that
+    log."""
 
     def __init__(self, replica: Replica, offset: int) -> None:
         super().__init__(f"{replica} has no offset {offset}")

@@ -17,7 +17,7 @@ from broker_lite.wire.api import Call, decode_call, encode_call
 from broker_lite.wire.calls.envelope import EnvelopeRequest
 
 CHECK_S = 0.1
-"""Seconds between two checks, while a request waits for the controller's answer, whether another
+"""While a request waits for the controller's answer: seconds between two checks whether another
 broker has become controller."""
 
 T = TypeVar("T")

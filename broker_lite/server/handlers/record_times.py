@@ -1,8 +1,9 @@
 """Handle RecordTimes, logbus API 10001: return the time of the first record from an offset on.
 
 From the timestamp at a group's committed offset, a client computes the age of the oldest unread
-record. The offset index locates the batch, which is decoded only if it begins before the offset.
-Transaction markers and aborted records are skipped; the search ends at the last stable offset."""
+record. The offset index locates the batch. It is decoded only if it begins before the offset,
+because the header has the first record's timestamp. Transaction markers and aborted records are
+skipped; the search ends at the last stable offset."""
 
 from __future__ import annotations
 

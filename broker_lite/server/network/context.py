@@ -143,8 +143,8 @@ class RequestContext(NamedTuple):
 
     @property
     def is_forwarded(self) -> bool:
-        """Whether another broker sent or forwarded the request. This broker must not forward it
-        then."""
+        """Whether another broker sent or forwarded the request. If so, this broker must not forward
+        it."""
         return self.session.is_forwarded or self.is_broker
 
     def deadline_ms(self, timeout_ms: int) -> int:
