@@ -90,7 +90,7 @@ def test_unknown_benchmark_is_refused() -> None:
     assert "there are broker, console, failover" in done.stderr
 
 
-def test_benchmark_rows_have_unique_names_and_goals_only_for_existing_variants() -> None:
+def test_each_goal_of_a_benchmark_is_for_an_existing_variant_of_the_benchmark() -> None:
     rows = peers_rows()
     names = [row["row"] for row in rows]
     assert len(set(names)) == len(names)

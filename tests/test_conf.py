@@ -84,7 +84,7 @@ def test_every_setting_has_a_paragraph_that_names_its_unit(name: str) -> None:
             assert unit in paragraph, f"{name}: {line} does not name its unit"
 
 
-def test_conf_files_set_every_setting_to_its_default_value(tmp_path: Path) -> None:
+def test_conf_files_are_loaded_as_the_default_settings(tmp_path: Path) -> None:
     assert load(BrokerConfig, CONF / "broker.conf") == BrokerConfig()
     uncommented = re.sub(
         r"^#(?=[a-z0-9.]+=)", "", (CONF / "topic.conf").read_text("utf-8"), flags=re.MULTILINE

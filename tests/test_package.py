@@ -28,7 +28,7 @@ def test_spark_finds_format_logbus_from_any_working_directory(tmp_path: Path) ->
     assert elsewhere(machine_checks._LOOKUP, tmp_path) == "seen"
 
 
-def test_import_loads_few_modules_and_works_without_spark(tmp_path: Path) -> None:
+def test_pyspark_logbus_can_be_imported_without_spark(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "class Absent:\n"
@@ -56,7 +56,7 @@ def launched(bin_: Path, path: str) -> str:
     return done.stdout.strip().removesuffix(" -m pyspark.daemon two words")
 
 
-def test_logbus_python_launcher_removes_pythonpath_zips_only_of_packages_that_are_installed(
+def test_launcher_removes_sparks_zips_from_pythonpath_if_their_packages_are_installed(
     tmp_path: Path,
 ) -> None:
     packages = tmp_path / "lib" / "python3.11" / "site-packages"

@@ -46,7 +46,7 @@ def peers(name: str) -> Any:
     return importlib.import_module(f"peers.{name}")
 
 
-def test_each_numbered_row_of_the_report_has_variants_with_all_required_settings() -> None:
+def test_each_numbered_benchmark_has_all_its_required_variants() -> None:
     variants: dict[int, set[str]] = {}
     for row in peers("rows").ROWS:
         variants.setdefault(row.number, set()).update(each.name for each in row.variants)
@@ -79,7 +79,7 @@ def test_benchmark_summary_in_the_repository_is_short_and_agrees_with_the_result
     assert len(text.splitlines()) <= 150
 
 
-def test_benchmark_report_says_how_costs_grow_and_what_an_acknowledgement_guarantees() -> None:
+def test_benchmark_report_says_which_costs_grow_with_the_size_of_the_benchmark() -> None:
     overview = peers("overview")
     sides = {
         size: {"median": {"restart_s": restart, "seek_ms": 10.0, "kb": kb}}

@@ -193,7 +193,7 @@ def test_benchmark_servers_that_only_store_bytes_accept_the_clients_records(
             assert bool(server.stored_mb()) == (program == "flushed")
 
 
-def test_failed_benchmark_is_retried_once_and_a_hanging_one_does_not_prevent_others(
+def test_failed_or_hanging_benchmark_does_not_prevent_the_other_benchmarks(
     tmp_path: Path,
 ) -> None:
     kinds, alternate, report = peers("row"), peers("alternate"), peers("report")
@@ -297,7 +297,7 @@ def test_benchmark_summary_names_the_measures_in_which_kafka_is_ahead() -> None:
     assert not list(summary.lines([{**kept, "variants": []}]))
 
 
-def test_possible_rate_without_servers_is_unknown_if_the_cores_were_idle() -> None:
+def test_benchmark_estimates_no_client_rate_without_servers_if_the_cores_were_idle() -> None:
     bound = peers("ceilings").without_servers
 
     def found(clients: float, broker: float) -> Any:
@@ -339,7 +339,7 @@ def test_benchmark_report_says_whether_a_missed_goal_is_within_reach(
     assert "of at" not in "\n".join(missed.lines([found | {"quick": True}]))
 
 
-def test_growth_benchmark_stops_the_servers_of_the_previous_benchmark(
+def test_benchmark_of_growing_sizes_first_stops_the_servers_of_earlier_benchmarks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise the meter of processor time would count servers that stop during a measurement as
@@ -430,9 +430,7 @@ def test_benchmark_measures_the_other_systems_if_one_is_missing_or_fails(
     assert "- **4 is missing:** apt-get install it" in page
 
 
-def test_processor_time_of_servers_that_start_in_a_benchmark_is_not_counted_as_the_clients() -> (
-    None
-):
+def test_processor_time_of_servers_started_in_a_benchmark_is_not_counted_for_clients() -> None:
     burn = "import time\nwhile time.process_time() < 0.5: pass\nimport sys; sys.stdin.read()"
     within: dict[str, list[int]] = {}
     meter = peers("meter")

@@ -196,7 +196,7 @@ def test_no_file_names_a_path_that_exists_only_on_one_machine() -> None:
     assert not found, "\n".join(found)
 
 
-def test_no_file_has_a_mark_of_unfinished_work() -> None:
+def test_no_file_has_a_todo_or_fixme() -> None:
     marks = ("TO" + "DO", "FIX" + "ME", "X" + "XX")
     found = [
         f"{name(path)}:{number}: {mark}"

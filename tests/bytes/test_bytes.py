@@ -22,7 +22,7 @@ def example(name: str) -> tuple[bytes, list[str]]:
     return b"".join(bytes.fromhex(line.split(maxsplit=1)[0]) for line in lines), lines
 
 
-def test_encoded_row_batches_equal_the_example_bytes_in_format_md() -> None:
+def test_encoded_kafka_record_batch_equals_the_example_bytes_in_format_md() -> None:
     raw, lines = example("rows.txt")
     rows = [Row(0, 1000, b"k", b"hello", (("h", b"x"),)), Row(1, 1001, None, None)]
     header = batch.read_header(raw)
@@ -32,7 +32,7 @@ def test_encoded_row_batches_equal_the_example_bytes_in_format_md() -> None:
     assert "\n".join(lines) in FORMAT.read_text("utf-8")
 
 
-def test_example_bytes_of_column_batches_in_format_md_are_decoded() -> None:
+def test_example_bytes_of_an_arrow_batch_in_format_md_are_decoded() -> None:
     raw, lines = example("columns.txt")
     header = batch.read_header(raw)
     batch.check_crc(raw, header)
@@ -44,7 +44,7 @@ def test_example_bytes_of_column_batches_in_format_md_are_decoded() -> None:
     assert "\n".join(lines) in FORMAT.read_text("utf-8")
 
 
-def test_encoded_column_batches_equal_the_examples_except_for_arrow_metadata() -> None:
+def test_encoded_arrow_batch_equals_the_example_in_format_md_except_for_arrow_metadata() -> None:
     # Leave out Arrow's metadata, which another version of Arrow may encode differently.
     raw, _ = example("columns.txt")
     written = arrow.encode(

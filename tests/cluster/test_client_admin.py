@@ -63,7 +63,7 @@ def test_admin_client_refuses_to_create_an_invalid_topic(bus: Bus) -> None:
     assert "dry" not in bus.topics()
 
 
-def test_admin_client_reads_and_changes_settings(bus: Bus, topic: str) -> None:
+def test_admin_client_describes_and_alters_configs(bus: Bus, topic: str) -> None:
     before = bus.admin.describe_configs([topic])["topic", topic]["retention.ms"]
     assert before.is_default and before.documentation
     bus.admin.alter_configs(topic, {"retention.ms": 12345})
@@ -81,7 +81,7 @@ def test_admin_client_reads_and_changes_settings(bus: Bus, topic: str) -> None:
         bus.admin.describe_configs(brokers=[99])
 
 
-def test_admin_client_looks_up_offsets_by_timestamp_and_bytes_and_deletes_records(
+def test_admin_client_looks_up_offsets_by_timestamp_or_by_number_of_bytes(
     bus: Bus, topic: str
 ) -> None:
     tp = TopicPartition(topic, 1)
@@ -210,7 +210,7 @@ def test_lag_of_many_groups_requested_together_equals_the_lag_of_each_group(
     assert not any(row.partitions for row in bus.admin.lag_many(names).values())
 
 
-def test_repeated_lag_request_does_not_look_up_unchanged_first_unread_records_again(
+def test_repeated_lag_request_reads_timestamps_only_where_the_committed_offset_moved(
     bus: Bus, topic: str
 ) -> None:
     tps = [TopicPartition(topic, index) for index in range(2)]
@@ -255,7 +255,7 @@ def test_brokers_report_their_version_and_state(bus: Bus) -> None:
     assert all(row.total_bytes > 0 and not row.partitions for row in disks) and len(disks) == 3
 
 
-def test_client_finds_a_cluster_by_each_kind_of_address(
+def test_client_finds_a_cluster_by_argument_environment_variable_or_last_started_cluster(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
@@ -284,7 +284,9 @@ def test_connect_to_an_unreachable_cluster_raises_an_error(monkeypatch: pytest.M
         connect("127.0.0.1:1", linger=5)
 
 
-def test_import_of_the_admin_client_loads_only_light_modules(cluster: LocalCluster) -> None:
+def test_admin_client_imports_neither_pyarrow_numpy_pandas_kazoo_nor_asyncio(
+    cluster: LocalCluster,
+) -> None:
     code = (
         "import sys\n"
         "from broker_lite.bus import connect\n"
@@ -345,7 +347,7 @@ producer.close(); consumer.close()
     )
 
 
-def test_admin_client_can_be_created_from_an_address_without_connect(cluster: LocalCluster) -> None:
+def test_admin_client_can_be_created_directly_from_bootstrap_servers(cluster: LocalCluster) -> None:
     with Admin(cluster.bootstrap_servers) as admin:
         view = admin.describe_cluster()
         assert view.controller_id in view.brokers

@@ -96,7 +96,7 @@ def test_memory_of_the_asyncio_producer_is_limited(cluster: LocalCluster, topic:
     asyncio.run(main())
 
 
-def test_transaction_ends_although_its_commit_is_cancelled(
+def test_transaction_is_ended_although_the_asyncio_task_that_commits_it_is_cancelled(
     make_cluster: Callable[..., LocalCluster],
 ) -> None:
     """Regression: the producer was closed at once. The records that it had sent held back

@@ -208,7 +208,7 @@ while True:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("way", ["loop", "poll"])
-def test_killed_reader_skips_no_record(
+def test_group_resumes_after_a_killed_consumer_without_skipping_a_record(
     cluster: LocalCluster, bus: Bus, topic: str, way: str, tmp_path: Path
 ) -> None:
     fill(bus, topic, 0, 500)

@@ -63,9 +63,7 @@ def test_leaving_a_loop_over_a_consumer_loses_no_record(
         assert next(iter(consumer)).offset == 8
 
 
-def test_poll_arrow_concatenates_batches_up_to_a_size_and_skips_no_offset(
-    bus: Bus, topic: str
-) -> None:
+def test_poll_arrow_concatenates_batches_only_up_to_a_size_limit(bus: Bus, topic: str) -> None:
     with bus.producer(compression="zstd", linger_ms=0) as producer:
         for _ in range(20):
             producer.send(topic, bytes(8_000_000), partition=0).result()
@@ -141,7 +139,7 @@ def test_seek_moves_the_position(bus: Bus, face_bus: Bus, topic: str) -> None:
             consumer.seek(topic, 1, 0)
 
 
-def test_out_of_range_offsets_times_and_partitions_are_refused(
+def test_client_refuses_numbers_outside_the_range_of_offsets_times_and_partitions(
     bus: Bus, face_bus: Bus, topic: str
 ) -> None:
     """An out-of-range number raises InvalidConfigError.
@@ -169,7 +167,7 @@ def test_out_of_range_offsets_times_and_partitions_are_refused(
         assert consumer.committed() == {}
 
 
-def test_consumer_with_start_none_raises_without_a_committed_or_existing_offset(
+def test_consumer_with_start_none_raises_if_there_is_no_valid_offset_to_start_at(
     bus: Bus, face_bus: Bus, topic: str
 ) -> None:
     fill(bus, topic, 3)
@@ -339,9 +337,7 @@ def test_read_range_returns_exactly_the_offsets_of_the_range(bus: Bus, topic: st
         )
 
 
-def test_watch_of_end_offsets_reports_new_records_partitions_and_topics(
-    bus: Bus, topic: str
-) -> None:
+def test_end_offsets_watch_reports_new_records_partitions_and_topics(bus: Bus, topic: str) -> None:
     tp = TopicPartition(topic, 0)
     with EndOffsetsWatch(bus.bootstrap_servers, [topic], refresh_ms=200) as watch:
         assert watch.wait_ready(20)
@@ -366,7 +362,9 @@ def test_watch_of_end_offsets_reports_new_records_partitions_and_topics(
         until(lambda: watch.ends().get(tp) is not None and watch.ends()[tp].offset == 0)
 
 
-def test_watch_of_end_offsets_follows_a_topic_pattern(bus: Bus, topic: str) -> None:
+def test_end_offsets_watch_includes_a_new_topic_that_its_filter_selects(
+    bus: Bus, topic: str
+) -> None:
     with EndOffsetsWatch(
         bus.bootstrap_servers,
         lambda view: [name for name in view.topics if name.startswith(topic + "-x")],

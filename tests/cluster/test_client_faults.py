@@ -83,7 +83,7 @@ def test_producer_and_readers_survive_a_killed_broker(
         )
 
 
-def test_new_producer_and_consumer_of_a_connected_client_wait_for_stopped_brokers(
+def test_producer_and_consumer_made_while_brokers_are_down_wait_for_the_brokers(
     make_cluster: Callable[..., LocalCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: the first requests of a new producer or consumer failed after five seconds, as if
@@ -107,7 +107,9 @@ def test_new_producer_and_consumer_of_a_connected_client_wait_for_stopped_broker
 
 
 @pytest.mark.timeout(120)
-def test_range_read_survives_a_broker_restart(make_cluster: Callable[..., LocalCluster]) -> None:
+def test_read_of_an_offset_range_continues_after_a_broker_restart(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
     with make_cluster(1) as cluster, connect(cluster.bootstrap_servers) as bus:
         bus.create_topic("t", 1)
         tp = TopicPartition("t", 0)
@@ -143,7 +145,7 @@ def test_range_read_survives_a_broker_restart(make_cluster: Callable[..., LocalC
             ranges(300)
 
 
-def test_readers_report_or_skip_a_damaged_batch_but_never_return_it(
+def test_damaged_batch_is_never_returned_but_reported_or_skipped_as_configured(
     make_cluster: Callable[..., LocalCluster], tmp_path: Path
 ) -> None:
     with make_cluster(1) as cluster, connect(cluster.bootstrap_servers) as bus:

@@ -44,7 +44,7 @@ def test_record_keeps_key_headers_and_timestamp(bus: Bus, topic: str) -> None:
     assert record == (topic, sent.partition, 0, 123, b"k", b"value", [("h", b"x")])
 
 
-def test_records_beyond_the_cache_limit_of_unread_bytes_are_read_from_disk(
+def test_consumer_reads_a_backlog_larger_than_the_setting_unread_cached_bytes(
     bus: Bus, topic: str
 ) -> None:
     """The test produces 24 MB before a consumer reads: six times ``unread.cached.bytes``."""

@@ -154,7 +154,7 @@ class Copier(threading.Thread):
                 self.copied += len(records)
 
 
-def test_loop_that_copies_in_transactions_writes_each_record_once_while_brokers_are_killed(
+def test_transactional_copy_writes_each_record_once_while_brokers_are_killed(
     cluster: LocalCluster, bus: Bus, copies: str
 ) -> None:
     bus.create_topic(source := copies + "-source", partitions=2, replication_factor=3)

@@ -400,7 +400,7 @@ def test_groups_commands_reset_offsets_and_delete_groups(logbus: Logbus, new_top
     assert group not in [row["group"] for row in rows(logbus("groups", "list"))]
 
 
-def test_group_with_unknown_members_is_not_reported_empty(
+def test_group_that_lost_its_coordinator_is_not_reported_empty_if_it_had_members(
     cluster: LocalCluster, logbus: Logbus
 ) -> None:
     """The group's coordinator has died, and the group's znode says that the group had members."""
@@ -687,7 +687,7 @@ def test_key_delimiter_option_accepts_the_escapes_of_kcat(logbus: Logbus, new_to
     assert printed == b"k1=v1|k2=v2|"
 
 
-def test_each_command_line_error_names_the_invalid_topic_option_or_line(
+def test_error_of_a_command_names_the_wrong_argument_or_input_line(
     logbus: Logbus, new_topic: str
 ) -> None:
     assert b"may not see it" in logbus("produce", "nosuch", code=1).stderr

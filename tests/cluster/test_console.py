@@ -179,7 +179,7 @@ def test_pages_of_300_partitions_and_110_groups_stay_below_200_kb(
         assert page.status == 200 and len(page.body) < 200_000, path
 
 
-def test_console_started_without_pages_serves_only_metrics_and_health(
+def test_console_with_the_option_no_pages_serves_only_metrics_and_health(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     group = f"e-{topic}"
@@ -222,7 +222,9 @@ def test_console_started_without_pages_serves_only_metrics_and_health(
         exporter.close()
 
 
-def test_console_sorts_all_rows_of_a_list_on_the_server(console: RunningConsole, bus: Bus) -> None:
+def test_console_sorts_the_rows_of_a_list_by_the_requested_column(
+    console: RunningConsole, bus: Bus
+) -> None:
     for number in range(3):
         bus.create_topic(f"sorted-{number}", partitions=number + 1, if_not_exists=True)
     path = "/topics?q=sorted-&sort=partitions"
@@ -230,7 +232,7 @@ def test_console_sorts_all_rows_of_a_list_on_the_server(console: RunningConsole,
     assert [row["partitions"] for row in console.json(path)["topics"]["rows"]] == [3, 2, 1]
 
 
-def test_console_shows_its_last_sample_while_no_broker_answers(
+def test_console_shows_the_last_known_state_of_the_cluster_while_no_broker_answers(
     make_cluster: Callable[..., LocalCluster],
 ) -> None:
     small = make_cluster(1)

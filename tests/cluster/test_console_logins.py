@@ -166,7 +166,7 @@ def test_metrics_beyond_loopback_need_a_user_that_may_describe_the_cluster(
         assert running.close() == 0
 
 
-def test_repeated_metrics_requests_with_one_login_share_a_session(
+def test_metrics_requests_with_the_same_login_share_a_console_session(
     admin_bus: Bus, secured: LocalCluster
 ) -> None:
     sessions = Sessions(admin_bus, ConsoleSettings())
@@ -301,7 +301,7 @@ def test_console_session_ends_when_the_user_logs_out(console: RunningConsole) ->
     assert console.get("/topics").status == 303
 
 
-def test_console_still_shows_permitted_names_while_brokers_do_not_answer(
+def test_console_still_lists_the_topics_a_user_may_see_while_brokers_do_not_answer(
     tmp_path: Path,
 ) -> None:
     """Regression: every page failed with status 500 and blocked a thread of the console."""

@@ -91,7 +91,7 @@ def test_newest_records_come_first_and_older_pages_repeat_none(
     ],
     ids=str,
 )
-def test_command_shown_on_a_page_prints_the_same_records(
+def test_command_shown_on_a_page_of_records_prints_the_records_of_the_page(
     console: RunningConsole,
     cluster: LocalCluster,
     bus: Bus,
@@ -269,7 +269,7 @@ def test_live_tail_neither_repeats_nor_misses_records_after_it_reconnects(
     again.close()
 
 
-def test_reconnected_live_tail_without_a_record_continues_where_it_began(
+def test_live_tail_that_reconnects_before_its_first_record_misses_none(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     send(bus, shown_topic, "v-before")

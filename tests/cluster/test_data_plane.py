@@ -51,7 +51,7 @@ def leader(place: Place) -> Iterator[PlainConnection]:
         yield connection
 
 
-def test_columnar_batch_is_returned_unchanged(place: Place, leader: PlainConnection) -> None:
+def test_arrow_batch_is_fetched_as_it_was_produced(place: Place, leader: PlainConnection) -> None:
     sent = [b"v%d" % n for n in range(100)]
     first = send_batch(leader, place, columns_batch(sent))
     second = send_batch(leader, place, columns_batch([b"w"]))
@@ -66,7 +66,7 @@ def test_columnar_batch_is_returned_unchanged(place: Place, leader: PlainConnect
     assert values(got.records) == [*sent, b"w"]
 
 
-def test_reader_without_columnar_support_gets_row_batches(
+def test_client_that_cannot_read_arrow_batches_gets_kafka_record_batches(
     place: Place, leader: PlainConnection
 ) -> None:
     """The broker converts columnar batches to rows, and keeps offsets, leader epochs and
@@ -150,7 +150,7 @@ def test_fetch_returns_after_its_maximum_wait(place: Place, leader: PlainConnect
         assert values(little.records) == [b"x"]
 
 
-def test_fetch_that_asks_only_for_end_offsets_waits_for_records_but_returns_none(
+def test_fetch_with_the_flag_ends_only_waits_for_records_but_returns_none(
     place: Place, leader: PlainConnection
 ) -> None:
     ends = (1, fetch.FLAG_ENDS_ONLY)
@@ -163,7 +163,7 @@ def test_fetch_that_asks_only_for_end_offsets_waits_for_records_but_returns_none
     assert (again.high_watermark, len(again.records)) == (2, 0)
 
 
-def test_every_acks_value_and_produce_version_appends_the_batch(
+def test_produce_request_of_any_version_and_acks_appends_its_batch(
     place: Place, leader: PlainConnection
 ) -> None:
     for n, version in enumerate(range(3, 14)):
@@ -256,7 +256,9 @@ def test_invalid_batch_is_refused_and_takes_no_offset(
     assert send_batch(leader, place, good).base_offset == 0
 
 
-def test_columnar_batch_with_false_header_is_refused(place: Place, leader: PlainConnection) -> None:
+def test_arrow_batch_with_a_corrupted_header_byte_is_refused(
+    place: Place, leader: PlainConnection
+) -> None:
     good = columns_batch([b"some", b"values"])
     # Corrupt one byte each of: body version, flags, schema id, reserved field, both record counts.
     for position in (61, 63, 66, 71, 26, 60):
@@ -358,7 +360,7 @@ def test_list_offsets_finds_latest_earliest_and_timestamps(
     assert list_offsets(leader, place.name, -7).error_code == errors.UnsupportedVersionError.code
 
 
-def test_offsets_for_bytes_returns_the_boundary_of_a_batch(
+def test_lookup_of_the_offset_a_number_of_bytes_later_returns_a_batch_boundary(
     place: Place, leader: PlainConnection
 ) -> None:
     assert offsets_for_bytes(leader, place, 0, 1000).end_offset == 0
@@ -427,7 +429,9 @@ def test_topic_settings_take_effect_at_once(cluster: LocalCluster, place: Place)
         assert row.timestamp_ms == sent.log_append_time_ms
 
 
-def test_log_is_flushed_by_count_and_unflushed_records_are_hidden(cluster: LocalCluster) -> None:
+def test_unflushed_records_are_hidden_until_flush_messages_is_reached(
+    cluster: LocalCluster,
+) -> None:
     config = {"flush.messages": "100", "flush.ms": "3600000"}
     place = make_topic(cluster, next(_NAMES), config=config)
     with PlainConnection(place.address) as leader:
@@ -439,7 +443,7 @@ def test_log_is_flushed_by_count_and_unflushed_records_are_hidden(cluster: Local
         assert read(leader, place, 0).high_watermark == 200
 
 
-def test_log_is_flushed_by_time_and_acks_all_waits_for_the_flush(cluster: LocalCluster) -> None:
+def test_produce_with_acks_all_waits_for_the_flush_after_flush_ms(cluster: LocalCluster) -> None:
     config = {"flush.messages": "100", "flush.ms": "300"}
     place = make_topic(cluster, next(_NAMES), config=config)
     with PlainConnection(place.address) as leader:

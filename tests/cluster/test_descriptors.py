@@ -153,7 +153,7 @@ def secured() -> Iterator[Secured]:
             yield Secured(running, Path(folder))
 
 
-def test_consumer_reads_columns_and_rows_from_the_files_of_a_secured_broker(
+def test_consumer_reads_arrow_and_kafka_batches_from_the_files_of_a_secured_broker(
     secured: Secured,
 ) -> None:
     before = secured.sent()
@@ -185,7 +185,7 @@ def opens(entry: os.DirEntry[str], path: Path) -> bool:
 
 
 @pytest.mark.parametrize("reads_once", [False, True])
-def test_range_reader_reads_the_file_of_a_secured_broker(
+def test_read_of_an_offset_range_uses_the_file_of_a_secured_broker(
     secured: Secured, reads_once: bool
 ) -> None:
     before = secured.sent()
@@ -240,14 +240,18 @@ def test_user_gets_no_segment_file_once_the_connection_of_the_fetch_is_closed(
     assert secured.counts()[2] == refused + 1
 
 
-def test_client_that_does_not_ask_for_open_files_receives_records(secured: Secured) -> None:
+def test_client_that_does_not_accept_open_files_receives_records_in_the_response(
+    secured: Secured,
+) -> None:
     row, connection = secured.fetch(secured.admin, takes_tickets=False)
     connection.close()
     assert isinstance(row, FetchedPartition)
     assert row.stored is None and len(row.records) > 1 << 19
 
 
-def test_client_with_a_byte_quota_receives_records(secured: Secured) -> None:
+def test_client_with_a_byte_quota_receives_records_in_the_response_not_an_open_file(
+    secured: Secured,
+) -> None:
     own = secured.user("slow")
     secured.command("acl", "add", "slow", "read", "--topic", TP.topic)
     secured.command("quota", "set", "consumer_byte_rate", "100000000", "--user", "slow")
@@ -261,7 +265,7 @@ def test_client_with_a_byte_quota_receives_records(secured: Secured) -> None:
 
 
 @pytest.mark.parametrize("reads_once", [False, True])
-def test_reader_that_cannot_reach_the_brokers_unix_socket_tries_once_and_then_fetches(
+def test_reader_that_cannot_reach_the_brokers_unix_socket_falls_back_to_fetches(
     secured: Secured, monkeypatch: pytest.MonkeyPatch, reads_once: bool
 ) -> None:
     """As in a container with another network namespace."""

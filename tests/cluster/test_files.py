@@ -52,7 +52,7 @@ def logbus(home: Path) -> Iterator[Shell]:
 
 
 @pytest.mark.real
-def test_page_about_files_names_every_file_that_commands_write(logbus: Shell, home: Path) -> None:
+def test_documentation_page_lists_every_file_that_commands_write(logbus: Shell, home: Path) -> None:
     logbus("up", "-d", "--port", "0", "--ephemeral")
     logbus("down")
     logbus("up", "-d", "--port", "0", "--secure")

@@ -155,7 +155,7 @@ def names(
     assert run(["groups", "delete", f"{group}-none", "--if-exists", "--yes"]) == 0
 
 
-def test_every_command_that_prints_rows_has_a_recording_of_its_json_fields() -> None:
+def test_json_fields_of_every_command_that_prints_rows_are_recorded() -> None:
     listed = [line.split() for line in COMMANDS.strip().splitlines()]
     for path, command in commands(cli):
         name = " ".join(path)

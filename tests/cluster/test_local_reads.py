@@ -137,7 +137,9 @@ def test_backlog_outside_the_page_cache_is_read_by_direct_io(
     assert not (cached_reads and DIRECT)
 
 
-def test_file_ranges_given_to_a_reader_end_at_the_high_watermark(reading: Reading) -> None:
+def test_broker_lets_a_client_read_its_log_file_only_up_to_the_high_watermark(
+    reading: Reading,
+) -> None:
     reading.read()
     (stored,) = reading.opened
     assert stored.position + stored.length == reading.path.stat().st_size
@@ -145,7 +147,7 @@ def test_file_ranges_given_to_a_reader_end_at_the_high_watermark(reading: Readin
         reading.read(ROWS + 1, ROWS + 2)
 
 
-def test_reader_of_a_broker_on_another_machine_fetches_records(
+def test_client_on_another_machine_than_the_broker_fetches_records_over_the_network(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker reports another machine id, as if the reader were on another machine."""
@@ -154,7 +156,9 @@ def test_reader_of_a_broker_on_another_machine_fetches_records(
     assert reading.opened == []
 
 
-def test_reader_without_file_permission_fetches_records(reading: Reading) -> None:
+def test_client_that_may_not_open_the_log_file_fetches_records_over_the_network(
+    reading: Reading,
+) -> None:
     user, mode = os.geteuid(), reading.path.stat().st_mode
     reading.path.chmod(0)
     try:
@@ -182,7 +186,7 @@ def test_reader_finishes_an_open_deleted_file_then_fetches_records(reading: Read
         aside.rename(reading.path)
 
 
-def test_reader_fetches_records_from_where_a_file_ends_early(
+def test_reader_of_a_log_file_that_ends_early_fetches_the_remaining_records(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker_lite.client.in_place.local_files.READ_BYTES", 200_000)
@@ -286,7 +290,7 @@ def test_consumer_with_local_reads_disabled_opens_no_file(
     assert reading.opened == []
 
 
-def test_consumer_fetches_from_the_broker_the_records_that_the_local_file_lacks(
+def test_consumer_fetches_from_the_broker_after_a_read_of_the_log_file_failed(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[WalkResult] = []
@@ -308,7 +312,9 @@ def test_consumer_fetches_from_the_broker_the_records_that_the_local_file_lacks(
         assert len(reading.opened) == 1, "the consumer opened another file"
 
 
-def test_consumer_fetches_damaged_file_ranges_from_the_broker(reading: Reading) -> None:
+def test_consumer_fetches_from_the_broker_the_batches_that_are_damaged_in_the_log_file(
+    reading: Reading,
+) -> None:
     """The consumer fails at the damaged batch, or skips it, only if the fetched batch is damaged
     too.
     """

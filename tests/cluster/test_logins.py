@@ -308,7 +308,7 @@ def exchange_token(connection: PlainConnection, token: bytes) -> bytes:
     return bytes(connection.receive())
 
 
-def test_login_by_sasl_messages_without_kafka_headers_after_sasl_handshake_0_is_served(
+def test_client_older_than_kip_152_logs_in_with_sasl_messages_without_kafka_headers(
     secured: LocalCluster,
 ) -> None:
     """Clients before KIP-152 send the messages of a login as frames without headers (KIP-43)."""
@@ -342,7 +342,7 @@ def test_handshake_of_version_0_and_the_first_sasl_message_may_arrive_together(
     connection.close()
 
 
-def test_failed_login_by_sasl_messages_without_kafka_headers_closes_the_connection(
+def test_failed_login_of_a_client_older_than_kip_152_closes_the_connection(
     secured: LocalCluster,
 ) -> None:
     connection = PlainConnection(secured.bootstrap_servers)

@@ -307,7 +307,9 @@ def test_commit_for_a_partition_that_moved_to_another_member_has_no_effect(
         assert sorted(row.offset for row in bus.admin.committed(topic).values()) == [4, 10]
 
 
-def test_static_members_rejoin_without_rebalance_and_are_fenced(bus: Bus, topic: str) -> None:
+def test_restarted_static_member_rejoins_without_rebalance_and_fences_its_former_process(
+    bus: Bus, topic: str
+) -> None:
     fill(bus, topic, 0, 30)
     one = of_logbus(bus, topic, group_instance_id="one")
     with one, of_logbus(bus, topic, group_instance_id="two") as two:

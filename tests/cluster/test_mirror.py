@@ -107,7 +107,7 @@ def rows_of(bus: Bus, topic: str) -> list[list[tuple[Any, ...]]]:
     return found
 
 
-def test_columnar_batches_are_copied_unchanged(
+def test_mirror_copies_arrow_batches_unchanged(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     send(origin, copied, 0, 1000, compression="lz4")
@@ -160,7 +160,7 @@ def test_columnar_batches_are_copied_unchanged(
     )
 
 
-def test_only_committed_rows_of_transactions_are_copied(
+def test_mirror_copies_only_committed_records_of_transactions(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     def write(producer: Any, word: str) -> None:
@@ -243,7 +243,7 @@ def lose_tails(cluster: LocalCluster, topic_id: str, end: int) -> None:
     broker.start()
 
 
-def test_mirror_copies_the_new_records_at_offsets_that_the_source_lost_and_wrote_again(
+def test_mirror_copies_the_records_that_replaced_lost_records_of_the_source(
     source: LocalCluster, origin: Bus, bus: Bus, copied: str,
     mirror: Callable[..., Mirror],
 ) -> None:  # fmt: skip
@@ -561,7 +561,7 @@ def test_only_one_mirror_of_a_source_is_active(
     assert rows_of(bus, copied) == rows_of(origin, copied)
 
 
-def test_mirror_whose_pattern_matches_no_topic_fails_with_option_once_and_waits_otherwise(
+def test_mirror_waits_for_a_matching_topic_unless_it_runs_with_the_option_once(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     with pytest.raises(InvalidConfigError, match=f"'no.*' matches no topic at .*{copied}"):
@@ -579,7 +579,7 @@ def test_mirror_whose_pattern_matches_no_topic_fails_with_option_once_and_waits_
     assert len(said) == 1 and said[0].endswith("; looking for it every 10 s")
 
 
-def test_mirror_command_copies_and_refuses_bad_arguments(
+def test_mirror_command_reports_the_copied_partitions_and_groups(
     origin: Bus, cluster: LocalCluster, bus: Bus, copied: str, tmp_path: Path
 ) -> None:
     def run(*arguments: str, code: int = 0, source: str = origin.bootstrap_servers) -> Any:

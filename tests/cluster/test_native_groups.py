@@ -257,7 +257,7 @@ def test_group_receives_records_again_after_its_offsets_were_moved_back(
             assert sorted(drain([again], last)) == sorted(last)
 
 
-def test_each_message_stream_of_a_consumer_can_be_read_in_its_own_thread(
+def test_each_stream_of_create_message_streams_can_be_read_in_its_own_thread(
     bus: Bus, topic: str
 ) -> None:
     got: list[list[bytes]] = [[], [], []]
@@ -288,7 +288,7 @@ def test_each_message_stream_of_a_consumer_can_be_read_in_its_own_thread(
 
 
 @pytest.mark.parametrize("is_late", [True, False])
-def test_record_that_is_being_processed_when_its_message_stream_closes_is_redelivered(
+def test_record_whose_processing_has_not_ended_when_its_stream_closes_is_redelivered(
     bus: Bus, topic: str, is_late: bool
 ) -> None:
     """A stream commits a record only once its thread asks for the next record."""
@@ -318,7 +318,9 @@ def test_record_that_is_being_processed_when_its_message_stream_closes_is_redeli
             assert again == [b"%d" % seen[-1]], "finished records came again"
 
 
-def test_message_streams_whose_callback_closes_them_leave_the_group(bus: Bus, topic: str) -> None:
+def test_callback_on_revoke_that_closes_the_message_streams_makes_them_leave_the_group(
+    bus: Bus, topic: str
+) -> None:
     """Regression: each close called the callback, which closed the streams again."""
     revoked: list[int] = []
 
@@ -334,7 +336,7 @@ def test_message_streams_whose_callback_closes_them_leave_the_group(bus: Bus, to
     assert bus.admin.group_members(topic) == {}
 
 
-def test_records_before_the_last_poll_count_as_processed_when_their_message_stream_is_closed(
+def test_records_before_the_last_poll_are_committed_when_their_message_stream_is_closed(
     bus: Bus, topic: str
 ) -> None:
     fill(bus, topic, 0, 90)

@@ -226,7 +226,7 @@ def test_member_after_suspend_delivers_nothing_until_its_session_is_confirmed(
     assert sorted(got) == sorted(kafka) == sorted(sent)
 
 
-def test_zookeeper_refuses_a_commit_after_another_member_has_claimed_the_partition(
+def test_zookeeper_refuses_a_commit_by_the_former_owner_of_a_partition(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     """A new owner rewrites the offset's znode, so a commit with the znode's former version must

@@ -45,7 +45,7 @@ def test_sampler_of_the_console_reads_topics_groups_and_rates(bus: Bus, topic: s
         sampler.stop()
 
 
-def test_sampler_usually_reuses_the_sizes_and_start_offsets_of_its_last_full_sample(
+def test_console_sampler_reads_sizes_and_start_offsets_only_in_a_full_sample(
     bus: Bus, topic: str
 ) -> None:
     tp = TopicPartition(topic, 0)

@@ -103,7 +103,7 @@ def test_client_over_its_processing_time_quota_receives_a_throttle_time(
     assert run_quota("delete", *arguments[:1], *arguments[2:], "--yes")[0] == 0
 
 
-def test_quota_command_lists_quotas_set_by_kafka_python_and_explains_invalid_arguments(
+def test_quota_command_lists_quotas_that_kafka_python_has_set(
     cluster: LocalCluster, run_quota: Callable[..., tuple[int, str, str]]
 ) -> None:
     entry = admin.AlterClientQuotasRequest.EntryData

@@ -68,7 +68,7 @@ def shell(
     return Shell(cluster, tmp_path_factory.mktemp("replicas"))
 
 
-def test_topics_are_replicated_by_default_without_options(shell: Shell) -> None:
+def test_topic_create_without_options_makes_three_replicas_on_three_brokers(shell: Shell) -> None:
     shell.run("topic", "create", "plain", "-p", "3")
     rows = shell.until_ok("plain")
     assert sorted(row["leader"] for row in rows) == [0, 1, 2]

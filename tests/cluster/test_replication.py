@@ -71,7 +71,7 @@ def test_new_topics_have_three_replicas_by_default(running: LocalCluster) -> Non
             assert sorted(partition.replicas) == [0, 1, 2]
 
 
-def test_replicas_store_identical_bytes_of_row_and_column_batches(watched: Watched) -> None:
+def test_replicas_of_a_partition_store_identical_bytes(watched: Watched) -> None:
     with watched.bus.producer() as producer:
         column = pa.array([b"c%d" % n for n in range(100)], pa.binary())
         producer.send_arrow(watched.topic, pa.table({"value": column}))

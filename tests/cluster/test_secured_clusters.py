@@ -64,7 +64,7 @@ def secured() -> Iterator[LocalCluster]:
             yield running
 
 
-def test_clients_with_the_settings_file_of_the_admin_exchange_replicated_records(
+def test_client_config_of_a_secured_cluster_is_valid_for_logbus_and_librdkafka(
     secured: LocalCluster,
 ) -> None:
     with connect(secured.bootstrap_servers, client_config=secured.client_config) as bus:
@@ -419,7 +419,7 @@ def _succeeds(action: Callable[[], object]) -> bool:
     return True
 
 
-def test_doctor_finds_nothing_open_and_no_expiring_certificate_in_a_secured_cluster(
+def test_doctor_finds_no_fault_in_the_security_of_a_secured_cluster(
     secured: LocalCluster,
 ) -> None:
     with chosen_security(security_of_file(Path(str(secured.client_config)))):

@@ -267,7 +267,7 @@ def test_command_status_exits_with_3_if_the_brokers_do_not_answer(logbus: Logbus
     assert json.loads(status.stdout)["running"] == 1
 
 
-def test_command_status_finds_a_running_cluster_although_a_later_one_was_killed(
+def test_command_status_finds_a_running_cluster_although_one_started_later_was_killed(
     logbus: Logbus, tmp_path: Path
 ) -> None:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
@@ -280,7 +280,7 @@ def test_command_status_finds_a_running_cluster_although_a_later_one_was_killed(
     assert are_gone(first)
 
 
-def test_command_up_starts_the_cluster_although_it_cannot_record_the_clusters_address(
+def test_command_up_starts_although_it_cannot_store_the_address_for_later_commands(
     logbus: Logbus, tmp_path: Path
 ) -> None:
     (tmp_path / "data").write_text("a file where the folder should be")
@@ -501,7 +501,7 @@ def test_error_names_the_requested_port_that_is_in_use(
         assert not checks
 
 
-def test_port_that_gets_used_between_its_check_and_the_start_is_replaced(
+def test_port_taken_after_the_check_for_free_ports_is_replaced_by_another_port(
     make_cluster: Callable[..., LocalCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
@@ -543,7 +543,7 @@ def test_broker_that_never_becomes_ready_is_reported(
     assert running.brokers[0].pid is None
 
 
-def test_search_for_free_ports_keeps_port_0_and_fails_above_port_65535() -> None:
+def test_search_for_free_ports_fails_above_port_65535() -> None:
     assert first_free_ports("127.0.0.1", 0, 3) == [0, 0, 0]
     with pytest.raises(InvalidConfigError, match="another --port"):
         first_free_ports("127.0.0.1", 65535, 2)

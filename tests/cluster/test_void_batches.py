@@ -103,7 +103,7 @@ def is_in_place(planted: Planted) -> bool:
     ("isolation", "expected"),
     [("read_committed", READ_COMMITTED), ("read_uncommitted", READ_ALL)],
 )
-def test_consumer_returns_the_records_of_its_isolation_level(
+def test_consumer_returns_the_records_that_its_isolation_level_allows(
     planted: Planted, isolation: str, expected: list[tuple[int, bytes]], in_place: bool
 ) -> None:
     options = {"isolation_level": isolation, "start": "earliest"}
@@ -142,7 +142,7 @@ def test_consumer_returns_only_committed_rows_as_arrow(planted: Planted, in_plac
         {"local_reads": True, "reads_once": True},
     ],
 )
-def test_range_reader_returns_only_committed_rows(
+def test_read_of_an_offset_range_returns_only_committed_records(
     planted: Planted, options: dict[str, int]
 ) -> None:
     def read(start: int, end: int) -> list[tuple[int, bytes | None]]:
@@ -211,7 +211,9 @@ def test_command_line_prints_committed_records_only(
     assert [int(line) for line in capfd.readouterr().out.split()] == by_hand.COMMITTED
 
 
-def test_broker_sends_empty_and_control_batches_to_readers_of_rows(planted: Planted) -> None:
+def test_client_that_cannot_read_arrow_batches_also_gets_empty_and_control_batches(
+    planted: Planted,
+) -> None:
     place = Place(TOPIC, planted.topic_id, 1, planted.bus.bootstrap_servers)
     answer = read(PlainConnection(place.address), place, 0, reader=ROWS_ONLY)
     sent = batches(answer.records)

@@ -74,7 +74,7 @@ def from_spark(found: Any) -> Row:
     return Row(found.key, found.value, headers, found.ms)
 
 
-def test_row_batches_of_other_clients_become_spark_columns(
+def test_spark_reads_kafka_record_batches_of_other_clients(
     other: RowClient, queries: Queries, bus: Bus, answered: Note, versions: dict[str, str]
 ) -> None:
     written = other.writable(ROWS)
@@ -137,7 +137,7 @@ def assert_batches_of_columns(cluster: LocalCluster, topic_id: str) -> None:
         assert [header.is_columns for header in headers] == [True] * BATCHES
 
 
-def test_columnar_batches_of_spark_become_rows_for_other_clients(
+def test_other_clients_read_arrow_batches_that_spark_wrote(
     other: RowClient, columns: dict[str, str], answered: Note, versions: dict[str, str]
 ) -> None:
     expected = [other.seen(row) for row in ROWS] * BATCHES

@@ -78,7 +78,7 @@ def create(options: dict[str, str], topic: str) -> None:
     created.result(30)
 
 
-def test_certificate_of_librdkafka_names_its_user(
+def test_librdkafka_client_is_identified_by_its_certificate(
     certified: LocalCluster, certificates: Path, answered: Note, versions: dict[str, str]
 ) -> None:
     alice = librdkafka(certified, certificates, "alice")
@@ -98,7 +98,7 @@ def test_certificate_of_librdkafka_names_its_user(
 
 @pytest.mark.compat
 @pytest.mark.timeout(400)
-def test_certificate_of_a_java_client_names_its_user(
+def test_java_client_is_identified_by_its_certificate(
     certified: LocalCluster,
     certificates: Path,
     class_path: str,

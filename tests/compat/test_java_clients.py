@@ -78,7 +78,7 @@ def test_java_client_administers_a_cluster(steps: Steps, note: OwnNote) -> None:
     note("Admin: topics, cluster, groups and their offsets, log dirs, elections", "served")
 
 
-def test_java_client_gets_answers_of_apis_that_only_newer_kafka_brokers_have(
+def test_java_admin_client_gets_answers_from_recently_added_kafka_apis(
     steps: Steps, note: OwnNote
 ) -> None:
     names = (
@@ -150,7 +150,7 @@ def test_java_client_is_refused_configs_of_unsupported_resources(
     note("settings of loggers and client metrics; a change of a group's", "refused: InvalidRequest")
 
 
-def test_every_unsupported_java_request_is_refused_in_its_own_format(
+def test_each_unsupported_request_of_a_java_client_gets_unsupported_version(
     run: Run, cluster: LocalCluster, note: OwnNote
 ) -> None:
     """The test sends all requests that logbus does not serve on one connection, which must stay

@@ -67,7 +67,7 @@ def note(answered: Note, versions: dict[str, str]) -> OwnNote:
     return lambda asked, answer: answered(versions["java"], asked, answer)
 
 
-def test_java_client_logs_in_with_plain_and_with_a_token(
+def test_java_client_logs_in_with_sasl_plain_and_with_an_oauth_token(
     secured: LocalCluster,
     class_path: str,
     tmp_path: Path,

@@ -114,7 +114,7 @@ def test_console_producer_and_consumer_exchange_records(
     note(f"kafka-console-producer, -consumer --partition: {', '.join(codecs)}", "served")
 
 
-def test_console_consumer_reads_columnar_batches(
+def test_console_consumer_prints_the_records_of_an_arrow_batch(
     tools: Tools, name: str, note: OwnNote, bus: Bus
 ) -> None:
     bus.create_topic(name, partitions=1)
@@ -191,7 +191,7 @@ def test_replica_verification_tool_reports_lag(
     note("kafka-replica-verification", "served")
 
 
-def test_producers_of_a_partition_are_described(
+def test_kafka_transactions_tool_describes_the_producers_of_a_partition(
     tools: Tools, name: str, note: OwnNote, bus: Bus, cluster: LocalCluster
 ) -> None:
     bus.create_topic(name, partitions=1)
@@ -234,7 +234,7 @@ def test_consumer_groups_tool_manages_offsets(
     note(f"kafka-consumer-groups: {asked}", "served")
 
 
-def test_consumer_groups_tool_lists_members(
+def test_console_consumer_reads_in_a_group_that_the_consumer_groups_tool_describes(
     tools: Tools, name: str, note: OwnNote, bus: Bus
 ) -> None:
     bus.create_topic(name, partitions=2)

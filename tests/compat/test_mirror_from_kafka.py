@@ -304,7 +304,7 @@ def test_mirror_copies_from_the_oldest_supported_kafka(
     answered(versions["old broker"], "the source of logbus mirror", "copied")
 
 
-def test_queries_resume_from_converted_checkpoints(
+def test_spark_queries_on_kafka_resume_on_logbus_from_converted_checkpoints(
     kafka: str,
     cluster: LocalCluster,
     topic: str,
@@ -365,7 +365,7 @@ def test_queries_resume_from_converted_checkpoints(
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
-def test_mirror_to_a_kafka_cluster_sends_row_batches_and_says_so(
+def test_logbus_produce_falls_back_to_kafka_record_batches_at_a_kafka_broker(
     kafka: str, topic: str, codec: str
 ) -> None:
     make_topic(kafka, topic)

@@ -103,7 +103,7 @@ def read(servers: str, count: int) -> list[bytes]:
 @pytest.mark.skipif(
     TRANSACTION_FEATURE not in SUPPORTED_FEATURES, reason="brokers refuse transactional ids yet"
 )
-def test_copied_records_appear_once_although_the_groups_coordinator_is_killed(
+def test_transactional_copy_writes_each_record_once_although_the_group_coordinator_is_killed(
     tmp_path: Path,
 ) -> None:
     settings = {"default.replication.factor": "3"}

@@ -145,7 +145,7 @@ def send_with_aiokafka(address: str, topic: str, cut: Callable[[], int]) -> None
     [("librdkafka", send_with_librdkafka), ("aiokafka", send_with_aiokafka)],
     ids=["librdkafka", "aiokafka"],
 )
-def test_transaction_can_end_on_a_newer_connection_than_it_began(
+def test_transaction_can_end_on_another_connection_than_the_one_on_which_it_began(
     proxy: CuttingProxy,
     answered: Note,
     versions: dict[str, str],

@@ -211,7 +211,7 @@ def test_kcat_logs_in_over_tls_with_plain(
     note("kcat", "PLAIN")
 
 
-def test_kcat_with_scram_is_refused_as_by_kafka_4(
+def test_scram_login_of_kcat_with_a_wrong_nonce_is_refused_as_by_kafka_4(
     run_kcat: Callable[..., subprocess.CompletedProcess[bytes]],
     versions: dict[str, str],
     answered: Note,

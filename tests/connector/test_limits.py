@@ -98,7 +98,7 @@ def test_available_now_stops_at_the_log_ends_that_it_saw_at_its_start(planner, b
     assert (count, ends(at, topic)) == (3, [15])
 
 
-def test_available_now_reads_all_records_although_lookups_for_max_bytes_per_trigger_fail(
+def test_available_now_with_a_byte_limit_reads_all_records_although_offset_lookups_fail(
     planner, bus, make_topic
 ):
     """A slow or failed lookup must not end the run early.
@@ -176,9 +176,7 @@ def test_available_now_fails_if_a_log_is_shorter_than_when_it_was_planned(
         plan.latest_offset(first, unlimited=False)
 
 
-def test_planning_does_not_wait_for_the_slow_offset_lookup_of_max_bytes_per_trigger(
-    planner, make_topic
-):
+def test_planning_with_a_byte_limit_does_not_wait_for_a_slow_offset_lookup(planner, make_topic):
     """Spark calls the planner every 12 ms. During a call, the query's other sources wait."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="100000")
@@ -205,7 +203,7 @@ def test_planning_does_not_wait_for_the_slow_offset_lookup_of_max_bytes_per_trig
     assert rows(plan, start, end) == [(0, 0, 5)]
 
 
-def test_batch_delayed_until_max_trigger_delay_does_not_wait_again_for_max_bytes_per_trigger(
+def test_batch_that_waited_max_trigger_delay_does_not_wait_again_after_an_offset_lookup(
     planner, make_topic
 ):
     """Regression: the batch waited for maxTriggerDelay once more after the lookup."""
@@ -234,7 +232,7 @@ def test_batch_delayed_until_max_trigger_delay_does_not_wait_again_for_max_bytes
     assert plan.latest_offset(end, unlimited=False) == end
 
 
-def test_rows_are_read_after_the_lookup_for_max_bytes_per_trigger_failed_once(
+def test_batch_with_a_byte_limit_is_planned_after_its_offset_lookup_failed_once(
     planner, bus, make_topic
 ):
     """The broker answers the lookup as if the topic were deleted. No new records arrive afterwards
@@ -262,7 +260,7 @@ def test_rows_are_read_after_the_lookup_for_max_bytes_per_trigger_failed_once(
     assert failed
 
 
-def test_lookup_for_max_bytes_per_trigger_of_a_deleted_topic_delays_no_other_topic(
+def test_slow_offset_lookup_of_a_deleted_topic_does_not_delay_other_topics(
     planner, bus, make_topic
 ):
     """The lookup for the deleted topic waits until its request times out."""
@@ -297,7 +295,7 @@ def test_lookup_for_max_bytes_per_trigger_of_a_deleted_topic_delays_no_other_top
             each.set()
 
 
-def test_lookup_for_max_bytes_per_trigger_uses_the_new_id_of_a_recreated_topic(
+def test_offset_lookup_for_a_byte_limit_uses_the_new_id_of_a_recreated_topic(
     planner, bus, make_topic
 ):
     """Regression: the lookup always sent the id of the deleted topic, so the query stopped."""
@@ -320,7 +318,9 @@ def test_lookup_for_max_bytes_per_trigger_uses_the_new_id_of_a_recreated_topic(
     assert rows(plan, first, end) == [(0, 0, 3)]
 
 
-def test_repeated_available_now_batch_handles_added_partitions(planner, bus, make_topic):
+def test_restarted_available_now_run_repeats_its_batch_and_then_reads_added_partitions(
+    planner, bus, make_topic
+):
     topic = make_topic(5)
     given = {"subscribe": topic, "startingOffsets": "earliest"}
     plan = planner(**given)

@@ -21,7 +21,7 @@ from pyspark_logbus.stream_planner import StreamPlanner
 
 
 @pytest.mark.parametrize("how", ["subscribe", "assign"])
-def test_repeated_first_batch_of_a_deleted_topic_reports_its_loss(
+def test_repeated_first_batch_reports_the_records_of_a_deleted_topic_as_lost(
     planner, bus, make_topic, how, caplog
 ):
     kept, gone = make_topic(3), make_topic(7)
@@ -265,7 +265,7 @@ def test_records_deleted_before_reading_are_data_loss(planner, bus, make_topic, 
     assert lax.report() is None or lax.report()["lostRecords"] == 8
 
 
-def test_repeated_batch_counts_as_lost_the_records_deleted_before_the_restart(
+def test_repeated_batch_counts_records_that_were_deleted_before_the_restart_as_lost(
     planner, bus, make_topic, caplog
 ):
     """A query that failed at these records may be restarted with failOnDataLoss=false.

@@ -14,7 +14,7 @@ from broker_lite.model import CommittedOffset, TopicPartition
 from pyspark_logbus import group_progress, offset_reader
 
 
-def test_progress_is_committed_in_the_next_planning_call(planner, bus, make_topic):
+def test_progress_of_a_batch_is_committed_when_the_next_batch_is_planned(planner, bus, make_topic):
     topic = make_topic(4, 2)
     plan = planner(subscribe=topic, startingOffsets="earliest")
     start = plan.initial_offset()
@@ -33,7 +33,7 @@ def test_progress_is_committed_in_the_next_planning_call(planner, bus, make_topi
     assert all(not lease_of(row.metadata)[0] for row in rows_left.values())
 
 
-def test_restarted_query_commits_although_its_previous_runs_lease_on_the_group_is_unexpired(
+def test_restarted_query_commits_despite_the_unexpired_group_lease_of_its_previous_run(
     planner, bus, make_topic
 ):
     """Spark ends a run by killing its planner, which then cannot release the lease."""

@@ -212,7 +212,9 @@ def test_rows_of_an_executor_killed_after_write_are_committed(
     assert run.visible() == ["a", "b", "c"]
 
 
-def test_batch_stays_open_for_a_slow_task_without_rows(make: Callable[..., Run]) -> None:
+def test_transaction_of_a_batch_does_not_time_out_while_a_task_without_rows_is_slow(
+    make: Callable[..., Run],
+) -> None:
     """The slow task runs for longer than transaction.timeout.ms after the other task has
     finished."""
     run = make(timeout_ms=2000)
@@ -371,7 +373,7 @@ def test_repeated_batch_without_rows_is_refused_if_the_committed_batch_has_rows(
     assert run.visible() == ["a", "b"]
 
 
-def test_repeated_batch_with_other_rows_is_skipped_if_the_sink_option_allows_it(
+def test_repeated_batch_with_other_rows_is_skipped_if_on_replay_mismatch_is_skip(
     make: Callable[..., Run],
 ) -> None:
     run = make()

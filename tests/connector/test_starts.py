@@ -105,7 +105,7 @@ def test_query_starts_at_the_offsets_of_its_options(planner, bus, make_topic, gi
         ),
     ],
 )
-def test_start_option_that_names_no_existing_offset_or_partition_is_refused(
+def test_start_option_with_a_missing_partition_or_an_invalid_offset_is_refused(
     planner, make_topic, given, error, said
 ):
     topic = make_topic(1, 1)

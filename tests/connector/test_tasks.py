@@ -104,7 +104,7 @@ def test_error_for_an_end_offset_below_the_start_offset_names_both_offsets(
     assert f"ends at offset {named[1]};" in str(raised.value)
 
 
-def test_range_that_ends_before_the_log_start_has_no_rows(bus, make_topic):
+def test_offset_range_that_ends_before_the_log_start_yields_no_rows(bus, make_topic):
     topic = make_topic(6)
     bus.admin.delete_records({TopicPartition(topic, 0): 4})
     assert batch(bus, subscribe=topic, endingOffsets=json.dumps({topic: {"0": 3}})) == []
@@ -170,7 +170,7 @@ def test_second_action_on_a_dataframe_fails_with_advice_if_its_records_were_dele
     assert sum(found.num_rows for found in reader.read(task)) == 2
 
 
-def test_query_of_one_day_fetches_a_thirtieth_of_the_records_of_a_month(bus, make_topic):
+def test_query_with_a_time_range_fetches_only_the_records_of_that_time(bus, make_topic):
     topic, hour_ms, start_ms = make_topic(0), 3_600_000, 1_700_006_400_000
     with bus.producer() as producer:
         for hour in range(30 * 24):

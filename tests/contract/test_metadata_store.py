@@ -269,7 +269,7 @@ def test_metadata_store_calls_without_a_connection_fail_at_once(world: World) ->
     world.run(body())
 
 
-def test_write_surely_applies_each_write_exactly_once_although_connections_drop(
+def test_metadata_write_is_applied_exactly_once_although_connections_drop(
     world: World,
 ) -> None:
     """The test increments a counter.

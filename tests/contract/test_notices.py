@@ -35,7 +35,7 @@ def count_reads(store: MetadataStore) -> Counter[str]:
     return reads
 
 
-def test_brokers_apply_partition_states_from_change_notices_without_reading_znodes(
+def test_brokers_apply_partition_states_from_change_notifications_without_reading_znodes(
     world: World,
 ) -> None:
     """Regression: when a broker died, every other broker read a znode for each of its replicas."""
@@ -90,7 +90,7 @@ async def write_without_states(
     assert refused is None
 
 
-def test_brokers_read_state_znodes_of_partitions_whose_state_a_change_notice_lacks(
+def test_broker_reads_the_state_znode_of_a_partition_if_a_change_notification_lacks_the_state(
     world: World,
 ) -> None:
     """Older brokers write notices without states, and drop the states of other brokers' notices."""
@@ -141,7 +141,9 @@ def test_new_controller_starts_from_its_metadata_in_memory_without_reading_znode
     run(world, body)
 
 
-def test_reconnected_broker_reads_only_the_change_notices_that_it_missed(world: World) -> None:
+def test_reconnected_broker_reads_only_znodes_that_changed_while_it_was_disconnected(
+    world: World,
+) -> None:
     """Regression: after their ZooKeeper server had failed, brokers read every topic again."""
 
     async def body(cluster: Cluster) -> None:

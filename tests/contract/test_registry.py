@@ -391,7 +391,9 @@ def test_data_directory_of_another_cluster_is_refused(world: World) -> None:
     run(world, body)
 
 
-def test_feature_levels_are_finalized_and_a_broker_without_them_is_refused(world: World) -> None:
+def test_broker_without_the_finalized_feature_levels_of_the_cluster_is_refused(
+    world: World,
+) -> None:
     async def body(cluster: Cluster) -> None:
         one = await cluster.start(1, features={"columns": 2, "x": 1})
         await until(lambda: one.registry.snapshot.features == {"columns": 2, "x": 1})
@@ -579,7 +581,7 @@ def test_brokers_recover_after_an_outage_of_zookeeper(world: World) -> None:
     run(world, body)
 
 
-def test_brokers_and_group_offsets_are_read_from_zookeeper_without_asking_a_broker(
+def test_client_reads_brokers_and_group_offsets_directly_from_zookeeper(
     world: World,
 ) -> None:
     if isinstance(world, SimWorld):

@@ -207,7 +207,7 @@ def test_simultaneous_commits_share_one_metadata_write(world: World) -> None:
     run(world, body)
 
 
-def test_commit_by_a_replaced_coordinator_fails_but_commits_of_other_groups_in_its_write_succeed(
+def test_commit_by_a_replaced_coordinator_fails_no_commit_of_other_groups_in_the_same_write(
     world: World,
 ) -> None:
     async def body(cluster: Cluster) -> None:
@@ -247,7 +247,7 @@ def test_commit_by_a_replaced_coordinator_fails_but_commits_of_other_groups_in_i
     run(world, body)
 
 
-def test_commits_for_many_groups_with_new_coordinators_do_not_fail_those_of_other_groups(
+def test_commits_for_many_moved_groups_do_not_fail_the_commits_for_other_groups(
     world: World,
 ) -> None:
     """Regression: after each refused write, only one group with a new coordinator was left out.
@@ -509,7 +509,7 @@ def test_broker_with_stale_topic_metadata_returns_committed_offsets(world: World
     run(world, body)
 
 
-def test_coordinator_loses_its_claim_when_the_group_is_deleted_and_recreated(world: World) -> None:
+def test_coordinator_loses_a_group_that_is_deleted_and_recreated(world: World) -> None:
     """The coordinator's znode has the same version after the recreation, so its version does not
     reveal the recreation."""
 
@@ -616,7 +616,7 @@ def test_member_that_joins_during_the_deletion_of_a_group_prevents_the_deletion(
     run(world, body)
 
 
-def test_coordinator_claim_in_the_format_of_an_older_broker_is_replaced(world: World) -> None:
+def test_coordinator_znode_in_the_format_of_an_older_broker_is_replaced(world: World) -> None:
     """Older brokers wrote their claim without the broker's name and without a znode for the
     claim."""
 
@@ -644,7 +644,7 @@ def test_coordinator_claim_in_the_format_of_an_older_broker_is_replaced(world: W
     run(world, body)
 
 
-def test_broker_drops_its_coordinator_claims_of_groups_that_another_broker_coordinates(
+def test_broker_gives_up_the_groups_that_another_broker_coordinates(
     world: World,
 ) -> None:
     """Regression: a broker kept its claims (ownership) of empty groups, which were valid again

@@ -114,7 +114,7 @@ def test_controller_wrongly_suspected_to_be_dead_is_replaced_and_stays_a_broker(
     run(world, body)
 
 
-def test_suspicion_against_a_former_registration_of_a_broker_is_ignored(world: World) -> None:
+def test_suspicion_that_a_former_process_of_a_broker_is_dead_is_ignored(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         [one, two, three_] = await three(cluster)
         await create(cluster.controller(), "t", 1, factor=3)
@@ -176,7 +176,7 @@ def test_broker_with_a_full_disk_gives_up_leadership_until_it_has_space(world: W
     run(world, body)
 
 
-def test_start_of_draining_fails_soon_if_zookeeper_is_down_or_silent() -> None:
+def test_start_of_draining_fails_within_seconds_if_zookeeper_does_not_answer() -> None:
     async def body(cluster: Cluster) -> None:
         [one, two, *_] = await three(cluster)
 

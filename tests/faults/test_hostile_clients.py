@@ -87,7 +87,7 @@ def test_small_batches_that_decompress_to_500_mb_are_refused(make_cluster: Make)
         assert send_batch(connection, place, rows_batch([b"good"])).base_offset == 0
 
 
-def test_small_column_batches_that_decompress_to_60_mb_are_transcoded_one_at_a_time(
+def test_small_arrow_batches_that_decompress_to_60_mb_are_transcoded_one_at_a_time(
     make_cluster: Make,
 ) -> None:
     """Clients fetch column batches of 2 KB as rows, and do not read the responses."""

@@ -101,7 +101,7 @@ FOCUSED: Mapping[str, Mapping[str, object]] = {
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
-def test_simulator_detects_the_removal_of_each_rule(
+def test_simulation_fails_if_any_one_rule_is_removed_from_the_broker(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
@@ -116,7 +116,7 @@ def test_simulator_detects_the_removal_of_each_rule(
     pytest.fail(f"{SEEDS_MAX} seeds did not notice {plant.__name__}")
 
 
-def test_at_least_twenty_rules_can_be_removed_for_a_test_of_the_simulator() -> None:
+def test_at_least_twenty_rules_can_be_removed_from_the_broker_to_test_the_simulation() -> None:
     assert len(PLANTS) >= 20
     assert all(plant.__doc__ for plant in PLANTS)
     assert {plant.__name__ for plant in PLANTS} >= BEGINS.keys() | FOCUSED.keys()

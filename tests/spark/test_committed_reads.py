@@ -60,7 +60,7 @@ def mixed(queries, bus):
             yield topic, waiting
 
 
-def test_end_offsets_watch_returns_the_offset_at_which_a_topics_transactions_begin(mixed, bus):
+def test_end_offsets_watch_returns_the_offset_of_the_first_transactional_record(mixed, bus):
     topic, _ = mixed
     with EndOffsetsWatch(bus.bootstrap_servers, [topic]) as watch:
         assert watch.wait_ready(20)

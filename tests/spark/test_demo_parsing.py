@@ -52,7 +52,9 @@ LINES = [
 
 
 @pytest.mark.parametrize("ansi", ["true", "false"])
-def test_time_and_kind_of_every_log_format_are_parsed(spark: SparkSession, ansi: str) -> None:
+def test_demo_parses_the_time_and_event_kind_of_log_lines_in_many_formats(
+    spark: SparkSession, ansi: str
+) -> None:
     before = spark.conf.get("spark.sql.ansi.enabled")
     spark.conf.set("spark.sql.ansi.enabled", ansi)
     try:

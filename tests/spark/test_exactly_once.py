@@ -119,7 +119,7 @@ def test_rows_of_a_failed_batch_are_invisible_and_its_repetition_writes_each_row
     assert visible(bus, target) == queries.values(source)
 
 
-def test_query_that_is_stopped_in_the_middle_of_a_batch_holds_back_no_reader(
+def test_query_stopped_during_a_batch_leaves_no_open_transaction_that_delays_readers(
     queries, bus, tmp_path
 ):
     """The worker processes of the stopped query live on with the Spark session."""
@@ -160,7 +160,7 @@ def test_query_that_is_stopped_in_the_middle_of_a_batch_holds_back_no_reader(
     assert visible(bus, target) == sorted([*rows, "later", "later"])
 
 
-def test_repeated_batch_with_other_rows_fails_unless_the_sink_option_allows_to_skip_it(
+def test_repeated_batch_with_other_rows_fails_unless_on_replay_mismatch_is_skip(
     queries, bus, copied
 ):
     source, target, checkpoint = copied

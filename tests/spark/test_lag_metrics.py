@@ -9,7 +9,7 @@ from support.promtool import firing, parsed
 from pyspark_logbus.lag_metrics import LagMetrics
 
 
-def test_metrics_of_a_query_agree_with_its_rows_and_lag(queries, tmp_path):
+def test_lag_metrics_of_a_query_equal_its_row_counts_and_its_lag(queries, tmp_path):
     source, target = queries.topic(13, 7), queries.topic(0)
     registry = CollectorRegistry()
     metrics = LagMetrics(queries.spark, registry)

@@ -159,7 +159,9 @@ def outage(spark, tmp_path_factory):
 
 
 @pytest.mark.timeout(180)
-def test_wheel_is_found_by_name_and_works_on_spark_connect(bus, tmp_path, queries, outage):
+def test_spark_connect_client_finds_the_format_in_the_installed_wheel(
+    bus, tmp_path, queries, outage
+):
     """A program in another folder and a Spark Connect client use the same wheel.
 
     Spark runs as a separate process, because two kinds of sessions cannot share one. ``outage``
@@ -185,7 +187,7 @@ def test_wheel_is_found_by_name_and_works_on_spark_connect(bus, tmp_path, querie
 
 
 @pytest.mark.timeout(STRESS_S + 300)
-def test_query_reads_remaining_topics_once_while_others_are_created_and_deleted(queries, bus):
+def test_query_reads_undeleted_topics_once_while_other_topics_are_created_and_deleted(queries, bus):
     seed = int(os.environ.get("LOGBUS_STRESS_SEED", random.randrange(1 << 32)))
     life, seen = Life(bus, f"{queries.topic(0)}-", seed), Seen(seed)
     checkpoint = queries.checkpoint()

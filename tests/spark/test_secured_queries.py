@@ -244,7 +244,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         yield made
 
 
-def test_queries_with_kafkas_options_read_and_write(run: Run) -> None:
+def test_query_with_the_login_options_of_kafkas_connector_reads_and_writes(run: Run) -> None:
     assert run.lines["read"] == run.lines["seen"] == run.lines["written"] == str(ROWS)
     assert run.lines["exactly"] == "True"
     assert run.lines["missing"] == "False"

@@ -227,7 +227,7 @@ def test_query_with_several_sources_continues_after_a_restart(queries, bus):
     assert len(rows) == len(set(rows)) == 46
 
 
-def test_complete_output_mode_appends_and_update_mode_works_in_foreach_batch(queries):
+def test_rows_of_output_mode_complete_are_appended_to_the_topic(queries):
     source, target = queries.topic(10), queries.topic(0)
     counts = (
         queries.stream(subscribe=source, startingOffsets="earliest")
@@ -432,7 +432,9 @@ def test_query_error_names_the_remedy(queries, given, sink, said):
     assert "Traceback" not in str(raised.value)
 
 
-def test_listener_reports_rows_that_tasks_skipped(queries, bus, cluster):
+def test_streaming_query_listener_reports_the_rows_of_a_damaged_batch_that_tasks_skipped(
+    queries, bus, cluster
+):
     """A task cannot report to Spark how many rows of a damaged batch it skipped.
 
     The listener therefore compares the offsets of a batch with its row count, and reports missing

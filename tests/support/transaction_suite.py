@@ -211,7 +211,7 @@ def test_a_transaction_of_a_killed_client_is_aborted_by_its_successor(
     assert visible(servers, topic, 1) == ["of the successor"]
 
 
-def test_empty_transaction_ends_the_open_transaction_of_a_killed_run(
+def test_empty_transaction_aborts_the_open_transaction_of_a_killed_producer(
     bus: Bus, servers: str, topic: str
 ) -> None:
     """Regression: a consumer of the restarted loop waited until the killed run's transaction

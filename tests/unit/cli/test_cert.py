@@ -23,7 +23,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> list[
     return [json.loads(line) for line in printed.splitlines()] if code == 0 else []
 
 
-def test_cert_create_writes_private_files_of_certificates_for_the_given_hosts(
+def test_cert_create_writes_certificates_for_the_given_hosts_readable_only_by_their_owner(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "certificates"

@@ -119,7 +119,7 @@ def test_bootstrap_servers_of_a_client_config_file_override_the_selected_context
     assert named("-F", str(file)) == "None z:2181/logbus"
 
 
-def test_dry_run_of_a_deletion_keeps_the_context(capsys: pytest.CaptureFixture[str]) -> None:
+def test_context_delete_with_dry_run_keeps_the_context(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["context", "create", "kept", "-b", "k1:9092"]) == 0
     assert run(["context", "delete", "kept", "--dry-run"]) == 0
     assert "nothing was changed" in capsys.readouterr().err

@@ -16,7 +16,6 @@ from click.testing import CliRunner
 from broker_lite.cli import lines, output
 from broker_lite.cli.lines import LinePosition, LineRule, form_of, tables
 from broker_lite.cli.produce import produce
-from broker_lite.cli.up import up
 from broker_lite.client.record_files import WRITERS
 from broker_lite.errors import InvalidSchemaError, LogbusError, MessageTooLargeError
 from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE
@@ -360,16 +359,6 @@ def test_binary_file_is_split_into_lines_only_with_the_option_input_lines(tmp_pa
         list(tables(path, "lines", LineRule(takes_binary=False)))
     found = next(tables(path, "lines", LineRule()))
     assert found.column("value").to_pylist() == [b"FEA1\0\0"]
-
-
-def test_command_up_with_an_unwritable_home_folder_fails_and_offers_the_option_ephemeral(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "home").write_text("a file in the way")
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    done = CliRunner().invoke(up, ["-d"])
-    assert done.exit_code == 1
-    assert "cannot be created" in done.output and "--ephemeral" in done.output
 
 
 def _reading_from(pipe: int):  # type: ignore[no-untyped-def]

@@ -175,7 +175,7 @@ def test_unknown_option_suggests_options_with_similar_words(
 
 
 @pytest.mark.parametrize("noun", ["groups", "topic"])
-def test_command_without_a_verb_lists_its_objects(
+def test_command_group_without_a_subcommand_runs_its_list_command(
     noun: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([noun, "-b", "no:port"]) == run([noun, "list", "-b", "no:port"]) == 1

@@ -33,7 +33,7 @@ def refusal(error: type[LogbusError]) -> str:
     return explained(error(), "g", MEMBER).message
 
 
-def test_error_that_names_its_own_cause_is_not_replaced_by_an_explanation() -> None:
+def test_error_that_already_names_its_cause_is_raised_unchanged() -> None:
     error = InvalidRequestError("JoinGroupRequest cannot be sent")
     assert explained(error, "g", MEMBER) is error
 

@@ -32,7 +32,7 @@ class SimulatedProducer:
 
 
 @pytest.mark.parametrize(("records", "size"), [(50, 1_000_000), (20_001, 0), (3, 20_000_000)])
-def test_perf_produce_sends_every_record_in_tables_of_bounded_size(
+def test_perf_produce_splits_its_records_into_tables_of_limited_size(
     records: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: a table had 20,000 rows of any size, such as 2 GB with --size 100000."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from broker_lite.cli import up
 from broker_lite.cli.main import EXIT_INTERRUPTED, run
@@ -55,7 +57,7 @@ def test_signal_during_command_up_ends_the_start_and_stops_the_cluster(
     assert cluster.is_stopped
 
 
-def test_background_process_of_command_up_starts_the_cluster_with_combined_options_like_dn(
+def test_background_process_of_command_up_does_not_detach_again_with_combined_options_dn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: with ``up -dn 3`` the background process detached again, and so did the next."""
@@ -110,3 +112,13 @@ def test_command_up_recognises_its_running_cluster_on_an_ipv6_address() -> None:
         "directory": "/d",
     }
     up._require_same(context, facts)
+
+
+def test_command_up_with_an_unwritable_home_folder_offers_the_option_ephemeral(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").write_text("a file in the way")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    done = CliRunner().invoke(up.up, ["-d"])
+    assert done.exit_code == 1
+    assert "cannot be created" in done.output and "--ephemeral" in done.output

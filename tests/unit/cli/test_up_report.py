@@ -101,14 +101,16 @@ def test_up_report_names_replaced_ports_and_other_running_clusters(
     assert f"-b 127.0.0.1:9092 (--dir {tmp_path / 'one'})" in said
 
 
-def test_number_of_brokers_with_data_is_counted_in_the_data_directory(tmp_path: Path) -> None:
+def test_brokers_with_data_are_counted_by_the_subfolders_of_the_data_directory(
+    tmp_path: Path,
+) -> None:
     assert brokers_in(None) == brokers_in(tmp_path / "none") == brokers_in(tmp_path) == 0
     for name in ("broker-0", "broker-1", "zookeeper"):
         (tmp_path / name).mkdir()
     assert brokers_in(tmp_path) == 2
 
 
-def test_warning_about_topics_with_too_few_replicas_names_topics_and_command() -> None:
+def test_warning_about_topics_with_too_few_replicas_names_the_topics_and_the_remedy() -> None:
     one = FewReplicas(["t"], 2)
     assert one.found() == "1 topic has fewer replicas than the 2 that a new one gets: t"
     assert one.cure() == "logbus topic reassign t --replication-factor 2"

@@ -49,7 +49,7 @@ def test_bootstrap_address_that_is_no_text_is_refused(given: Any) -> None:
         parse_endpoints(given)
 
 
-def test_discovery_uses_sources_in_the_documented_order(
+def test_client_looks_for_a_cluster_address_in_the_documented_order_of_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []

@@ -71,7 +71,7 @@ def test_incomplete_last_batch_is_left_to_the_next_fetch() -> None:
     assert (len(found.batches), found.next_offset, found.damage) == (1, 1, None)
 
 
-def test_decode_returns_only_rows_within_the_range() -> None:
+def test_decoded_batch_has_only_rows_within_the_requested_offset_range() -> None:
     (raw,) = taken(answer(batch(10, [b"a", b"b", b"c", b"d"])), WHERE, 11, 3).batches
     rows = decode(raw, WHERE, 11, 13)
     assert rows is not None
@@ -137,7 +137,7 @@ def test_decoded_rows_keep_the_offset_gaps_of_their_batch() -> None:
     assert records(WHERE, decoded) == [Record("t", 1, 23, 6, None, b"b", [("h", b"x")])]
 
 
-def test_decoded_records_have_the_values_of_all_columns() -> None:
+def test_decoded_records_have_keys_values_timestamps_and_headers() -> None:
     columns = Columns(
         3,
         binary_of([b"k", None, b""]),
@@ -181,7 +181,7 @@ def found_in(items: list[Item], start: int = 0, end: int = 1 << 40) -> list[list
     return seen
 
 
-def test_small_row_batches_with_equal_headers_are_decoded_together() -> None:
+def test_small_kafka_batches_of_equal_leader_epoch_and_attributes_are_decoded_together() -> None:
     batches = [small(2 * n, [b"%d" % (2 * n), b"%d" % (2 * n + 1)]) for n in range(6)]
     items: list[Item] = list(taken(answer(*batches), WHERE, 0, 3).batches)
     assert found_in(items) == [list(range(12))]
@@ -194,7 +194,7 @@ def test_small_row_batches_with_equal_headers_are_decoded_together() -> None:
     ]
 
 
-def test_row_batches_with_different_headers_are_decoded_separately(
+def test_kafka_batches_of_different_leader_epochs_or_attributes_are_decoded_separately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     batches = [

@@ -170,7 +170,7 @@ def test_commit_is_retried_until_the_coordinator_has_the_topic(code: int) -> Non
 @pytest.mark.parametrize(
     ("code", "kind"), [(100, UnknownTopicIdError), (3, UnknownTopicOrPartitionError)]
 )
-def test_commit_for_a_topic_that_is_always_refused_fails_only_its_partitions(
+def test_commit_refused_for_one_topic_in_every_attempt_succeeds_for_other_topics(
     code: int, kind: type[LogbusError]
 ) -> None:
     world = World()
@@ -271,7 +271,7 @@ class MadeAgain:
         )
 
 
-def test_lookup_by_name_finds_the_recreated_topic() -> None:
+def test_lookup_of_offsets_and_timestamps_by_topic_name_finds_the_recreated_topic() -> None:
     """Regression: with metadata from before the deletion, a client sent the deleted topic's id
     in every retry."""
     for ask, found in (
@@ -285,7 +285,7 @@ def test_lookup_by_name_finds_the_recreated_topic() -> None:
         assert broker.asked == [TOPIC_ID, OTHER_ID]
 
 
-def test_offsets_for_bytes_lookup_refuses_a_recreated_topic() -> None:
+def test_offset_lookup_with_the_id_of_a_deleted_topic_refuses_the_recreated_topic() -> None:
     world = World()
     broker = MadeAgain(world)
     cluster = Cluster((ONE,), world.now_ms, view=view())

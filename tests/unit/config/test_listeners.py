@@ -173,7 +173,7 @@ def test_single_broker_with_logins_needs_inter_broker_client_config() -> None:
     "settings",
     [{"advertised.listeners": "A://h:1"}, {"listener.name.a.ssl.key.location": "k"}],
 )
-def test_settings_of_single_listeners_without_the_setting_listeners_are_refused(
+def test_settings_of_named_listeners_are_refused_if_the_setting_listeners_is_missing(
     settings: dict[str, str],
 ) -> None:
     with pytest.raises(InvalidConfigError, match="without listeners"):

@@ -55,7 +55,7 @@ def test_programs_copied_from_the_console_quote_the_filters_of_their_page(text: 
         ("-1h", "int(time.time() * 1000) - 3600000"),
     ],
 )
-def test_programs_copied_from_the_console_begin_at_the_time_of_their_page(
+def test_programs_copied_from_the_console_start_at_the_time_chosen_on_the_page(
     at: str, start: str
 ) -> None:
     found = snippets(**{"from": "time", "at": at})

@@ -37,7 +37,7 @@ def answer(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8088", "LOCALHOST", "[::1]:8088"])
-def test_console_serves_requests_to_names_of_this_machine(host: str) -> None:
+def test_console_serves_requests_for_localhost_and_loopback_addresses(host: str) -> None:
     assert answer(host=host)[0] == 200
 
 

@@ -144,7 +144,7 @@ def row(partition: int, offset: int, timestamp_ms: int) -> dict[str, Any]:
     return {"topic": "t", "partition": partition, "offset": offset, "timestamp_ms": timestamp_ms}
 
 
-def test_search_for_the_newest_records_continues_before_the_found_ones() -> None:
+def test_next_search_for_the_newest_records_repeats_no_record_of_the_previous_search() -> None:
     """The record with the highest offset has the oldest timestamp.
 
     Ordered by timestamp alone, this record would be found again by every continued search.
@@ -156,7 +156,7 @@ def test_search_for_the_newest_records_continues_before_the_found_ones() -> None
     assert ends == {TopicPartition("t", 0): 1, TopicPartition("t", 1): 3}
 
 
-def test_event_id_of_the_live_tail_is_parsed_into_positions() -> None:
+def test_event_id_of_the_live_tail_encodes_a_position_for_each_partition() -> None:
     tps = [TopicPartition("t", 0), TopicPartition("t", 1)]
     assert positions_of("0.12-1.0-7.3", tps) == {tps[0]: 12, tps[1]: 0}
     for text in ("", "0", "0.x", "x.1", "-1.5", "0." + "9" * 30, "٣.1"):

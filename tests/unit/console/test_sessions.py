@@ -16,7 +16,7 @@ from broker_lite.errors import TlsError
 NAMES = VisibleNames(frozenset({"t"}), frozenset(), describes_cluster=True)
 
 
-def test_session_works_again_after_an_error_that_is_not_retriable(
+def test_console_session_works_again_after_a_non_retriable_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: every later page of the session showed this error, until the user signed out."""

@@ -162,7 +162,7 @@ def test_last_committed_value_of_each_key_survives_repeated_full_copies_of_the_s
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_batch_of_a_full_copy_of_the_state_omits_keys_whose_append_is_in_flight() -> None:
+def test_full_copy_of_the_state_omits_keys_whose_new_value_is_being_appended() -> None:
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     log.put(b"a", b"2")
     upsert, a_slice = log.turn()
@@ -206,7 +206,7 @@ def test_older_state_records_are_deleted_only_once_a_full_copy_of_the_state_is_c
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_refused_batch_of_a_full_copy_of_the_state_is_written_again_after_the_next_commit() -> None:
+def test_refused_part_of_a_full_copy_of_the_state_is_written_again_after_the_next_commit() -> None:
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     (a_slice,) = log.turn()
     log.refuse()

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 
-def test_broker_that_waits_to_begin_creates_no_files_if_its_parent_process_dies(
+def test_started_broker_that_waits_for_its_parent_creates_no_files_if_the_parent_dies(
     tmp_path: Path,
 ) -> None:
     config = tmp_path / "broker.conf"

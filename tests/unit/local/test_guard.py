@@ -35,7 +35,9 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
-def test_guard_ends_the_children_of_a_dead_parent(ending: int, tmp_path: Path) -> None:
+def test_guard_process_ends_the_children_of_a_dead_parent_process(
+    ending: int, tmp_path: Path
+) -> None:
     parent, child, guard = start_parent(tmp_path, "plain")
     parent.send_signal(ending)
     parent.wait()
@@ -43,7 +45,7 @@ def test_guard_ends_the_children_of_a_dead_parent(ending: int, tmp_path: Path) -
     until(lambda: not (tmp_path / "temporary").exists())
 
 
-def test_guard_ends_the_children_of_a_dead_parent_although_a_forked_worker_lives_on(
+def test_guard_process_ends_the_children_of_a_dead_parent_although_a_forked_worker_lives_on(
     tmp_path: Path,
 ) -> None:
     parent, child, _ = start_parent(tmp_path, "fork")
@@ -67,7 +69,7 @@ def test_guard_kills_a_child_that_ignores_sigterm_after_the_grace_period(tmp_pat
     assert start_mark(child) is None
 
 
-def test_closing_the_guard_kills_remaining_children_and_may_be_repeated(tmp_path: Path) -> None:
+def test_guard_process_kills_the_remaining_children_when_it_is_closed(tmp_path: Path) -> None:
     folder = tmp_path / "temporary"
     folder.mkdir()
     guard = Guard(folder)

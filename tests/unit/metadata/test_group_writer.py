@@ -265,7 +265,7 @@ def test_closing_the_writer_fails_commits_whose_writes_have_not_begun() -> None:
     assert store.multis == []
 
 
-def test_least_recently_used_topics_are_evicted_from_the_cache_of_existing_znodes(
+def test_group_writer_evicts_only_the_least_recently_used_group_from_its_znode_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: at the limit the whole cache was cleared, so each write looked for the znodes

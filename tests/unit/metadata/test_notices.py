@@ -39,7 +39,7 @@ def after(*news: NoticeContent) -> Notices:
     return Notices(notices.sequence, n.decode_notices(data))
 
 
-def test_change_notices_are_encoded_to_their_recorded_bytes() -> None:
+def test_change_notifications_are_encoded_to_their_recorded_bytes() -> None:
     states = states_changed([StateChange("b", 4, STATE, "T"), *changes("a", 1)])
     made = (
         Notice(3, NoticeContent({"t": None, "a": (0, 1)})),
@@ -55,7 +55,7 @@ def test_change_notices_are_encoded_to_their_recorded_bytes() -> None:
     )
 
 
-def test_merge_of_change_notices_combines_the_notices_after_the_last_seen_one() -> None:
+def test_merged_change_notifications_contain_all_changes_after_a_sequence_number() -> None:
     notices = after(
         n.topic_changed("old"),
         NoticeContent({"t": [0], "u": [1]}),
@@ -67,7 +67,7 @@ def test_merge_of_change_notices_combines_the_notices_after_the_last_seen_one() 
     assert merge(notices, 4) == ({}, False, frozenset())
 
 
-def test_merge_of_change_notices_takes_a_partitions_state_from_its_last_notice() -> None:
+def test_state_of_a_partition_in_merged_change_notifications_is_that_of_the_last_one() -> None:
     names_only = NoticeContent({"t": [1]})
     notices = after(states_changed(changes("t", 4, 9)), states_changed(changes("t", 5)), names_only)
     assert merge(notices, 0) == ({"t": {0: state(5), 1: None}}, False, frozenset())
@@ -76,7 +76,7 @@ def test_merge_of_change_notices_takes_a_partitions_state_from_its_last_notice()
     assert merge(again, 0) == ({"t": {0: state(4), 1: state(9)}}, False, frozenset())
 
 
-def test_merge_of_change_notices_drops_the_partition_states_of_a_recreated_topic() -> None:
+def test_merged_change_notifications_omit_earlier_partition_states_of_a_recreated_topic() -> None:
     notices = after(
         states_changed(changes("t", 40)), n.topic_changed("t"), states_changed(changes("t", 1))
     )
@@ -84,7 +84,7 @@ def test_merge_of_change_notices_drops_the_partition_states_of_a_recreated_topic
     assert merge(notices, 2) == ({"t": {0: state(1)}}, False, frozenset())
 
 
-def test_merge_accepts_change_notices_of_an_older_broker_without_partition_states() -> None:
+def test_merge_accepts_change_notifications_of_older_brokers_without_partition_states() -> None:
     """An older broker that rewrites /changes drops the states, so brokers read the states from
     their znodes.
     """
@@ -99,17 +99,17 @@ def test_merge_accepts_change_notices_of_an_older_broker_without_partition_state
     )
 
 
-def test_merge_of_change_notices_returns_none_if_a_notice_is_missing() -> None:
+def test_change_notifications_are_not_merged_if_one_of_them_is_missing() -> None:
     four, five = Notice(4, n.topic_changed("t")), Notice(5, n.topic_changed("t"))
     assert merge(Notices(5, (four, five)), 2) is None
     assert merge(Notices(5, (Notice(3, NoticeContent({})), five)), 2) is None
 
 
-def test_merge_of_change_notices_returns_none_if_all_are_older_than_the_last_seen_notice() -> None:
+def test_change_notifications_are_not_merged_if_all_are_older_than_the_last_seen_one() -> None:
     assert merge(after(n.topic_changed("t")), 2) is None
 
 
-def test_change_notice_without_a_topic_announces_a_change_of_brokers_or_settings() -> None:
+def test_change_notification_without_a_topic_means_a_change_of_brokers_or_settings() -> None:
     assert merge(after(n.CLUSTER_CHANGED), 0) == ({}, True, frozenset())
 
 
@@ -121,7 +121,7 @@ def have_states(notices: Sequence[Notice]) -> list[bool]:
     return [notice.content.states is not None for notice in notices]
 
 
-def test_oldest_change_notices_are_dropped_beyond_the_limits_of_number_and_size() -> None:
+def test_oldest_change_notifications_are_dropped_beyond_the_limits_of_number_and_size() -> None:
     many = kept_of(*[n.topic_changed("t")] * 100)
     assert [notice.sequence for notice in many] == list(range(101 - n.KEPT_MAX, 101))
     large = [NoticeContent({"t" * 249: list(range(4000))})] * 5
@@ -132,7 +132,7 @@ def test_oldest_change_notices_are_dropped_beyond_the_limits_of_number_and_size(
     assert kept_of(*large, huge) == (Notice(6, huge),)
 
 
-def test_only_the_newest_change_notices_include_partition_states() -> None:
+def test_only_the_newest_change_notifications_include_partition_states() -> None:
     small = kept_of(*[states_changed(changes("t", 1))] * 20)
     assert have_states(small) == [False] * 12 + [True] * 8
     # A controller writes at most 500 states together. Large numbers make these states long.
@@ -162,7 +162,7 @@ STATES = st.builds(
 
 
 @given(st.dictionaries(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), STATES, min_size=1))
-def test_partition_states_in_change_notices_survive_encoding_and_merge(
+def test_partition_states_in_change_notifications_survive_encoding_and_merge(
     states: dict[tuple[str, int], LeaderAndIsr],
 ) -> None:
     news = states_changed(StateChange(*tp, state, "T") for tp, state in states.items())

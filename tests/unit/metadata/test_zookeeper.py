@@ -58,7 +58,7 @@ def test_unusable_file_of_the_zookeeper_credential_is_named_without_its_content(
 
 
 @pytest.mark.real
-def test_store_with_another_credential_fails_at_its_first_read_and_names_the_file(
+def test_metadata_store_with_a_wrong_credential_fails_at_its_first_read_and_names_the_file(
     tmp_path: Path,
 ) -> None:
     own, other = tmp_path / "own", tmp_path / "other"

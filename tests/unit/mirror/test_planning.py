@@ -78,7 +78,7 @@ def test_copy_of_a_compacted_topic_has_unlimited_retention() -> None:
         ("10000000", {"segment.bytes": "1048576", "max.message.bytes": "10000000"}),
     ],
 )
-def test_copied_topic_keeps_at_least_the_default_batch_limit(
+def test_copied_topic_has_a_batch_size_limit_of_at_least_the_default(
     message: str, expected: dict[str, str]
 ) -> None:
     wanted = planning.wanted_settings(
@@ -88,7 +88,7 @@ def test_copied_topic_keeps_at_least_the_default_batch_limit(
     parse(TopicConfig, wanted.values)
 
 
-def test_setting_that_logbus_supports_only_with_its_default_is_not_set() -> None:
+def test_topic_setting_that_logbus_supports_only_with_its_default_value_is_not_copied() -> None:
     wanted = planning.wanted_settings(
         entries(
             compression_type=("zstd", "topic"),
@@ -144,7 +144,7 @@ def plan(source: CommittedOffset, target: CommittedOffset | None) -> list[planni
     )
 
 
-def test_group_offset_is_copied_unless_the_group_has_moved_on_at_the_target() -> None:
+def test_group_offset_is_not_copied_if_the_group_has_committed_at_the_target_itself() -> None:
     name = "logbus-mirror-x"
     marked = planning.mark(name, 110)
     states = {

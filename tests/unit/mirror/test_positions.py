@@ -36,7 +36,7 @@ def test_mirror_position_round_trips_through_commit_metadata() -> None:
         assert positions.read_settings({WHERE: CommittedOffset(3, metadata=text)}) == {}
 
 
-def test_entry_of_the_offset_map_round_trips_and_malformed_entries_are_ignored() -> None:
+def test_offset_map_entry_round_trips_through_its_encoding() -> None:
     entry = positions.CopiedEntry(WHERE, "s", "t", (Run(0, 0), Run(5, 4)), 9, 8)
     assert positions.read_entry(positions.write_entry(entry)) == entry
     for noise in (None, b"", b"{}", b"\xff", b"[1]", b'"x"'):
@@ -83,7 +83,7 @@ def test_resuming_mirror_counts_each_of_several_equal_records() -> None:
     assert known.source_next == 3
 
 
-def test_topic_of_the_offset_map_has_a_valid_name_and_a_long_map_is_split_into_entries() -> None:
+def test_long_offset_map_is_split_into_several_entries() -> None:
     assert positions.name_for("4L6g3nShT-eMCtK--X86sw") == "logbus-mirror-4L6g3nShT-eMCtK--X86sw"
     assert positions.name_for("a/b c") == "logbus-mirror-a_b_c"
     known = OffsetMap([Run(at, 2 * at) for at in range(positions.RUNS_PER_ENTRY * 5)], 7, 8)

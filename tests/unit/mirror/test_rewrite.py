@@ -43,7 +43,7 @@ def raw(buffer: bytearray) -> LogBatch:
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_whole_row_batch_is_copied_with_unchanged_body_bytes(codec: int) -> None:
+def test_whole_kafka_batch_is_copied_with_unchanged_record_bytes(codec: int) -> None:
     transactional = fmt.ATTRIBUTE_TRANSACTIONAL | fmt.ATTRIBUTE_DELETE_HORIZON
     buffer = batch_of(
         7, 8, 9, codec=codec, attributes=transactional, producer_id=5, producer_epoch=1,
@@ -58,7 +58,7 @@ def test_whole_row_batch_is_copied_with_unchanged_body_bytes(codec: int) -> None
     assert (header.producer_id, header.base_sequence, header.attributes) == (11, 40, codec)
 
 
-def test_column_batch_is_copied_as_a_column_batch() -> None:
+def test_mirror_copies_a_whole_or_partial_arrow_batch_as_an_arrow_batch() -> None:
     columns = arrow.Columns(2, None, pa.array([b"a", None], pa.binary()))
     buffer = bytearray(arrow.encode(columns, timestamp_ms=5, compression="lz4"))
     stamp(buffer, read_header(buffer), 20, 3)

@@ -122,7 +122,9 @@ def test_transport_writes_small_parts_together(ends: tuple[Transport, Transport]
     assert read(server, 6) == b"abcdef"
 
 
-def test_transport_sends_a_file_range(ends: tuple[Transport, Transport], tmp_path: Path) -> None:
+def test_transport_sends_bytes_of_a_file_from_a_position(
+    ends: tuple[Transport, Transport], tmp_path: Path
+) -> None:
     client, server = ends
     data = os.urandom(3 << 20)
     (tmp_path / "log").write_bytes(data)

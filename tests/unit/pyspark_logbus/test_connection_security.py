@@ -75,14 +75,14 @@ def test_tasks_get_the_path_of_the_client_config_file_not_its_content(tmp_path: 
         options.parse({"client.config": str(file)})
 
 
-def test_option_with_the_password_of_a_private_key_is_refused_for_tasks() -> None:
+def test_option_ssl_key_password_is_refused_because_tasks_would_receive_it() -> None:
     values = options.parse({"security.protocol": "SSL", "ssl.key.password": "canary"})
     with pytest.raises(InvalidConfigError, match=r"client\.config") as refused:
         for_tasks("h:1", query_security(values), "c", 1000)
     assert "canary" not in str(refused.value)
 
 
-def test_source_is_pickled_without_secrets_once_it_has_made_a_reader() -> None:
+def test_source_is_pickled_without_secrets_after_it_has_created_its_stream_reader() -> None:
     source = DefaultSource({"bootstrap.servers": "h:1", "subscribe": "t", **OWN})
     assert b"canary" in pickle.dumps(source)
     source.streamReader(source.schema())

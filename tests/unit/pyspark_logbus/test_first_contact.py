@@ -61,7 +61,7 @@ def test_running_query_does_not_fail_on_the_driver_while_brokers_do_not_respond(
     assert writers._checked[key] == float("-inf")
 
 
-def test_error_that_a_broker_returns_is_raised_without_a_warning_about_silence(caplog):
+def test_error_that_a_broker_returns_is_raised_without_a_warning_about_silent_brokers(caplog):
     with first_contact.warn_if_silent(NOBODY, 5):
         pass
     with (

@@ -231,14 +231,14 @@ def live(topics, *, ids=None, epoch=0):
         ([20, 9], [21, 9], True),
     ],
 )
-def test_batch_is_planned_as_transactional_only_if_it_ends_after_a_partitions_first_marker(
+def test_batch_has_transactions_only_if_it_ends_after_the_first_transaction_of_a_partition(
     start, end, found
 ):
     known = Live("c", {"t": LiveTopic("id-t", {}, {0: 7}), "u": LiveTopic("id-u", {})})
     assert has_transactions(offset({"t": start}), offset({"t": end}), known) is found
 
 
-def test_range_of_a_new_partition_is_planned_as_transactional_unless_it_starts_at_latest():
+def test_batch_with_a_new_partition_has_transactions_unless_the_partition_starts_at_latest():
     known = Live("c", {"t": LiveTopic("id-t", {}, {1: 0})})
     start, end = offset({"t": [5]}), offset({"t": [5, 2]})
     assert has_transactions(start, end, known)
@@ -301,7 +301,7 @@ def test_source_offset_is_unchanged_if_only_the_leader_of_a_partition_changed():
     assert Admission(RangeLimits()).next_end(0, start, target) is start
 
 
-def test_only_an_end_offset_that_advances_gets_the_leader_epoch_of_the_new_leader():
+def test_new_leader_epoch_is_stored_only_with_an_end_offset_that_advances():
     start = offset({"t": [5, 7]}, epoch=1)
     end = Admission(RangeLimits()).next_end(0, start, offset({"t": [6, 7]}, epoch=2))
     assert [row.leader_epoch for row in end.topics["t"].partitions.values()] == [2, 1]
@@ -323,7 +323,7 @@ def test_added_partition_starts_at_its_earliest_offset():
     ]
 
 
-def test_added_partition_with_the_option_latest_starts_at_its_first_known_end():
+def test_added_partition_with_new_partitions_latest_starts_at_its_first_known_end_offset():
     start, end = offset({"t": [5]}), offset({"t": [5, 4]})
     admitted = Admission(RangeLimits(rows_max=1, new_partitions="latest")).next_end(0, start, end)
     assert ends(admitted) == [5, 4]
@@ -360,7 +360,7 @@ def test_partition_with_an_unknown_end_offset_has_neither_loss_nor_new_data():
     assert ends(Admission(RangeLimits()).next_end(0, start, now.offset())) == [5, 9]
 
 
-def test_end_offset_decreases_with_a_truncated_log_if_data_loss_is_allowed():
+def test_end_offset_follows_a_truncated_log_back_if_data_loss_is_allowed():
     start, now = offset({"t": [9, 9]}), offset({"t": [4, 4]})
     cut_back = frozenset([TopicPartition("t", 1)])
     end = Admission(RangeLimits()).next_end(0, start, now, cut_back=cut_back)

@@ -135,7 +135,7 @@ def test_option_given_under_two_aliases_with_equal_values_is_accepted():
     assert options.parse({"group.id": "g", "kafka.group.id": "g"}) == {"group.id": "g"}
 
 
-def test_parse_drops_sparks_own_options_and_keeps_those_of_source_and_sink():
+def test_parsed_options_omit_the_options_that_spark_itself_reads():
     found = options.parse(
         {"checkpointLocation": "/c", "queryName": "q", "path": "p", "topic": "t", "subscribe": "s",
          "asyncProgressTrackingEnabled": "true", "asyncProgressTrackingCheckpointIntervalMs": "0"}
@@ -259,7 +259,7 @@ def test_batch_query_ignores_limits_for_streams_with_a_warning(caplog):
     assert "maxOffsetsPerTrigger has no effect" in caplog.text
 
 
-def test_identity_of_a_source_depends_on_its_topics_and_start_not_on_tuning_options():
+def test_source_identity_in_a_checkpoint_depends_on_topics_and_start_not_on_tuning_options():
     assert stream(maxOffsetsPerTrigger="5").identity == stream(includeHeaders="true").identity
     assert stream(startingOffsets="earliest").identity != stream().identity
 

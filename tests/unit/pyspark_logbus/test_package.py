@@ -111,7 +111,7 @@ def test_cluster_address_in_the_environment_is_read_on_the_driver(monkeypatch):
     assert source.reader(source.schema())._plan.bootstrap_servers == "env:1234"
 
 
-def test_error_for_a_stream_option_is_raised_in_a_call_whose_errors_spark_reports():
+def test_error_for_an_invalid_stream_option_is_raised_where_spark_reports_it():
     source = datasource.DefaultSource(
         {"subscribe": "t", "bootstrap.servers": "h:1", "endingOffsets": "latest"}
     )
@@ -168,7 +168,7 @@ def of_topic(offsets):
         (offset_document({"0": 5}), {**offset_document({"0": 9}), "transactions": True}, 4, 0),
     ],
 )
-def test_rows_that_tasks_skipped_are_computed_from_a_batchs_offsets_and_row_count(
+def test_missing_rows_of_a_batch_are_computed_from_its_offsets_and_its_row_count(
     start, end, rows, missing
 ):
     latest = {"topics": {"t": {"0": 9}}, "lagAfterBatchTotal": 0}

@@ -105,7 +105,7 @@ def test_columns_survive_encoding_and_decoding(
 
 @given(keys=BINARIES, seed=st.data(), shift=st.integers(0, 3))
 @settings(max_examples=100, deadline=None)
-def test_small_column_batches_decode_to_their_keys_and_values(
+def test_small_arrow_batches_decode_to_their_keys_and_values(
     keys: list[bytes | None], seed: st.DataObject, shift: int
 ) -> None:
     count = len(keys)
@@ -264,7 +264,7 @@ def test_log_append_time_overrides_the_timestamp_column() -> None:
     assert out.timestamp is None and header.constant_timestamp == 123
 
 
-def test_offset_deltas_of_a_column_batch_are_decoded() -> None:
+def test_offset_deltas_of_an_arrow_batch_are_decoded() -> None:
     deltas = np.array([0, 5, 6], np.int32)
     columns = Columns(3, None, pa.array([b"a", b"b", b"c"]), offset_deltas=deltas)
     header, out = both_ways(columns)
@@ -274,7 +274,7 @@ def test_offset_deltas_of_a_column_batch_are_decoded() -> None:
 
 
 @pytest.mark.parametrize("deltas", [[0, 0, 1], [2, 1, 3], [-1, 0, 1], [0, 2**31 - 1, -(2**31)]])
-def test_column_batch_whose_offset_deltas_do_not_ascend_is_corrupt(deltas: list[int]) -> None:
+def test_arrow_batch_whose_offset_deltas_do_not_ascend_is_corrupt(deltas: list[int]) -> None:
     columns = Columns(
         3, None, pa.array([b"a", b"b", b"c"]), offset_deltas=np.array([0, 5, 6], np.int32)
     )
@@ -292,7 +292,7 @@ def test_producer_id_epoch_and_sequence_are_written_to_the_batch_header() -> Non
     assert header.last_sequence == 79
 
 
-def test_decoding_an_uncompressed_column_batch_copies_no_values() -> None:
+def test_decoding_an_uncompressed_arrow_batch_copies_no_values() -> None:
     value = pa.array([b"x" * 100_000] * 10)
     buffer = arrow.encode(Columns(10, None, value), timestamp_ms=0)
     before = pa.total_allocated_bytes()
@@ -311,7 +311,7 @@ def test_decoded_columns_stay_valid_whatever_the_alignment_of_their_buffer() -> 
         assert lists(arrow.decode(frame, batch.read_header(frame))) == lists(sample())
 
 
-def test_column_batch_above_the_size_limits_is_refused() -> None:
+def test_arrow_batch_above_the_size_limits_is_refused() -> None:
     with pytest.raises(MessageTooLargeError):
         both_ways(Columns(fmt.RECORDS_MAX + 1, None, pa.nulls(fmt.RECORDS_MAX + 1, pa.binary())))
     half = pa.array([bytes(fmt.BATCH_BYTES_MAX // 2)])
@@ -320,7 +320,7 @@ def test_column_batch_above_the_size_limits_is_refused() -> None:
 
 
 @pytest.mark.parametrize("max_bytes", [1, 2000, 5000, 20_000, 1 << 20])
-def test_split_columns_keep_the_order_of_rows_and_the_byte_limit(max_bytes: int) -> None:
+def test_split_columns_keep_the_row_order_and_stay_below_the_byte_limit(max_bytes: int) -> None:
     columns = sample()
     parts = list(arrow.split(columns, max_bytes))
     for part in parts:
@@ -338,7 +338,7 @@ def test_columns_are_split_into_slices_of_about_equal_size() -> None:
     assert max(rows) - min(rows) <= 2, rows  # A small remainder would cost as much as a full slice.
 
 
-def test_column_batch_with_unknown_bytes_before_its_arrow_message_is_refused() -> None:
+def test_arrow_batch_with_unknown_values_before_its_arrow_message_is_refused() -> None:
     buffer = arrow.encode(sample(), timestamp_ms=0)
     header = batch.read_header(buffer)
     with pytest.raises(CorruptMessageError):
@@ -350,7 +350,7 @@ def test_column_batch_with_unknown_bytes_before_its_arrow_message_is_refused() -
             arrow.decode(changed, header)
 
 
-def test_descending_value_offsets_in_a_column_batch_are_detected() -> None:
+def test_descending_value_offsets_in_an_arrow_batch_are_detected() -> None:
     # The structure is valid, but the offsets of the value column descend. Without a check, Arrow
     # would crash the process when it reads the value.
     count = message.ORDERED_MAX + 1
@@ -365,7 +365,7 @@ def test_descending_value_offsets_in_a_column_batch_are_detected() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, 60])
-def test_small_column_batch_encoded_from_a_copied_template_equals_one_that_pyarrow_writes(
+def test_arrow_batch_encoded_by_copying_a_template_equals_the_batch_that_pyarrow_encodes(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for columns in (sample(count), sample(2 * count).slice(count, 2 * count)):

@@ -113,7 +113,7 @@ def test_every_flipped_bit_after_the_crc_is_detected(make: Callable[[], bytearra
         assert append_error(buffer) is CorruptMessageError, position
 
 
-def test_column_batch_with_a_codec_that_arrow_lacks_is_refused() -> None:
+def test_arrow_batch_with_a_codec_that_arrow_lacks_is_refused() -> None:
     for codec in (fmt.CODEC_GZIP, fmt.CODEC_SNAPPY):
         buffer = with_fields(columns_batch(), attributes=codec)
         assert append_error(buffer) is UnsupportedCompressionTypeError
@@ -125,7 +125,7 @@ def test_column_batch_with_a_codec_that_arrow_lacks_is_refused() -> None:
 
 
 @pytest.mark.parametrize("bad", [[0, 6, 3, 9], [0, 3, 6, 10], [-5, 3, 6, 9], [9, 9, 9, 0]])
-def test_column_batch_with_a_correct_crc_and_bad_offsets_gets_a_non_retriable_error(
+def test_arrow_batch_with_invalid_value_offsets_gets_a_non_retriable_error(
     bad: list[int],
 ) -> None:
     """With a retriable error, the producer would resend the batch until its delivery timeout."""
@@ -136,7 +136,7 @@ def test_column_batch_with_a_correct_crc_and_bad_offsets_gets_a_non_retriable_er
     assert append_error(with_fields(buffer)) is InvalidRecordError
 
 
-def test_column_batch_with_a_wrong_null_count_gets_a_non_retriable_error() -> None:
+def test_arrow_batch_with_a_wrong_null_count_gets_a_non_retriable_error() -> None:
     values = pa.array([b"a", None, b"c", None] * 4)
     buffer = bytearray(arrow.encode(arrow.Columns(16, None, values), timestamp_ms=0))
     assert append_error(with_fields(buffer)) is None
@@ -145,9 +145,7 @@ def test_column_batch_with_a_wrong_null_count_gets_a_non_retriable_error() -> No
     assert append_error(with_fields(buffer)) is InvalidRecordError
 
 
-def test_column_batch_whose_header_lists_end_beyond_its_headers_gets_a_non_retriable_error() -> (
-    None
-):
+def test_arrow_batch_with_headers_beyond_its_header_column_gets_a_non_retriable_error() -> None:
     headers = pa.array([[("h", b"1")], [("h", b"2"), ("h", b"3")]], arrow.HEADERS_TYPE)
     columns = arrow.Columns(2, None, pa.array([b"a", b"b"]), None, headers)
     buffer = bytearray(arrow.encode(columns, timestamp_ms=0))
@@ -195,7 +193,7 @@ def test_setting_log_append_time_in_a_batch_updates_its_crc(make: Callable[[], b
     assert header.base_timestamp == 1000
 
 
-def test_column_batch_without_timestamps_has_the_base_timestamp() -> None:
+def test_arrow_batch_without_timestamps_has_the_base_timestamp() -> None:
     assert batch.read_header(columns_batch()).constant_timestamp == 1000
 
 

@@ -58,7 +58,7 @@ def test_check_of_a_valid_arrow_message_returns_its_sizes_and_codec(
 
 
 @pytest.mark.parametrize("flags", range(1, 32))
-def test_flags_in_the_batch_header_that_contradict_the_columns_of_the_batch_are_refused(
+def test_arrow_batch_whose_header_flags_contradict_its_columns_is_refused(
     flags: int,
 ) -> None:
     if flags != ALL:
@@ -159,7 +159,7 @@ def test_arrow_buffer_with_a_wrong_declared_decompressed_size_is_corrupt() -> No
         arrow.decode(buffer, header)
 
 
-def test_cached_arrow_message_metadata_are_not_used_for_another_body_or_other_columns() -> None:
+def test_cached_check_of_an_arrow_message_is_not_used_for_other_columns_or_bodies() -> None:
     one = arrow.Columns(1, None, pa.array([b"v"], pa.binary()))
     for compression in ("none", "lz4"):
         buffer = encoded(one, compression)

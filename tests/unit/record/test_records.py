@@ -118,7 +118,7 @@ def test_idempotent_producers_batch_header_equals_that_of_other_clients() -> Non
     )
 
 
-def test_row_batch_encodes_its_base_offset_its_base_timestamp_and_offset_gaps() -> None:
+def test_kafka_batch_encodes_base_offset_base_timestamp_and_offset_gaps() -> None:
     rows = [Row(100, 50, None, b"a"), Row(103, 49, b"", b""), Row(107, 60, b"k", None)]
     buffer = encode_rows(rows, leader_epoch=4)
     header = batch.read_header(buffer)
@@ -147,7 +147,7 @@ def test_control_batch_is_decoded() -> None:
     assert header.is_control and decode_rows(buffer, header) == [marker]
 
 
-def test_row_batch_with_a_truncated_or_longer_body_is_corrupt() -> None:
+def test_kafka_batch_with_a_truncated_body_or_trailing_bytes_is_corrupt() -> None:
     buffer = encode_rows([Row(i, i, b"k", b"v" * i, (("h", None),)) for i in range(5)])
     body = bytes(buffer[fmt.HEADER_BYTES :])
     header = batch.read_header(buffer)

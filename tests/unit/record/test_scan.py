@@ -33,7 +33,9 @@ def body_of(contents: list[bytes], attributes: int = 0) -> np.ndarray:
 
 @given(st.lists(CONTENT, min_size=1, max_size=50))
 @settings(max_examples=300, deadline=None)
-def test_vectorised_search_finds_the_same_records_as_a_walk(contents: list[bytes]) -> None:
+def test_vectorised_search_for_records_equals_a_search_record_by_record(
+    contents: list[bytes],
+) -> None:
     body = body_of(contents)
     found, ends = scan.find_records(body, len(contents))
     walked, walked_ends = scan._walk(body, len(contents))

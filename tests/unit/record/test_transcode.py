@@ -93,7 +93,9 @@ ROWS = st.lists(
 
 @given(raw=ROWS, base=st.integers(0, 2**60), dense=st.booleans())
 @settings(max_examples=200, deadline=None)
-def test_rows_round_trip_through_columns(raw: list[tuple], base: int, dense: bool) -> None:
+def test_records_converted_to_arrow_columns_and_back_are_unchanged(
+    raw: list[tuple], base: int, dense: bool
+) -> None:
     rows, offset = [], base
     for step, *fields in raw:
         rows.append(Row(offset, *fields))
@@ -103,7 +105,7 @@ def test_rows_round_trip_through_columns(raw: list[tuple], base: int, dense: boo
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_rows_of_every_codec_are_converted(codec: int) -> None:
+def test_kafka_batches_of_every_codec_are_converted_to_columns_and_back(codec: int) -> None:
     rows = [Row(i, 1000 + i // 3, b"k%d" % i, b"value %d " % i * 20) for i in range(3000)]
     buffer = encode_rows(rows, codec=codec)
     header = batch.read_header(buffer)
@@ -217,7 +219,7 @@ def test_batch_with_millions_of_zero_bytes_is_transcoded() -> None:
     assert as_rows(rows_to_columns(buffer, header), header) == rows
 
 
-def test_transcoder_and_row_decoder_agree_on_row_batches_with_a_changed_byte() -> None:
+def test_transcoder_and_record_decoder_agree_on_kafka_batches_with_a_changed_byte() -> None:
     rows = [Row(i, i, b"key", b"value", (("h", b"x"),)) for i in range(4)]
     plain = encode_rows(rows)
     for position in range(fmt.HEADER_BYTES, len(plain)):
@@ -271,7 +273,7 @@ def in_a_log(
     st.lists(st.sampled_from(CODECS), min_size=6, max_size=6),
     st.lists(st.sampled_from([0, 0, 3]), min_size=6, max_size=6),
 )
-def test_concatenated_row_batches_have_all_rows(
+def test_concatenated_kafka_batches_have_all_rows(
     raw: list[list[tuple]], codecs: list[int], gaps: list[int]
 ) -> None:
     groups = []
@@ -287,7 +289,9 @@ def test_concatenated_row_batches_have_all_rows(
     assert header.record_count == columns.row_count == sum(map(len, groups))
 
 
-def test_row_batches_are_concatenated_up_to_the_byte_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kafka_batches_are_concatenated_up_to_the_byte_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows = [Row(0, 5, None, b"x" * 100)]
     batches = in_a_log([rows] * 5, [0] * 5, [0] * 5)
     monkeypatch.setattr(transcode, "JOINED_BYTES", 250)
@@ -306,7 +310,7 @@ def test_row_batches_are_concatenated_up_to_the_byte_limit(monkeypatch: pytest.M
     ids=str,
 )
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_wrong_record_count_in_any_of_several_concatenated_row_batches_is_corrupt(
+def test_wrong_record_count_in_any_of_several_concatenated_kafka_batches_is_corrupt(
     which: int, lies: dict[str, int]
 ) -> None:
     """A surplus of records in one batch must not make up for a missing record in the next batch."""

@@ -47,14 +47,14 @@ def test_walker_advances_by_the_last_offset_of_a_batch_not_by_its_record_count()
     assert (walker.offset, walker.position) == (by_hand.END, sum(map(len, batches)))
 
 
-def test_walker_marks_control_and_empty_batches_as_batches_without_rows() -> None:
+def test_batch_walker_reports_that_control_and_empty_batches_have_no_rows() -> None:
     batches = by_hand.contiguous()
     seen = [each.header.base_offset for each in walked(batches) if not each.is_void]
     assert seen == row_batches(batches)
 
 
 @pytest.mark.parametrize("policy", [OWN_LOG, KAFKA_LOG])
-def test_walker_marks_batches_of_aborted_transactions_as_batches_without_rows(
+def test_batch_walker_reports_that_batches_of_aborted_transactions_have_no_rows(
     policy: WalkPolicy,
 ) -> None:
     batches = by_hand.contiguous() if policy is OWN_LOG else by_hand.with_gaps()
@@ -72,13 +72,13 @@ def test_non_transactional_batch_of_a_producer_with_an_aborted_transaction_has_r
     assert [each.is_void for each in found] == [True, False, False]
 
 
-def test_walk_from_inside_an_aborted_transaction_returns_no_rows_of_its_rest() -> None:
+def test_iteration_that_starts_in_an_aborted_transaction_skips_the_rest_of_it() -> None:
     batches = by_hand.contiguous()[6:]
     found = walked(batches, OWN_LOG._replace(aborted=by_hand.ABORTED), 18)
     assert [each.header.base_offset for each in found if not each.is_void][:2] == [24, 32]
 
 
-def test_aborted_transaction_may_continue_in_the_next_buffer() -> None:
+def test_batches_of_an_aborted_transaction_are_skipped_also_in_the_next_buffer() -> None:
     whole = walked(by_hand.contiguous(), OWN_LOG._replace(aborted=by_hand.ABORTED))
     walker = BatchWalker(OWN_LOG._replace(aborted=by_hand.ABORTED), 0)
     single = [each for data in by_hand.contiguous() for each in walker.walk(data)]
@@ -122,7 +122,7 @@ def test_batch_below_the_fetch_offset_is_skipped_in_a_kafka_log_and_corrupt_in_a
     assert bad(batches, BatchWalker(OWN_LOG, 5))[1].position == 0
 
 
-def test_walk_may_begin_inside_a_batch_unless_it_must_begin_at_a_batch_boundary() -> None:
+def test_iteration_from_an_offset_inside_a_batch_is_refused_if_a_boundary_is_required() -> None:
     batches = by_hand.contiguous()[1:3]
     assert len(walked(batches, OWN_LOG, 8)) == 2
     assert bad(batches, BatchWalker(OWN_LOG, 8, at_boundary=True))[0] == []
@@ -166,7 +166,7 @@ def test_walk_over_batch_headers_needs_no_batch_bodies() -> None:
     assert walker.position == start + len(batches[1])
 
 
-def test_batch_that_ends_beyond_the_end_of_the_file_range_is_corrupt() -> None:
+def test_batch_that_ends_beyond_the_part_of_the_log_file_to_read_is_corrupt() -> None:
     data = by_hand.rows([0])
     walker = BatchWalker(OWN_LOG, 0, position=7, end=7 + len(data) - 1)
     good, error = bad([data], walker)

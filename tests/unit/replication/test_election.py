@@ -92,7 +92,7 @@ def test_only_a_live_replica_of_the_isr_is_elected(
 
 
 @given(states, assignments, live_brokers)
-def test_election_is_due_exactly_if_it_would_change_the_leader_epoch(
+def test_election_is_due_if_and_only_if_it_would_change_the_leader_epoch(
     state: LeaderAndIsr, replicas: list[int], brokers: dict[int, BrokerView]
 ) -> None:
     elected = elect(state, replicas, brokers, 7) or state
@@ -232,7 +232,7 @@ def test_damaged_replica_leaves_the_isr_if_another_member_remains(
 
 
 @given(states, assignments, registered_brokers, st.sampled_from(IDS))
-def test_after_an_election_no_draining_broker_waits_to_leave_the_isr(
+def test_election_leaves_no_draining_broker_in_the_isr_that_could_leave_it(
     state: LeaderAndIsr, replicas: list[int], live: dict[int, BrokerView], own: int
 ) -> None:
     """A draining broker waits until ``can_leave_isr`` is false for each of its partitions, and then

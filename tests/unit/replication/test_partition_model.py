@@ -271,7 +271,7 @@ PLANTS: tuple[Plant, ...] = (
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
-def test_model_check_fails_without_any_one_rule_of_replication(
+def test_model_check_fails_if_any_one_rule_of_replication_is_removed(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)

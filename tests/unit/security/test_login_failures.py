@@ -12,7 +12,7 @@ from broker_lite.security.login_failures import (
 )
 
 
-def test_address_with_over_twenty_failed_logins_a_minute_gets_the_longer_delay() -> None:
+def test_address_with_over_twenty_failed_logins_a_minute_is_delayed_longer() -> None:
     failures = FailedLogins()
     delays = [failures.delay_s("10.0.0.7", 0) for _ in range(FAILURES_PER_MIN + 100)]
     assert delays == [DELAY_S] * FAILURES_PER_MIN + [SLOW_DELAY_S] * 100

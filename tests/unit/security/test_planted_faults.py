@@ -70,7 +70,10 @@ PLANTS = {
         SECURITY + "authorizer.py",
         "                        return Decision(False, Acl(pattern, entry))\n",
         "                        denied = True\n",
-        (AUTHORIZER, "test_decisions_equal_the_reference_before_and_after_deleting_an_acl"),
+        (
+            AUTHORIZER,
+            "test_decisions_equal_those_of_a_search_through_all_acls_also_after_an_acl_is_deleted",
+        ),
     ),
     "cached decisions survive a change of ACLs": Plant(
         SECURITY + "authorizer.py",
@@ -85,7 +88,10 @@ PLANTS = {
         SECURITY + "authorizer.py",
         "Pattern(kind, PatternType.PREFIXED, name[:length])",
         "Pattern(kind, PatternType.PREFIXED, name)",
-        (AUTHORIZER, "test_decisions_equal_the_reference_before_and_after_deleting_an_acl"),
+        (
+            AUTHORIZER,
+            "test_decisions_equal_those_of_a_search_through_all_acls_also_after_an_acl_is_deleted",
+        ),
     ),
     "a second login may change the user": Plant(
         NETWORK + "logins.py",
@@ -133,19 +139,22 @@ PLANTS = {
         SECURITY + "tickets.py",
         "        ticket = self._remove(secret)\n        if ticket is None or",
         "        ticket = self._tickets.get(secret)\n        if ticket is None or",
-        (DESCRIPTORS, "test_ticket_is_exchanged_once_for_a_segment_file_opened_read_only"),
+        (DESCRIPTORS, "test_one_time_ticket_is_exchanged_for_a_log_file_opened_read_only"),
     ),
     "a ticket for a file is exchanged without asking its principal's ACLs": Plant(
         "server/descriptors.py",
         "            and self._may_read(holder.session, grant.topic)\n",
         "",
-        (DESCRIPTORS, "test_file_ticket_of_a_principal_without_read_permission_is_refused"),
+        (
+            DESCRIPTORS,
+            "test_ticket_for_a_log_file_is_refused_if_its_principal_lacks_read_permission",
+        ),
     ),
     "a segment file is handed out for writing": Plant(
         "server/descriptors.py",
         "flags = os.O_RDONLY |",
         "flags = os.O_RDWR |",
-        (DESCRIPTORS, "test_ticket_is_exchanged_once_for_a_segment_file_opened_read_only"),
+        (DESCRIPTORS, "test_one_time_ticket_is_exchanged_for_a_log_file_opened_read_only"),
     ),
     "a produce request that waits for a read thread is authorized only before": Plant(
         "server/handlers/produce.py",

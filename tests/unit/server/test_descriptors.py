@@ -129,7 +129,7 @@ def refused(stored: StoredRange) -> bool:
     return isinstance(error.value, PermissionError)
 
 
-def test_ticket_is_exchanged_once_for_a_segment_file_opened_read_only(bench: Bench) -> None:
+def test_one_time_ticket_is_exchanged_for_a_log_file_opened_read_only(bench: Bench) -> None:
     stored = bench.stored()
     file = opened(stored)
     assert os.pread(file.fd, 20_000, 0) == CONTENT
@@ -143,7 +143,7 @@ def test_ticket_is_exchanged_once_for_a_segment_file_opened_read_only(bench: Ben
     assert bench.outcomes() == (1, 1)
 
 
-def test_expired_file_ticket_is_refused_and_its_file_released(bench: Bench) -> None:
+def test_expired_ticket_for_a_log_file_is_refused_and_the_file_closed(bench: Bench) -> None:
     stored, other = bench.stored(), bench.stored()
     bench.now_ms += LIFETIME_MS
     assert refused(stored)
@@ -152,7 +152,9 @@ def test_expired_file_ticket_is_refused_and_its_file_released(bench: Bench) -> N
     assert refused(other)
 
 
-def test_file_ticket_of_a_principal_without_read_permission_is_refused(bench: Bench) -> None:
+def test_ticket_for_a_log_file_is_refused_if_its_principal_lacks_read_permission(
+    bench: Bench,
+) -> None:
     """The permission of the principal that got the ticket counts, not that of another reader."""
     stored, other = bench.stored(), bench.stored(Holder("bob"))
     assert refused(other)
@@ -160,7 +162,9 @@ def test_file_ticket_of_a_principal_without_read_permission_is_refused(bench: Be
     assert refused(stored)
 
 
-def test_file_ticket_is_invalid_once_its_connection_is_closed(bench: Bench) -> None:
+def test_ticket_for_a_log_file_is_invalid_once_the_connection_that_got_it_is_closed(
+    bench: Bench,
+) -> None:
     """Brokers close the connections of a deleted user."""
     stored = bench.stored()
     bench.holder.closed = True
@@ -350,7 +354,7 @@ def test_broker_ignores_malformed_datagrams_and_senders_without_an_abstract_addr
     assert bench.outcomes() == (1, 0), "the ticket is not used up"
 
 
-def test_guessed_file_tickets_are_refused_and_valid_tickets_stay_valid(bench: Bench) -> None:
+def test_guessed_ticket_for_a_log_file_is_refused(bench: Bench) -> None:
     stored = bench.stored()
     with sender(bench) as guesser:
         for number in range(5):
@@ -360,7 +364,7 @@ def test_guessed_file_tickets_are_refused_and_valid_tickets_stay_valid(bench: Be
     assert content(stored) == CONTENT
 
 
-def test_sender_that_never_reads_does_not_delay_others(bench: Bench) -> None:
+def test_client_that_never_reads_its_descriptors_does_not_delay_other_clients(bench: Bench) -> None:
     with sender(bench) as deaf:
         for _ in range(100):
             deaf.send(encode(Redemption(bytes(16), False)))

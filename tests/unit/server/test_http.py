@@ -67,7 +67,7 @@ def get(path: str, *headers: str, name: str = "127.0.0.1:9644") -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: {name}\r\n{lines}\r\n".encode()
 
 
-def test_http_port_serves_metrics_and_both_probes() -> None:
+def test_http_port_serves_metrics_liveness_and_readiness() -> None:
     async def test(ask: Ask) -> None:
         metrics = await ask(get("/metrics?name[]=x"))
         assert metrics.startswith(b"HTTP/1.1 200") and b"logbus_loop_rule_violations" in metrics

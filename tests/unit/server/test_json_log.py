@@ -62,7 +62,7 @@ def test_stack_trace_stays_in_its_json_log_line(lines: io.StringIO) -> None:
     assert json.loads(text)["exception"].endswith("OSError: no disk")
 
 
-def test_log_event_that_the_table_of_log_events_does_not_declare_is_refused() -> None:
+def test_undeclared_log_event_is_refused() -> None:
     with pytest.raises(KeyError):
         log_event("nothing_of_this_name")
 

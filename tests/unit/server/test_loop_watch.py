@@ -57,7 +57,7 @@ def delays(metrics: Metrics) -> tuple[tuple[int, ...], float]:
     return sample.buckets[()]
 
 
-def test_loop_watch_records_every_delay_and_counts_those_above_the_limit() -> None:
+def test_delays_of_the_event_loop_are_recorded_and_those_above_the_limit_counted() -> None:
     metrics = asyncio.run(lateness(0, RULE_MS, RULE_MS + 1, 70, 2))
     counts, total = delays(metrics)
     assert total == pytest.approx(0.083)
@@ -80,7 +80,7 @@ class RecordedLoop:
         self.asked.append((delay_s, callback))
 
 
-def test_loop_watch_of_an_idle_broker_measures_less_often() -> None:
+def test_delays_of_the_event_loop_of_an_idle_broker_are_measured_less_often() -> None:
     """Regression: three idle brokers used 1.6 % of a core, mostly for timers every 20 ms.
 
     A few requests, such as the waiting fetches of followers, do not count as load.

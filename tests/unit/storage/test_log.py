@@ -240,7 +240,7 @@ def test_duplicate_is_acknowledged_although_the_disk_is_full() -> None:
     assert append(disk.log, batch(producer=(7, 0, 0))) == (0, 1, -1, True)
 
 
-def test_disk_that_is_full_during_a_checkpoint_a_log_creation_or_retention_stops_no_log() -> None:
+def test_disk_full_at_a_checkpoint_or_log_creation_or_retention_takes_no_log_offline() -> None:
     disk = Disk(dataclasses.replace(SMALL, retention_bytes=4096))
     disk.write(200, checkpoint=True)
     disk.write(1)
@@ -293,7 +293,7 @@ def test_crash_after_retention_on_a_full_disk_leaves_no_damage() -> None:
     assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (136, 200, ())
 
 
-def test_full_disk_at_a_new_segment_or_leader_epoch_refuses_only_that_append() -> None:
+def test_disk_full_at_a_new_segment_or_leader_epoch_refuses_only_the_append_that_needs_it() -> None:
     disk = Disk()
     disk.write(34)
     disk.files.fail_next("create", ENOSPC, path=".log")
@@ -583,7 +583,7 @@ def test_retention_replaces_an_old_active_segment_by_a_new_one_before_deleting_i
     assert append(log).base_offset == 1
 
 
-def test_retention_deletes_files_with_saved_partial_writes_before_the_log_start() -> None:
+def test_retention_deletes_saved_cut_off_log_ends_from_before_the_log_start() -> None:
     disk = Disk(dataclasses.replace(SMALL, retention_bytes=0))
     disk.write(3)
     disk.grow(segment_name(0), b"torn")

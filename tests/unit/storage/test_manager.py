@@ -348,7 +348,7 @@ def test_failed_clean_shutdown_releases_the_lock() -> None:
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_start_and_new_leader_epoch_on_a_full_disk_use_the_space_of_the_reserve_file(
+def test_start_on_a_full_disk_uses_the_space_of_the_reserve_file(
     clean: bool,
 ) -> None:
     """Each start deletes the reserve file to have space for its own writes, and writes the file

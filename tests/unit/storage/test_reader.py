@@ -42,7 +42,7 @@ def lives(disk: Disk) -> Iterator[Log]:
     yield disk.reopen()
 
 
-def test_read_returns_whole_batches_within_end_and_max_bytes() -> None:
+def test_read_returns_whole_batches_up_to_an_end_offset_and_max_bytes() -> None:
     log = Disk().log
     for _ in range(10):
         append(log, batch(3))
@@ -128,7 +128,7 @@ def test_timestamp_lookups_close_the_files_of_the_segments_that_they_read() -> N
         assert loaded(log) <= 5
 
 
-def test_offset_for_bytes_lookup_closes_the_files_of_earlier_segments() -> None:
+def test_lookup_of_the_offset_some_bytes_later_closes_the_files_of_earlier_segments() -> None:
     """Regression: a query planner that went through a log in ranges of bytes left every segment
     loaded."""
     log, start = filled(), 0
@@ -206,7 +206,7 @@ def test_read_error_names_the_partition_and_leaves_the_data_directory_online() -
     assert not log.failed
 
 
-def test_offset_for_bytes_returns_a_batch_boundary_above_the_start_offset() -> None:
+def test_lookup_of_the_offset_some_bytes_later_returns_a_later_batch_boundary() -> None:
     disk = Disk()
     disk.write(200)
     log = disk.log
@@ -225,7 +225,7 @@ def test_offset_for_bytes_returns_a_batch_boundary_above_the_start_offset() -> N
         log.reader.offset_for_bytes(9, 1000, 200)
 
 
-def test_offset_for_bytes_is_nearly_the_requested_bytes_away() -> None:
+def test_lookup_of_the_offset_some_bytes_later_is_nearly_exact() -> None:
     disk = Disk(TopicConfig(index_interval_bytes=1000))
     disk.write(2000)
     _, count = disk.log.reader.offset_for_bytes(0, 100_000, 2000)
@@ -348,7 +348,9 @@ def test_timestamp_lookup_never_finds_records_without_a_timestamp() -> None:
 
 
 @pytest.mark.parametrize("make", [columns, rows])
-def test_lookup_by_offset_returns_the_first_record_at_or_after_the_offset(make: object) -> None:
+def test_lookup_of_a_record_by_offset_returns_the_first_record_at_or_after_the_offset(
+    make: object,
+) -> None:
     log = Disk().log
     for times in ((10, 30, 20), (25, 26), (50, 5, 60)):
         append(log, make(*times))  # type: ignore[operator]
@@ -376,7 +378,7 @@ def test_timestamp_lookups_skip_control_and_empty_batches_offset_gaps_and_aborte
     assert found == ListedOffset(24, by_hand.TIME_MS, by_hand.EPOCH)
 
 
-def test_lookup_by_offset_skips_a_batch_that_is_already_known_as_corrupt() -> None:
+def test_lookup_of_a_record_by_offset_skips_a_batch_that_is_already_known_as_corrupt() -> None:
     disk = Disk()
     for times in ((10, 20), (30, 40), (50, 60)):
         append(disk.log, rows(*times))
@@ -387,7 +389,7 @@ def test_lookup_by_offset_skips_a_batch_that_is_already_known_as_corrupt() -> No
     assert disk.log.reader.first_at(2, 6) == ListedOffset(4, 50, 1)
 
 
-def test_lookup_by_offset_returns_minus_one_for_a_record_without_a_timestamp() -> None:
+def test_lookup_of_a_record_by_offset_returns_minus_one_if_the_record_has_no_timestamp() -> None:
     log = Disk().log
     append(log, rows(-1, -1))
     assert [log.reader.first_at(offset, 2) for offset in (0, 1)] == [

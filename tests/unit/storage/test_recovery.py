@@ -186,7 +186,7 @@ def test_recovery_cuts_the_log_at_a_batch_with_a_wrong_length() -> None:
     assert offsets(disk.reopen()) == [0, 1]
 
 
-def test_recovery_cuts_the_log_at_a_batch_of_an_older_leader_epoch_than_the_one_before() -> None:
+def test_recovery_cuts_the_log_where_the_leader_epoch_of_a_batch_decreases() -> None:
     disk = Disk()
     append(disk.log, epoch=5)
     stale = batch()
@@ -218,7 +218,7 @@ def test_log_ends_before_a_missing_segment_above_the_recovery_point() -> None:
     assert disk.names(".torn") == [segment_name(68, "-1.torn")]
 
 
-def test_files_with_saved_partial_writes_are_numbered_and_limited_in_number() -> None:
+def test_recovery_saves_cut_off_log_ends_in_at_most_sixteen_numbered_files() -> None:
     disk = Disk()
     disk.write(1)
     for _ in range(20):
@@ -584,7 +584,7 @@ def test_second_recovery_of_a_log_changes_nothing() -> None:
         assert disk.log.reader.corruption == damage
 
 
-def test_time_index_of_lost_batches_is_not_used_for_later_ones() -> None:
+def test_time_index_entries_of_lost_batches_are_not_used_for_batches_appended_later() -> None:
     """Regression: after a power cut, the saved time index still had entries of batches that were
     lost.
 

@@ -87,7 +87,7 @@ def one(max_timestamp: int, appended: int) -> list[SegmentFacts]:
         "no timestamp and recent append: kept by append time",
     ],
 )
-def test_segment_expires_by_its_newest_timestamp_or_by_append_time_if_that_is_implausible(
+def test_segment_with_an_implausible_newest_timestamp_expires_by_its_append_time(
     max_timestamp: int, appended: int, gone: bool
 ) -> None:
     assert count(one(max_timestamp, appended), retention_ms=7 * DAY) == int(gone)

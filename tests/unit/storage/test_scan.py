@@ -28,7 +28,7 @@ def chain(count: int, size: int = 120, fill: int = 0x55) -> list[bytearray]:
 
 @pytest.mark.parametrize("size", [61, 120, 5000, 300_000, 5_000_000])
 @pytest.mark.parametrize("walk", [walk_headers, walk_batches])
-def test_segment_walk_yields_every_batch(walk: object, size: int) -> None:
+def test_iteration_over_a_segment_yields_every_batch(walk: object, size: int) -> None:
     count = 3 if size > 10_000 else 200
     file = file_of(*chain(count, size))
     found = list(walk(file, 0, file.size, 0))  # type: ignore[operator]
@@ -36,7 +36,7 @@ def test_segment_walk_yields_every_batch(walk: object, size: int) -> None:
     assert [f.position for f in found] == [i * size for i in range(count)]
 
 
-def test_only_a_segment_walk_that_checks_checksums_finds_a_wrong_checksum() -> None:
+def test_iteration_over_a_segment_finds_a_wrong_crc_only_if_it_checks_crcs() -> None:
     batches = chain(3)
     batches[1][100] ^= 1
     file = file_of(*batches)
@@ -47,7 +47,7 @@ def test_only_a_segment_walk_that_checks_checksums_finds_a_wrong_checksum() -> N
     assert caught.value.header is not None
 
 
-def test_walk_over_a_segment_checks_offset_length_epoch_and_magic_of_each_batch() -> None:
+def test_iteration_over_a_segment_checks_offset_length_epoch_and_magic_of_each_batch() -> None:
     for position, value in ((7, 9), (8, 0x7F), (11, 200), (15, 0), (16, 1)):
         batches = chain(3)
         batches[1][position] = value
@@ -57,7 +57,7 @@ def test_walk_over_a_segment_checks_offset_length_epoch_and_magic_of_each_batch(
         assert caught.value.offset == 1
 
 
-def test_search_for_a_valid_batch_finds_one_whose_offsets_the_following_batch_continues() -> None:
+def test_search_for_a_valid_batch_requires_that_the_next_batch_continues_its_offsets() -> None:
     batches = chain(5)
     file = file_of(b"garbage" * 9, *batches[2:])
     found = resync(file, 0, file.size, 1)

@@ -409,7 +409,7 @@ def test_log_restarted_at_another_offset_has_no_transactions() -> None:
     assert stable(log) == 51
 
 
-def test_log_restarted_at_a_lower_offset_has_no_committed_marker() -> None:
+def test_log_restarted_at_a_lower_offset_does_not_count_new_markers_as_committed() -> None:
     """Regression: new markers below the high watermark of the removed batches counted as
     committed."""
     log = Disk().log
@@ -473,7 +473,7 @@ def test_follower_records_the_same_transactions_as_its_leader() -> None:
     assert follower.log.reader.transactions_from == leader.log.reader.transactions_from
 
 
-def test_follower_that_starts_inside_a_batch_has_no_stable_offset_before_its_start() -> None:
+def test_last_stable_offset_of_a_follower_that_starts_in_a_batch_is_not_below_its_start() -> None:
     """If this follower led and its last stable offset were lower, Spark would report data loss."""
     leader, follower = Disk(), Disk()
     rows = batch(10, producer=(7, 0, 0), attributes=TRANSACTIONAL)

@@ -70,7 +70,7 @@ def test_old_produce_versions_are_advertised_for_librdkafka_but_refused() -> Non
         ("ffff 0000 00000001 ffff", (-1, 0, 1, None, 10)),
     ],
 )
-def test_request_header_version_is_that_of_the_api_table(
+def test_request_header_is_parsed_in_the_header_version_of_its_api_version(
     octets: str, expected: tuple[object, ...]
 ) -> None:
     frame = memoryview(bytes.fromhex(octets.replace(" ", "")))
@@ -107,7 +107,7 @@ def test_request_headers_equal_those_of_kafka_python(key: int) -> None:
 
 
 @pytest.mark.parametrize(("version", "size"), [(8, 4), (9, 5)])
-def test_response_header_version_is_that_of_the_api_table(version: int, size: int) -> None:
+def test_response_header_has_the_header_version_of_its_api_version(version: int, size: int) -> None:
     octets = response_header_bytes(ApiKey.METADATA, version, 9)
     assert len(octets) == size
     correlation_id, reader = read_response_header(memoryview(octets), ApiKey.METADATA, version)

@@ -668,7 +668,7 @@ def test_random_bytes_are_refused_or_decoded_without_crash(noise: bytes, call: A
         decode_call(call, memoryview(noise))
 
 
-def test_kafka_python_ignores_tagged_topic_ids_in_offset_responses() -> None:
+def test_kafka_python_ignores_the_topic_id_field_that_logbus_adds_to_offset_fetch() -> None:
     row = groups.FetchedOffset(1, 2, 3, "m", 0, ID, 1_700_000_000_000)
     none = groups.FetchedOffset(2, -1, -1, "", 0)
     group = groups.FetchedOffsetsGroup("g", (groups.FetchedOffsetsTopic("a", (row, none)),), 0)
@@ -684,7 +684,7 @@ def test_kafka_python_ignores_tagged_topic_ids_in_offset_responses() -> None:
     ]
 
 
-def test_offset_response_with_a_truncated_tagged_topic_id_is_refused() -> None:
+def test_offset_fetch_response_with_a_truncated_topic_id_is_refused() -> None:
     row = groups.FetchedOffset(1, 2, 3, "m", 0, ID, 5)
     group = groups.FetchedOffsetsGroup("g", (groups.FetchedOffsetsTopic("a", (row,)),), 0)
     octets = tables.encode(ApiKey.OFFSET_FETCH, 8, 6, groups.OffsetFetchResponse(0, (group,)))

@@ -69,7 +69,7 @@ def test_member_without_user_data_encodes_null() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_subscription_of_a_later_version_with_only_v0_fields_owns_no_partitions(
+def test_subscription_of_a_later_version_may_end_after_the_fields_of_version_0(
     version: int,
 ) -> None:
     """@platformatic/kafka and older Go clients write a later version number but only the fields

@@ -56,7 +56,7 @@ def test_older_api_versions_get_invalid_txn_state_for_transaction_abortable(
     assert code_in_version(TransactionAbortableError(), key, version) == code
 
 
-def test_all_other_errors_have_the_same_code_in_every_api_version() -> None:
+def test_error_code_that_exists_in_every_api_version_is_sent_unchanged() -> None:
     assert code_in_version(ConcurrentTransactionsError(), 26, 0) == 51
     assert code_in_version(WriteConflictError(), 26, 0) == 15
 

@@ -302,7 +302,7 @@ def test_client_decodes_kafka_python_fetch_responses(version: int) -> None:
                 )
 
 
-def test_each_file_range_is_a_separate_buffer_of_a_fetch_response() -> None:
+def test_fetch_response_sends_each_part_of_a_log_file_as_a_separate_buffer() -> None:
     ranges = [FileRange(FILE, 0, 100), FileRange(FILE, 100, 50)]
     answer = TopicAnswer("", TOPIC_ID, [PartitionAnswer(0, 0, 9, 9, 0, ranges)])
     parts = encode_response([answer], 17, 1)
@@ -345,7 +345,9 @@ def test_random_bytes_are_refused_or_decoded_without_crash(noise: bytes, version
 
 
 @pytest.mark.parametrize("tag", ["", "01", "010203"])
-def test_tagged_field_for_columns_may_be_longer_but_not_shorter_than_two_bytes(tag: str) -> None:
+def test_tagged_field_for_arrow_batches_may_be_longer_but_not_shorter_than_two_bytes(
+    tag: str,
+) -> None:
     """A newer sender may append bytes to the field.
 
     The first two bytes keep their present meaning.
@@ -386,7 +388,7 @@ def test_fetch_request_offers_to_read_local_files(takes_tickets: bool) -> None:
         ("", FileTicket(bytes(range(16)), b"\xff" * 16), TAG_TICKET),
     ],
 )
-def test_fetch_response_to_a_reader_on_the_same_machine_has_file_ranges(
+def test_fetch_response_to_a_reader_on_the_same_machine_has_the_location_of_a_log_file(
     path: str, ticket: FileTicket | None, tag: int
 ) -> None:
     stored = StoredRange(path, 1 << 63, (1 << 64) - 1, 1 << 40, 5, ticket)
@@ -399,7 +401,7 @@ def test_fetch_response_to_a_reader_on_the_same_machine_has_file_ranges(
     assert list(theirs.unknown_tags) == [f"_{tag}"]
 
 
-def test_file_ticket_is_hidden_in_the_text_of_a_file_range() -> None:
+def test_secret_of_a_ticket_for_a_log_file_is_hidden_in_its_repr() -> None:
     stored = StoredRange("", 1, 2, 3, 4, FileTicket(b"a secret, 16 byt", bytes(16)))
     for text in (repr(stored), str(stored), f"{stored.ticket}"):
         assert "hidden" in text and "secret" not in text
@@ -410,7 +412,9 @@ def test_file_ticket_is_hidden_in_the_text_of_a_file_range() -> None:
     [{"position": -1}, {"length": 0}, {"length": -1}, {"path": ""}, {"path": "a\0b"}],
     ids=str,
 )
-def test_invalid_file_range_in_a_fetch_response_is_refused(change: dict[str, Any]) -> None:
+def test_fetch_response_with_an_invalid_log_file_location_is_refused(
+    change: dict[str, Any],
+) -> None:
     stored = StoredRange("/d/0.log", 1, 2, 3, 4)._replace(**change)
     row = PartitionAnswer(3, stored=stored)
     octets = joined(encode_response([TopicAnswer("", TOPIC_ID, [row])], 17, 1))

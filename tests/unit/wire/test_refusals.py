@@ -120,7 +120,9 @@ def value(field: Any, rng: random.Random) -> Any:
 
 
 @pytest.mark.parametrize(("key", "version"), THEIRS)
-def test_unsupported_request_that_names_no_object_gets_a_response(key: int, version: int) -> None:
+def test_unsupported_request_without_topics_or_groups_gets_an_error_response(
+    key: int, version: int
+) -> None:
     """Without any response, the broker would have to close the connection."""
     asks, answers = tables.MESSAGE_CLASSES[key]
     asked = asks(version=version)
@@ -153,7 +155,7 @@ def newest() -> list[tuple[str, bytes, bytes]]:
 
 
 @pytest.mark.parametrize(("name", "asked", "answered"), newest(), ids=lambda value: str(value)[:40])
-def test_requests_that_kafka_python_lacks_are_refused_in_their_own_format(
+def test_requests_unknown_to_kafka_python_are_refused_in_their_own_response_format(
     name: str, asked: bytes, answered: bytes
 ) -> None:
     request = parse_header(memoryview(asked))
@@ -196,7 +198,7 @@ def refused(data: memoryview) -> bytes | None:
     return refusals.refused(parse_header(data), data, CODE, "no")
 
 
-def test_large_unsupported_request_gets_no_error_response_that_would_list_its_objects() -> None:
+def test_large_unsupported_request_is_not_decoded_for_an_error_response() -> None:
     """The broker does not decode a request of 1 MiB only to repeat its rows with errors."""
     assert refused(frame(72, 0, bytes(1 << 20))) is not None
     # ConsumerGroupDescribe (69) needs an error for each requested group.

@@ -185,7 +185,7 @@ def test_topic_id_in_a_tagged_field_of_offset_commit_is_decoded() -> None:
     assert [row.committed_offset for topic in got.topics for row in topic.partitions] == [2, 2]
 
 
-def test_tagged_topic_id_may_be_followed_by_more_bytes_but_not_be_shorter() -> None:
+def test_tagged_topic_id_of_offset_commit_must_have_at_least_16_bytes() -> None:
     whole = bytes(encode_call(OURS, 5, None))[4:]
     tag = b"\x01\x90\x4e\x10" + bytes(range(16))
     assert tag in whole

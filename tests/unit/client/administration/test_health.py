@@ -102,7 +102,7 @@ def test_min_insync_defaults_to_a_majority(text: str | None, least: int) -> None
     assert min_insync_of(text, 3) == least
 
 
-def test_cluster_health_and_broker_loads_cover_every_partition() -> None:
+def test_cluster_health_has_a_state_for_every_partition() -> None:
     view = view_of(2, (1, 2), (2, 1), (1,))
     assert [row.state for row in cluster_health(view)] == ["ok"] * 3
     least = cluster_health(view, min_insync=lambda topic, replicas: replicas + 1)

@@ -96,7 +96,7 @@ def test_cancelled_commit_of_a_start_offset_is_repeated_before_the_partition_is_
     assert bench.called == ["assign"]
 
 
-def test_consumer_call_cancelled_during_the_commit_before_a_revocation_calls_on_revoke() -> None:
+def test_on_revoke_is_called_although_the_consumers_commit_before_it_is_cancelled() -> None:
     """Regression: the reader gave the partition up without a call of ``on_revoke``."""
     bench = Bench()
     bench.finish(bench.begin(), {T0: None})

@@ -157,7 +157,7 @@ def test_fetched_records_are_returned_and_positions_advance() -> None:
     assert asked_offsets(bench.fetch()) == {0: 14}
 
 
-def test_partitions_at_the_log_end_are_fetched_with_a_wait_on_a_separate_connection() -> None:
+def test_partitions_at_the_log_end_are_long_polled_on_a_separate_connection() -> None:
     bench = Bench()
     bench.begin({T0: 0, T1: 0})
     asked = bench.fetch()
@@ -206,7 +206,7 @@ def test_full_buffer_stops_fetches_of_its_partition() -> None:
     assert asked_offsets(bench.fetch()) == {0: 20}
 
 
-def test_taking_batches_from_a_buffer_wakes_the_engine_only_if_the_buffer_was_full() -> None:
+def test_taking_batches_resumes_fetches_only_if_the_fetch_buffer_was_full() -> None:
     bench = Bench(partition_fetch_bytes=1024)
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 10, size=100))
@@ -519,7 +519,7 @@ def test_unreadable_batch_header_is_an_error_unless_corrupt_batches_are_skipped(
         bench.advance()
 
 
-def test_offsets_to_commit_are_those_after_the_taken_records() -> None:
+def test_offset_to_commit_follows_the_last_record_that_was_returned() -> None:
     bench = Bench()
     bench.begin({T0: 0, T1: 9})
     bench.give(bench.fetch(), batch(0, 3))
@@ -562,7 +562,7 @@ def test_arrow_rows_have_no_timestamp_where_microseconds_cannot_hold_it() -> Non
     assert found.cast("int64").to_pylist() == [0, latest * 1000, None, None]
 
 
-def test_rows_are_taken_from_the_buffer_up_to_a_byte_limit_and_can_be_given_back() -> None:
+def test_collector_rewind_sets_the_position_back_to_before_the_taken_rows() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 5), batch(5, 2))

@@ -56,7 +56,7 @@ def test_reader_finds_the_offset_at_which_the_leaders_log_diverges(
     assert read().cut(OffsetAndEpoch(*told), 20, 8) == goes_on_at
 
 
-def test_divergence_beyond_the_position_is_ignored_if_the_same_leader_sent_the_records() -> None:
+def test_divergence_that_the_leader_reports_beyond_the_position_is_ignored() -> None:
     assert read().cut(OffsetAndEpoch(30, 5), 20, 7) is None
     assert read().cut(OffsetAndEpoch(12, 5), 20, 7) == (12, 3)
 
@@ -70,7 +70,7 @@ def test_reader_that_goes_back_after_a_truncation_keeps_the_epochs_of_earlier_re
     assert lineage.cut(OffsetAndEpoch(30, 7), 16, 9) == (12, 3)
 
 
-def test_leader_epoch_of_a_commit_without_records_is_not_taken_for_a_truncation() -> None:
+def test_commit_with_a_leader_epoch_without_records_is_not_reported_as_a_truncation() -> None:
     """Some clients commit the current leader epoch, which may have no records in the log.
 
     The log has lost records only if its last epoch with records ends below the committed offset.

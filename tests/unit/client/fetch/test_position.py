@@ -72,14 +72,14 @@ def test_fetch_request_has_the_leader_epoch_and_the_epoch_of_the_last_record() -
     assert position.request(7, 1)[1].last_fetched_epoch == 4
 
 
-def test_fetch_request_with_old_metadata_has_the_epoch_of_the_last_record() -> None:
+def test_fetch_request_has_at_least_the_leader_epoch_of_the_last_record() -> None:
     """Regression: a deposed leader took the request for one of its own epoch and answered that the
     offset is out of range or that the log was truncated."""
     position = at(38, last_epoch=1, leader_epoch=0)
     assert position.request(0, 1)[1].current_leader_epoch == 1
 
 
-def test_position_advances_past_offsets_without_rows() -> None:
+def test_position_advances_past_offset_gaps_control_batches_and_aborted_batches() -> None:
     """The log has offset gaps, batches without rows, control batches and aborted batches."""
     position = at(leader_epoch=0)
     found = position.evaluate(answer(*by_hand.contiguous(), aborted=by_hand.aborted_from(0)))
@@ -125,7 +125,7 @@ def test_corrupt_batch_after_valid_ones_is_left_to_the_next_fetch() -> None:
     assert position.offset == 2
 
 
-def test_records_below_the_position_are_skipped_in_a_response_that_names_a_file_range() -> None:
+def test_local_read_skips_records_of_the_log_file_below_the_position() -> None:
     """A client on the broker's machine may get the location of records in a log file instead of the
     records. It skips the records below its position."""
     position = at(5)

@@ -67,7 +67,7 @@ def content(stored: StoredRange) -> bytes:
 @pytest.mark.parametrize(
     ("part", "front"), [(1 << 12, 1 << 12), (1 << 16, 100), (1 << 21, 1 << 20)]
 )
-def test_uncached_file_range_is_read_once_and_only_by_direct_io(
+def test_uncached_part_of_a_log_file_is_read_once_and_only_by_direct_io(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int, front: int
 ) -> None:
     monkeypatch.setattr(disk_parts, "FIRST_BYTES", min(part, 1 << 16))
@@ -102,7 +102,7 @@ def test_uncached_file_range_is_read_once_and_only_by_direct_io(
     assert not open_count(stored.path)
 
 
-def test_file_range_with_only_its_first_pages_cached_is_read_by_direct_io(
+def test_log_file_of_which_only_the_first_pages_are_cached_is_read_by_direct_io(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker itself caches these pages when it looks up the start of the range."""
@@ -121,7 +121,7 @@ def test_file_range_with_only_its_first_pages_cached_is_read_by_direct_io(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_file_range_is_read_completely_whichever_of_its_pages_are_cached(
+def test_local_read_returns_all_bytes_whichever_pages_of_the_file_are_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Some reads start in the middle of the file, and some batches are too large for direct I/O."""

@@ -100,7 +100,7 @@ def test_local_read_drops_only_the_cached_pages_that_it_loaded(
     assert all(a[1] - page < b[0] <= a[1] for a, b in itertools.pairwise(gone))
 
 
-def test_file_range_ends_early_if_its_file_was_truncated(
+def test_local_read_of_a_truncated_file_returns_the_remaining_batches(
     tmp_path: Path, values: list[bytes]
 ) -> None:
     stored = write(tmp_path / "0.log", values)

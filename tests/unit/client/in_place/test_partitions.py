@@ -30,7 +30,7 @@ class Bench:
         return offer.machine == machine_id() != b"", offer.takes_tickets
 
 
-def test_reader_that_gets_no_open_file_does_not_ask_for_open_files_for_a_while(
+def test_client_that_cannot_receive_an_open_file_requests_none_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench()
@@ -47,7 +47,7 @@ def test_reader_that_gets_no_open_file_does_not_ask_for_open_files_for_a_while(
     assert bench.offers() == (True, True)
 
 
-def test_reader_that_cannot_open_the_file_of_a_partition_fetches_this_partition(
+def test_client_fetches_a_partition_whose_log_file_it_cannot_open(
     tmp_path: Path,
 ) -> None:
     bench = Bench()

@@ -118,7 +118,7 @@ def test_offsets_of_an_earlier_assignment_are_not_committed_under_a_later_one() 
     assert play.sent == [] and all(isinstance(e, NotOwnerError) for e in play.done.values())
 
 
-def test_partitions_created_after_the_groups_first_read_count_as_added() -> None:
+def test_member_recognises_partitions_that_were_created_after_its_group_began_to_read() -> None:
     snapshot = JoinSnapshot({"t": 3, "u": 2}, {"t": 1}, {"t": "a", "u": "b"})
 
     def added(topic: str, topic_id: str, count: int) -> list[bool]:

@@ -32,7 +32,7 @@ def test_response_that_accepts_all_added_partitions_raises_no_error() -> None:
 
 
 @pytest.mark.parametrize("is_denied_first", [False, True])
-def test_error_of_a_denied_partition_is_raised_rather_than_that_of_the_others(
+def test_authorization_error_of_one_partition_is_raised_before_errors_of_other_partitions(
     is_denied_first: bool,
 ) -> None:
     """Regression: the error said only that another partition of the request was refused."""

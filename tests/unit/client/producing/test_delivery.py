@@ -152,7 +152,7 @@ def test_partitions_of_one_leader_share_a_request() -> None:
     ]
 
 
-def test_column_batch_that_a_broker_cannot_read_is_resent_at_once_as_a_row_batch() -> None:
+def test_arrow_batch_that_a_broker_cannot_read_is_resent_as_a_kafka_record_batch() -> None:
     bench = Bench()
     bench.add(make(3), make(2))
     for sent in bench.send():
@@ -320,7 +320,7 @@ def test_batch_refused_as_out_of_order_is_resent_with_its_sequence() -> None:
     assert sequences(bench.later()) == [(1001, 0), (1001, 1)]
 
 
-def test_batch_after_a_batch_refused_for_good_takes_over_its_sequences() -> None:
+def test_batch_after_a_refused_batch_is_resent_with_the_sequence_of_the_refused_batch() -> None:
     bench = Bench()
     refused, following = make(3), make(2)
     bench.add(make(), refused, following)
@@ -333,7 +333,7 @@ def test_batch_after_a_batch_refused_for_good_takes_over_its_sequences() -> None
     assert following.error is None
 
 
-def test_sequence_continues_after_an_accepted_batch_although_the_one_before_was_refused() -> None:
+def test_next_sequence_follows_the_accepted_batch_although_an_earlier_batch_was_refused() -> None:
     bench = Bench()
     bench.add(make(3), make(2))
     first, second = bench.send()
@@ -344,7 +344,9 @@ def test_sequence_continues_after_an_accepted_batch_although_the_one_before_was_
 
 
 @pytest.mark.parametrize("code", [OUT_OF_ORDER, UNKNOWN_PRODUCER, 47])
-def test_batch_is_resent_under_a_new_producer_id_if_the_log_cannot_have_it(code: int) -> None:
+def test_first_batch_in_flight_refused_with_a_sequence_error_is_resent_under_a_new_producer_id(
+    code: int,
+) -> None:
     bench = Bench()
     bench.add(make(2))
     bench.answer(bench.send()[0], base=0)
@@ -407,7 +409,7 @@ def test_sequences_of_a_timed_out_batch_are_not_given_to_later_batches() -> None
     assert sequences(bench.later()) == [(1002, 0)]
 
 
-def test_batch_after_a_retried_batch_does_not_take_over_its_sequences() -> None:
+def test_batch_after_a_batch_that_will_be_retried_does_not_reuse_the_retried_sequence() -> None:
     """If both batches had the same sequence, the leader would drop the second as a duplicate."""
     bench = Bench()
     asked_again, too_large, following = make(), make(), make()

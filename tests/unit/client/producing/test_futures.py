@@ -15,7 +15,7 @@ def make() -> tuple[Outcome, list[Outcome]]:
     return Outcome("t", threading.Condition(), urged.append), urged
 
 
-def test_waiting_for_a_future_ends_the_linger_of_its_batch_and_times_out() -> None:
+def test_waiting_for_the_future_of_a_record_ends_the_linger_of_its_batch() -> None:
     outcome, urged = make()
     future = RecordFuture(outcome, 0)
     assert not future.done()

@@ -33,7 +33,7 @@ def random_keys(count: int, seed: int) -> list[bytes]:
     return [rng.randbytes(rng.choice([0, 1, 2, 3, 4, 5, 7, 8, 15, 33, 200])) for _ in range(count)]
 
 
-def test_murmur2_of_a_column_equals_the_reference() -> None:
+def test_murmur2_of_an_arrow_column_equals_the_murmur2_of_each_key() -> None:
     keys = random_keys(2000, 1)
     assert murmur2_column(binary_of(keys)).tolist() == [murmur2(key) for key in keys]
 

@@ -275,7 +275,7 @@ def test_metadata_is_refreshed_until_a_leader_is_elected() -> None:
 
 
 @pytest.mark.parametrize("outage_ms", [100, 400, 700, 1100, 2000, 6000, 20_000])
-def test_batch_is_sent_after_an_outage_within_an_eighth_of_the_outages_length(
+def test_retry_backoff_after_an_outage_is_at_most_an_eighth_of_the_outage(
     outage_ms: int,
 ) -> None:
     bench = Bench()
@@ -375,7 +375,7 @@ def test_rows_of_a_new_producer_fail_if_no_broker_of_the_cluster_has_ever_answer
     assert isinstance(rows.error, NoBrokersError)
 
 
-def test_rows_of_a_new_producer_wait_for_unresponsive_brokers_of_a_known_cluster() -> None:
+def test_rows_of_a_new_producer_wait_for_brokers_that_have_answered_its_client_before() -> None:
     """Regression: a new producer of a connected client failed its first record after five seconds
     while all brokers restarted.
     """
@@ -404,7 +404,7 @@ def test_delivery_timeout_includes_the_wait_for_the_topics_metadata() -> None:
     assert rows.error.name == "DELIVERY_TIMED_OUT"
 
 
-def test_sender_keeps_no_former_metadata() -> None:
+def test_sender_frees_topic_metadata_that_a_refresh_has_replaced() -> None:
     """Regression: each topic kept the metadata of all topics as they were when a record was last
     sent to it. The memory grew with the square of the number of topics."""
     bench = Bench()

@@ -54,7 +54,7 @@ def test_with_block_of_a_transaction_that_cannot_begin_does_not_run(bus: Bus) ->
     bus.close()
 
 
-def test_close_with_a_timeout_does_not_wait_for_another_call() -> None:
+def test_close_with_a_timeout_does_not_wait_for_a_call_that_is_still_running() -> None:
     """Regression: ``close`` waited until the running call ended, for example a commit that a
     KeyboardInterrupt had interrupted, whatever its timeout was."""
     config = ProducerConfig(transactional_id="x", max_block_ms=1 << 40, has_answered=True)

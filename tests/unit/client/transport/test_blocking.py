@@ -236,7 +236,7 @@ def test_unresolvable_host_fails_its_request(reactor: Reactor, host: str) -> Non
 
 
 @pytest.mark.parametrize("slow", ["resolver", "token issuer"])
-def test_slow_lookup_for_one_connection_does_not_delay_the_others(
+def test_slow_name_resolution_or_token_request_does_not_delay_other_connections(
     server: Server, reactor: Reactor, monkeypatch: pytest.MonkeyPatch, slow: str
 ) -> None:
     began, ended = threading.Event(), threading.Event()

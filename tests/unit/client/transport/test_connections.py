@@ -27,7 +27,7 @@ def asked(
     return *connections.request(send, 0, answers.append), answers
 
 
-def test_each_broker_and_purpose_of_requests_has_its_own_connection() -> None:
+def test_each_broker_has_separate_connections_for_long_polls_and_other_requests() -> None:
     connections = Connections("test")
     first, is_new, _ = asked(connections, ONE)
     assert is_new and asked(connections, ONE)[:2] == (first, False)

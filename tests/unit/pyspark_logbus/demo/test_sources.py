@@ -48,7 +48,7 @@ def test_file_with_the_suffix_of_another_format_is_an_error(tmp_path: Path) -> N
         from_file(tmp_path / "bad.gz", 10)
 
 
-def test_machine_log_is_read_only_up_to_the_limit(
+def test_log_file_of_the_machine_is_read_only_up_to_the_line_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: each file was read whole before the limit was applied."""

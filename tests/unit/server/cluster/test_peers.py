@@ -201,7 +201,7 @@ def test_fetches_use_one_connection_to_a_broker_and_all_other_requests_another()
     run(test)
 
 
-def test_request_to_another_broker_fails_when_its_connection_ends_and_the_next_reconnects() -> None:
+def test_request_after_a_connection_to_another_broker_ended_uses_a_new_connection() -> None:
     async def test(here: Here, other: Other) -> None:
         view = BrokerView(2, await other.start(), "D2", 77)
         here.know(view)

@@ -38,7 +38,7 @@ def test_metadata_age_grows_only_while_zookeeper_is_unreachable() -> None:
     run(body)
 
 
-def test_metadata_change_replaced_by_a_later_change_does_not_wait_to_be_visible(
+def test_topic_change_that_a_later_change_replaces_does_not_wait_to_appear_in_the_metadata(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: the broker may read both changes together, and then never sees the first."""
@@ -70,7 +70,7 @@ def test_metadata_change_replaced_by_a_later_change_does_not_wait_to_be_visible(
 
 
 @pytest.mark.parametrize("what", ["user", "acls", "quotas"])
-def test_changes_that_another_broker_replaces_do_not_wait_to_be_seen(
+def test_overwritten_user_acl_or_quota_change_does_not_wait_to_appear_in_the_metadata(
     monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Regression: a broker that read both changes together waited for its own until the time

@@ -92,7 +92,7 @@ def test_next_coordinator_sends_the_markers_of_a_decided_transaction_again() -> 
 
 
 @pytest.mark.parametrize("is_fenced", [False, True])
-def test_suspended_coordinator_refuses_no_commit_before_it_knows_its_successor(
+def test_coordinator_unaware_of_its_successor_does_not_refuse_the_successors_transaction(
     is_fenced: bool,
 ) -> None:
     """Regression: it refused the commit of a transaction that it did not know, because the
@@ -234,7 +234,7 @@ def test_marker_requests_to_one_broker_are_sent_one_at_a_time(
     run(body)
 
 
-def test_open_attempts_of_a_spark_sink_are_listed_until_their_batch_ends() -> None:
+def test_open_task_attempts_of_a_spark_sink_are_listed_until_their_batch_ends() -> None:
     """An administrator who looks for hanging transactions must find the attempts at their
     coordinator."""
 
@@ -425,7 +425,7 @@ def test_open_transaction_times_out_even_at_the_next_coordinator() -> None:
     run(test)
 
 
-def test_retried_append_of_a_transactions_end_is_not_logged_as_a_timeout(
+def test_retried_append_of_a_commit_is_not_logged_as_a_transaction_timeout(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Regression: each retry was logged as a timeout, although the transaction had committed."""

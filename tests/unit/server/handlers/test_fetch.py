@@ -268,7 +268,7 @@ def test_fetch_with_another_leader_epoch_is_fenced() -> None:
     run(body, brokers=1)
 
 
-def test_new_leader_answers_no_end_offset_below_one_that_clients_have_seen() -> None:
+def test_new_leader_reports_no_end_offset_below_one_that_clients_have_already_seen() -> None:
     """Regression: until the other replicas fetched from it, a new leader answered a fetch of end
     offsets with an old high watermark. A Spark query took the acknowledged records above it for
     lost: it failed, or with failOnDataLoss=false it read them twice."""
@@ -293,7 +293,7 @@ def test_new_leader_answers_no_end_offset_below_one_that_clients_have_seen() -> 
     run(body)
 
 
-def test_fetch_of_an_undecodable_batch_keeps_leadership_and_isr(
+def test_fetch_of_an_undecodable_batch_does_not_depose_the_leader(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The batch has a correct CRC. Clients that need rows get CORRUPT_MESSAGE at the batch and can

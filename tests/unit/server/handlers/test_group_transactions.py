@@ -337,7 +337,7 @@ def test_txn_offset_commit_of_a_fenced_producer_epoch_is_refused() -> None:
     run(body)
 
 
-def test_deposed_transaction_coordinator_cannot_end_pending_offsets() -> None:
+def test_deposed_transaction_coordinator_cannot_commit_pending_offsets() -> None:
     async def body(world: World) -> None:
         await start(world, OK._replace(coordinator_epoch=4), OK)
         assert await commit(world, 5) == 0

@@ -421,7 +421,7 @@ async def times_at(node: Node, *offsets: int) -> list[int]:
     return [row.offset for row in answer.answers]
 
 
-def test_timestamp_lookup_by_offset_skips_markers_and_aborted_records() -> None:
+def test_lookup_of_record_timestamps_skips_markers_and_aborted_records() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await write_history(leader)
@@ -433,7 +433,7 @@ def test_timestamp_lookup_by_offset_skips_markers_and_aborted_records() -> None:
     run(body, brokers=1)
 
 
-def test_long_timestamp_lookup_by_offset_is_split_into_several_disk_jobs(
+def test_lookup_of_many_record_timestamps_is_split_into_several_disk_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def body(world: World) -> None:
@@ -445,7 +445,7 @@ def test_long_timestamp_lookup_by_offset_is_split_into_several_disk_jobs(
     run(body, brokers=1)
 
 
-def test_timestamp_lookup_by_offset_stops_after_many_aborted_batches(
+def test_lookup_of_a_record_timestamp_stops_after_many_aborted_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def body(world: World) -> None:
@@ -480,7 +480,7 @@ def test_describe_producers_shows_the_start_of_an_open_transaction() -> None:
     run(body, brokers=1)
 
 
-def test_fetch_of_end_offsets_returns_the_offset_at_which_transactions_begin() -> None:
+def test_fetch_of_end_offsets_returns_the_offset_of_the_first_transactional_batch() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"plain"])

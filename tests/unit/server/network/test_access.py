@@ -88,7 +88,7 @@ def session(principal: str, listener: str = "CLIENTS", **fields: Any) -> Session
     return Session(1, "10.0.0.7:4711", listener, principal, **fields)
 
 
-def test_every_served_api_has_a_row_in_the_access_table_with_existing_operations() -> None:
+def test_every_served_api_has_an_entry_in_the_table_of_required_permissions() -> None:
     assert ROWS.keys() == VERSIONS.keys()
     for row in ROWS.values():
         on_cluster = {*row.cluster, *filter(None, (row.instead,))}
@@ -572,7 +572,7 @@ def test_offset_commit_without_topics_gets_an_empty_answer(key: ApiKey, version:
         (ApiKey.DESCRIBE_PRODUCERS, 0, "topics.partition_indexes"),
     ],
 )
-def test_request_about_a_topic_without_partitions_gets_an_empty_answer(
+def test_request_that_lists_no_partitions_of_a_topic_gets_an_empty_answer(
     key: ApiKey, version: int, field: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Regression: the answer was UNKNOWN_SERVER_ERROR, and the broker's log blamed the handler for
@@ -622,7 +622,7 @@ def test_even_a_super_user_cannot_write_to_an_internal_topic() -> None:
     scheduler.run(body())
 
 
-def test_join_batch_adds_no_topic_whose_permission_could_not_be_checked(
+def test_task_of_a_spark_sink_adds_no_topic_whose_permission_could_not_be_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A topic id that this broker's metadata lack belongs to a topic with an unknown name."""

@@ -71,7 +71,7 @@ def run(body: Callable[[AccessWorld], Coroutine[Any, Any, None]]) -> None:
     scheduler.run(whole())
 
 
-def test_every_version_of_every_served_api_has_an_access_case() -> None:
+def test_permission_tests_cover_every_version_of_every_served_api() -> None:
     covered = {(case.key, version) for case in CASES for version in case.versions}
     served = {
         (key, version)

@@ -134,7 +134,7 @@ def test_request_without_a_response_does_not_block_later_responses() -> None:
     run(main)
 
 
-def test_response_of_file_ranges_and_bytes_is_sent_in_order() -> None:
+def test_response_of_bytes_and_parts_of_files_is_sent_in_order() -> None:
     async def main() -> None:
         content = os.urandom(3 << 20)
         with tempfile.TemporaryFile() as file:
@@ -650,7 +650,7 @@ def test_refused_request_closes_only_its_own_connection() -> None:
     run(main)
 
 
-def test_logged_reason_of_a_close_mentions_a_partial_request() -> None:
+def test_logged_reason_of_a_closed_connection_mentions_its_partial_request() -> None:
     async def main() -> None:
         peer = Peer(lambda _, reply: None)
         await peer.send(framed(b"abc")[:5])

@@ -216,7 +216,7 @@ class SetClock(Clock):
         return self.at_ms
 
 
-def test_listener_checks_timeouts_again_as_soon_as_the_oldest_login_times_out() -> None:
+def test_listener_wakes_up_when_the_oldest_unfinished_login_times_out() -> None:
     """Regression: timeouts were checked every 5 s, so a client could take 15 s instead of 10 s
     to log in."""
 

@@ -89,7 +89,7 @@ def test_requests_of_brokers_have_no_quota() -> None:
     assert quotas.of(request("ANONYMOUS", "app")) is not None
 
 
-def test_changed_quota_keeps_the_excess_bytes_of_a_client_and_a_deleted_quota_drops_them() -> None:
+def test_client_that_exceeded_its_quota_stays_throttled_after_the_quota_is_changed() -> None:
     quotas, _, _ = made({ALICE: {PRODUCER_BYTE_RATE: 100.0}})
     assert quota_of(quotas, "alice").produced(1100) == 10_000
     quotas.apply(MetadataSnapshot(quotas={ALICE: {PRODUCER_BYTE_RATE: 1000.0}}))
@@ -187,7 +187,7 @@ def test_throttle_time_is_limited_to_int32_and_the_rest_of_the_wait_is_kept(rate
     assert alice.produced(0) == WAIT_MS_MAX
 
 
-def test_fetch_allowance_of_a_client_is_negative_only_while_the_client_is_throttled() -> None:
+def test_remaining_fetch_quota_of_a_client_is_negative_only_while_the_client_is_throttled() -> None:
     """The allowance is overdrawn (negative) after a fetch that was larger than it."""
     quotas, clock, _ = made({ALICE: {CONSUMER_BYTE_RATE: 0.5}})
     alice = quota_of(quotas, "alice")

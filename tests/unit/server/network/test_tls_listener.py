@@ -393,7 +393,9 @@ def test_unusable_certificate_files_stop_the_start(tmp_path: Path) -> None:
             listener(pem, **settings)
 
 
-def test_start_fails_if_clients_are_trusted_with_the_ca_of_brokers(tmp_path: Path) -> None:
+def test_broker_does_not_start_if_client_certificates_may_be_signed_by_the_ca_of_brokers(
+    tmp_path: Path,
+) -> None:
     pem, of_clients = write_pem(tmp_path / "1"), write_pem(tmp_path / "2", ca=trustme.CA()).ca
     both = tmp_path / "both.pem"
     both.write_bytes(Path(of_clients).read_bytes() + Path(pem.ca).read_bytes())

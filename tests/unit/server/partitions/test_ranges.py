@@ -76,7 +76,7 @@ def damage(log: Log, position: int) -> None:
     path.write_bytes(data)
 
 
-def test_range_that_needs_no_crc_check_is_sent_as_one_file_range(log: Log) -> None:
+def test_batches_that_need_no_crc_check_are_sent_directly_from_the_log_file(log: Log) -> None:
     for n in range(5):
         append(log, columns_batch([b"%d" % n * 4000]))
     (found,) = prepare([wanted(log)], 1 << 20)
@@ -96,7 +96,7 @@ def test_batch_that_contains_the_log_start_offset_passes_the_crc_and_epoch_check
     assert "the epoch file says 3" in str(found.error)
 
 
-def test_range_of_valid_checked_batches_is_sent_as_one_file_range(log: Log) -> None:
+def test_checked_valid_batches_are_sent_directly_from_the_log_file(log: Log) -> None:
     for n in range(5):
         append(log, rows_batch([b"%d" % n] * 3))
     (found,) = prepare([wanted(log, check=True, rows_only=True)], 1 << 20)
@@ -104,7 +104,7 @@ def test_range_of_valid_checked_batches_is_sent_as_one_file_range(log: Log) -> N
     assert found.checked_end == 15
 
 
-def test_only_column_batches_are_transcoded_to_rows(log: Log) -> None:
+def test_only_arrow_batches_are_transcoded_to_kafka_record_batches(log: Log) -> None:
     for n in range(6):
         append(log, (columns_batch if n in (2, 3) else rows_batch)([b"%d" % n]))
     (found,) = prepare([wanted(log, check=True, rows_only=True)], 1 << 20)
@@ -114,7 +114,7 @@ def test_only_column_batches_are_transcoded_to_rows(log: Log) -> None:
     assert [h.base_offset for _, h in batches(content(found))] == list(range(6))
 
 
-def test_column_batch_that_decompresses_beyond_the_limit_is_transcoded_only_as_a_fetchs_first(
+def test_arrow_batch_above_the_decompression_limit_is_transcoded_only_as_first_of_its_fetch(
     log: Log,
 ) -> None:
     """If the batch is the first of a fetch, ``prepare`` raises OversizedBatch, and accepts the size
@@ -181,7 +181,7 @@ def test_batches_that_a_truncation_replaced_during_the_check_are_not_reported_as
 
 
 @pytest.mark.parametrize("check", [False, True])
-def test_undecodable_columns_with_a_correct_crc_are_not_reported_as_corruption(
+def test_undecodable_arrow_batch_with_a_correct_crc_is_not_taken_for_disk_damage(
     log: Log, check: bool
 ) -> None:
     append(log, columns_batch([b"good"]))
@@ -216,7 +216,9 @@ def test_damaged_partition_does_not_fail_other_partitions_of_a_fetch(log: Log) -
     assert bad.error is not None and raw.error is None and raw.length
 
 
-def test_byte_limit_of_a_fetch_covers_all_partitions_but_not_the_first_batch(log: Log) -> None:
+def test_first_batch_of_a_fetch_may_exceed_the_byte_limit_shared_by_its_partitions(
+    log: Log,
+) -> None:
     for n in range(4):
         append(log, rows_batch([b"%d" % n * 100]))
     size = len(rows_batch([b"0" * 100]))
@@ -241,7 +243,7 @@ def test_read_at_the_end_of_the_log_returns_an_empty_range(log: Log) -> None:
         (OSError(errno.EIO, "bad sector"), False),
     ],
 )
-def test_large_file_range_counts_as_cached_if_its_first_byte_is_cached(
+def test_large_read_counts_as_cached_if_its_first_byte_is_in_the_page_cache(
     log: Log, monkeypatch: pytest.MonkeyPatch, outcome: int | OSError, is_resident: bool
 ) -> None:
     append(log, rows_batch([b"x"]))

@@ -95,7 +95,7 @@ def test_waiting_fetches_of_two_idle_partitions_are_merged_into_one() -> None:
     asyncio.run(test())
 
 
-def test_idle_partitions_are_fetched_in_a_separate_long_request() -> None:
+def test_idle_partitions_are_fetched_in_a_separate_request_that_waits_longer() -> None:
     """Idle partitions must not slow down the frequent requests for busy partitions.
 
     The request for idle partitions waits four times as long, because expired waits took most of an

@@ -194,7 +194,7 @@ def run(test: Callable[[Shell], Coroutine[Any, Any, None]], **options: Any) -> N
     asyncio.run(main())
 
 
-def test_broker_creates_an_assigned_partition_leads_it_and_appends() -> None:
+def test_broker_leads_and_appends_to_a_partition_that_was_assigned_to_it() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic())
         replica = await shell.leader()
@@ -365,7 +365,7 @@ def test_stray_logs_are_set_aside_and_restored_with_their_topic(
     run(test)
 
 
-def test_appended_column_batch_is_in_the_crc_cache_before_the_high_watermark_advances() -> None:
+def test_crc_cache_knows_an_appended_arrow_batch_before_the_high_watermark_advances() -> None:
     async def test(shell: Shell) -> None:
         from support.data_calls import columns_batch
 
@@ -523,7 +523,7 @@ def test_broker_registration_reports_a_full_disk_until_space_is_free(
     run(test)
 
 
-def test_broker_registration_reports_a_full_disk_after_a_refused_column_batch() -> None:
+def test_broker_registration_reports_a_full_disk_after_a_refused_arrow_batch() -> None:
     """Regression: only a refused row batch counted as a write that failed because the disk is
     full."""
 
