@@ -68,8 +68,8 @@ class PendingRequests:
         return self._tag
 
     def answered(self, tag: int, value: Any) -> None:
-        """Call the callback of the request with the number ``tag``, unless ``forget`` has dropped
-        it. ``value`` is the answer."""
+        """Call the callback of the request with the number ``tag``, unless a loss of the connection
+        has dropped it (``forget``). ``value`` is the answer."""
         request = self._pending.pop(tag, None)
         if request is not None:
             self.sent_ms = request.sent_ms

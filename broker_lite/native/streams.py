@@ -180,7 +180,7 @@ def joining_on_loop(
     session_timeout_ms: int,
     config: ConsumerConfig,
 ) -> Joining:
-    """Return a function that creates the membership of an asyncio consumer in a native group. The
+    """Return a function that creates an asyncio consumer's membership in a native group. The
     consumer has one stream, and belongs to the running event loop."""
     subscription = subscribe(
         topics,

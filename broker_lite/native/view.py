@@ -99,7 +99,7 @@ class View:
         self._stale_topics = set(self._names)
 
     def mark(self, path: str) -> None:
-        """Mark a znode whose watch has fired, so that ``read`` reads it again."""
+        """Mark a znode whose watch has fired, so that the next ``read`` reads it again."""
         if path == znodes.consumers_path(self._group):
             self._stale_members = True
         elif path == znodes.TOPICS:

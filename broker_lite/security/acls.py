@@ -226,7 +226,7 @@ def acl_of(*fields: Any) -> Acl:
 
 
 def new_acl(*fields: Any) -> Acl:
-    """Return an ACL from the arguments of ``acl_of``. Raises InvalidRequestError for an unknown
+    """Return an ACL from the same fields as ``acl_of``. Raises InvalidRequestError for an unknown
     number, and for an ACL that may not be stored (``check_acl``)."""
     acl = acl_of(*fields)
     check_acl(acl)
@@ -234,8 +234,8 @@ def new_acl(*fields: Any) -> Acl:
 
 
 def acl_filter(*fields: Any) -> AclFilter:
-    """Return a filter of ACLs from the arguments of ``acl_of``, in which a text may be None to
-    match every value. Raises InvalidRequestError for an unknown number."""
+    """Return a filter of ACLs from the same fields as ``acl_of``. A text of None matches every
+    value. Raises InvalidRequestError for an unknown number."""
     kind, pattern_type, name, principal, host, operation, permission = fields
     try:
         return AclFilter(

@@ -27,7 +27,7 @@ class Exposition:
         self._process = ProcessCollector(registry=None)
 
     def snapshot(self) -> list[Sample]:
-        """Return a copy of the values of all metrics, on the event loop's thread."""
+        """Return a copy of the values of all metrics. Call it on the event loop's thread."""
         return self._metrics.snapshot()
 
     def render(self, samples: Sequence[Sample], accept: str) -> tuple[bytes, str]:

@@ -26,8 +26,8 @@ RULE_MS = 5
 
 
 class LoopWatch:
-    """A timer that measures how late it runs, in the metric ``loop_delay_seconds``. It counts
-    delays above ``RULE_MS`` in ``loop_rule_violations``."""
+    """A timer that measures how late it runs, in the metric ``loop_delay_seconds``. The metric
+    ``loop_rule_violations`` counts delays above ``RULE_MS``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, clock: Clock, metrics: Metrics) -> None:
         self._loop = loop

@@ -299,8 +299,8 @@ class Registry:
             raise CoordinationUnavailableError("ZooKeeper does not answer; try again later")
 
     async def wait_visible(self, visible: Callable[[MetadataSnapshot], bool]) -> None:
-        """Wait until ``visible`` is true for this broker's metadata snapshot, ``VISIBLE_WITHIN_S``
-        at most."""
+        """Wait until ``visible`` is true for this broker's metadata snapshot, for at most
+        ``VISIBLE_WITHIN_S`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(VISIBLE_WITHIN_S):
                 while not visible(self.snapshot):

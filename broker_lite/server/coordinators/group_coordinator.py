@@ -380,8 +380,8 @@ class GroupCoordinator:
     def _is_over(self, group: str, age: GroupAge) -> bool:
         """Return whether the group has been empty for longer than its retention time.
 
-        A group without offsets expires after ``offsets_retention_check_ms``. The group in which
-        ``logbus mirror`` stores its progress never expires: without it, the mirror could copy
+        A group without offsets expires after one interval of the retention check. The group in
+        which ``logbus mirror`` stores its progress never expires: without it, the mirror could copy
         records twice."""
         if group in self._groups or group.startswith(MIRROR_PREFIX):
             return False

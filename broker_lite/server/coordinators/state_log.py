@@ -156,8 +156,8 @@ class StateLog:
 
         The future raises LogbusError if the append will certainly not be committed. After
         NotCoordinatorError the outcome is unknown: the append is committed if the next leader has
-        it. The byte ``flags`` is stored with the key; ``StateOwner.loaded`` receives it from the
-        log."""
+        it. The byte ``flags`` is stored with the key, and passed to ``StateOwner.loaded`` when a
+        leader loads the partition."""
         future = asyncio.get_running_loop().create_future()
         led = self._led.get(partition)
         if led is None or led.state is None:

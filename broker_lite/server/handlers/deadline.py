@@ -13,7 +13,7 @@ from broker_lite.errors import RequestTimedOutError
 WAIT_MS_MIN = 1000
 """Minimum timeout (ms) of an administrative request.
 
-With a shorter one, operations would fail that are about to succeed."""
+With a shorter timeout, operations that are about to succeed would fail."""
 WAIT_MS_MAX = 60_000
 """Maximum timeout (ms) of an administrative request."""
 WAIT_MS = 30_000

@@ -62,7 +62,7 @@ def handle(
 def _follow(
     parts: BrokerContext, request: RequestContext, message: wire.FetchRequest, reply: ResponseSlot
 ) -> None:
-    """Pass a follower's fetch to ``FollowerFetches``.
+    """Let ``FollowerFetches`` answer a follower's fetch.
 
     Close the connection if the request's version is older than those that logbus's brokers send."""
     if request.api_version < wire.CLIENT_VERSION:
@@ -412,7 +412,7 @@ class _ConsumerFetch:
 
     def _judged(self, row: _FetchRow, prepared: ranges.Prepared) -> ranges.Prepared:
         """Return ``prepared``, the result of a read. If the read failed and this replica may no
-        longer serve the client, return the error of ``_check_role`` instead.
+        longer serve the client, return the error that says so (``_check_role``).
 
         In that case the log may have been truncated during the read."""
         assert row.replica is not None

@@ -24,7 +24,7 @@ FAILED = (
 
 
 class Token(NamedTuple):
-    """A SASL message that came without Kafka's request header (KIP-43). ``handle`` takes it like a
+    """A SASL message that came without Kafka's request header (KIP-43). It is handled like a
     decoded SaslAuthenticate request."""
 
     auth_bytes: bytes

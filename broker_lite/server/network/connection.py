@@ -227,7 +227,7 @@ class ClientConnection:
         self._backlog: deque[memoryview] = deque()
         self._out: deque[Part] = deque()
         self._first_sent = 0
-        """How many bytes of the first part in ``_out``, the parts to send, are sent already."""
+        """How many bytes of the first part in ``_out``, the send queue, are sent already."""
         self._unsent_bytes = 0
         """Bytes in memory of unsent answers, including those that wait for earlier ones."""
         self._building: ResponseSlot | None = None
@@ -239,7 +239,8 @@ class ClientConnection:
         built, or are built but not sent."""
         self._unfinished_bytes = 0
         self._closes = ""
-        """Why the connection closes once ``_out`` is sent; empty if it stays open."""
+        """Why the connection closes once the send queue ``_out`` is sent; empty if it stays
+        open."""
         self._mute: asyncio.TimerHandle | None = None
         self._muted_until_s = 0.0
         self._reading = False
@@ -513,8 +514,8 @@ class ClientConnection:
         self.build_next()
 
     def _fill(self) -> bool:
-        """Move the buffers and file ranges of the next answers to ``_out``. Return whether ``_out``
-        has any."""
+        """Move the buffers and file ranges of the next answers to the send queue ``_out``. Return
+        whether the queue has any."""
         out, replies = self._out, self._replies
         retired = False
         while replies and len(out) < GATHER_MAX and not self._closes:
@@ -531,8 +532,8 @@ class ClientConnection:
         return bool(out)
 
     def _send(self, limit: int) -> int:
-        """Send the first parts of ``_out`` with one system call, and return the number of bytes
-        sent."""
+        """Send the first parts of the send queue ``_out`` with one system call, and return the
+        number of bytes sent."""
         out = self._out
         first = out[0]
         if isinstance(first, FileRange):
