@@ -323,7 +323,7 @@ def _zookeeper_version(
 ) -> tuple[int, ...]:
     """Return the version of a ZooKeeper server. Raises OSError, or ValueError if the TLS files or
     the answer cannot be used."""
-    from broker_lite.metadata.zookeeper_tls import ZooKeeperTls
+    from broker_lite.metadata.zookeeper.tls import ZooKeeperTls
 
     host, _, port = address.strip().rpartition(":")
     with socket.create_connection((host.strip("[]"), int(port)), timeout=1.0) as sock:

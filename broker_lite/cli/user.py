@@ -24,7 +24,7 @@ from broker_lite.security.written_acls import principal_of
 
 if TYPE_CHECKING:
     from broker_lite.client.administration.admin import Admin
-    from broker_lite.metadata.zookeeper_tls import ZooKeeperTls
+    from broker_lite.metadata.zookeeper.tls import ZooKeeperTls
 
 password_option = click.option(
     "--password-file",

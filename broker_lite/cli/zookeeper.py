@@ -13,7 +13,7 @@ from broker_lite.cli import output
 from broker_lite.cli.change import ChangeOptions, change_options
 
 if TYPE_CHECKING:
-    from broker_lite.metadata.zookeeper_tls import ZooKeeperTls
+    from broker_lite.metadata.zookeeper.tls import ZooKeeperTls
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,7 +27,7 @@ def tls_options(command: F) -> F:
     def with_tls(
         *args: Any, zookeeper_ca: str | None, zookeeper_certificate: str | None, **values: Any
     ) -> Any:
-        from broker_lite.metadata.zookeeper_tls import ZooKeeperTls
+        from broker_lite.metadata.zookeeper.tls import ZooKeeperTls
 
         if zookeeper_certificate and not zookeeper_ca:
             raise click.UsageError("--zookeeper-certificate needs --zookeeper-ca")
@@ -94,7 +94,7 @@ def secure(
       logbus zookeeper secure --zookeeper zk1:2182 --auth-file a --dry-run
       logbus zookeeper secure --zookeeper zk1:2182 --auth-file a --zookeeper-ca ca
     """
-    from broker_lite.metadata.zookeeper import close_znodes
+    from broker_lite.metadata.zookeeper.znode_acls import close_znodes
 
     question = f"Restrict all znodes of {address} to the credential of {auth_file}?"
     if not change.is_wanted(f"{question} A broker without it cannot write any more."):

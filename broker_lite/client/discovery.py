@@ -193,7 +193,7 @@ def brokers_in_zookeeper(address: str, timeout_s: float = ZOOKEEPER_TIMEOUT_S) -
 
     Raises CoordinationUnavailableError if ZooKeeper does not answer, or has no broker, within
     ``timeout_s``, and MissingDependencyError without kazoo."""
-    from broker_lite.metadata.zookeeper import read_brokers
+    from broker_lite.metadata.zookeeper.blocking import read_brokers
 
     deadline = time.monotonic() + timeout_s
     while True:

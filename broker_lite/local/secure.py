@@ -22,7 +22,7 @@ from pathlib import Path
 
 from broker_lite.local.issuing import BROKERS, CLIENTS, CertificateFolder
 from broker_lite.metadata.credentials import encode_user, user_path
-from broker_lite.metadata.zookeeper import close_znodes
+from broker_lite.metadata.zookeeper.znode_acls import close_znodes
 from broker_lite.model import Endpoint, ScramMechanism
 from broker_lite.security.scram import ITERATIONS, SALT_BYTES, ScramCredential, derive_keys
 

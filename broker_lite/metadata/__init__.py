@@ -2,7 +2,7 @@
 
 Read the modules in this order:
 
-- ``znodes``: every path and its JSON; ``store``: the interface to ZooKeeper; ``zookeeper``: its
+- ``znodes``: every path and its JSON; ``store``: the interface to ZooKeeper; ``zookeeper/``: its
   implementation with kazoo
 - ``cache``: the snapshot; ``loader``: reads the snapshot; ``notices``: which metadata changed
 - ``registration``: a broker's registration; ``producer_ids``: blocks of producer ids

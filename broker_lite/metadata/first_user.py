@@ -12,8 +12,8 @@ from broker_lite.errors import CoordinationUnavailableError, NoClusterError
 from broker_lite.metadata import credentials
 from broker_lite.metadata.security_znodes import replace_value
 from broker_lite.metadata.znodes import CHANGES
-from broker_lite.metadata.zookeeper import ZooKeeperStore
-from broker_lite.metadata.zookeeper_tls import ZooKeeperTls
+from broker_lite.metadata.zookeeper.store import ZooKeeperStore
+from broker_lite.metadata.zookeeper.tls import ZooKeeperTls
 from broker_lite.model import ScramMechanism
 from broker_lite.security.scram import (
     ITERATIONS,

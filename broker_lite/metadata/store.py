@@ -1,8 +1,8 @@
 """The interface to ZooKeeper: reads, atomic writes, one-shot watches, and events of the session.
 
-``metadata/zookeeper.py`` implements it with kazoo, and the simulator of the tests in memory. All
-calls and events run on the event loop's thread. The event of a watch may arrive after a read that
-already returned the change. Paths are relative to the chroot of ``zookeeper.connect``.
+``metadata/zookeeper/store.py`` implements it with kazoo, and the simulator of the tests in memory.
+All calls and events run on the event loop's thread. The event of a watch may arrive after a read
+that already returned the change. Paths are relative to the chroot of ``zookeeper.connect``.
 
 Without a connection, every call raises CoordinationUnavailableError at once. If a write raises this
 error, it may have taken effect all the same. ``write_surely`` finds out with a read.

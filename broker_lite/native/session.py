@@ -21,7 +21,7 @@ from broker_lite.client.consuming.changes import Assign, Change, Lose, Revoke, S
 from broker_lite.client.consuming.reader_core import ReaderCore
 from broker_lite.errors import ClosedError, CoordinationUnavailableError, LogbusError
 from broker_lite.metadata.znodes import NativeSubscription
-from broker_lite.metadata.zookeeper import ZooKeeperStore
+from broker_lite.metadata.zookeeper.store import ZooKeeperStore
 from broker_lite.model import NO_TIMESTAMP, CommittedOffset, TopicPartition
 from broker_lite.native.events import PartitionStart
 from broker_lite.native.member import NativeShell

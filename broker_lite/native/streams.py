@@ -22,7 +22,7 @@ from broker_lite.config import ConsumerConfig
 from broker_lite.errors import InvalidConfigError, InvalidGroupIdError, LogbusError, NoClusterError
 from broker_lite.metadata import znodes
 from broker_lite.metadata.znodes import NativeSubscription
-from broker_lite.metadata.zookeeper import split_address
+from broker_lite.metadata.zookeeper.connection import split_address
 from broker_lite.model import TopicPartition
 from broker_lite.native.membership import NativeMembership
 from broker_lite.native.session import GroupSession, ThreadSession, consumer_name

@@ -37,8 +37,8 @@ from broker_lite.errors import (
     PortInUseError,
 )
 from broker_lite.machine import machine_id
-from broker_lite.metadata.zookeeper import OPERATIONS, ZooKeeperStore
-from broker_lite.metadata.zookeeper_tls import tls_of
+from broker_lite.metadata.zookeeper.store import OPERATIONS, ZooKeeperStore
+from broker_lite.metadata.zookeeper.tls import tls_of
 from broker_lite.model import NO_BROKER, OAUTHBEARER, PartitionView
 from broker_lite.net.listening import why_not_listening
 from broker_lite.security.acls import Operation, ResourceKind

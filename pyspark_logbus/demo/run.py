@@ -23,7 +23,7 @@ from broker_lite.client import Admin
 from broker_lite.errors import RequestTimedOutError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import find_jars, find_java
-from broker_lite.metadata.zookeeper import read_group_offsets
+from broker_lite.metadata.zookeeper.blocking import read_group_offsets
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from pyspark_logbus.demo import query, sources
 from pyspark_logbus.demo.results import Results

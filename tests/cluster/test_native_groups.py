@@ -31,7 +31,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_lite.local.cluster import LocalCluster
-from broker_lite.metadata.zookeeper import read_group_offsets
+from broker_lite.metadata.zookeeper.blocking import read_group_offsets
 from broker_lite.model import TopicPartition
 
 PATIENCE_S = 30.0

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from broker_lite.local.zookeeper import EmbeddedZooKeeper
-from broker_lite.metadata.zookeeper import ZooKeeperStore
+from broker_lite.metadata.zookeeper.store import ZooKeeperStore
 
 pytestmark = pytest.mark.real
 

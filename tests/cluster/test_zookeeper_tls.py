@@ -26,8 +26,9 @@ from broker_lite.config import BrokerConfig
 from broker_lite.errors import CoordinationUnavailableError, InvalidConfigError, LogbusError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import find_jars, find_java, free_port
-from broker_lite.metadata.zookeeper import ZooKeeperStore, close_znodes
-from broker_lite.metadata.zookeeper_tls import ZooKeeperTls, tls_of
+from broker_lite.metadata.zookeeper.store import ZooKeeperStore
+from broker_lite.metadata.zookeeper.tls import ZooKeeperTls, tls_of
+from broker_lite.metadata.zookeeper.znode_acls import close_znodes
 
 pytestmark = pytest.mark.real
 

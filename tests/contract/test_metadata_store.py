@@ -24,7 +24,8 @@ from broker_lite.metadata.store import (
     Suspended,
     write_surely,
 )
-from broker_lite.metadata.zookeeper import ZooKeeperStore, _MultiRead
+from broker_lite.metadata.zookeeper.multi_read import MultiRead
+from broker_lite.metadata.zookeeper.store import ZooKeeperStore
 
 
 @asynccontextmanager
@@ -109,7 +110,7 @@ def test_znode_reads_are_sent_one_by_one_to_a_server_without_multi_reads(
 
     The reads in flight then fail. The store sends later reads one by one.
     """
-    monkeypatch.setattr(_MultiRead, "type", 9999)
+    monkeypatch.setattr(MultiRead, "type", 9999)
 
     async def body() -> None:
         async with started(world) as (store, _):

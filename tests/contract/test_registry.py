@@ -32,7 +32,7 @@ from broker_lite.errors import (
 from broker_lite.metadata import store as metadata_store
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete, Set
-from broker_lite.metadata.zookeeper import read_brokers, read_group_offsets
+from broker_lite.metadata.zookeeper.blocking import read_brokers, read_group_offsets
 from broker_lite.model import (
     NO_BROKER,
     CommittedOffset,

@@ -16,7 +16,7 @@ from sim.zk import SimZk, ZkService
 
 from broker_lite.local.zookeeper import EmbeddedZooKeeper
 from broker_lite.metadata.store import MetadataStore, StoreEvent
-from broker_lite.metadata.zookeeper import ZooKeeperStore
+from broker_lite.metadata.zookeeper.store import ZooKeeperStore
 
 _CHROOTS = itertools.count()
 PATIENCE_S = 20.0

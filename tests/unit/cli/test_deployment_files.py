@@ -19,7 +19,7 @@ from broker_lite.cli.deployment import FOLDER
 from broker_lite.cli.main import run
 from broker_lite.config import BrokerConfig, parse
 from broker_lite.config.listeners import listener_configs, metrics_listener
-from broker_lite.metadata.zookeeper import read_auth_file
+from broker_lite.metadata.zookeeper.connection import read_auth_file
 from broker_lite.model import Endpoint
 from broker_lite.server import broker, http
 from broker_lite.server.clock import Clock

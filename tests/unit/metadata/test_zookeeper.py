@@ -15,13 +15,10 @@ import pytest
 
 from broker_lite.errors import CoordinationUnavailableError, InvalidConfigError
 from broker_lite.local.zookeeper import EmbeddedZooKeeper
-from broker_lite.metadata.zookeeper import (
-    ZooKeeperStore,
-    close_znodes,
-    read_auth_file,
-    read_brokers,
-    split_address,
-)
+from broker_lite.metadata.zookeeper.blocking import read_brokers
+from broker_lite.metadata.zookeeper.connection import read_auth_file, split_address
+from broker_lite.metadata.zookeeper.store import ZooKeeperStore
+from broker_lite.metadata.zookeeper.znode_acls import close_znodes
 
 
 def test_zookeeper_address_is_split_into_hosts_and_chroot() -> None:

@@ -1,7 +1,7 @@
 """TLS connections to ZooKeeper: the settings, the handshake, and the reason of a failed handshake.
 
 kazoo's own TLS also trusts the operating system's CAs, and by default does not check the host name.
-``zookeeper`` therefore connects with ``ZooKeeperTls.wrap`` instead.
+``connection`` therefore connects with ``ZooKeeperTls.wrap`` instead.
 """
 
 from __future__ import annotations

@@ -1,0 +1,90 @@
+"""The ACLs of a cluster's znodes, which admit only the brokers' credential."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError, NoNodeError
+from kazoo.security import CREATOR_ALL_ACL
+
+from broker_lite.errors import InvalidConfigError
+from broker_lite.metadata.zookeeper.connection import children, connected, read_auth_file
+from broker_lite.metadata.zookeeper.tls import ZooKeeperTls
+
+SECURING_S = 20.0
+"""Seconds within which ``close_znodes`` must have connected to ZooKeeper."""
+
+
+def close_znodes(
+    address: str,
+    auth_file: Path,
+    seeds: Mapping[str, bytes],
+    *,
+    closes_root: bool = False,
+    tls: ZooKeeperTls | None = None,
+) -> int:
+    """Make a cluster's znodes usable only with the credentials in ``auth_file``. Return the number
+    of znodes.
+
+    Also store the znodes ``seeds``, as data by path. Znodes that only a former credential may use
+    become usable with those in the file, if the file still contains the former one. ``closes_root``
+    also restricts ZooKeeper's root, so that other clients cannot create znodes there. The function
+    blocks. Raises CoordinationUnavailableError, and InvalidConfigError if znodes belong to another
+    credential."""
+    auth = read_auth_file(auth_file)
+    with connected(address, SECURING_S, auth, tls) as (client, chroot):
+        client.ensure_path(chroot or "/", CREATOR_ALL_ACL)
+        for path, data in seeds.items():
+            client.ensure_path(chroot + path, CREATOR_ALL_ACL)
+            client.set(chroot + path, data)
+        top = chroot or "/"
+        client.set_acls(top, CREATOR_ALL_ACL)
+        # ZooKeeper stores only hashes of credentials. Read this client's hashes from one znode, to
+        # compare the other znodes with them.
+        owners = _owners(client, top)
+        if closes_root or _owns(client, "/", owners):
+            client.set_acls("/", CREATOR_ALL_ACL)
+        paths = _tree(client, top)
+        for path in paths:
+            if _owners(client, path) not in (None, owners):
+                client.set_acls(path, CREATOR_ALL_ACL)
+        left = [path for path in paths if _is_open(client, path)]
+        if left:
+            raise InvalidConfigError(
+                f"znode {left[0]} of {address} is still open to all clients; run the command again"
+            )
+        return len(paths)
+
+
+def _tree(client: KazooClient, path: str) -> list[str]:
+    """Return the paths of a znode and of all znodes below it, parents first."""
+    listed, waiting = [], [path]
+    while waiting:
+        path = waiting.pop()
+        listed.append(path)
+        waiting += [f"{path.rstrip('/')}/{name}" for name in children(client, path)]
+    return listed
+
+
+def _owners(client: KazooClient, path: str) -> frozenset[tuple[str, str]] | None:
+    """Return the scheme and id of each entry in a znode's ACL; None if the znode does not exist."""
+    try:
+        acls, _ = client.get_acls(path)
+    except NoNodeError:
+        return None
+    return frozenset((acl.id.scheme, acl.id.id) for acl in acls)
+
+
+def _owns(client: KazooClient, path: str, credentials: frozenset[tuple[str, str]] | None) -> bool:
+    """Return whether only these credentials may use the znode at ``path``."""
+    try:
+        owners = _owners(client, path)
+    except NoAuthError:
+        return False
+    return bool(owners and credentials and owners <= credentials)
+
+
+def _is_open(client: KazooClient, path: str) -> bool:
+    return any(scheme == "world" for scheme, _ in _owners(client, path) or ())
