@@ -57,10 +57,10 @@ def _built_by_go(folder: Path) -> str:
         # Go's own installer does not add Go to PATH, so look in its folder, too.
         go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
         if go is None:
-            raise Cannot("Go is missing: https://go.dev/dl")
+            raise Cannot("Go is missing: install it from https://go.dev/dl")
         program.parent.mkdir(parents=True, exist_ok=True)
         build = [go, "build", "-o", str(program), "."]
         done = subprocess.run(build, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise Cannot(f"go build {folder}: {done.stderr.strip()[-300:]}")
+            raise Cannot(f"go build in {folder} failed: {done.stderr.strip()[-300:]}")
     return str(program)

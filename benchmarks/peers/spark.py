@@ -211,7 +211,7 @@ def must_agree(found: Mapping[str, object]) -> object:
     """Return the result that every side (compared system) returned. Raise RuntimeError if the
     results differ."""
     if len({json.dumps(value) for value in found.values()}) != 1:
-        raise RuntimeError(f"the sides did not do the same work: {found}")
+        raise RuntimeError(f"the compared systems returned different results: {found}")
     return next(iter(found.values()))
 
 

@@ -99,7 +99,7 @@ def reassign(
     moves_replicas = any(way is not None for way in ways) and not cancel
     if rate is not None and bool(rate) != moves_replicas:
         raise click.UsageError(
-            "--throttle takes a rate above 0 with a move, or 0 (no limit) without a move"
+            "--throttle takes a rate above 0 if replicas are moved, else 0 (no limit)"
         )
     if rate and seconds is None:
         raise click.UsageError(

@@ -123,7 +123,9 @@ def add(
     row = {"user": name, "mechanisms": ", ".join(chosen)}
     if first:
         if cluster.zookeeper is None:
-            raise click.UsageError("--first writes to ZooKeeper; give --zookeeper HOST:PORT/CHROOT")
+            raise click.UsageError(
+                "--first writes the user to ZooKeeper; give --zookeeper HOST:PORT/CHROOT"
+            )
         from broker_lite.metadata.first_user import write_first_user
 
         if change.dry_run:

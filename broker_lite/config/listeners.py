@@ -190,7 +190,9 @@ def _addresses(key: str, text: str) -> dict[str, Endpoint]:
             )
         host = match[2] or match[3]
         if not host and key == "advertised.listeners":
-            raise InvalidConfigError(f"{key}: {row[:80]!r} has no host; give one that clients know")
+            raise InvalidConfigError(
+                f"{key}: {row[:80]!r} has no host; give one that clients can resolve"
+            )
         addresses[name] = Endpoint(host or "0.0.0.0", int(match[4]))
     return addresses
 

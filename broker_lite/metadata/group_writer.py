@@ -282,8 +282,8 @@ class GroupWriter:
             for share in shares:
                 self.forget(share.writing.claim.group)
         raise WriteConflictError(
-            "another writer keeps creating or deleting offsets of this group, or of a group that "
-            "is written with it; commit again"
+            "another writer keeps creating or deleting offsets of this group, or of another "
+            "group in the same write; commit again"
         )
 
     async def _try(self, shares: list[WriteShare], operations: list[Operation]) -> Refused | None:

@@ -256,10 +256,10 @@ class Registrar:
             disk.start_counter == ours.start_counter and not self._tried
         ):
             raise StaleDirectoryError(
-                f"data directory {ours.directory_id} is at start {ours.start_counter}, but the "
-                f"cluster has seen start {disk.start_counter} of it: it was rolled back or copied, "
-                "and acknowledged records may be missing. Use the newest copy, or an empty "
-                "log.dir to start as a new replica"
+                f"data directory {ours.directory_id} has start counter {ours.start_counter}, but "
+                f"the cluster has seen {disk.start_counter} already: the directory was rolled back "
+                "or copied, and acknowledged records may be missing. Use the newest copy, or an "
+                "empty log.dir to start as a new replica"
             )
         return Set(path, data, znode.version)
 

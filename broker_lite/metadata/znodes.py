@@ -650,7 +650,8 @@ def decode_part(name: str) -> PendingPart:
         producer_id, epoch, number, sequence = map(int, name.split("-"))
     except ValueError:
         raise UnsupportedVersionError(
-            f"znode {name!r} below a group's pending offsets has a name that logbus does not use"
+            f"znode {name!r} below a group's pending offsets has a name that logbus does not use; "
+            "give zookeeper.connect a chroot that only logbus uses"
         ) from None
     return PendingPart(TransactionKey(producer_id, epoch, number), sequence)
 

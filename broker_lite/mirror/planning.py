@@ -241,8 +241,8 @@ def translate_offsets(
             if moved is None:
                 so_far = "no record" if known is None else f"records before {known.source_next}"
                 raise InvalidConfigError(
-                    f"{tp}: offset {offset} is not copied yet; the copy has {so_far}. Run logbus "
-                    "mirror until it has the offset"
+                    f"{tp}: offset {offset} is not copied yet; the target has {so_far}. Run "
+                    "logbus mirror until it has copied the offset"
                 )
             translated.setdefault(topic, {})[partition] = moved
     return translated

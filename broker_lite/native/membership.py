@@ -60,8 +60,8 @@ class NativeMembership:
 
     def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
         raise InvalidConfigError(
-            f"group {self._session.group!r} is a native group, whose offsets no transaction can "
-            "commit; create the consumer with coordination='kafka'"
+            f"group {self._session.group!r} is coordinated through ZooKeeper, so no transaction "
+            "can commit its offsets; create the consumer with coordination='kafka'"
         )
 
     def join(self) -> Task[None]:

@@ -208,10 +208,10 @@ def decode(buffer: Buffer, header: BatchHeader) -> Columns:
         batch = pa.ipc.read_record_batch(pa.py_buffer(message), _schema(flags))
         batch.validate(full=True)
     except (pa.ArrowException, OSError) as error:
-        raise CorruptMessageError(f"the columns are malformed: {error}") from error
+        raise CorruptMessageError(f"the Arrow message is malformed: {error}") from error
     if batch.num_rows != header.record_count:
         raise CorruptMessageError(
-            f"the columns have {batch.num_rows} rows, but the header declares "
+            f"the Arrow message has {batch.num_rows} rows, but the batch header declares "
             f"{header.record_count} records"
         )
     arrays = iter(batch.columns)
@@ -254,7 +254,9 @@ def _checked_binary(buffer: Buffer, flags: int, checked: Message) -> Columns:
 def _deltas(array: pa.Array, header: BatchHeader) -> npt.NDArray[np.int32]:
     deltas: npt.NDArray[np.int32] = numpy_of(array, np.int32)
     if deltas[0] < 0 or deltas[-1] > header.last_offset_delta or (deltas[1:] <= deltas[:-1]).any():
-        raise CorruptMessageError("the columns' offset deltas do not ascend within the batch")
+        raise CorruptMessageError(
+            "the offset deltas of the Arrow message do not ascend within the batch"
+        )
     return deltas
 
 

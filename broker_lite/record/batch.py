@@ -218,18 +218,18 @@ def checked_columns(buffer: Buffer, header: BatchHeader) -> tuple[int, Message]:
         dense and header.last_offset_delta != message.row_count - 1
     ):
         raise CorruptMessageError(
-            f"the columns have {message.row_count} rows, but the header declares "
+            f"the Arrow message has {message.row_count} rows, but the batch header declares "
             f"{header.record_count} records and a last offset delta of {header.last_offset_delta}"
         )
     if header.last_offset_delta < message.row_count - 1:
         raise CorruptMessageError(
-            f"the columns have {message.row_count} rows, but the header has only "
+            f"the Arrow message has {message.row_count} rows, but the batch header has only "
             f"{header.last_offset_delta + 1} offsets for them"
         )
     if message.codec != header.codec:
         raise CorruptMessageError(
-            f"the columns are compressed with codec {message.codec}, but the header says codec "
-            f"{header.codec}"
+            f"the Arrow message is compressed with codec {message.codec}, but the batch header "
+            f"says codec {header.codec}"
         )
     return flags, message
 

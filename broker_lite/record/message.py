@@ -125,18 +125,20 @@ def check_message(buffer: Buffer, position: int, end: int, flags: int) -> Messag
     try:
         return _check(buffer, position, end, flags)
     except (struct.error, IndexError) as error:
-        raise CorruptMessageError(f"the columns' metadata is cut or malformed: {error}") from error
+        raise CorruptMessageError(
+            f"the Arrow message's metadata is cut or malformed: {error}"
+        ) from error
 
 
 def _check(buffer: Buffer, position: int, end: int, flags: int) -> Message:
     continuation, metadata_bytes = _PREFIX.unpack_from(buffer, position)
     body = position + _PREFIX.size + metadata_bytes
     if continuation != _CONTINUATION:
-        raise CorruptMessageError("the columns do not begin with an Arrow message")
+        raise CorruptMessageError("a column batch has no Arrow message after its preamble")
     if not 8 <= metadata_bytes <= _METADATA_BYTES_MAX or metadata_bytes % 8 or body > end:
         raise CorruptMessageError(
-            f"the columns declare metadata of {metadata_bytes} bytes; valid is a multiple of 8 up "
-            f"to {_METADATA_BYTES_MAX} that fits in the batch"
+            f"the Arrow message declares metadata of {metadata_bytes} bytes; valid is a multiple "
+            f"of 8 up to {_METADATA_BYTES_MAX} that fits in the batch"
         )
     # Copy the metadata, about 400 bytes. Reading from the copy costs less, and a wrong position in
     # the metadata cannot lead into the body.
@@ -163,7 +165,7 @@ def _declared(metadata: bytes, body_bytes: int, flags: int) -> _Declared:
     row_count = _scalar(metadata, batch, _BATCH_LENGTH, _I64)
     if not 0 < row_count <= fmt.RECORDS_MAX:
         raise CorruptMessageError(
-            f"the columns declare {row_count} rows; valid are 1 to {fmt.RECORDS_MAX}"
+            f"the Arrow message declares {row_count} rows; valid are 1 to {fmt.RECORDS_MAX}"
         )
     nodes = _vector(metadata, batch, _BATCH_NODES, 2 * len(shape.nodes))
     buffers = _vector(metadata, batch, _BATCH_BUFFERS, 2 * len(shape.buffers))
@@ -192,13 +194,13 @@ def _message_header(metadata: bytes, message: int, body_bytes: int) -> int:
     kind = _field(metadata, message, _MESSAGE_TYPE)
     header = _field(metadata, message, _MESSAGE_HEADER)
     if not version or _U16.unpack_from(metadata, version)[0] != _VERSION_5:
-        raise CorruptMessageError("the columns do not have version 5 of Arrow's metadata")
+        raise CorruptMessageError("the Arrow message does not have metadata of version 5")
     if not kind or metadata[kind] != _RECORD_BATCH or not header:
-        raise CorruptMessageError("the columns are not a record batch message of Arrow")
+        raise CorruptMessageError("the Arrow message is not a record batch")
     declared = _scalar(metadata, message, _MESSAGE_BODY_LENGTH, _I64)
     if declared != body_bytes:
         raise CorruptMessageError(
-            f"the columns declare a body of {declared} bytes, but {body_bytes} bytes are present"
+            f"the Arrow message declares a body of {declared} bytes, but has {body_bytes} bytes"
         )
     return _table_at(metadata, _follow(metadata, header))
 
@@ -215,8 +217,8 @@ def _check_nodes(nodes: tuple[int, ...], shape: _Shape, row_count: int) -> None:
             expected = child_count
         if length != expected or not 0 <= nulls <= length or (nulls and not nullable):
             raise CorruptMessageError(
-                f"field {index} of the columns declares {length} entries and {nulls} nulls; valid "
-                f"are {expected} entries and " + ("some nulls" if nullable else "no nulls")
+                f"field {index} of the Arrow message declares {length} entries and {nulls} nulls; "
+                f"valid are {expected} entries and " + ("some nulls" if nullable else "no nulls")
             )
 
 
@@ -225,8 +227,8 @@ def _check_positions(buffers: tuple[int, ...], body_bytes: int) -> None:
         offset, size = buffers[index], buffers[index + 1]
         if offset < 0 or size < 0 or offset + size > body_bytes:
             raise CorruptMessageError(
-                f"buffer {index // 2} of the columns has {size} bytes at {offset}, outside of the "
-                f"body of {body_bytes} bytes"
+                f"buffer {index // 2} of the Arrow message has {size} bytes at {offset}, outside "
+                f"of the body of {body_bytes} bytes"
             )
 
 
@@ -239,14 +241,14 @@ def _decompressed_sizes(body: memoryview, buffers: tuple[int, ...]) -> list[int]
         if size:
             if size < _I64.size:
                 raise CorruptMessageError(
-                    f"buffer {index // 2} of the columns has {size} bytes; 8 bytes "
+                    f"buffer {index // 2} of the Arrow message has {size} bytes; 8 bytes "
                     "must declare its decompressed size"
                 )
             declared = _I64.unpack_from(body, offset)[0]
             size = size - _I64.size if declared == -1 else declared
             if size < 0:
                 raise CorruptMessageError(
-                    f"buffer {index // 2} of the columns declares {size} decompressed bytes, "
+                    f"buffer {index // 2} of the Arrow message declares {size} decompressed bytes, "
                     "a negative number"
                 )
         sizes.append(size)
@@ -256,7 +258,7 @@ def _decompressed_sizes(body: memoryview, buffers: tuple[int, ...]) -> list[int]
 def _check_sizes(sizes: Sequence[int], nodes: tuple[int, ...], shape: _Shape) -> None:
     if sum(sizes) > fmt.COLUMNS_BYTES_MAX:
         raise CorruptMessageError(
-            f"the columns would grow to {sum(sizes)} bytes when decompressed; at most "
+            f"the Arrow message would grow to {sum(sizes)} bytes when decompressed; at most "
             f"{fmt.COLUMNS_BYTES_MAX} are allowed"
         )
     for index, (kind, node) in enumerate(shape.buffers):
@@ -273,8 +275,8 @@ def _check_sizes(sizes: Sequence[int], nodes: tuple[int, ...], shape: _Shape) ->
             least = 0
         if sizes[index] < least:
             raise CorruptMessageError(
-                f"buffer {index} of the columns has {sizes[index]} bytes, but its {length} entries "
-                f"need {least}"
+                f"buffer {index} of the Arrow message has {sizes[index]} bytes, but its {length} "
+                f"entries need {least}"
             )
 
 
@@ -295,21 +297,22 @@ def _check_values(
             first, last = read_i32(body, at)[0], read_i32(body, at + 4 * length)[0]
             if not 0 <= first <= last <= limit:
                 raise CorruptMessageError(
-                    f"the offsets in field {node} of the columns go from {first} to {last}; "
+                    f"the offsets in field {node} of the Arrow message go from {first} to {last}; "
                     f"they must stay within 0 to {limit}"
                 )
             if length < ORDERED_MAX:
                 offsets = _offsets(length).unpack_from(body, at)
                 if list(offsets) != sorted(offsets):
                     raise CorruptMessageError(
-                        f"the offsets in field {node} of the columns do not ascend"
+                        f"the offsets in field {node} of the Arrow message do not ascend"
                     )
         elif nulls:
             bits = int.from_bytes(body[at : at + (length + 7 >> 3)], "little")
             null_count = length - (bits & (1 << length) - 1).bit_count()
             if null_count != nulls:
                 raise CorruptMessageError(
-                    f"field {node} of the columns has {null_count} nulls, but declares {nulls}"
+                    f"field {node} of the Arrow message has {null_count} nulls, but declares "
+                    f"{nulls}"
                 )
 
 
@@ -328,7 +331,7 @@ def _codec(metadata: bytes, batch: int) -> int:
     number = metadata[codec] if codec else 0
     if number not in _CODECS or (method and metadata[method] != 0):
         raise CorruptMessageError(
-            f"the columns are compressed with Arrow's codec {number}, which logbus does not read"
+            f"the Arrow message is compressed with codec {number}, which logbus does not read"
         )
     return _CODECS[number]
 
@@ -345,7 +348,7 @@ def _table(metadata: bytes, position: int) -> int:
 def _table_at(metadata: bytes, table: int) -> int:
     vtable = table - _I32.unpack_from(metadata, table)[0]
     if vtable < 0 or vtable + 4 > len(metadata):
-        raise CorruptMessageError("an offset in the columns' metadata points outside the metadata")
+        raise CorruptMessageError("an offset in the Arrow message's metadata points outside of it")
     return table
 
 
@@ -381,6 +384,6 @@ def _vector(metadata: bytes, table: int, number: int, words: int) -> tuple[int, 
     count = _U32.unpack_from(metadata, start)[0] if position else 0
     if 2 * count != words:
         raise CorruptMessageError(
-            f"the columns declare {count} nodes or buffers, but their flags need {words // 2}"
+            f"the Arrow message has {count} nodes or buffers; the batch's flags need {words // 2}"
         )
     return struct.unpack_from(f"<{words}q", metadata, start + 4) if words else ()

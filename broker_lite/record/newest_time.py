@@ -57,6 +57,6 @@ def fill_in(records: memoryview) -> None:
         # would not help. CorruptMessageError would make the producer send it again.
         raise InvalidRecordError(
             f"a batch of {len(records)} bytes has no maximum timestamp, and its records cannot be "
-            f"read for it: {error.message}; use a client that writes it (sarama from 1.46)"
+            f"decoded to find it: {error.message}; use a client that writes it (sarama from 1.46)"
         ) from None
     set_max_timestamp(records, header, newest)

@@ -66,7 +66,7 @@ def rows_body(
     decompressed. Raises CorruptMessageError if it has more than ``limit`` bytes."""
     if header.magic != fmt.MAGIC_ROWS or len(buffer) < header.size_bytes:
         raise CorruptMessageError(
-            f"{len(buffer)} bytes with magic {header.magic} are not a whole batch of rows"
+            f"{len(buffer)} bytes with magic {header.magic} are not a whole batch of rows (magic 2)"
         )
     body = memoryview(buffer)[fmt.HEADER_BYTES : header.size_bytes]
     codec = header.attributes & fmt.CODEC_MASK
@@ -172,7 +172,9 @@ def _read_bytes(body: bytes, position: int, end: int) -> tuple[bytes | None, int
     length, position = read_varint(body, position)
     if length < 0:
         if length != -1:
-            raise CorruptMessageError(f"a field declares a length of {length} bytes")
+            raise CorruptMessageError(
+                f"a field declares a length of {length} bytes; valid are -1 (null) and above"
+            )
         return None, position
     if length > end - position:
         raise CorruptMessageError(f"a field of {length} bytes extends beyond its record")

@@ -118,7 +118,7 @@ def _check_target(metadata: ClusterMetadata, key: TopicPartition, factor: int) -
     if len(topic.partitions) > most:
         raise InvalidReplicaAssignmentError(
             f"topic {topic.name!r} has {len(topic.partitions)} partitions; with replication "
-            f"factor {factor} it can have {most}: give fewer replicas"
+            f"factor {factor} it can have at most {most}: give fewer replicas"
         )
     try:
         topics.checked_config(key.topic, topic.config, factor)
@@ -165,7 +165,7 @@ def _elected(
                 f"{key}: none of brokers {list(view.replicas)} is live: start one"
             )
         raise EligibleLeadersNotAvailableError(
-            f"{key}: one of the in-sync brokers "
+            f"{key} gets no unclean election: one of the in-sync brokers "
             f"{[replica.broker_id for replica in view.state.isr]} is still registered, and has all "
             "records: wait until it is reachable or its ZooKeeper session ends"
         )

@@ -46,7 +46,9 @@ def parse_jaas(text: str) -> JaasLogin:
     """Parse ``sasl.jaas.config``. Raises InvalidConfigError, whose message contains no option's
     value."""
     if len(text) > TEXT_LENGTH_MAX:
-        raise InvalidConfigError(f"sasl.jaas.config has {len(text)} characters; {_CURE}")
+        raise InvalidConfigError(
+            f"sasl.jaas.config has {len(text)} characters, more than {TEXT_LENGTH_MAX}; {_CURE}"
+        )
     tokens = _tokens(text)
     if len(tokens) < 3 or tokens[-1] != ";" or tokens.count(";") != 1:
         raise InvalidConfigError(f"sasl.jaas.config must be one login that ends in ';'; {_CURE}")
@@ -76,7 +78,7 @@ def _tokens(text: str) -> list[str]:
         match = _TOKEN.match(text, at)
         if match is None:
             raise InvalidConfigError(
-                f"sasl.jaas.config is not a login configuration at character {at}; {_CURE}"
+                f"sasl.jaas.config cannot be parsed from character {at} on; {_CURE}"
             )
         quoted, plain, sign = match.groups()
         tokens.append(_unescaped(quoted) if quoted is not None else plain or sign)

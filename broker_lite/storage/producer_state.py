@@ -210,8 +210,8 @@ class ProducerState:
         if marker.coordinator_epoch < producer.coordinator_epoch:
             raise TransactionCoordinatorFencedError(
                 f"{key}: transaction coordinator of epoch {marker.coordinator_epoch} is fenced: "
-                f"one of epoch {producer.coordinator_epoch} ended a transaction of producer "
-                f"{marker.producer_id}"
+                f"a coordinator of epoch {producer.coordinator_epoch} ended a transaction of "
+                f"producer {marker.producer_id}"
             )
         if producer.transaction_start == NO_OFFSET:
             return marker.producer_epoch >= producer.epoch + marker.raises_epoch

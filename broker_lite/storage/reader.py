@@ -662,7 +662,8 @@ class LogReader:
         if start >= end or start < self.log_start_offset:
             if start < self.log_start_offset:
                 raise OffsetOutOfRangeError(
-                    f"the log of {self.key} begins at offset {self.log_start_offset}, after {start}"
+                    f"the log of {self.key} begins at offset {self.log_start_offset}, after the "
+                    f"requested offset {start}"
                 )
             return start, 0
         counted = 0

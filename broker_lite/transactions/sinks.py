@@ -474,8 +474,8 @@ class SinkPartition:
         missing = event.partitions - self._added[event.producer_id]
         if missing and event.verify_only:
             raise TransactionAbortableError(
-                f"the attempt of sink {event.sink!r} has not added the partition of this request; "
-                "abort the batch"
+                f"the attempt of sink {event.sink!r} has not added the partition of this request "
+                "to its transaction; abort the batch"
             )
         if not missing:
             self._reply(event, ev.SinkResult())

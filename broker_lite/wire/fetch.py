@@ -607,7 +607,9 @@ def _stored_by_path(value: memoryview) -> StoredRange:
     place = tag.unpack(_STORED)
     path = bytes(value[tag.position :])
     if not path or b"\0" in path:
-        raise ProtocolError(f"the response names file {path[:80]!r}, which is not a path")
+        raise ProtocolError(
+            f"the response names file {path[:80]!r}; a path is not empty and has no NUL byte"
+        )
     return _checked(StoredRange(path.decode("utf-8", "surrogateescape"), *place))
 
 

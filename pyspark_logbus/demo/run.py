@@ -245,7 +245,8 @@ def _follow(parts: DemoParts, cluster: LocalCluster, screen: Screen, *, kill: bo
                 return
             if time.monotonic() > deadline:
                 raise RequestTimedOutError(
-                    f"the query did not catch up within {FINISH_SECONDS:.0f} s of the last line"
+                    f"the query did not catch up within {FINISH_SECONDS:.0f} s of the last "
+                    "input line"
                 )
         time.sleep(_CHECK_SECONDS)
 

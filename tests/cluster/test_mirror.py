@@ -377,7 +377,7 @@ def test_checkpoint_of_a_spark_query_on_kafka_is_converted_for_the_mirrored_topi
     source = ("--from", origin.bootstrap_servers)
     send(origin, copied, 0, 100)
     mirror()
-    early = "offset 60 is not copied yet; the copy has records before 50"
+    early = "offset 60 is not copied yet; the target has records before 50"
     assert early in json.loads(carry("early", *source)[2])["message"]
     send(bus, copied, 5000, 20)
     send(origin, copied, 100, 100)

@@ -532,7 +532,9 @@ def test_topic_with_the_maximum_number_of_partitions_is_reassigned_and_deleted(
         outcomes = await controller.administration.reassign({TopicPartition(name, 0): [4, 3, 2, 1]})
         [error] = outcomes.values()
         assert isinstance(error, InvalidReplicaAssignmentError)
-        assert f"with replication factor 4 it can have {partitions_max(name, 4)}" in str(error)
+        assert f"with replication factor 4 it can have at most {partitions_max(name, 4)}" in str(
+            error
+        )
         [refused] = await controller.administration.create_topics(
             [NewTopic("n" * 248, assignment=[[1, 2, 3, 4]] * 1000)]
         )

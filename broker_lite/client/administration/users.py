@@ -70,8 +70,8 @@ def check_password_of(own: str, name: str) -> None:
     then not confirm that all brokers know the new password."""
     if own and name == own:
         raise InvalidRequestError(
-            f"you are logged in as {name!r}, and the old password would end at once. Keep it valid "
-            f"for a time with: logbus user rotate {shlex.quote(name)}"
+            f"you are logged in as {name!r}, and the old password would become invalid at once. "
+            f"Keep it valid for a time with: logbus user rotate {shlex.quote(name)}"
         )
 
 

@@ -225,15 +225,15 @@ class GroupCoordinator:
                 # group after this check, the write of the offsets fails, because the conversion
                 # deletes the znode of this broker's claim.
                 raise InconsistentGroupProtocolError(
-                    f"group {group!r} is a native group, in which transactions cannot commit "
-                    "offsets; use another group"
+                    f"group {group!r} is a native group (coordinated through ZooKeeper), in which "
+                    "transactions cannot commit offsets; use another group"
                 )
             if claim.kind != znodes.KIND_KAFKA and await self._registry.groups.native_members(
                 group
             ):
                 raise NonEmptyGroupError(
-                    f"group {group!r} has native members; other clients cannot commit "
-                    "until the members have left"
+                    f"group {group!r} has native members (coordinated through ZooKeeper); other "
+                    "clients cannot commit until these members have left"
                 )
             if not claim.value.members:
                 return claim
@@ -476,8 +476,8 @@ class GroupCoordinator:
                 group,
             )
             raise InconsistentGroupProtocolError(
-                f"group {group!r} is a native group, which a member of a Kafka group cannot join; "
-                "use another group, or delete this one first"
+                f"group {group!r} is a native group (coordinated through ZooKeeper), which a "
+                "member of a Kafka group cannot join; use another group, or delete this one first"
             )
         self.check_coordinator(group)
         known = self._groups.get(group)

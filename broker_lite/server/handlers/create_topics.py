@@ -96,7 +96,8 @@ def _new_topic(row: Any) -> NewTopic:
     if row.assignments:
         if (row.num_partitions, row.replication_factor) != (DEFAULT_COUNT, DEFAULT_COUNT):
             raise InvalidRequestError(
-                f"topic {row.name!r}: give an assignment or the two counts, not both"
+                f"topic {row.name!r}: give an assignment, or partition count and "
+                "replication factor, not both"
             )
         assignment = _assignment(row)
         return NewTopic(row.name, len(assignment), len(assignment[0]), assignment, config)

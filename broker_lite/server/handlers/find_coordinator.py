@@ -104,8 +104,8 @@ def _address(broker: BrokerView, request: RequestContext) -> Endpoint:
     endpoint = broker.at(request.session.listener)
     if endpoint is None:
         raise CoordinatorNotAvailableError(
-            f"the coordinator, broker {broker.broker_id}, has no listener "
-            f"{request.session.listener}; add it to its listeners"
+            f"the coordinator, broker {broker.broker_id}, lacks this connection's listener "
+            f"{request.session.listener}; add it to the broker's listeners"
         )
     return endpoint
 

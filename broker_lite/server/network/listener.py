@@ -624,8 +624,8 @@ def _bind(listener: ListenerConfig, config: BrokerConfig) -> socket.socket:
     is_own = config.listeners_insecure_allow or _address(str(address[0])).is_loopback
     if not is_own and (weakness := _weakness(listener, config)):
         raise InvalidConfigError(
-            f"{listener.setting} {weakness}. Set what is missing (on one machine logbus up "
-            "--secure does it), listen on 127.0.0.1, or, on a private network, set "
+            f"{listener.setting} {weakness}. Set up the missing protection (on one machine: "
+            "logbus up --secure), listen on 127.0.0.1, or, on a private network, set "
             "listeners.insecure.allow=true (logbus up --insecure)"
         )
     sock = socket.socket(family, kind, protocol)

@@ -199,8 +199,8 @@ class OffsetsForBytesRequest:
             return OffsetsForBytesResponse(answers)
         if len(bounds) != len(answers) * _BOUNDS.size:
             raise ProtocolError(
-                f"the response has {len(bounds)} bytes for the bounds of {len(answers)} logs; each "
-                f"takes {_BOUNDS.size}"
+                f"the response has {len(bounds)} bytes for the bounds (earliest and latest offset) "
+                f"of {len(answers)} logs; each log takes {_BOUNDS.size}"
             )
         rows = zip(answers, _BOUNDS.iter_unpack(bounds))
         return OffsetsForBytesResponse(tuple(BytesAnswer(*row[:3], *of) for row, of in rows), True)

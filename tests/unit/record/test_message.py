@@ -74,7 +74,7 @@ def test_arrow_message_truncated_at_any_byte_is_refused() -> None:
 
 
 def test_body_of_an_arrow_message_that_is_longer_than_declared_is_refused() -> None:
-    with pytest.raises(CorruptMessageError, match="declare a body of"):
+    with pytest.raises(CorruptMessageError, match="declares a body of"):
         check(encoded() + bytes(8))
 
 
@@ -168,7 +168,7 @@ def test_cached_check_of_an_arrow_message_is_not_used_for_other_columns_or_bodie
         with pytest.raises(CorruptMessageError):
             check(buffer, fmt.FLAG_TIMESTAMP)
         for wrong in (buffer + bytes(8), buffer[:-8]):
-            with pytest.raises(CorruptMessageError, match="declare a body of"):
+            with pytest.raises(CorruptMessageError, match="declares a body of"):
                 check(wrong, fmt.FLAG_VALUE)
     # Compressed buffers declare their sizes in the body, so cached metadata do not cover them.
     at = body_position(buffer)

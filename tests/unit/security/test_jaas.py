@@ -42,7 +42,7 @@ def test_jaas_text_of_each_login_module_is_parsed(
         (f'{SCRAM} required password="{SECRET}" username;', "without a value"),
         (f'{SCRAM} required password="{SECRET}" password="y";', "not a pair name=value"),
         (f'{SCRAM} required "password" = "{SECRET}";', "not a pair name=value"),
-        (f'{SCRAM} required password="{SECRET};', "not a login configuration"),
+        (f'{SCRAM} required password="{SECRET};', "cannot be parsed from character"),
         (f'com.sun.security.auth.module.JndiLoginModule required password="{SECRET}";', "only"),
         (f'ScramLoginModule required password="{SECRET}";', "only"),
         (f'{SCRAM} required loginCallbackHandlerClass="x" password="{SECRET}";', "Java code"),
