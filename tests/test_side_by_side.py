@@ -166,7 +166,7 @@ def test_quick_benchmark_measures_only_logbus_and_kafka() -> None:
     assert set(order) == {"logbus", "kafka"}
 
 
-def test_benchmark_servers_that_only_store_bytes_accept_the_clients_records(
+def test_benchmark_servers_that_only_store_bytes_accept_records_of_the_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare, work = peers("bare"), peers("python_work")
@@ -356,7 +356,7 @@ def test_benchmark_of_growing_sizes_first_stops_the_servers_of_earlier_benchmark
     assert order[:2] == ["ended", "run"]
 
 
-def test_result_of_a_benchmark_variant_that_ran_alone_replaces_only_this_variant(
+def test_result_of_a_single_benchmark_variant_replaces_only_the_result_of_this_variant(
     tmp_path: Path,
 ) -> None:
     kinds, alternate, kept = peers("row"), peers("alternate"), peers("kept")

@@ -169,7 +169,7 @@ def test_lines_from_a_slow_pipe_are_sent_at_once(
         consumer.stdout.close()
 
 
-def test_consume_prints_the_keys_headers_and_json_values_that_produce_read(
+def test_consume_command_prints_keys_headers_and_json_values_that_the_produce_command_sent(
     logbus: Logbus, new_topic: str
 ) -> None:
     headers = ("-H", "h=x", "-H", "h=y")
@@ -191,7 +191,7 @@ def test_consume_prints_the_keys_headers_and_json_values_that_produce_read(
     )
 
 
-def test_number_of_lines_without_the_key_separator_is_reported_once(
+def test_produce_reports_once_how_many_lines_have_no_key_separator(
     logbus: Logbus, new_topic: str
 ) -> None:
     done = logbus("produce", new_topic, "-K", ":", stdin=b"k:v\nno key\n:\n\n")
@@ -272,7 +272,9 @@ def test_interrupted_produce_reports_the_number_of_acknowledged_records(
     assert re.fullmatch(rf"2 records to {new_topic} in [\d.]+ s\n", said)
 
 
-def test_start_offset_past_the_log_end_is_reported(logbus: Logbus, new_topic: str) -> None:
+def test_consume_command_reports_a_start_offset_beyond_the_log_end(
+    logbus: Logbus, new_topic: str
+) -> None:
     logbus("produce", new_topic, "-p", "1", stdin=b"a\nb\n")
     done = logbus("consume", new_topic, "-e", "-s", "7", "-p", "1")
     assert done.stdout == b""
@@ -281,7 +283,7 @@ def test_start_offset_past_the_log_end_is_reported(logbus: Logbus, new_topic: st
     assert logbus("consume", new_topic, "-e", "-s", "2", "-p", "1").stderr == b""
 
 
-def test_export_writes_through_a_symbolic_link_and_refuses_a_pipe(
+def test_export_to_a_symbolic_link_writes_the_file_to_which_the_link_points(
     logbus: Logbus, new_topic: str, tmp_path: Path
 ) -> None:
     """Regression: a file replaced the link or the pipe, whose reader then waited for ever. With
@@ -324,7 +326,7 @@ def test_command_whose_output_pipe_is_closed_ends_without_an_error(
     assert done.stderr == ""
 
 
-def test_consume_exits_when_the_reader_of_its_pipe_exits_even_on_an_idle_topic(
+def test_consume_on_an_idle_topic_exits_when_the_reader_of_its_output_pipe_exits(
     environment: dict[str, str], logbus: Logbus, new_topic: str
 ) -> None:
     """Run ``logbus consume t | head -n 1``; head exits after the first record."""
@@ -665,7 +667,7 @@ def test_json_output_of_a_command_with_several_changes_is_one_document(logbus: L
     assert [row["deleted"] for row in json.loads(deleted.stdout)] == [True, True, True, False]
 
 
-def test_records_before_a_malformed_line_are_sent_and_the_line_to_resume_at_is_named(
+def test_error_for_a_malformed_line_names_the_line_to_resume_at_after_the_sent_records(
     logbus: Logbus, new_topic: str, tmp_path: Path
 ) -> None:
     file, later = tmp_path / "rows.jsonl", tmp_path / "more.jsonl"

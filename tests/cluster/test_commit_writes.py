@@ -26,7 +26,7 @@ def written(cluster: LocalCluster) -> int:
     return int(found[1], 16)
 
 
-def test_zookeeper_writes_of_offsets_are_limited_by_the_commit_interval(
+def test_offset_commits_write_to_zookeeper_at_most_once_per_commit_interval(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     """The number of allowed writes grows with the elapsed time, so a slow machine passes too."""

@@ -471,7 +471,7 @@ def _has_rows(item: Any) -> bool:
     return not isinstance(item, list) or (bool(item) and all(map(_has_rows, item)))
 
 
-def test_unknown_api_closes_only_its_own_connection(target: Target) -> None:
+def test_request_of_an_unknown_api_closes_only_its_own_connection(target: Target) -> None:
     for key, version in ((9999, 0), (ApiKey.METADATA, 99), (ApiKey.RECORD_TIMES, 7)):
         connection = target.connect(target.any_address)
         writer = Writer()

@@ -96,7 +96,9 @@ def reading(
     return found
 
 
-def test_large_ranges_are_read_from_files_and_small_ones_are_fetched(reading: Reading) -> None:
+def test_large_offset_ranges_are_read_from_log_files_and_small_ones_are_fetched(
+    reading: Reading,
+) -> None:
     assert reading.read() == list(range(ROWS))
     assert [Path(stored.path) for stored in reading.opened] == [reading.path]
     assert reading.read(1234, 18_765, fetch_bytes=300_000) == list(range(1234, 18_765))
@@ -171,7 +173,9 @@ def test_client_that_may_not_open_the_log_file_fetches_records_over_the_network(
     assert reading.opened == []
 
 
-def test_reader_finishes_an_open_deleted_file_then_fetches_records(reading: Reading) -> None:
+def test_reader_of_a_deleted_log_file_finishes_the_open_file_and_then_fetches_records(
+    reading: Reading,
+) -> None:
     """An open file stays readable after its deletion. Later reads must fetch from the broker."""
     found = reading.batches()
     first = next(found)
@@ -214,7 +218,9 @@ def flip_a_bit_of_batch_seven(reading: Reading) -> int:
     return batch_bytes
 
 
-def test_range_read_of_a_damaged_file_fails_or_skips_the_batch(reading: Reading) -> None:
+def test_read_of_a_damaged_log_file_fails_at_the_damaged_batch_or_skips_it_as_configured(
+    reading: Reading,
+) -> None:
     batch_bytes = flip_a_bit_of_batch_seven(reading)
     delivered: list[int] = []
     with pytest.raises(CorruptMessageError, match="partition 0 offset 7000: "):
@@ -244,7 +250,9 @@ def small(options: dict[str, Any]) -> dict[str, Any]:
     return {"partition_fetch_bytes": 300_000, **options}
 
 
-def test_consumer_reads_files_and_continues_with_new_records(reading: Reading) -> None:
+def test_consumer_reads_old_records_from_log_files_and_fetches_new_records(
+    reading: Reading,
+) -> None:
     with reading.consumer(**small({})) as consumer:
         assert reading.consumed(consumer, ROWS) == list(range(ROWS))
         assert [Path(stored.path) for stored in reading.opened] == [reading.path]

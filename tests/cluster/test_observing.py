@@ -97,7 +97,7 @@ def test_sampler_keeps_its_last_sample_of_the_cluster_while_no_broker_answers(
             sampler.stop()
 
 
-def test_command_top_with_a_pipe_as_output_prints_one_view_and_exits(
+def test_command_top_prints_its_view_once_and_exits_if_its_output_is_a_pipe(
     bus: Bus, cluster: LocalCluster, topic: str
 ) -> None:
     command = [sys.executable, "-m", "broker_lite", "top", "-b", cluster.bootstrap_servers]

@@ -139,7 +139,9 @@ def test_throttled_reassignment_stays_within_its_rate_and_completes(shell: Shell
     assert "removed all throttles" in shell.run("topic", "reassign", "--throttle", "0").stderr
 
 
-def test_reassignment_that_fails_says_that_its_throttle_stays(shell: Shell, tmp_path: Path) -> None:
+def test_failed_reassignment_reports_that_its_throttle_is_still_set(
+    shell: Shell, tmp_path: Path
+) -> None:
     """Regression: the rates stayed set silently, and --throttle 0 --dry-run removed them."""
     plan = tmp_path / "plan.json"
     plan.write_text('{"partitions": [{"topic": "none", "partition": 0, "replicas": [0]}]}')

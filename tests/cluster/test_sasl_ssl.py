@@ -433,7 +433,7 @@ def test_error_for_malformed_jaas_text_does_not_repeat_its_values(secured: Secur
         assert PASSWORD not in str(refused.value)
 
 
-def test_client_reads_ca_text_and_an_encrypted_key_from_options(secured: Secured) -> None:
+def test_client_options_may_contain_a_ca_and_an_encrypted_key_as_text(secured: Secured) -> None:
     """Pass CA certificates as text, and the file of a private key that needs a password."""
     servers = secured.cluster.bootstrap_servers
     text = Path(secured.pem.ca).read_text("utf-8")
@@ -462,7 +462,7 @@ def test_client_reads_ca_text_and_an_encrypted_key_from_options(secured: Secured
         connect(address, **given)
 
 
-def test_error_names_an_expired_broker_certificate(secured: Secured) -> None:
+def test_client_error_names_an_expired_broker_certificate(secured: Secured) -> None:
     expired = write_pem(secured.folder / "stale", expired=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(expired.certificate)
@@ -500,7 +500,7 @@ def test_error_of_a_tls_client_at_a_plaintext_port_names_the_protocol(secured: S
     check_refusal(address, options, "accepts no logins; set security.protocol=PLAINTEXT")
 
 
-def test_error_names_a_certificate_for_another_host(secured: Secured) -> None:
+def test_client_error_names_a_broker_certificate_for_another_host(secured: Secured) -> None:
     port = secured.address("ELSEWHERE").rpartition(":")[2]
     check_refusal(f"127.0.0.1:{port}", secured.login(), "is not for 127.0.0.1")
     security, _ = take_security(secured.login(ssl_endpoint_identification_algorithm="none"))
@@ -509,7 +509,9 @@ def test_error_names_a_certificate_for_another_host(secured: Secured) -> None:
 
 
 @pytest.mark.parametrize("fault", ["none", "expired", "foreign"])
-def test_error_names_an_unusable_client_certificate(secured: Secured, fault: str) -> None:
+def test_client_error_names_its_own_unusable_client_certificate(
+    secured: Secured, fault: str
+) -> None:
     options = {"security_protocol": "SSL", "ssl_ca_location": secured.pem.ca}
     if fault != "none":
         ca = trustme.CA() if fault == "foreign" else authority()

@@ -24,7 +24,7 @@ TOPIC, COPIES = "moved", "copies"
 BETWEEN = "listener.name.brokers."
 
 
-def test_open_cluster_is_secured_without_a_failed_send(tmp_path: Path) -> None:
+def test_open_cluster_can_be_secured_under_load_without_a_failed_send(tmp_path: Path) -> None:
     certificates = tmp_path / "certificates"
     where = ["--dir", str(certificates)]
     for number in range(3):

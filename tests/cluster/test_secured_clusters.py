@@ -587,7 +587,7 @@ def logbus(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess
 
 
 @pytest.mark.slow
-def test_commands_and_programs_need_no_option_for_a_secured_cluster(
+def test_commands_and_programs_find_the_login_of_a_secured_cluster_without_options(
     logbus: Callable[..., subprocess.CompletedProcess[str]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -646,7 +646,7 @@ print("counted", spark.read.format("logbus").option("subscribe", "t").load().cou
 
 
 @pytest.mark.slow
-def test_spark_on_this_machine_needs_no_option_for_a_secured_cluster(
+def test_spark_on_this_machine_finds_the_login_of_a_secured_cluster_without_options(
     logbus: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     logbus("up", "-d", "--secure", "--port", "0", "--dir", str(tmp_path / "cluster"))

@@ -187,7 +187,7 @@ def coordinated_elsewhere(running: LocalCluster, broker: LocalBroker, prefix: st
     return next(n for n in names if running.brokers[coordinator_of(running, n)] is not broker)
 
 
-def test_new_leaders_return_exactly_the_committed_records(
+def test_new_leaders_return_exactly_the_records_of_committed_transactions(
     running: LocalCluster, topic: str
 ) -> None:
     kept, undone = producer_of(running, f"kept-{topic}"), producer_of(running, f"undone-{topic}")

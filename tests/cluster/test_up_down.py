@@ -136,7 +136,7 @@ def test_every_process_ends_after_command_up_is_killed(logbus: Logbus, tmp_path:
     assert "Next:  ls -l | logbus produce orders\n" in again.stderr
 
 
-def test_killed_process_is_restarted(logbus: Logbus, tmp_path: Path) -> None:
+def test_command_up_restarts_a_killed_process(logbus: Logbus, tmp_path: Path) -> None:
     facts = up(logbus, "-d", "-n", "2", "--port", "0", "--console")
     directory = Path(facts["directory"])
     later = up(logbus, "-d", "--ephemeral", "--port", "0")
@@ -462,14 +462,14 @@ def test_invalid_setting_is_reported_by_the_broker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["/proc/logbus", "{file}/below", "{file}"])
-def test_error_names_an_unusable_data_folder(place: str, tmp_path: Path) -> None:
+def test_error_of_command_up_names_an_unusable_data_folder(place: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     directory = place.format(file=tmp_path / "file")
     with pytest.raises(InvalidConfigError, match=f"cannot store data in {directory}: .*--dir"):
         LocalCluster(1, directory=directory).start()
 
 
-def test_error_names_an_unusable_broker_folder(tmp_path: Path) -> None:
+def test_error_of_command_up_names_an_unusable_broker_folder(tmp_path: Path) -> None:
     (tmp_path / "broker-0").write_text("a file where the broker's folder should be")
     with pytest.raises(InvalidConfigError, match=r"cannot store data in .*broker-0"):
         LocalCluster(1, directory=tmp_path).start()

@@ -333,7 +333,7 @@ def test_static_member_rejoins_without_rebalance(
     note("librdkafka", "a group: static members; a second member of the same name fences the first")
 
 
-def test_group_of_three_client_kinds_survives_coordinator_death(
+def test_group_with_members_of_three_client_libraries_survives_the_death_of_its_coordinator(
     cluster: LocalCluster, topic: str, feed: Callable[[], list[Where]], note: Note
 ) -> None:
     """The clients can form one group because all of them have the range assignor."""

@@ -149,7 +149,7 @@ def produce(kafka: str, topic: str, count: int, first: int = 0, **options: Any) 
     assert producer.flush(WAIT_SECONDS) == 0
 
 
-def test_records_settings_and_groups_are_copied(
+def test_mirror_from_kafka_copies_records_settings_and_groups(
     kafka: str, cluster: LocalCluster, topic: str, mirror: Mirror, bus: Bus
 ) -> None:
     make_topic(
@@ -176,7 +176,7 @@ def test_records_settings_and_groups_are_copied(
     assert rows_at(cluster.bootstrap_servers, topic, 2) == rows_at(kafka, topic, 2)
 
 
-def test_offsets_are_translated_across_the_gaps_of_transaction_markers(
+def test_mirror_translates_offsets_across_the_gaps_of_transaction_markers(
     kafka: str, cluster: LocalCluster, topic: str, mirror: Mirror, command: list[str]
 ) -> None:
     make_topic(kafka, topic)
@@ -212,7 +212,7 @@ def test_offsets_are_translated_across_the_gaps_of_transaction_markers(
         assert json.loads(done.stdout) == {topic: {"0": row["target_offset"]}}
 
 
-def test_compacted_topic_with_gaps_is_copied(
+def test_mirror_copies_a_compacted_topic_with_offset_gaps(
     kafka: str, cluster: LocalCluster, topic: str, mirror: Mirror
 ) -> None:
     make_topic(

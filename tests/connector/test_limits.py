@@ -41,7 +41,7 @@ def test_max_offsets_per_trigger_applies_after_a_restart_but_not_with_trigger_on
     assert ends(step(planner(**given), first, unlimited=True), topic) == [101, 11, 1]
 
 
-def test_progress_document_reports_the_lag_that_remains_after_its_batch(planner, make_topic):
+def test_query_progress_reports_the_lag_that_remains_after_the_batch(planner, make_topic):
     """A query that has read everything has lag 0, as in offsetsBehindLatest of Spark's Kafka
     source."""
     topic = make_topic(8, 2)
@@ -159,7 +159,7 @@ def test_available_now_fails_if_one_of_its_topics_is_deleted_during_the_run(
     assert "was deleted before this run with Trigger.AvailableNow read it to the end" in said
 
 
-def test_available_now_fails_if_a_log_is_shorter_than_when_it_was_planned(
+def test_available_now_fails_if_a_log_has_become_shorter_than_the_end_offset_to_read(
     planner, make_topic, monkeypatch
 ):
     topic = make_topic(5)

@@ -144,7 +144,7 @@ def test_deleted_topic_of_a_running_query_is_data_loss(planner, bus, make_topic,
     assert f"the query continues without {gone}-0 [3, 7)" in caplog.text
 
 
-def test_new_topic_deleted_before_its_first_batch_is_tolerated(planner, bus, make_topic, caplog):
+def test_new_topic_deleted_before_its_first_batch_is_no_data_loss(planner, bus, make_topic, caplog):
     """Regression: the failed lookup of the topic's start offset ended even a query with
     failOnDataLoss=false."""
     kept = make_topic(1)

@@ -53,7 +53,7 @@ def test_restarted_query_commits_despite_the_unexpired_group_lease_of_its_previo
     assert bus.admin.committed(group)[TopicPartition(topic, 0)].offset == 7
 
 
-def test_trigger_once_progress_is_committed_at_the_next_run(planner, bus, make_topic):
+def test_progress_with_trigger_once_is_committed_by_the_next_run(planner, bus, make_topic):
     """A Trigger.Once run makes its only planning call before its only batch, so the next run
     commits."""
     topic = make_topic(4)
@@ -70,7 +70,9 @@ def test_trigger_once_progress_is_committed_at_the_next_run(planner, bus, make_t
     assert bus.admin.committed(group)[tp].offset == 4
 
 
-def test_second_query_on_a_default_group_commits_nothing(planner, bus, make_topic, monkeypatch):
+def test_second_query_with_the_same_default_group_commits_nothing(
+    planner, bus, make_topic, monkeypatch
+):
     monkeypatch.setattr(group_progress, "LEASE_MS", 1_000)
     monkeypatch.setattr(group_progress, "RENEW_MS", 100)
     topic = make_topic(4)
@@ -82,7 +84,7 @@ def test_second_query_on_a_default_group_commits_nothing(planner, bus, make_topi
     assert state["group"] == one.report()["group"]
 
 
-def test_second_query_on_a_named_group_fails_before_its_first_batch(
+def test_second_query_with_the_same_named_group_fails_before_its_first_batch(
     planner, bus, make_topic, monkeypatch
 ):
     monkeypatch.setattr(group_progress, "LEASE_MS", 2_000)

@@ -231,7 +231,7 @@ def test_transaction_of_a_batch_does_not_time_out_while_a_task_without_rows_is_s
     assert run.visible() == ["a"]
 
 
-def test_failed_attempt_aborts_itself_and_its_batch_can_be_committed(
+def test_batch_can_be_committed_after_a_failed_task_attempt_aborted_itself(
     make: Callable[..., Run],
 ) -> None:
     """Spark's driver gets no message about a failed attempt, so the attempt must abort itself."""
@@ -387,7 +387,7 @@ def test_repeated_batch_with_other_rows_is_skipped_if_on_replay_mismatch_is_skip
     assert run.visible() == ["a", "b", "c", "d"]
 
 
-def test_commit_of_a_batch_that_its_timeout_has_aborted_is_refused(
+def test_commit_of_a_batch_that_was_aborted_by_its_transaction_timeout_is_refused(
     make: Callable[..., Run],
 ) -> None:
     run = make(timeout_ms=1000)

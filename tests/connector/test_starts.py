@@ -114,7 +114,7 @@ def test_start_option_with_a_missing_partition_or_an_invalid_offset_is_refused(
         begin_query(planner(subscribe=topic, **given))
 
 
-def test_end_offset_in_a_progress_document_is_a_valid_start_and_end_option(
+def test_end_offset_in_the_progress_of_a_query_is_valid_in_the_offset_options(
     planner, bus, make_topic, make_again
 ):
     topic, other = make_topic(5, 3), make_topic(2)
@@ -206,7 +206,9 @@ def test_checkpoint_of_another_cluster_or_source_is_refused(planner, make_topic)
         plan.latest_offset({topic: {"0": 1}}, unlimited=False)
 
 
-def test_planning_call_does_not_wait_for_brokers_that_are_down(make_cluster, monkeypatch, caplog):
+def test_planning_of_a_batch_does_not_wait_for_brokers_that_are_down(
+    make_cluster, monkeypatch, caplog
+):
     with (
         make_cluster(1) as alone,
         logbus.connect(alone.bootstrap_servers) as other,

@@ -182,7 +182,7 @@ def test_query_with_a_time_range_fetches_only_the_records_of_that_time(bus, make
     assert batch(bus, **newest.options) == []
 
 
-def test_many_small_partitions_are_fetched_in_few_tasks(bus, make_topic, monkeypatch):
+def test_batch_query_reads_many_small_partitions_in_few_tasks(bus, make_topic, monkeypatch):
     topic = make_topic(*range(1, 41))
     source = DefaultSource({"bootstrap.servers": bus.bootstrap_servers, "subscribe": topic})
     reader = source.reader(source.schema())
@@ -215,7 +215,7 @@ def test_micro_batch_of_many_small_partitions_has_few_tasks(planner, make_topic)
     ]
 
 
-def test_small_offset_range_whose_response_is_incomplete_or_damaged_returns_no_rows(
+def test_small_offset_range_is_not_read_from_an_incomplete_or_damaged_response(
     planner, make_topic, monkeypatch
 ):
     topic = make_topic(5, 5)

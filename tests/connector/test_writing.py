@@ -102,7 +102,7 @@ def test_exactly_once_sink_can_write_to_a_newly_added_partition(bus, topic):
         ),
     ],
 )
-def test_invalid_batch_is_refused_before_any_row_is_sent(
+def test_sink_refuses_an_invalid_batch_before_it_sends_any_row(
     bus, topic, write, topics, wrong, error, monkeypatch
 ):
     """Regression: rows for the first topic were sent before the second topic was checked."""
@@ -117,7 +117,7 @@ def test_invalid_batch_is_refused_before_any_row_is_sent(
     assert sent == []
 
 
-def test_row_above_max_request_size_fails(topic, write):
+def test_sink_refuses_a_row_above_max_request_size(topic, write):
     rows, columns = {"value": [b"x" * 5000]}, SinkColumns(value=0)
     with pytest.raises(MessageTooLargeError, match=r"max\.request\.size"):
         write(rows, columns, topic=topic, **{"max.request.size": "4000"})

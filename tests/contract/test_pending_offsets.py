@@ -466,7 +466,7 @@ def test_too_many_pending_offset_commits_of_a_group_are_refused(
     run(world, body)
 
 
-def test_stable_offset_fetch_never_returns_an_offset_that_a_committed_transaction_replaced(
+def test_offset_fetch_with_require_stable_returns_no_offset_that_a_transaction_has_replaced(
     world: World,
 ) -> None:
     """The transaction commits between two reads of the fetch. The test tries each pair of reads."""

@@ -150,7 +150,7 @@ def test_old_offsets_of_deleted_topics_expire_in_a_group_with_members(world: Wor
     run(world, body)
 
 
-def test_expiry_keeps_a_concurrent_commit_in_a_recreated_topic(
+def test_expiry_of_old_offsets_keeps_a_concurrent_commit_to_a_recreated_topic(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit arrives after the expiry has found the old offset and before it deletes that
@@ -177,7 +177,7 @@ def test_expiry_keeps_a_concurrent_commit_in_a_recreated_topic(
     run(world, body)
 
 
-def test_simultaneous_commits_share_one_metadata_write(world: World) -> None:
+def test_simultaneous_offset_commits_share_one_metadata_write(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await create(broker, "t", 10)
@@ -293,7 +293,9 @@ def test_commits_for_many_moved_groups_do_not_fail_the_commits_for_other_groups(
     run(world, body)
 
 
-def test_generation_stored_by_the_next_coordinator_fences_the_former_one(world: World) -> None:
+def test_former_coordinator_is_fenced_once_the_next_coordinator_has_stored_a_generation(
+    world: World,
+) -> None:
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         await create(cluster.controller(), "t", 1)
@@ -443,7 +445,7 @@ def test_deletion_of_a_group_with_long_znode_paths_is_split_into_several_writes(
     run(world, body)
 
 
-def test_fetch_of_offsets_ignores_invalid_topic_names(world: World) -> None:
+def test_offset_fetch_ignores_invalid_topic_names(world: World) -> None:
     """Regression: an invalid name became an invalid znode path, and the whole fetch failed."""
 
     async def body(cluster: Cluster) -> None:

@@ -21,7 +21,7 @@ def test_pytest_example_of_the_guide_runs(
     test(logbus_bus, logbus_topic, logbus_spark, logbus_stream, logbus_topics)
 
 
-def test_query_left_active_fails_the_test_and_is_stopped(logbus_spark):
+def test_query_that_a_test_leaves_active_fails_the_test_and_is_stopped(logbus_spark):
     before = {query.runId for query in logbus_spark.streams.active}
     rows = logbus_spark.readStream.format("rate").load()
     query = rows.writeStream.format("memory").queryName("left_active").start()

@@ -194,7 +194,9 @@ sys.exit(any(".tests." in name for name in sys.modules))
 
 
 @pytest.mark.parametrize("name", ["compose", "kubernetes", "prometheus-rules"])
-def test_generated_yaml_is_read_by_a_parser(capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_generated_yaml_is_valid_for_a_yaml_parser(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     yaml = pytest.importorskip("yaml")
     documents = list(yaml.safe_load_all(printed(capsys, name)))
     assert all(isinstance(each, dict) for each in documents)

@@ -92,5 +92,5 @@ def test_unreadable_file_with_the_address_of_a_running_cluster_is_ignored(tmp_pa
     assert read_cluster(broken) is None
 
 
-def test_data_directory_without_xdg_data_home_is_in_the_home_folder() -> None:
+def test_default_data_directory_is_in_the_home_folder_without_xdg_data_home() -> None:
     assert data_directory({}) == Path.home() / ".local" / "share" / "logbus"

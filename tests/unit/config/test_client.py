@@ -22,7 +22,7 @@ from broker_lite.errors import InvalidConfigError
         (ConsumerConfig, "partition_fetch_bytes"),
     ],
 )
-def test_setting_that_exceeds_its_field_in_a_request_is_refused(
+def test_setting_too_large_for_its_field_in_a_request_is_refused(
     make: Callable[..., Any], name: str
 ) -> None:
     """Regression: a value of more than 32 bits, such as 4 GiB for ``fetch.max.bytes``, ended the

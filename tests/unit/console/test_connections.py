@@ -66,7 +66,7 @@ def test_connection_with_an_incomplete_request_is_closed_after_the_time_limit(
     asyncio.run(check())
 
 
-def test_console_response_may_take_longer_than_the_request_limit(
+def test_console_response_may_take_longer_than_the_time_limit_of_a_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connections, "REQUEST_S", 0.05)

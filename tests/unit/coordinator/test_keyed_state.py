@@ -114,7 +114,9 @@ def small_copies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_copies")
 @pytest.mark.parametrize("seed", range(12))
-def test_state_loaded_from_the_log_equals_the_committed_values_at_every_step(seed: int) -> None:
+def test_coordinator_state_loaded_from_the_log_equals_the_committed_values_at_every_step(
+    seed: int,
+) -> None:
     rng = random.Random(seed)
     log = Log()
     keys = [b"k%d" % number for number in range(rng.choice((2, 6, 20)))]

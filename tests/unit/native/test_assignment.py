@@ -31,7 +31,7 @@ def counts(owners: dict[TopicPartition, OwnerZnode]) -> dict[str, int]:
     return found
 
 
-def test_range_assignor_gives_the_first_streams_one_partition_more() -> None:
+def test_range_assignor_gives_the_first_message_streams_one_partition_more() -> None:
     owners = assign({"c": names("t"), "a": names("t"), "b": names("t")}, {"t": 4})
     assert [owners[TopicPartition("t", n)].consumer for n in range(4)] == ["a", "a", "b", "c"]
 
@@ -63,7 +63,7 @@ def test_message_streams_beyond_the_number_of_partitions_get_no_partition() -> N
     st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 4), min_size=1),
     st.integers(0, 50),
 )
-def test_every_partition_has_one_owner_and_shares_differ_by_at_most_one(
+def test_every_partition_has_one_owner_and_partition_counts_differ_by_at_most_one(
     streams: dict[str, int], partitions: int
 ) -> None:
     members = {name: names("t", streams=count) for name, count in streams.items()}

@@ -116,7 +116,9 @@ def test_transport_read_without_bytes_raises_blocking_io_error(
     assert ends[1].pending == 0 and not ends[1].wants_write
 
 
-def test_transport_writes_small_parts_together(ends: tuple[Transport, Transport]) -> None:
+def test_transport_writes_several_small_buffers_in_one_call(
+    ends: tuple[Transport, Transport],
+) -> None:
     client, server = ends
     assert client.write([b"a", b"bc", memoryview(b"def")]) == 6
     assert read(server, 6) == b"abcdef"

@@ -146,7 +146,7 @@ def _asks_again_soon(monkeypatch):
 
 
 @pytest.mark.usefixtures("_asks_again_soon")
-def test_second_query_with_the_same_named_group_fails_once_the_first_renews_its_lease_on_it(
+def test_second_query_with_the_same_named_group_fails_once_the_first_query_renews_its_lease(
     group, start
 ):
     first, second = start("one"), start("two", explicit=True)

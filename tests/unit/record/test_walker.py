@@ -85,7 +85,7 @@ def test_batches_of_an_aborted_transaction_are_skipped_also_in_the_next_buffer()
     assert [each.is_void for each in single] == [each.is_void for each in whole]
 
 
-def test_corrupt_abort_marker_ends_the_walk_over_fetched_batches() -> None:
+def test_corrupt_abort_marker_stops_the_iteration_over_fetched_batches() -> None:
     batches = by_hand.contiguous()
     torn = bytearray(batches[7])
     torn[-3] ^= 1
@@ -139,7 +139,7 @@ def test_batch_with_a_falling_or_too_high_leader_epoch_is_corrupt() -> None:
     assert len(walked(batches, OWN_LOG._replace(orders_epochs=False))) == 3
 
 
-def test_walk_detects_a_wrong_crc_only_if_it_is_told_to_check_crcs() -> None:
+def test_iteration_over_batches_detects_a_wrong_crc_only_if_it_checks_crcs() -> None:
     batches = [by_hand.rows([0]), by_hand.rows([1]), by_hand.rows([2])]
     batches[1] = batches[1][:-2] + b"xx"
     assert len(walked(batches)) == 3
@@ -147,7 +147,7 @@ def test_walk_detects_a_wrong_crc_only_if_it_is_told_to_check_crcs() -> None:
     assert good == [0] and error.header is not None and error.header.base_offset == 1
 
 
-def test_walk_reports_the_size_of_a_batch_of_which_the_buffer_has_only_a_part() -> None:
+def test_batch_walker_reports_the_size_of_a_batch_that_the_buffer_holds_only_in_part() -> None:
     first, second = by_hand.rows([0]), by_hand.rows([1], size=1000)
     walker = BatchWalker(OWN_LOG, 0)
     assert len(list(walker.walk(first + second[:-1]))) == 1
@@ -156,7 +156,7 @@ def test_walk_reports_the_size_of_a_batch_of_which_the_buffer_has_only_a_part() 
     assert len(list(walker.walk(second))) == 1 and walker.offset == 2
 
 
-def test_walk_over_batch_headers_needs_no_batch_bodies() -> None:
+def test_iteration_over_batch_headers_needs_no_batch_bodies() -> None:
     batches = by_hand.contiguous(size=500)
     walker = BatchWalker(OWN_LOG, 0)
     data = b"".join(batches)

@@ -272,7 +272,7 @@ def test_follower_appends_a_batch_that_contains_the_leaders_log_start() -> None:
         disk.log.append_as_follower(fetched(leader, 25), 1, 0)
 
 
-def test_log_truncated_below_its_start_is_empty_and_continues_at_that_offset() -> None:
+def test_log_truncated_below_its_start_is_empty_and_continues_at_the_truncation_offset() -> None:
     disk = Disk()
     disk.write(80)
     disk.log.delete_records_before(50)

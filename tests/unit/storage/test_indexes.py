@@ -28,7 +28,7 @@ def test_offset_index_finds_the_last_entry_at_or_before_an_offset_or_file_positi
     assert OffsetIndex(BASE).last() == (BASE, 0)
 
 
-def test_cutting_an_index_returns_a_copy_without_later_entries() -> None:
+def test_truncation_of_an_index_returns_a_copy_without_later_entries() -> None:
     index = offsets()
     cut = index.cut(250)
     cut.add(BASE + 7, 200)

@@ -291,7 +291,7 @@ def test_stray_log_is_kept_for_the_configured_time_even_across_starts() -> None:
     assert second.create(PartitionKey(KEY.topic_id, 0)).log_end_offset == 0
 
 
-def test_every_stray_log_of_one_partition_is_deleted_after_its_time() -> None:
+def test_every_stray_log_of_one_partition_is_deleted_after_the_configured_time() -> None:
     """Regression: the broker forgot a stray whose deletion a power cut had undone when it set the
     partition aside again."""
     files = MemFiles()

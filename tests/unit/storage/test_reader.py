@@ -537,7 +537,7 @@ def test_batches_that_a_truncation_replaced_during_the_read_are_not_reported_as_
 
 @pytest.mark.parametrize("reads_before", range(2))
 @pytest.mark.parametrize("look_up", ["offset_for_timestamp", "verify", "max_timestamp"])
-def test_lookup_that_a_truncation_overtakes_finds_no_damage(
+def test_lookup_that_a_truncation_overtakes_reports_no_damage(
     look_up: str, reads_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: the batches that had replaced the removed ones were reported as damage."""

@@ -31,7 +31,7 @@ def test_later_writes_of_a_transaction_wait_until_its_first_write_is_verified() 
     assert participant.admit(PID, EPOCH) is None
 
 
-def test_write_after_a_refused_one_of_the_same_transaction_is_verified_anew() -> None:
+def test_write_after_a_refused_write_of_the_same_transaction_is_verified_again() -> None:
     participant = Participant()
     first = asked(participant)
     participant.refuse(first)

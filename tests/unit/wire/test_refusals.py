@@ -81,7 +81,7 @@ def test_unsupported_request_is_refused_in_its_own_response_format(key: int, ver
 
 
 @pytest.mark.parametrize(("asks", "answers"), BEFORE_2_1, ids=lambda kind: kind.__name__)
-def test_requests_older_than_kafka_2_1_are_refused_in_their_own_format(
+def test_requests_older_than_kafka_2_1_are_refused_in_their_own_response_format(
     asks: Any, answers: Any
 ) -> None:
     rng = random.Random(asks.API_VERSION)

@@ -109,7 +109,7 @@ def test_on_revoke_is_called_although_the_consumers_commit_before_it_is_cancelle
     assert bench.reader.collector.assignment() == []
 
 
-def test_consumer_close_cancelled_during_the_last_commit_calls_on_revoke() -> None:
+def test_on_revoke_is_called_although_the_last_commit_of_close_is_cancelled() -> None:
     """Regression: neither a cancelled nor a failed last commit was followed by ``on_revoke``."""
     bench = Bench()
     bench.finish(bench.begin(), {T0: None})

@@ -189,7 +189,9 @@ def test_end_offset_from_a_later_leader_epoch_is_not_stored_with_the_earlier_epo
     assert bench.watch.ends()[T0][:2] == (12, 6)
 
 
-def test_watch_of_a_malformed_address_opens_no_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_offsets_watch_of_a_malformed_address_opens_no_file_descriptors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Regression: each attempt left the three descriptors of a reactor open."""
 
     def opened(*_: Any) -> Any:

@@ -195,7 +195,7 @@ def test_only_a_partition_whose_local_read_failed_is_fetched_over_the_network() 
     assert asked_offsets(bench.fetch("sent")) == {1: 2}
 
 
-def test_full_buffer_stops_fetches_of_its_partition() -> None:
+def test_full_fetch_buffer_of_a_partition_stops_its_fetches() -> None:
     bench = Bench(partition_fetch_bytes=1024)
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 10, size=100))

@@ -116,7 +116,9 @@ def test_local_read_of_a_truncated_file_returns_the_remaining_batches(
     found.close()
 
 
-def test_rewritten_bytes_are_reported_as_corruption(tmp_path: Path, values: list[bytes]) -> None:
+def test_batches_rewritten_during_a_local_read_are_reported_as_corruption(
+    tmp_path: Path, values: list[bytes]
+) -> None:
     stored = write(tmp_path / "0.log", values)
     found = opened(stored)
     write(tmp_path / "0.log", values, epoch=4)

@@ -62,7 +62,7 @@ def test_stale_metadata_does_not_restore_a_deposed_leader() -> None:
     assert cluster.learn(other, everything=True) == other
 
 
-def test_request_that_follows_a_failed_one_goes_to_another_broker() -> None:
+def test_request_after_a_failed_request_goes_to_another_broker() -> None:
     one, two = Endpoint("a", 1), Endpoint("b", 2)
     cluster = Cluster((one, two), lambda: 0.0)
     cluster.ask_another()

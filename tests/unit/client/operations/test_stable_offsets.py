@@ -84,7 +84,7 @@ def member(unstable: int, isolation: str = "read_committed") -> tuple[Any, Group
     return outcome(world, operation), group
 
 
-def test_group_member_waits_until_the_open_transaction_on_its_offset_ends() -> None:
+def test_group_member_waits_until_the_transaction_with_a_pending_offset_has_ended() -> None:
     begun, group = member(unstable=3)
     assert begun.starts.offsets == {T0: 7, T1: 8}
     assert len(group.requests) == 4

@@ -58,7 +58,7 @@ def test_murmur2_of_a_long_key_needs_no_numpy_call_for_each_word_of_the_key(
     assert rounds < 100
 
 
-def test_murmur2_reference_equals_kafka_python() -> None:
+def test_murmur2_of_one_key_equals_that_of_kafka_python() -> None:
     other = pytest.importorskip("kafka.partitioner.default").murmur2
     for key in random_keys(500, 2):
         assert murmur2(key) & 0xFFFFFFFF == other(key) & 0xFFFFFFFF

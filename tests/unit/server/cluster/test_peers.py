@@ -258,7 +258,7 @@ def test_request_to_an_unregistered_broker_fails_at_once() -> None:
     run(test)
 
 
-def test_socket_that_connected_to_itself_counts_as_refused() -> None:
+def test_connection_of_a_socket_to_itself_counts_as_a_refused_connection() -> None:
     """TCP can connect a socket to itself.
 
     Such a socket would occupy the port on which the other broker restarts.

@@ -70,7 +70,7 @@ def test_coordinator_sends_no_marker_before_its_decision_is_committed() -> None:
     run(test)
 
 
-def test_next_coordinator_sends_the_markers_of_a_decided_transaction_again() -> None:
+def test_next_coordinator_resends_the_markers_of_a_transaction_that_is_not_completed() -> None:
     async def test(cluster: Cluster) -> None:
         pair = await cluster.init()
         await cluster.add(pair)

@@ -165,7 +165,9 @@ def test_one_metadata_request_auto_creates_at_most_a_limited_number_of_topics() 
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.METADATA))
-def test_metadata_request_for_all_topics_differs_from_one_for_no_topics(version: int) -> None:
+def test_metadata_request_with_null_topics_returns_all_topics_and_with_empty_topics_none(
+    version: int,
+) -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("a")
@@ -236,7 +238,7 @@ def test_describe_cluster_returns_brokers_and_controller(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.LIST_CONFIG_RESOURCES))
-def test_topics_and_brokers_are_listed_as_config_resources(version: int) -> None:
+def test_list_config_resources_returns_topics_and_brokers(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(2)
         await world.make_topic("t")

@@ -48,7 +48,7 @@ def change(kind: int, name: str, *rows: tuple[str, int, str | None]) -> Any:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_CONFIGS))
-def test_settings_of_topics_and_brokers_are_described(version: int) -> None:
+def test_describe_configs_returns_the_settings_of_topics_and_brokers(version: int) -> None:
     async def body(world: World) -> None:
         await world.start(1, num_partitions=4)  # type: ignore[arg-type]
         await world.make_topic("t", retention_ms="60000")
@@ -446,7 +446,7 @@ def test_alter_configs_replaces_all_settings_of_a_topic(version: int) -> None:
 
 
 @pytest.mark.parametrize("broker", [1, 2])
-def test_alter_configs_replaces_the_settings_of_a_concurrent_alter_configs(broker: int) -> None:
+def test_later_of_two_concurrent_alter_configs_requests_replaces_all_settings(broker: int) -> None:
     """Regression: concurrent requests were merged: each deleted only the settings that its broker
     knew."""
 

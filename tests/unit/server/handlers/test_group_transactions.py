@@ -241,7 +241,7 @@ def test_txn_offset_commit_of_a_replaced_static_member_is_fenced() -> None:
     run(body)
 
 
-def test_txn_offset_commit_is_refused_if_the_member_leaves_during_the_check() -> None:
+def test_txn_offset_commit_is_refused_if_the_member_leaves_while_it_is_checked() -> None:
     async def body(world: World) -> None:
         coordinator = await start(world)
         (one,) = await gathered(world, 1)

@@ -233,7 +233,7 @@ def test_reassignment_can_be_cancelled() -> None:
     run(body)
 
 
-def test_reassignment_may_not_change_the_replication_factor_if_the_request_says_so() -> None:
+def test_reassignment_may_not_change_the_replication_factor_if_the_request_forbids_it() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await make(world, "t", [1, 2])

@@ -350,7 +350,7 @@ def test_dispatcher_replaces_the_response_of_a_handler_that_checked_no_permissio
         ("ListTransactions", 2, CoordinatorLoadInProgressError),
     ],
 )
-def test_error_of_list_groups_or_list_transactions_reaches_the_client(
+def test_error_of_list_groups_or_list_transactions_reaches_the_client_unchanged(
     name: str, version: int, expected: type[LogbusError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: the dispatcher took the error for the response of a handler that skips its
@@ -505,7 +505,7 @@ def _body(data: bytes) -> Any:
     return Reader(memoryview(data), 9)
 
 
-def test_access_without_authorizer_allows_everything() -> None:
+def test_every_request_is_allowed_without_an_authorizer() -> None:
     access = Authorizer().access(session("User:bob"), ApiKey.PRODUCE)
     assert type(access) is Access and access.has_checked
     assert access.may(Operation.ALTER, CLUSTER, CLUSTER_NAME)

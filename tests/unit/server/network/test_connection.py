@@ -99,7 +99,7 @@ def test_responses_are_sent_in_request_order() -> None:
     run(main)
 
 
-def test_connection_that_is_to_close_after_a_response_sends_that_response_first() -> None:
+def test_response_after_which_the_connection_closes_is_sent_before_the_close() -> None:
     async def main() -> None:
         replies: list[ResponseSlot] = []
         peer = Peer(lambda frame, reply: replies.append(reply))
@@ -357,7 +357,7 @@ def test_response_counts_in_the_memory_budget_until_the_client_has_read_it() -> 
     run(main)
 
 
-def test_no_request_starts_for_a_client_with_unread_responses() -> None:
+def test_broker_starts_no_request_of_a_client_with_unread_responses() -> None:
     async def main() -> None:
         begun = 0
 

@@ -268,7 +268,7 @@ def test_client_must_log_in_again_when_its_token_expires() -> None:
     assert World(issuer=Tokens(), reauth_ms=100).logins.lifetime_ms(world.session) == 8000
 
 
-def test_session_ends_at_the_earlier_of_token_expiry_and_reauthentication() -> None:
+def test_session_ends_at_token_expiry_or_reauthentication_limit_whichever_is_earlier() -> None:
     world = World(issuer=Tokens(), reauth_ms=100)
     world.send_once("OAUTHBEARER", bearer_message("carol"))
     assert world.logins.lifetime_ms(world.session) == 100

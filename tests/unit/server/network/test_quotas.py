@@ -176,7 +176,9 @@ async def _awaited(work: Any) -> None:
 
 
 @pytest.mark.parametrize("rate", [1.0, 1e-308])
-def test_throttle_time_is_limited_to_int32_and_the_rest_of_the_wait_is_kept(rate: float) -> None:
+def test_throttle_that_exceeds_the_int32_throttle_time_continues_after_this_time(
+    rate: float,
+) -> None:
     quotas, clock, _ = made({ALICE: {PRODUCER_BYTE_RATE: rate, CONSUMER_BYTE_RATE: rate}})
     alice = quota_of(quotas, "alice")
     for wait_ms in (alice.produced(2_200_000), alice.fetched(2_200_000)):
@@ -197,7 +199,7 @@ def test_remaining_fetch_quota_of_a_client_is_negative_only_while_the_client_is_
         clock.at_ms += idle_ms
 
 
-def test_quota_of_a_client_is_kept_under_its_truncated_client_id() -> None:
+def test_quota_state_of_a_client_is_stored_under_its_truncated_client_id() -> None:
     quotas, _, _ = made({entity_of([(CLIENT_ID, DEFAULT)]): {PRODUCER_BYTE_RATE: 10.0}})
     quota_of(quotas, "a", "x" * 30_000)
     names = [*quotas._clients, *quotas._buckets]

@@ -372,7 +372,7 @@ def test_listener_with_client_certificates_issues_no_session_ticket(
     assert tickets == [client_auth == "none"]
 
 
-def test_unusable_certificate_files_stop_the_start(tmp_path: Path) -> None:
+def test_broker_does_not_start_with_unusable_certificate_files(tmp_path: Path) -> None:
     one, two = write_pem(tmp_path / "1"), write_pem(tmp_path / "2")
     expired = write_pem(tmp_path / "3", expired=True)
     nothing = tmp_path / "nothing.pem"
@@ -411,7 +411,9 @@ def test_broker_does_not_start_if_client_certificates_may_be_signed_by_the_ca_of
     listener(pem, **settings, ssl_truststore_location=of_clients).close()
 
 
-def test_certificate_that_other_brokers_would_refuse_stops_the_start(tmp_path: Path) -> None:
+def test_broker_does_not_start_with_a_certificate_that_other_brokers_would_refuse(
+    tmp_path: Path,
+) -> None:
     own, other = write_pem(tmp_path / "1"), write_pem(tmp_path / "2", ca=trustme.CA())
     settings = {
         "listeners": "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",
@@ -428,7 +430,7 @@ def test_certificate_that_other_brokers_would_refuse_stops_the_start(tmp_path: P
 
 
 @pytest.mark.parametrize("is_combined", [True, False])
-def test_private_key_that_other_users_may_read_stops_the_start(
+def test_broker_does_not_start_with_a_private_key_that_other_users_may_read(
     tmp_path: Path, is_combined: bool
 ) -> None:
     pem = write_pem(tmp_path)
@@ -691,7 +693,9 @@ def test_reloaded_truststore_of_clients_may_not_contain_the_ca_of_brokers(tmp_pa
     serve(one, attack)
 
 
-def test_unusable_revocation_list_or_folder_of_cas_stops_the_start(tmp_path: Path) -> None:
+def test_broker_does_not_start_with_an_unusable_revocation_list_or_folder_of_cas(
+    tmp_path: Path,
+) -> None:
     ca, path = trustme.CA(), tmp_path / "revoked.pem"
     pem = write_pem(tmp_path / "pem", ca=ca)
     settings = {"ssl_client_auth": "required", "ssl_truststore_location": pem.ca}

@@ -136,7 +136,9 @@ def test_key_set_is_read_from_a_file(tmp_path: Path, spelling: str) -> None:
     ("content", "reason"),
     [(None, "No such file"), (b"{}", "not a JWKS"), (b" " * 300_000, "more than 262144 bytes")],
 )
-def test_unusable_key_set_file_stops_the_start(tmp_path: Path, content: Any, reason: str) -> None:
+def test_broker_does_not_start_with_an_unusable_key_set_file(
+    tmp_path: Path, content: Any, reason: str
+) -> None:
     file = tmp_path / "keys.json"
     if content is not None:
         file.write_bytes(content)

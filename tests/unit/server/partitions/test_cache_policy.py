@@ -7,12 +7,12 @@ from broker_lite.server.partitions.cache_policy import LARGE_BYTES, READERS_MS, 
 START, MIB = 1_000_000, 1 << 20
 
 
-def test_appended_bytes_without_readers_stay_cached_up_to_the_limit() -> None:
+def test_appended_bytes_that_nobody_reads_stay_in_the_page_cache_up_to_the_limit() -> None:
     policy = CachePolicy(4 * MIB)
     assert [policy.keeps(START, MIB) for _ in range(6)] == [True] * 4 + [False] * 2
 
 
-def test_appended_bytes_stay_cached_during_and_shortly_after_reads() -> None:
+def test_appended_bytes_stay_in_the_page_cache_during_and_shortly_after_reads() -> None:
     policy = CachePolicy(4 * MIB)
     policy.keeps(START, 100 * MIB)
     policy.note_read(START)
@@ -22,7 +22,7 @@ def test_appended_bytes_stay_cached_during_and_shortly_after_reads() -> None:
     assert policy.keeps(START + READERS_MS, MIB)
 
 
-def test_small_batches_stay_cached() -> None:
+def test_small_batches_stay_in_the_page_cache() -> None:
     policy = CachePolicy(0)
     assert policy.keeps(START, LARGE_BYTES - 1)
     assert not policy.keeps(START, LARGE_BYTES)

@@ -264,7 +264,7 @@ def test_large_read_counts_as_cached_if_its_first_byte_is_in_the_page_cache(
 
 
 @pytest.mark.parametrize("read", [read_resident, prepare])
-def test_small_range_is_copied_into_memory_and_a_large_one_sent_from_the_file(
+def test_small_read_is_copied_into_memory_and_a_large_read_is_sent_from_the_file(
     log: Log, monkeypatch: pytest.MonkeyPatch, read: Callable[..., list[Prepared]]
 ) -> None:
     small = rows_batch([b"x" * 100])
@@ -280,7 +280,9 @@ def test_small_range_is_copied_into_memory_and_a_large_one_sent_from_the_file(
     assert [isinstance(one.parts[0], FileRange) for one in found] == [False, False, True]
 
 
-def test_reader_on_the_same_machine_receives_the_file_location_of_a_large_range(log: Log) -> None:
+def test_reader_on_the_same_machine_receives_the_log_file_location_of_a_large_read(
+    log: Log,
+) -> None:
     for n in range(5):
         append(log, columns_batch([b"%d" % n * 1000] * 80))
     size = len(columns_batch([b"0" * 1000] * 80))
@@ -339,7 +341,7 @@ def test_failed_read_reports_the_records_as_unreadable_only_for_an_io_error(
     assert (type(bad.error), bad.error_offset) == (kind, 0)
 
 
-def test_result_of_reading_a_range_contains_the_number_of_transcoded_batches(log: Log) -> None:
+def test_result_of_a_read_contains_the_number_of_transcoded_batches(log: Log) -> None:
     append(log, columns_batch([b"x"]))
     append(log, rows_batch([b"x"]))
     (rows,) = prepare([wanted(log, rows_only=True)], 1 << 20)
