@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker_lite.config import BrokerConfig
-from broker_lite.coordinator import keyed_state
 from broker_lite.errors import LogbusError
 from broker_lite.server.broker import Broker
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.coordinators.state_log import StateLog
+from broker_lite.transactions import keyed_state
 
 keyed_state.COPY_BYTES_MIN = 20_000
 """Copies of the state begin at this small size, so that some kills happen during a copy."""

@@ -10,8 +10,6 @@ from typing import Any
 from sim.damage_plants import PLAIN, planted
 from sim.plants import PLANTS, Patch
 
-from broker_lite.coordinator import keyed_state
-from broker_lite.coordinator.keyed_state import DeleteBefore, KeyedState
 from broker_lite.metadata.group_offsets import FetchedOffsets, GroupOffsets
 from broker_lite.metadata.pending_offsets import PartOperations
 from broker_lite.metadata.store import Delete
@@ -26,6 +24,8 @@ from broker_lite.storage.reader import LogReader
 from broker_lite.storage.transaction_index import TransactionIndex
 from broker_lite.transactions import effects as fx
 from broker_lite.transactions import events as ev
+from broker_lite.transactions import keyed_state
+from broker_lite.transactions.keyed_state import DeleteBefore, KeyedState
 from broker_lite.transactions.participant import Participant, Verification
 from broker_lite.transactions.records import OPEN_STATES, TransactionState
 from broker_lite.transactions.sink_records import SinkState

@@ -30,11 +30,11 @@ from sim.transaction_clients import (
 from sim.transaction_truth import TransactionTruth
 from sim.workload import Client, RowProducer, create_topic
 
-from broker_lite.coordinator import keyed_state
 from broker_lite.errors import LogbusError
 from broker_lite.metadata import znodes
 from broker_lite.model import TRANSACTION_STATE, PartitionKey
 from broker_lite.server.handlers import find_coordinator
+from broker_lite.transactions import keyed_state
 
 STATE_PARTITIONS = 2
 IDLE_IDS = 4

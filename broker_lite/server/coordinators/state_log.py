@@ -2,7 +2,7 @@
 
 A new leader waits until all records of former leaders are committed, and reads its partition on a
 read thread; all else runs on the event loop's thread. Appends in one iteration of the event loop
-form one batch. ``coordinator/keyed_state.py`` decides what to append, and when to compact the log:
+form one batch. ``transactions/keyed_state.py`` decides what to append, and when to compact the log:
 then a copy of all values is appended, and the log before it is deleted.
 
 An append needs ``min.insync.replicas``, as with acks=all. It completes when the high watermark
@@ -20,14 +20,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
-from broker_lite.coordinator.keyed_state import (
-    AppendState,
-    DeleteBefore,
-    Effect,
-    KeyedState,
-    Replay,
-    UpsertsSettled,
-)
 from broker_lite.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -51,6 +43,14 @@ from broker_lite.server.partitions.disk import AppendBatch
 from broker_lite.server.partitions.replica import Replica
 from broker_lite.server.partitions.replica_manager import ReplicaManager
 from broker_lite.storage.reader import LogReader
+from broker_lite.transactions.keyed_state import (
+    AppendState,
+    DeleteBefore,
+    Effect,
+    KeyedState,
+    Replay,
+    UpsertsSettled,
+)
 
 logger = logging.getLogger("logbus.state")
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 import pytest
 from support.replica_world import World, run
 
-from broker_lite.coordinator import keyed_state
 from broker_lite.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -22,6 +21,7 @@ from broker_lite.errors import (
 )
 from broker_lite.record.crc32c import crc32c
 from broker_lite.server.coordinators.state_log import StateLog
+from broker_lite.transactions import keyed_state
 
 
 class Owner:

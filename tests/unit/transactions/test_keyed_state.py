@@ -12,16 +12,16 @@ from dataclasses import dataclass
 import pytest
 from support.row_decoder import decode_rows
 
-from broker_lite.coordinator import keyed_state
-from broker_lite.coordinator.keyed_state import (
+from broker_lite.errors import CorruptMessageError, MessageTooLargeError, NotEnoughReplicasError
+from broker_lite.record.batch import BatchHeader, read_header, stamp
+from broker_lite.transactions import keyed_state
+from broker_lite.transactions.keyed_state import (
     AppendState,
     DeleteBefore,
     KeyedState,
     Replay,
     UpsertsSettled,
 )
-from broker_lite.errors import CorruptMessageError, MessageTooLargeError, NotEnoughReplicasError
-from broker_lite.record.batch import BatchHeader, read_header, stamp
 
 REFUSED = NotEnoughReplicasError("refused")
 
