@@ -71,8 +71,9 @@ from peers.servers import KafkaServers, LogbusServers, free_ports
 from broker_lite.bus import Bus, connect
 from broker_lite.client.administration import users
 from broker_lite.client.administration.admin import Admin
-from broker_lite.client.transport.blocking import PooledConnection, monotonic_ms
+from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.client.transport.login import TaskSecret
+from broker_lite.client.transport.pool import PooledConnection
 from broker_lite.client.transport.steps import ProduceExchange
 from broker_lite.config import BrokerConfig, parse
 from broker_lite.config.client_security import ClientSecurity

@@ -21,7 +21,7 @@ from broker_lite.client.administration.admin import Admin
 from broker_lite.client.fetch.range_reader import FetchedBatch, read_range
 from broker_lite.client.fetch.small_ranges import SmallRange, read_small_ranges
 from broker_lite.client.received import LogTruncatedError
-from broker_lite.client.transport.blocking import Pool, shared_pool
+from broker_lite.client.transport.pool import Pool, shared_pool
 from broker_lite.errors import (
     CorruptMessageError,
     DataLossError,

@@ -27,7 +27,7 @@ from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
 from broker_lite.client.options import build, check_names
 from broker_lite.client.producing.aio_producer import AsyncProducer
-from broker_lite.client.transport.blocking import monotonic_ms
+from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.client.transport.loop import LoopShell
 from broker_lite.config import ConsumerConfig, ProducerConfig, value_text
 from broker_lite.config.client_security import ClientSecurity

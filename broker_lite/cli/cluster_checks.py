@@ -118,7 +118,7 @@ def reachable(cluster: ChosenCluster) -> Finding:
 def _hung(_: Cluster, endpoints: Iterable[Endpoint], deadline_ms: float) -> Operation[list[str]]:
     """Return the brokers that accept a connection but do not answer in time."""
     from broker_lite import __version__
-    from broker_lite.client.transport.blocking import monotonic_ms
+    from broker_lite.client.transport.clock import monotonic_ms
     from broker_lite.client.transport.steps import CallExchange, Send, SendAll
     from broker_lite.wire.calls.cluster import ApiVersionsRequest
 

@@ -21,7 +21,7 @@ from typing import Any
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.boottime_clock import lease_ms
 from broker_lite.client.operations import group_requests
-from broker_lite.client.transport.blocking import monotonic_ms
+from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.client.transport.steps import CallExchange
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import (

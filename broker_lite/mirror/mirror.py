@@ -17,7 +17,7 @@ from typing import Any
 from broker_lite.client.fetch.position import Corrupt, Failed, Retry
 from broker_lite.client.operations.cluster import ClusterView, backoff_ms
 from broker_lite.client.received import WalkResult
-from broker_lite.client.transport.blocking import monotonic_ms
+from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import (
     InvalidConfigError,

@@ -17,7 +17,8 @@ from broker_lite.client.fetch.position import Corrupt, Failed, FetchPosition, Re
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
 from broker_lite.client.received import WalkResult
-from broker_lite.client.transport.blocking import Pool, monotonic_ms
+from broker_lite.client.transport.clock import monotonic_ms
+from broker_lite.client.transport.pool import Pool
 from broker_lite.client.transport.steps import CallExchange, FetchExchange, Send
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import (

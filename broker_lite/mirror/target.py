@@ -19,7 +19,8 @@ from broker_lite.client.fetch.range_reader import read_range
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster, backoff_ms
 from broker_lite.client.received import Slice
-from broker_lite.client.transport.blocking import Pool, PooledConnection, monotonic_ms
+from broker_lite.client.transport.clock import monotonic_ms
+from broker_lite.client.transport.pool import Pool, PooledConnection
 from broker_lite.client.transport.steps import ProduceExchange
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import (

@@ -23,7 +23,8 @@ from broker_lite.client.fetch.range_reader import read_range
 from broker_lite.client.in_place import segment_file
 from broker_lite.client.in_place.segment_file import SegmentFile
 from broker_lite.client.received import offsets_of
-from broker_lite.client.transport.blocking import Pool, PooledConnection, monotonic_ms
+from broker_lite.client.transport.clock import monotonic_ms
+from broker_lite.client.transport.pool import Pool, PooledConnection
 from broker_lite.client.transport.steps import FetchExchange
 from broker_lite.errors import LogbusError, TopicAuthorizationError
 from broker_lite.local.cluster import LocalCluster

@@ -39,8 +39,8 @@ from broker_lite.cli.main import run as logbus
 from broker_lite.client.administration import users
 from broker_lite.client.client_config import take_security
 from broker_lite.client.discovery import parse_endpoints
-from broker_lite.client.transport.blocking import Pool
 from broker_lite.client.transport.loop import LoopShell
+from broker_lite.client.transport.pool import Pool
 from broker_lite.client.transport.steps import CallExchange, Operation, Send
 from broker_lite.errors import InvalidConfigError, LogbusError, SaslAuthenticationError
 from broker_lite.local.cluster import LocalCluster

@@ -34,7 +34,7 @@ from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.client.administration import users
 from broker_lite.client.client_config import chosen_security, security_of_file, take_security
 from broker_lite.client.fetch.range_reader import read_range
-from broker_lite.client.transport.blocking import Pool
+from broker_lite.client.transport.pool import Pool
 from broker_lite.config.secret import Secret
 from broker_lite.errors import (
     GroupAuthorizationError,

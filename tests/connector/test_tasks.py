@@ -11,7 +11,7 @@ from support.spark_planning import DEADLINE_S, batch, fill, step, values_of
 
 from broker_lite.client.fetch import range_reader, small_ranges
 from broker_lite.client.fetch.small_ranges import SmallRange, read_small_ranges
-from broker_lite.client.transport.blocking import shared_pool
+from broker_lite.client.transport.pool import shared_pool
 from broker_lite.errors import (
     DataLossError,
     InvalidConfigError,

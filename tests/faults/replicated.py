@@ -26,7 +26,8 @@ from broker_lite.client.client_config import (
 )
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.operations.requests import view_of
-from broker_lite.client.transport.blocking import PooledConnection, monotonic_ms
+from broker_lite.client.transport.clock import monotonic_ms
+from broker_lite.client.transport.pool import PooledConnection
 from broker_lite.client.transport.steps import CallExchange
 from broker_lite.errors import LogbusError
 from broker_lite.local.broker import LocalBroker

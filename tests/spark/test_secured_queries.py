@@ -23,7 +23,7 @@ from support.spark_processes import QUICK_JVM, arguments, children
 
 from broker_lite.bus import connect
 from broker_lite.client.client_config import security_of_file
-from broker_lite.client.transport.blocking import PooledConnection
+from broker_lite.client.transport.pool import PooledConnection
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import Endpoint
 from broker_lite.security.scram import ScramKeys

@@ -21,7 +21,8 @@ from broker_lite.client.administration.replica_requests import Reassignment
 from broker_lite.client.discovery import join, parse_endpoints, security_for
 from broker_lite.client.operations import group_requests, offset_requests, requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
-from broker_lite.client.transport.blocking import Pool, monotonic_ms
+from broker_lite.client.transport.clock import monotonic_ms
+from broker_lite.client.transport.pool import Pool
 from broker_lite.client.transport.steps import Operation
 from broker_lite.config import value_text
 from broker_lite.config.client_security import ClientSecurity

@@ -24,7 +24,7 @@ from broker_lite.client.consuming.waits import FOREVER_MS, Await, RunOperation, 
 from broker_lite.client.discovery import parse_endpoints, security_for
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.received import Record
-from broker_lite.client.transport.blocking import monotonic_ms
+from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.client.transport.loop import LoopShell
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import ClosedError

@@ -27,7 +27,9 @@ from broker_lite.client.discovery import parse_endpoints, security_for
 from broker_lite.client.in_place.partitions import InPlace
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.received import Record
-from broker_lite.client.transport.blocking import Pool, Reactor, monotonic_ms
+from broker_lite.client.transport.clock import monotonic_ms
+from broker_lite.client.transport.pool import Pool
+from broker_lite.client.transport.reactor import Reactor
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import ClosedError
 from broker_lite.model import (

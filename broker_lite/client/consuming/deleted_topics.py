@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from broker_lite.client.consuming.fetch_collector import FetchCollector
 from broker_lite.client.fetch.fetch_engine import FetchedBatches, FetchEngine
-from broker_lite.client.transport.blocking import monotonic_ms
+from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.model import TopicPartition
 
 

@@ -16,7 +16,8 @@ from broker_lite.client.discovery import parse_endpoints, security_for
 from broker_lite.client.fetch.fetches import answers_of, fetch_request
 from broker_lite.client.operations import offset_requests, requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView, backoff_ms, unknown_topic
-from broker_lite.client.transport.blocking import Reactor, monotonic_ms
+from broker_lite.client.transport.clock import monotonic_ms
+from broker_lite.client.transport.reactor import Reactor
 from broker_lite.client.transport.steps import FetchExchange, Operation, Send, Timer, spawn
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import (

@@ -38,7 +38,8 @@ from broker_lite.client.received import (
     damaged,
     decode_all,
 )
-from broker_lite.client.transport.blocking import Pool, PooledConnection, monotonic_ms, shared_pool
+from broker_lite.client.transport.clock import monotonic_ms
+from broker_lite.client.transport.pool import Pool, PooledConnection, shared_pool
 from broker_lite.client.transport.steps import FetchExchange
 from broker_lite.errors import (
     InvalidConfigError,

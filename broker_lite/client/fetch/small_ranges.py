@@ -13,7 +13,7 @@ from broker_lite.client.fetch.fetches import answers_of, fetch_request
 from broker_lite.client.fetch.range_reader import WAIT_MS, FetchedBatch
 from broker_lite.client.operations import offset_requests
 from broker_lite.client.received import Item, Slice, decode_all, walk
-from broker_lite.client.transport.blocking import Pool
+from broker_lite.client.transport.pool import Pool
 from broker_lite.client.transport.steps import FetchExchange, Send
 from broker_lite.errors import LogbusError
 from broker_lite.model import NO_EPOCH, Endpoint, TopicPartition

@@ -20,7 +20,7 @@ from broker_lite.client.producing.futures import (
     RecordMetadata,
 )
 from broker_lite.client.producing.producer import FAILURES_KEPT, Producer
-from broker_lite.client.transport.blocking import monotonic_ms
+from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.client.transport.loop import LoopShell, resolve_with
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import BufferFullError, LogbusError, RequestTimedOutError

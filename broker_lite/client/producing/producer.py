@@ -41,7 +41,8 @@ from broker_lite.client.producing.accumulator import (
 )
 from broker_lite.client.producing.futures import BatchFuture, Outcome, RecordFuture
 from broker_lite.client.producing.sender import Sender
-from broker_lite.client.transport.blocking import Reactor, monotonic_ms
+from broker_lite.client.transport.clock import monotonic_ms
+from broker_lite.client.transport.reactor import Reactor
 from broker_lite.client.transport.steps import Operation, Shell, spawn
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import (

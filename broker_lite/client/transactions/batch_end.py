@@ -9,7 +9,8 @@ from broker_lite.client.discovery import parse_endpoints, security_for
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.operations.group_requests import CachedCoordinator
 from broker_lite.client.operations.sink_requests import ask_sink
-from broker_lite.client.transport.blocking import monotonic_ms, shared_pool
+from broker_lite.client.transport.clock import monotonic_ms
+from broker_lite.client.transport.pool import shared_pool
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.wire.calls.sinks import EndBatchRequest
 

@@ -1,6 +1,6 @@
 """``BrokerConnection``: a non-blocking connection to a broker.
 
-The owner (``blocking.Reactor`` or ``loop.LoopShell``) watches the socket and calls ``on_readable``
+The owner (``reactor.Reactor`` or ``loop.LoopShell``) watches the socket and calls ``on_readable``
 and ``on_writable``. Only ``prepare`` blocks. Each request's callback is called exactly once, with
 the response or an error. Responses arrive in the order of the requests. A network or protocol error
 closes the connection and fails all requests in flight."""
@@ -70,6 +70,14 @@ def unresolved(endpoint: Endpoint, error: OSError | UnicodeError) -> NetworkErro
     contain."""
     why = getattr(error, "strerror", None) or error
     return NetworkError(f"cannot resolve {endpoint}: {why}")
+
+
+def addresses_of(endpoint: Endpoint) -> list[tuple[Any, ...]]:
+    """Return the addresses of a broker's host, from a blocking look-up. Raises NetworkError."""
+    try:
+        return socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise unresolved(endpoint, error) from None
 
 
 class BrokerConnection:

@@ -1,7 +1,7 @@
 """``Connections``: the connections of one I/O thread, one for each broker address and lane.
 
 A lane is the name of a purpose, such as "produce", so that requests of different purposes do not
-wait for each other. The owner (``blocking.Reactor`` or ``loop.LoopShell``) opens the connections
+wait for each other. The owner (``reactor.Reactor`` or ``loop.LoopShell``) opens the connections
 and watches their sockets. After a connection was closed, the next request makes a new one. Only the
 owner's thread uses this module."""
 

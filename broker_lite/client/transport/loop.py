@@ -1,6 +1,6 @@
 """``LoopShell``: sends requests and runs operations on an asyncio or uvloop event loop.
 
-It uses the same ``BrokerConnection`` as ``blocking.Reactor``. Call all methods on the loop's
+It uses the same ``BrokerConnection`` as ``reactor.Reactor``. Call all methods on the loop's
 thread. The loop must support ``add_reader``, which only Windows' Proactor loop does not."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from broker_lite.client.client_config import security_of_environment
-from broker_lite.client.transport.blocking import monotonic_ms
+from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.client.transport.connection import BrokerConnection, unresolved
 from broker_lite.client.transport.connections import Connections
 from broker_lite.client.transport.steps import Operation, Send, Timer, spawn

@@ -4,7 +4,7 @@ out.
 An operation is a generator: client logic that needs answers from brokers, written without I/O. It
 yields a step and receives its result. The result is the decoded answer for ``Send`` (or the error,
 raised in the generator), an answer or error for each request for ``SendAll``, and None for
-``Pause``. The shells are ``blocking`` on threads and ``loop`` with asyncio."""
+``Pause``. The shells are ``pool`` and ``reactor`` on threads, and ``loop`` with asyncio."""
 
 from __future__ import annotations
 

@@ -385,5 +385,5 @@ def test_peer_that_sends_a_tls_record_byte_by_byte_cannot_extend_the_timeout(pem
 
 
 def test_import_of_the_client_does_not_load_ssl() -> None:
-    code = "import sys, broker_lite.client.transport.blocking; assert 'ssl' not in sys.modules"
+    code = "import sys, broker_lite.client.transport.pool; assert 'ssl' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -106,11 +106,11 @@ PLANTS = {
         (ACCESS, "test_broker_is_identified_by_its_principal_on_the_inter_broker_listener"),
     ),
     "the key of a shared pool lacks the credential": Plant(
-        "client/transport/blocking.py",
+        "client/transport/pool.py",
         "key = client_id, chosen",
         "key = client_id, chosen.username",
         (
-            "unit/client/transport/test_blocking.py",
+            "unit/client/transport/test_shells.py",
             "test_connection_pool_is_shared_only_by_clients_with_the_same_credential",
         ),
     ),

@@ -18,7 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from support.certificates import PemFiles, write_pem
 
-from broker_lite.client.transport.blocking import Pool
+from broker_lite.client.transport.pool import Pool
 from broker_lite.client.transport.steps import CallExchange, Send
 from broker_lite.config import DAY, BrokerConfig, parse
 from broker_lite.config.client_security import ClientSecurity

@@ -1,4 +1,4 @@
-"""Tests of the blocking client's connection pool and of its reactor, the thread that serves
+"""Tests of the shells without asyncio: the connection pool and the reactor, the thread that serves
 connections.
 
 The sockets are on loopback.
@@ -19,14 +19,10 @@ import pytest
 
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster
-from broker_lite.client.transport.blocking import (
-    SHARED_POOLS_MAX,
-    Pool,
-    Reactor,
-    monotonic_ms,
-    shared_pool,
-)
+from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.client.transport.connection import BrokerConnection
+from broker_lite.client.transport.pool import SHARED_POOLS_MAX, Pool, shared_pool
+from broker_lite.client.transport.reactor import Reactor
 from broker_lite.client.transport.steps import CallExchange, Send, SendAll
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.config.secret import Secret
