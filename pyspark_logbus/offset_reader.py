@@ -188,8 +188,7 @@ class OffsetReader:
         names: dict[str, str] = {}
         for tp, offset in at.items():
             names[tp.topic] = ids[tp]
-            # Leave out the leader epoch: the leader may have changed since the offset was looked
-            # up.
+            # Leave out the leader epoch, which may have changed since the offset was looked up.
             topics.setdefault(tp.topic, {})[tp.partition] = OffsetAndEpoch(offset)
         return SourceOffset(
             self.view.cluster_id,

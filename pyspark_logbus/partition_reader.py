@@ -268,7 +268,7 @@ def _clip(
         pool=plan.pool,
     )
     end = item.end
-    # If the topic was deleted meanwhile, all records of the range are lost.
+    # If the topic was deleted meanwhile, all records of the range are lost: keep ``end``.
     with contextlib.suppress(UnknownTopicOrPartitionError):
         earliest = admin.list_offsets({tp: EARLIEST_TIMESTAMP})[tp].offset
         end = min(item.end, earliest) if earliest > item.start else item.end

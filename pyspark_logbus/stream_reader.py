@@ -53,7 +53,8 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: StreamPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark pickles a reader to send it to tasks. It never pickles the reader that plans.
+        # Pickle nothing of the planner: Spark pickles a reader for tasks, never the reader that
+        # plans.
         with pickled_error_line():
             plan = self._plan.for_tasks() if self._plan is not None else None
         return {"_options": None, "_plan": plan, "_problem": None, "_planner": None}
@@ -105,7 +106,8 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [ReadTask(ranges, token) for ranges in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Only executors import pyarrow and the fetching client; planning imports this module, too.
+        # Import here, so that only executors load pyarrow and the fetching client: planning imports
+        # this module, too.
         from pyspark_logbus.partition_reader import read_ranges
 
         assert self._plan is not None

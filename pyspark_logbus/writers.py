@@ -61,7 +61,7 @@ class _SinkTask:
 
     @error_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        # Only executors import pyarrow and the producing client.
+        # Import here, so that only executors load pyarrow and the producing client.
         from pyspark_logbus.partition_writer import write_attempt, write_batches
 
         modules_are_no_garbage()
@@ -125,8 +125,8 @@ class LogbusStreamWriter(_SinkTask, DataSourceStreamArrowWriter):
         return cls(options, _columns(options, schema))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark pickles a writer to send it to the tasks. So this check runs on the driver before a
-        # task writes a row, and never in the process that commits.
+        # Check the topic here: Spark pickles a writer for the tasks, so the check runs on the
+        # driver before a task writes a row, and never in the process that commits.
         with pickled_error_line():
             _check_topic(self._options)
             options = self._options.for_tasks()
@@ -171,8 +171,8 @@ def _check_topic(options: WriteOptions) -> None:
         not options.topic and key in _checked
     ):
         return
-    # Only the planning process executes this import; the committing process must not import the
-    # client.
+    # Import here: only the planning process comes here, and the committing process must not load
+    # the client.
     from broker_lite.client.administration.admin import Admin
     from broker_lite.client.operations.requests import FIRST_CONTACT_MS
     from pyspark_logbus.first_contact import warn_if_silent

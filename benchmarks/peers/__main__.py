@@ -79,7 +79,7 @@ def measure(asked: Mapping[str, list[str]], *, quick: bool, given: Path | None) 
                 kept.keep(into, found, row, whole=not wanted)
                 is_good &= not any(map(has_failed, found["variants"]))
                 print("\n".join(report.brief(found)), flush=True)
-                # Write the report after each row, so that an interrupted run leaves a report.
+                # Write the report after each benchmark, so that an interrupted run leaves a report.
                 report.write(kept.RESULTS, quick=quick)
     return is_good
 

@@ -180,8 +180,7 @@ class LogTail:
         try:
             now = self._path.stat()
         except FileNotFoundError:
-            # A rotation is in progress: it has renamed the old file, and not yet created the new
-            # one.
+            # A log rotation has renamed the old file, and not yet created the new one.
             return False
         own = os.fstat(self._file.fileno())
         is_other = (now.st_dev, now.st_ino) != (own.st_dev, own.st_ino)

@@ -117,7 +117,7 @@ def up(
         raise click.UsageError(
             "--ephemeral deletes the data, --dir keeps the data; give one of them"
         )
-    # The background process gets the options of its parent, --detach among them: ignore it there.
+    # Ignore --detach in the background process, which gets its parent's options.
     detach = detach and ready_fd is None
     where = None if ephemeral else directory or _created_directory()
     _require_no_contradiction(where, secure, insecure)

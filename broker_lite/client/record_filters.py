@@ -19,7 +19,8 @@ def has_header(headers: pa.Array, header: str) -> pa.Array:
     matches = pc.equal(pc.struct_field(pairs, "key"), scalar_of(_bytes(name), pa.string()))
     if equals:
         same = pc.equal(pc.struct_field(pairs, "value"), scalar_of(_bytes(value)))
-        # For a header whose value is null the comparison gives null, and the filter drops this row.
+        # For a header whose value is null the comparison gives null, and the filter drops this
+        # header.
         matches = pc.and_(matches, same)
     rows = pc.unique(pc.filter(pc.list_parent_indices(headers), matches))
     numbers = fixed(np.arange(len(headers)), pa.int64())

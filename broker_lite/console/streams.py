@@ -103,8 +103,8 @@ def tail_of(
 def _events(
     tail: LiveTail, render: Render, is_signed_in: Callable[[], bool], *, hides_payloads: bool
 ) -> Iterator[str]:
-    # The first event gives the browser the positions from which it continues after a pause, even if
-    # no record arrives before the pause.
+    # The first event gives the browser the positions from which it continues after a disconnect,
+    # even if no record arrives before.
     yield f"retry: 1000\nid: {tail.event_id}\nevent: begun\ndata: {{}}\n\n"
     try:
         for update in tail.updates():

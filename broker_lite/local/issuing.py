@@ -234,7 +234,7 @@ def _draft(
         .subject_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # Begin an hour ago, because the clock of a client may be behind this machine's.
+        # Let the validity begin an hour ago, because a client's clock may be behind this machine's.
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + datetime.timedelta(days=days))
     )

@@ -260,7 +260,8 @@ class EmbeddedZooKeeper:
             "dataDir": self.directory / "data",
             "clientPort": self.port,
             "clientPortAddress": HOST,
-            # A session timeout is at least two ticks, so a killed broker is detected in a second.
+            # Two ticks are the shortest session timeout, in which a killed broker is detected: a
+            # second.
             "tickTime": 500,
             "maxSessionTimeout": 60_000,
             "maxClientCnxns": 0,

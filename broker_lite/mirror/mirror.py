@@ -446,7 +446,7 @@ class Mirror:
                     self.save()
                     save_at = monotonic_ms() + SAVE_MS
                 if now_ms >= sync_at and goal is None and syncing is None:
-                    # Drop the fetched records; the fetch below returns them again.
+                    # Drop the records of the fetch in flight; the fetch below returns them again.
                     under_way.result()
                     self.sync_topics()
                     under_way = self._begin_fetch(0)

@@ -246,7 +246,7 @@ class NativeShell:
     async def _send_request(self, effect: Get | List | Write | Beat, connection: int) -> None:
         store = self._store
         if store is None or connection != self._connection:
-            return  # The request belongs to an earlier connection and must not be sent on this one.
+            return  # The request is of an earlier connection: do not send it on this one.
         event: Event
         try:
             match effect:

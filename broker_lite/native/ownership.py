@@ -215,8 +215,8 @@ class Ownership:
         topic_id = assigned[1].topic_id
         committed = None if znode is None else znodes.decode_offset(path, znode.data)
         if committed is None or committed.topic_id != topic_id:
-            # The group has no committed offset for the partition, or only one of a deleted topic of
-            # the same name.
+            # Store NO_OFFSET: the group has no committed offset for the partition, or only one of a
+            # deleted topic of the same name.
             committed = CommittedOffset(NO_OFFSET, topic_id=topic_id)
         data = znodes.encode_offset(committed)
         claim.stage = WRITING

@@ -281,7 +281,7 @@ def _present(columns: Columns, timestamp: pa.Array | None) -> tuple[int, pa.Reco
             flags |= flag
             arrays.append(array)
     if not flags:
-        # An Arrow message needs at least one column, because the columns give the number of rows.
+        # Add a column of nulls: an Arrow message needs a column, which gives the number of rows.
         flags, arrays = fmt.FLAG_VALUE, [pa.nulls(count, pa.binary())]
     return flags, pa.RecordBatch.from_arrays(arrays, schema=_schema(flags))
 

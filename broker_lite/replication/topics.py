@@ -123,7 +123,7 @@ def configure(metadata: ClusterMetadata, event: ConfigChangeRequested) -> TopicV
     for key, value in event.changes.items():
         if value is None:
             config.pop(key, None)
-            # A name that is not a topic setting is an error also in the reset of a setting.
+            # Refuse an unknown setting even if it is only reset.
             parse(TopicConfig, {key: _DEFAULT_CONFIG.get(key, "")})
         else:
             config[key] = value

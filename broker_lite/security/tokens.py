@@ -136,8 +136,8 @@ def check_token(token: str, keys: TokenKeys, rules: TokenRules, now_ms: int) -> 
             issuer=rules.issuer,
             options={
                 "require": ["iss", "aud", "exp", "sub"],
-                # PyJWT would read the clock itself. This module reads no clock, so this function
-                # compares the times below.
+                # Turn off PyJWT's checks of times, which read the clock. This module reads no
+                # clock: this function compares the times below.
                 "verify_exp": False,
                 "verify_iat": False,
                 "verify_nbf": False,

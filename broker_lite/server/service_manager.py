@@ -20,7 +20,8 @@ def notify(state: str) -> None:
     address = os.environ.get(VARIABLE, "")
     if not address:
         return
-    # An address that begins with @ is in Linux' abstract namespace.
+    # An address that begins with @ is in Linux' abstract namespace, for which sockets use a NUL
+    # byte.
     path = f"\0{address[1:]}" if address.startswith("@") else address
     with (
         contextlib.suppress(OSError),

@@ -142,7 +142,8 @@ class OsFile:
         except OSError as error:
             if error.errno != errno.EOPNOTSUPP:
                 raise
-        # The kernel or the file system does not support RWF_DONTCACHE.
+        # The kernel or the file system does not support RWF_DONTCACHE: append without it from now
+        # on.
         self._can_drop = False
         return os.pwritev(self._fd, buffers[:IOV_MAX], start)
 

@@ -169,8 +169,8 @@ def _retention(logbus: Alone, tp: TopicPartition) -> Measures:
                 raise RuntimeError("retention deleted no segment")
             time.sleep(0.02)
         gone = time.perf_counter() - before
-        # Wait until the broker has deleted the files, some seconds after it dropped the segment.
-        # The deletion may delay the writer.
+        # Wait until the broker has deleted the segment's files, some seconds after it dropped the
+        # segment. The deletion may delay the writer.
         time.sleep(2.5)
     finally:
         done.set()

@@ -47,8 +47,8 @@ def parse(text: str, now_ms: int | None = None) -> PositionSpec:
     if text.startswith("@"):
         time_ms = parse_time_ms(text[1:], int(time.time() * 1000) if now_ms is None else now_ms)
         if time_ms is not None:
-            # To ListOffsets, negative times are not times: -1, for example, means the end of the
-            # log.
+            # Use 0 for negative times, to which ListOffsets gives other meanings: -1 is the end of
+            # the log.
             return PositionSpec("time", max(time_ms, 0))
     raise InvalidRequestError(
         f"{text!r} is not a position; give earliest, latest, an offset, +N, -N, @2026-11-20, "

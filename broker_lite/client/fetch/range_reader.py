@@ -216,7 +216,7 @@ class _Prefetcher:
         try:
             while self._session.position.offset < self._end and not self._stopped.is_set():
                 self._put(self._session.fetch())
-        except BaseException as error:  # ``items`` raises the error in the caller's thread.
+        except BaseException as error:  # ``items`` raises this error in the caller's thread.
             last = error
         finally:
             self._session.close()

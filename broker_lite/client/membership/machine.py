@@ -412,8 +412,8 @@ class MemberMachine:
         error = _error_of(answer)
         if error is None or isinstance(error, RebalanceInProgressError):
             # After a join, the coordinator evicts a member that sends no SyncGroup in time. A
-            # confirmed heartbeat between the two must therefore not extend the time limit for the
-            # sync.
+            # confirmed heartbeat between JoinGroup and SyncGroup must therefore not extend the time
+            # limit.
             self._confirm(is_calm=error is None and self.doing not in (DESCRIBING, SYNCING))
         if error is None or generation != self.generation:
             return

@@ -154,8 +154,8 @@ def commit_offsets(
             for topic in answer.topics
             for row in topic.partitions
         }
-        # The coordinator has not committed the offset of a partition that is missing in the
-        # response.
+        # If the response lacks a partition, the coordinator has not committed the partition's
+        # offset.
         codes = dict.fromkeys(offsets.rows, UnknownServerError.code) | codes
         errors = [_named(tp, code, offsets.rows) for tp, code in codes.items() if code]
         retriable = [error for error in errors if may_retry(error)]

@@ -104,8 +104,8 @@ class AsyncTransactionalProducer(AsyncProducer):
             async with asyncio.timeout(timeout_s):
                 await self._call(AbortCall())
         except (FencedError, TimeoutError):
-            # The coordinator has aborted the transaction, or will abort it after the transaction's
-            # timeout.
+            # The transaction needs no abort: the coordinator has aborted it, or will when it times
+            # out.
             pass
         finally:
             self._core.end()

@@ -128,7 +128,7 @@ class LoopShell:
             if not any(
                 row[0] == known for other, row in self._watched.items() if other is not connection
             ):
-                # Closing a socket removes it from epoll, so its removal may raise an error here.
+                # Closing a socket removes it from epoll, so removing it here may raise an error.
                 for remove in (self.loop.remove_reader, self.loop.remove_writer):
                     with contextlib.suppress(OSError):
                         remove(known)

@@ -109,7 +109,8 @@ class Reactor:
             try:
                 threading.Thread(target=look_up, name="logbus-connect", daemon=True).start()
             except RuntimeError:
-                # No thread can start, for example while the interpreter shuts down.
+                # No thread can start, for example while the interpreter shuts down: use the
+                # reactor's thread.
                 self._calls.append(look_up)
         self._touched.add(connection)
 

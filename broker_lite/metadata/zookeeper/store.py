@@ -139,8 +139,8 @@ class ZooKeeperStore:
             hint = "" if self._is_encrypted else "; if its port has TLS, set " + TLS_ENABLE
             cause = tls_failure(self._client) or f"no answer in {timeout_s:g} s{hint}"
             raise unavailable_error(self._address, cause)
-        # kazoo's own report of the connection may still be on its way to the event loop, so do not
-        # wait for it.
+        # Do not wait for kazoo's own report of the connection, which may still be on its way to the
+        # event loop.
         self._take_state(KazooState.CONNECTED, self._kazoo_session_id())
         path = ""
         for part in self._chroot.split("/")[1:]:

@@ -50,7 +50,8 @@ class ZooKeeperTls(NamedTuple):
         changed. Raises OSError and InvalidConfigError."""
         wrapped = self.context().wrap_socket(sock, server_hostname=host)
         if wrapped.version() is None:
-            # The peer closed the connection; reads would now return plain text (CVE-2023-40217).
+            # The peer closed the connection. Raise an error: reads would now return plain text
+            # (CVE-2023-40217).
             wrapped.close()
             raise ConnectionResetError(
                 "ZooKeeper closed the connection before the TLS handshake ended"

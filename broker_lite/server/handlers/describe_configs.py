@@ -70,8 +70,8 @@ def _settings(parts: BrokerContext, kind: int, name: str) -> Iterable[Setting]:
         return topic_settings(topic.config)
     if kind != RESOURCE_BROKER:
         if kind == RESOURCE_GROUP:
-            # Kafka's group settings belong to group protocols that logbus does not serve: the
-            # consumer protocol of KIP-848 and share groups.
+            # Return no group settings: Kafka's belong to group protocols that logbus does not
+            # serve, the consumer protocol of KIP-848 and share groups.
             return ()
         raise InvalidRequestError(
             f"{resource(kind, name)} has no settings; describe a topic or a broker"

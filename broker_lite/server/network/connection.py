@@ -466,7 +466,8 @@ class ClientConnection:
             self.built(reply, unsent)
         if self.closed or self._flush_due or self._replies[0] is not reply:
             return
-        # One system call at the end of this iteration of the event loop sends all its answers.
+        # One system call at the end of this iteration of the event loop sends all answers of the
+        # connection.
         self._flush_due = True
         self._call_soon(self._flush)
 

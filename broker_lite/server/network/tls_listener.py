@@ -282,8 +282,8 @@ class Handshakes:
             self._end(handshake, handshake_refusal(error))
         else:
             if transport.subject and handshake.context is not handshake.tls.context:
-                # The TLS files have changed since the handshake began. They may no longer trust the
-                # certificate's CA, or may revoke the certificate.
+                # The TLS files have changed since the handshake began, and may now reject the
+                # certificate: its CA may no longer be trusted, or it may be revoked.
                 self._end(handshake, "the TLS files changed during the handshake; connect again")
                 return
             del self._open[handshake]

@@ -243,8 +243,8 @@ class Replica:
             self.role.check_leader(leader_epoch)
             return
         except NotLeaderError:
-            # Raise the error outside this block. Within it, Python would chain the exception and
-            # so keep these frames alive.
+            # Raise the new error outside the except block: within it, Python would chain
+            # NotLeaderError and so keep these frames alive.
             pass
         raise NotLeaderError(f"this broker does not lead {self}; refresh the metadata")
 
