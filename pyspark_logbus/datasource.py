@@ -83,8 +83,8 @@ class DefaultSource(DataSource):
         modules_are_no_garbage()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark pickles the source twice: with its options for Python processes beside the driver,
-        # and, after it has created a reader, for the tasks, which use only the source's name.
+        # Before a reader exists, Spark pickles the source for Python processes beside the driver,
+        # which need the options. Later it pickles the source for tasks, which need only its name.
         if self._is_planned:
             return {"options": {}, "_values": {}, "_bootstrap": "", "_is_planned": True}
         return self.__dict__

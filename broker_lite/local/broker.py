@@ -108,7 +108,7 @@ class LocalBroker(ReadyProcess):
         self._write_settings()
         self._started = time.monotonic()
         with contextlib.suppress(BrokenPipeError):
-            # The broker's process has exited; ``wait_ready`` raises the error.
+            # The broker's process has exited: ``wait_ready`` raises the error.
             os.write(self._begin_fd, b"\n")
         os.close(self._begin_fd)
         self._begin_fd = -1

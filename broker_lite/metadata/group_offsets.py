@@ -694,9 +694,9 @@ class GroupOffsets:
         # generation could begin while this method lists the znodes.
         self.release(claim)
         checks, version = claim.checks, claim.version
-        # Leave out the znodes below ``parents``, which belong to live members and to open
-        # transactions. While there are any, ZooKeeper refuses to delete the parents, and with them
-        # the whole first write.
+        # Leave out the znodes below ``parents``, of live members and of open transactions. While
+        # there are any, ZooKeeper refuses to delete the parents, and with them the whole first
+        # write.
         parents = znodes.consumers_path(claim.group), znodes.pending_path(claim.group)
         theirs = tuple(f"{parent}/" for parent in parents)
         below = await self._below(group)

@@ -86,7 +86,7 @@ class MessageStreams:
 
     def _close(self, *, is_done: bool) -> None:
         if self._is_closing:
-            return  # A callback calls close during the first close.
+            return  # A callback closes again while the first close runs.
         self._is_closing = True
         problems: list[LogbusError] = []
         for membership in self._memberships:

@@ -247,7 +247,7 @@ class TlsTransport:
         return error
 
     def is_silent(self) -> bool:
-        # This read also takes the session tickets that TLS 1.3 sends after the handshake.
+        # Try to read, which also takes the session tickets that TLS 1.3 sends after the handshake.
         self.settimeout(0)
         try:
             self.read_into(memoryview(bytearray(1)))

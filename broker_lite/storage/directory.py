@@ -70,8 +70,8 @@ class DataDirectory:
         """Whether the disk is full: from a write that found no space until ``has_space`` finds
         enough."""
         self.recovery_points = OffsetCheckpoint(self, paths.RECOVERY_POINTS, in_reserve=False)
-        # Write this file in the disk's reserved space: only a deletion of records can free a full
-        # disk.
+        # Let this file use the reserve: a deletion of records, which frees a full disk, writes the
+        # file.
         self.log_starts = OffsetCheckpoint(self, paths.LOG_STARTS, in_reserve=True)
         self.refused = RefusedBatches()
         """The last refused batch of each producer."""

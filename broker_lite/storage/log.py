@@ -355,7 +355,7 @@ class Log:
         self.reader.publish((*self.reader.chain[1], segment))
         self.reader.loaded.manage(old)
         with contextlib.suppress(OSError):
-            # If the save fails, recovery rebuilds both indexes from the log file.
+            # Ignore a failed save: recovery rebuilds both indexes from the log file.
             old.save_indexes()
             self.save_snapshot()
         return segment

@@ -219,8 +219,8 @@ def _brokers(count: int) -> str:
 
 
 def _stop_query(counting: StreamingQuery) -> None:
-    # stop() raises the error of a failed query, which is already reported. Py4J errors mean that
-    # Spark has already exited.
+    # Ignore errors: stop() raises that of a failed query, which is already reported. Py4J errors
+    # mean that Spark has already exited.
     with contextlib.suppress(PySparkException, Py4JError, OSError):
         counting.stop()
 

@@ -221,7 +221,7 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
 
     async def _exit(self, *, is_done: bool) -> None:
         if self.core.is_closing:
-            return  # A callback or another task calls close during the first close.
+            return  # A callback or another task closes again while the first close runs.
         try:
             await self.run(self.core.close(is_done=is_done))
         finally:

@@ -239,7 +239,7 @@ class Consumer(ConsumerFace, ClosedByWith):
 
     def _exit(self, *, is_done: bool) -> None:
         if self.core.is_closing:
-            return  # A callback, for example, calls close during the first close.
+            return  # A callback, for example, closes again while the first close runs.
         try:
             self.run(self.core.close(is_done=is_done))
         finally:

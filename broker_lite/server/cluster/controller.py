@@ -431,8 +431,8 @@ class ControllerShell:
                 self._answer(Answer(token, error=error))
                 return
             if refused is None and refusals and isinstance(event, Request | ControllerTick):
-                # The write that was refused before may have belonged to an election, for example,
-                # not to the request. Let the state machine decide about all partitions again.
+                # The refused write may have belonged to an election, for example, not to the
+                # request. Let the state machine decide about all partitions again.
                 event, refusals = SuspectsChanged(self._suspects), 0
                 continue
             if refused is None:

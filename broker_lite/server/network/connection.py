@@ -344,7 +344,7 @@ class ClientConnection:
         may_read = self._may_receive() and self._admit()
         if may_read is not self._reading:
             self._reading = may_read
-            # While the broker does not read, the timeout for the rest of a request must not run.
+            # Count the timeout for the rest of a request only while the broker reads.
             is_cut = may_read and not self._receiver.is_between_frames
             self.frame_began_ms = self.clock.monotonic_ms() if is_cut else 0
             if may_read:
@@ -559,8 +559,7 @@ class ClientConnection:
         if self._first_sent:
             buffers[0] = memoryview(buffers[0])[self._first_sent :]
         sent = self._transport.write(buffers, more)
-        # A part of an answer takes memory until all its bytes are sent, and the budget counts it
-        # until then.
+        # The budget counts a part of an answer until all its bytes are sent and its memory is free.
         left, freed = self._first_sent + sent, 0
         for length in lengths:
             if left < length:
