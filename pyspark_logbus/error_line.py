@@ -30,8 +30,8 @@ class RefusedWhilePickledError(pickle.PickleError):
 
 @contextmanager
 def pickled_error_line() -> Iterator[None]:
-    """Let Spark report, as one line (``error_line``), a LogbusError that a block in
-    ``__getstate__`` raises.
+    """Let Spark report, as one line (``error_line``), a LogbusError that the block raises. The
+    block must be in a ``__getstate__``.
 
     Raises RefusedWhilePickledError in place of the LogbusError.
     """

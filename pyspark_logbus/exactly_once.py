@@ -54,7 +54,7 @@ class TaskIdentity(NamedTuple):
 class BatchWrite(NamedTuple):
     """The identity of one ``df.write``: the name of its sink, a random id and a batch number.
 
-    With the option ``transactionalId``, the sink's name is its value, and a write with a
+    With the option ``transactionalId``, the sink's name is the option's value, and a write with a
     ``transactionVersion`` that was committed before writes nothing. Without the option, the sink's
     name is the random id ``run``: the write is atomic, but a repeat of the program writes again.
     """
@@ -163,7 +163,7 @@ def abort(
     itself after ``transaction.timeout.ms`` without a keep-alive.
 
     ``write`` identifies a ``df.write``; it is None for a stream. Only tasks know a stream's sink,
-    so the driver reads it from the message of a finished attempt. Without such a message this
+    so the driver reads it from the message of a finished attempt. If no attempt has finished, this
     function does nothing, because ``abort_attempt`` has aborted the failed attempts. The
     coordinator aborts the attempt of a killed process after the time-out, or when the query runs
     again.

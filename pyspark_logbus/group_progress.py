@@ -48,7 +48,7 @@ class GroupProgress:
     """Commits one query's progress to its consumer group. ``publish`` and ``check`` never wait.
 
     ``explicit`` means that the query has the option ``group.id``. ``run`` identifies the query as
-    holder of the group's lease: it is equal for all runs of one checkpoint.
+    holder of the group's lease (its right to commit): it is equal for all runs of one checkpoint.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class GroupProgress:
         self._holder = ""
         self._holder_until_ms = 0
         self._holder_runs = False
-        """Whether the lease's holder renewed it while this query waited for its expiry. The renewal
-        shows that the holder is a running query."""
+        """Whether the query with the group's lease renewed the lease while this query waited for
+        its expiry. The renewal shows that the other query is running."""
         self._problem = ""
         self._replaced: dict[str, str] = {}
         """The recreated topics for which the coordinator refused offsets: by name, the old topic id
@@ -138,7 +138,7 @@ class GroupProgress:
         return f"not published: {replaced} was recreated" if replaced else "published"
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the newest offsets are committed or another query has the lease.
+        """Wait until the newest offsets are committed or another query has the group's lease.
 
         Returns False after ``timeout_s`` seconds.
         """
@@ -148,8 +148,8 @@ class GroupProgress:
             )
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Commit the pending offsets, release the lease and end the background thread. Waits at
-        most ``timeout_s`` seconds."""
+        """Commit the pending offsets, release the group's lease and end the background thread.
+        Waits at most ``timeout_s`` seconds."""
         with self._wake:
             self._closing = True
             self._wake.notify_all()
@@ -174,8 +174,8 @@ class GroupProgress:
                     self._wake.wait_for(lambda: self._closing, RETRY_MS / 1000)
 
     def _turn(self, newest: SourceOffset | None, *, release: bool) -> None:
-        """Try once to commit the offsets ``newest`` to the group. On an error, store the error for
-        ``state`` instead of raising it; the background thread calls this again."""
+        """Try once to commit the offsets ``newest`` to the group. Store an error instead of raising
+        it: ``state`` returns its text, and the background thread calls this method again."""
         if newest is None:
             return
         try:

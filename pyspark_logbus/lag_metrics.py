@@ -88,7 +88,7 @@ class LagMetrics(LagListener):
             self._record(lags, float(progress.get("batchDuration", 0)) / 1000)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Remove the gauges of a query that ended, so that no alert sees its last lag."""
+        """Remove the gauges of a query that ended, so that its last lag triggers no alert."""
         query_id = str(event.id)
         self._lost.pop(query_id, None)
         name, group = self._labels.pop(query_id, ("", ""))

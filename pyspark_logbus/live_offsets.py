@@ -1,9 +1,9 @@
 """The log end offsets of a source's partitions, which a background long poll keeps current.
 
-A starting broker may not list a topic yet. So a topic that is missing from the responses counts as
-deleted only after the time that an offset lookup would spend on retries (``fetchOffset.numRetries``
-times ``fetchOffset.retryIntervalMs``). The module runs on the driver, and the planner's thread
-reads the log ends.
+A broker that has just started may not list an existing topic yet. So a topic that is missing from
+the responses counts as deleted only after the time that an offset lookup would spend on retries
+(``fetchOffset.numRetries`` times ``fetchOffset.retryIntervalMs``). The module runs on the driver,
+and the planner's thread reads the log ends.
 """
 
 from __future__ import annotations

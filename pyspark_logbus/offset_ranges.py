@@ -175,8 +175,8 @@ def find_losses(
 
 
 def unsubscribed(topics: Topics) -> str:
-    """Return, for error messages, why a query does not read a partition that its checkpoint has and
-    that still exists."""
+    """Return, as text for error messages, why a query does not read a partition that its checkpoint
+    has and that still exists."""
     return f"the query no longer subscribes to it, but to {topics.describe()}"
 
 
@@ -212,7 +212,8 @@ def with_ranges(losses: Iterable[Loss], ranges: Iterable[OffsetRange]) -> list[L
 
 
 def existing_topics(start: SourceOffset, live: Live) -> SourceOffset:
-    """Return ``start`` without deleted or recreated topics; ``start`` itself if all exist."""
+    """Return ``start`` without deleted or recreated topics; the object ``start`` itself if it has
+    none."""
     topics = {
         name: topic
         for name, topic in start.topics.items()
@@ -298,8 +299,8 @@ def settle(
     target: SourceOffset,
     cut_back: frozenset[TopicPartition] = frozenset(),
 ) -> SourceOffset:
-    """Return the log ends ``target``, but no end before the query's position ``start``, except in
-    the partitions ``cut_back``, whose log end has certainly moved back.
+    """Return the log ends ``target``, but no end before the query's position ``start``. The
+    partitions ``cut_back`` are excepted: their log end has certainly moved back.
 
     An unchanged end keeps the leader epoch that it has in ``start``. So the offset's JSON, which
     Spark compares, changes only for new records and for new or deleted topics.
@@ -382,8 +383,7 @@ def share_bytes(
 
 
 def cap(end: SourceOffset, ends: Mapping[TopicPartition, int]) -> SourceOffset:
-    """Return ``end``, limited to ``ends``: no partition's offset lies beyond its offset in
-    ``ends``."""
+    """Return ``end`` with each partition's offset limited to the partition's offset in ``ends``."""
     capped = {tp: min(at.offset, ends.get(tp, at.offset)) for tp, at in end.partitions().items()}
     return _with_ends(end, capped)
 
@@ -451,8 +451,8 @@ def has_transactions(
 def split_ranges(
     ranges: Iterable[OffsetRange], partitions_min: int = 0, rows_max: int = 0
 ) -> list[OffsetRange]:
-    """Split ranges so that each has at most ``rows_max`` rows and that there are about
-    ``partitions_min`` ranges or more. Small ranges stay whole. A limit of 0 means no limit."""
+    """Split ranges so that each has at most ``rows_max`` rows and that there are at least about
+    ``partitions_min`` ranges. Small ranges stay whole. A limit of 0 means no limit."""
     whole = [item for item in ranges if item.size > 0]
     if rows_max:
         whole = [part for item in whole for part in _divide(item, -(-item.size // rows_max))]
@@ -499,7 +499,7 @@ TASK_BYTES = 4 << 20
 """Stored bytes that ``join_small_ranges`` puts into one task. To read them takes several times as
 long as to start a Python task, so the start of a task costs little."""
 RANGE_BYTES = 24 << 10
-"""The fixed cost of reading one range, as a number of bytes that take equally long to read."""
+"""The fixed cost of reading one range, in bytes: to read that many takes equally long."""
 
 
 def join_ranges(
@@ -547,8 +547,8 @@ def with_stored_bytes(
 ) -> list[OffsetRange]:
     """Return the ranges with an estimate of their stored bytes.
 
-    ``reach`` has, for each partition, an end offset and the stored bytes from the range's start to
-    that offset, about ``TASK_BYTES``. The estimate assumes the same bytes for each record.
+    ``reach`` has, for each partition, an offset and the number of stored bytes from the range's
+    start to that offset, about ``TASK_BYTES``. The estimate assumes the same bytes for each record.
     """
     sized = []
     for item in ranges:

@@ -76,7 +76,8 @@ class OffsetReader:
         self.view = ClusterView()
         self.reach: dict[TopicPartition, tuple[int, int]] = {}
         """For each partition, the end offset of its first ``TASK_BYTES`` or so, and the exact size
-        of that range in bytes. Only ``bounds`` fills this, for a query of whole logs."""
+        of that range in bytes. ``with_stored_bytes`` estimates sizes from it. Only ``bounds`` sets
+        it, if the query reads whole logs."""
 
     def close(self) -> None:
         self.admin.close()
@@ -165,7 +166,7 @@ class OffsetReader:
         return start, self._offset(ids, at)
 
     def _whole_logs(self, ids: Mapping[TopicPartition, str]) -> tuple[SourceOffset, SourceOffset]:
-        """Return the start offsets and the end offsets of whole logs, and set ``reach`` too.
+        """Return the start offsets and the end offsets of whole logs. Sets ``reach``.
 
         A single request asks for starts, ends and sizes, because each request for a thousand
         partitions takes some 20 ms.

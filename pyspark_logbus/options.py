@@ -40,7 +40,7 @@ class Option:
 
     ``spellings`` are other accepted names. ``reads`` and ``writes`` say whether the source and the
     sink accept the option. ``source`` marks the options that choose topics and offsets. Queries
-    with equal values of all these options share a default group.
+    with equal values of all these options share a default consumer group.
     """
 
     name: str
@@ -467,8 +467,9 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _warn_of_misplaced(values: Parsed, *, reads: bool) -> None:
-    """Log one warning for options that only the sink has in a source (``reads``), or the other way
-    round. They are no error, because a program may give both the same options."""
+    """Log one warning for options without an effect here: options of the sink in a source
+    (``reads``), or options of the source in a sink. They are no error, because a program may give
+    both the same options."""
     names = [
         option.name
         for option in OPTIONS

@@ -132,8 +132,8 @@ def _with_small_ranges(
 ) -> Iterator[tuple[OffsetRange, list[FetchedBatch] | None]]:
     """Yield the ranges in order, each with its rows if they are already fetched, else with None.
 
-    Consecutive small ranges share a fetch, which returns their rows. The caller fetches a range
-    with None itself.
+    Consecutive small ranges share a fetch, which returns their rows. The caller itself fetches a
+    range that comes with None.
     """
     left = deque(ranges)
     while left:

@@ -42,8 +42,8 @@ from pyspark_logbus.schema import SinkColumns
 from pyspark_logbus.worker_memory import keep_for_next_rows
 
 SINKS_MAX = 4
-"""Maximum number of sinks of a process. A Spark worker outlives its queries, and each sink has
-connections and a thread."""
+"""Maximum number of sinks that a process keeps. A Spark worker outlives its queries, and each sink
+has connections and a thread."""
 PARTITIONS_KNOWN_S = 60.0
 """Seconds for which a sink caches a topic's partition count. A row for a higher partition number
 causes a lookup at once."""
@@ -148,8 +148,8 @@ def write_attempt(
 
     The attempt joins the batch at its first row. If the coordinator has committed the batch before,
     this function only counts the rows. It still reads all of them, because Spark's stateful
-    operators commit when their rows are consumed. Raises the errors of ``write_batches`` and those
-    of the coordinator.
+    operators commit their state only once all their rows are consumed. Raises the errors of
+    ``write_batches`` and those of the coordinator.
     """
     joined: ProducerIdentity | None = None
     rows = 0
@@ -209,7 +209,8 @@ def _sink_of_task(options: WriteOptions, transactional_id: str = "") -> Iterator
 
 
 def _send(sink: Sink, batch: pa.RecordBatch, columns: SinkColumns) -> Iterator[tuple[str, int]]:
-    """Check all rows of a batch, then send them. Yield each topic with its number of rows."""
+    """Check the topics, partitions and headers of a batch, then send its rows. Yield each topic
+    with its number of rows."""
     parts = list(by_topic(batch, sink.options.topic, columns))
     checked = [(topic, *_check(sink, topic, part, columns)) for topic, part in parts]
     for topic, rows, chosen in checked:

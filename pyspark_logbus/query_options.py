@@ -44,7 +44,7 @@ class ReadOptions:
 
     ``starting_option`` and ``ending_option`` name the options that gave ``starting`` and
     ``ending``, for error messages. ``identity`` has the options that choose topics and offsets,
-    from which the name of a default group is computed.
+    from which the name of a default consumer group is computed.
     """
 
     bootstrap_servers: str

@@ -32,8 +32,8 @@ class ReadPlan:
     client_id: str
     security: QuerySecurity = None
     reads_once: bool = False
-    """Whether the query reads each record only once, as streams do. A reader on the broker's
-    machine then keeps the segment files out of the page cache."""
+    """Whether the query reads each record only once, as streams do. A task on the broker's machine
+    then reads the segment files without filling the page cache."""
 
     def for_tasks(self) -> ReadPlan:
         """Return the plan in the form that Spark pickles for tasks, with the security settings that

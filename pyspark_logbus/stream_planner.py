@@ -285,9 +285,9 @@ class StreamPlanner:
         """Return every log end as of this call, so that the query reads all records that were
         acknowledged before the call.
 
-        A starting broker may not list a topic yet. So a topic of ``start`` counts as deleted only
-        if brokers have not listed it for as long as an offset lookup is retried. Raises
-        RequestTimedOutError.
+        A broker that has just started may not list an existing topic yet. So a topic of ``start``
+        counts as deleted only if brokers have not listed it for as long as an offset lookup is
+        retried. Raises RequestTimedOutError.
         """
         options = self.options
         deadline = time.monotonic() + options.request_timeout_ms / 1000
@@ -352,7 +352,8 @@ class StreamPlanner:
         """Commit ``start``, the end of the last committed batch, as the group's offsets, without
         those of deleted or recreated topics.
 
-        The first call of a run also acquires the group's lease, before any task reads a batch.
+        The first call of a run also acquires the group's lease (``group_progress``), before any
+        task reads a batch.
         """
         is_first = self._progress is None
         if self._progress is None:
@@ -376,9 +377,9 @@ class StreamPlanner:
     # Methods that check for permissions, for losses and for another cluster.
 
     def _check_access(self) -> LogbusError | None:
-        """Return the present problem with the brokers, if any. Raise the problem if the user may
-        not log in or may not read a topic: a retry cannot mend this, and a topic that the user may
-        not see would count as deleted."""
+        """Return the present error of requests to the brokers, or None. Raise the error if the user
+        may not log in or may not read a topic: a retry cannot mend this, and a topic that the user
+        may not see would count as deleted."""
         problem = self._live.problem
         if isinstance(problem, (SaslAuthenticationError, TopicAuthorizationError)):
             raise problem
@@ -450,11 +451,12 @@ class StreamPlanner:
     def _earliest(
         self, requested: Mapping[TopicPartition, OffsetRange]
     ) -> dict[TopicPartition, ListedOffset]:
-        """Return the log start offsets of the partitions ``requested``, without deleted topics.
+        """Return the log start offsets of the partitions ``requested``, except those of deleted
+        topics.
 
-        A starting broker may not list a topic yet. So this method repeats the lookup of a missing
-        topic as long as the background long poll reports the topic, for at most
-        ``request.timeout.ms``.
+        A broker that has just started may not list an existing topic yet. So this method repeats
+        the lookup of a missing topic as long as the background long poll reports the topic, for at
+        most ``request.timeout.ms``.
         """
         try:
             return self._reader.listed(requested, EARLIEST_TIMESTAMP)

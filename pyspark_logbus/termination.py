@@ -15,8 +15,8 @@ from types import FrameType
 
 
 def stop_on_terminate() -> None:
-    """Install the handler of SIGTERM. Spark ends the runner process by SIGTERM and does not call
-    ``stop()``."""
+    """Install the handler of SIGTERM. Spark ends the runner process of a source by SIGTERM and does
+    not call ``stop()``."""
     if threading.current_thread() is threading.main_thread() and (
         signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, None)
     ):

@@ -3,7 +3,8 @@
 A process that PySpark's daemon forked collects garbage after every task and every planning call. A
 full collection visits every object of every module. With pyarrow, numpy and PySpark loaded, this
 takes 5 to 25 ms of processor time, several times in the smallest query. Objects of modules live
-until the process ends, so these visits free nothing.
+until the process ends, so these visits free nothing. This module excludes such objects from
+collections (``gc.freeze``).
 """
 
 from __future__ import annotations

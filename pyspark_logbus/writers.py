@@ -162,7 +162,7 @@ def _check_topic(options: WriteOptions) -> None:
     """Check that a broker answers and that the topic in the option ``topic`` exists.
 
     Raises NoBrokersError and UnknownTopicOrPartitionError. If brokers answered this process before,
-    a check without an answer passes: the tasks then wait for the brokers.
+    it raises nothing when they do not answer now: the tasks then wait for the brokers.
     """
     modules_are_no_garbage()
     key = (options.bootstrap_servers, options.topic, options.security)

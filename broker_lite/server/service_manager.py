@@ -1,8 +1,8 @@
 """Report the state of a broker to systemd (sd_notify).
 
-The broker sends a datagram to the Unix socket in the environment variable ``NOTIFY_SOCKET``;
-without it, nothing. A unit with ``Type=notify`` thus counts as started only when the broker serves
-clients."""
+The environment variable ``NOTIFY_SOCKET`` names the Unix socket to which the broker sends a
+datagram. Without this variable, it sends nothing. A unit with ``Type=notify`` thus counts as
+started only when the broker serves clients."""
 
 from __future__ import annotations
 

@@ -33,14 +33,14 @@ from broker_lite.storage.files import Files, Lock
 from broker_lite.storage.refused_batches import RefusedBatches
 
 SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers of a full disk, which end once an operator frees space."""
+"""Error numbers of a full disk. The errors end once an operator frees space."""
 RESERVE_BYTES = 1 << 20
 """Bytes of the reserve file, whose space appends cannot use.
 
 On a full disk the broker deletes it to write the start counter, a new leader epoch or a log start
 offset."""
 SPACE_BYTES_MIN = 8 << 20
-"""Usable bytes from which on a directory that was full accepts appends again."""
+"""Usable bytes with which a full directory accepts appends again."""
 _RESERVE_STEP = 64 << 10
 
 
@@ -231,7 +231,8 @@ class DataDirectory:
         return _Guard(self, doing, spare_full)
 
     def full(self, doing: str, error: OSError) -> StorageError | None:
-        """Return the StorageError to raise if ``error`` means a full disk, else None."""
+        """Return the StorageError to raise if ``error`` means a full disk, else None. Its message
+        names the operation ``doing``."""
         if error.errno not in SPACE_ERRORS:
             return None
         self.is_full = True
@@ -260,8 +261,8 @@ class DataDirectory:
             )
 
     def write_in_reserve(self, write: Callable[[], None]) -> None:
-        """Call ``write``, which writes a small file. If the disk is full, free the reserve file and
-        call ``write`` again.
+        """Call ``write``, which writes a small file. If the disk is full, free the space of the
+        reserve file and call ``write`` again.
 
         Raises OSError."""
         try:
@@ -363,7 +364,7 @@ class OffsetCheckpoint:
         return self.offsets.get(key, 0)
 
     def load(self) -> None:
-        """Read the file. Add a warning to the directory's if it is damaged."""
+        """Read the file. If it is damaged, add a warning to the directory's ``warnings``."""
         directory = self._directory
         try:
             self.offsets = read_offsets(directory.files, directory.path, self._name)
@@ -387,7 +388,7 @@ class OffsetCheckpoint:
                 self._write({**self.offsets, key: offset})
 
     def lower(self, key: PartitionKey, offset: int) -> None:
-        """Lower the offset of a partition, if it is higher, and sync.
+        """Lower a partition's offset to ``offset``, unless it is lower already, and sync.
 
         Truncations lower the recovery point before they cut the log: recovery reports a log that
         ends below its recovery point as damaged."""

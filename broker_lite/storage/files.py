@@ -55,7 +55,8 @@ class File(Protocol):
         This is a hint: it guarantees nothing and never raises an error."""
 
     def forget_cached(self, position: int) -> None:
-        """Drop clean cached pages from ``position`` on, so that reads return the disk's content."""
+        """Drop the clean pages from ``position`` on from the page cache, so that reads return the
+        disk's content."""
 
 
 class Lock(Protocol):
@@ -87,7 +88,8 @@ class Files(Protocol):
         """Create a directory and its missing parents. Do nothing if the directory exists."""
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file or directory atomically within a directory, over a file at ``target``."""
+        """Rename a file or directory atomically within its directory, and replace a file at
+        ``target``."""
 
     def remove(self, path: str) -> None: ...
 

@@ -202,7 +202,8 @@ class Log:
         return MarkersInfo(base, self.reader.tail[0], tuple(errors))
 
     def _lead(self, leader_epoch: int) -> None:
-        """Record ``leader_epoch`` if it is new. Raise FencedLeaderEpochError if it is too old."""
+        """Record ``leader_epoch`` if it is newer than the log's. Raise FencedLeaderEpochError if it
+        is older."""
         latest = self.leader_epochs.latest
         if leader_epoch < latest:
             raise FencedLeaderEpochError(
@@ -320,7 +321,8 @@ class Log:
     def _note_transactional(
         self, active: Segment, header: BatchHeader, batch: memoryview, now_ms: int
     ) -> None:
-        """Record a transactional batch or a marker that was appended."""
+        """Record an appended transactional batch or marker in the producer state and the
+        transaction index."""
         if self.reader.transactions_from == NO_OFFSET:
             self.reader.transactions_from = header.base_offset
         marker = decode_marker(batch, header) if header.is_control else None
@@ -337,8 +339,8 @@ class Log:
         return self._refusal(f"writing to {self.key}", error)
 
     def _refusal(self, doing: str, error: OSError) -> LogbusError:
-        """Return the error for a failed write. Unless the disk is full, fail the whole
-        directory."""
+        """Return the error for a failed write, which ``doing`` names. Unless the disk is full, fail
+        the whole directory."""
         if self._retired:
             return UnknownTopicOrPartitionError(f"{self.key} was deleted from this broker")
         return self._data.full(doing, error) or self._data.fail(f"{doing}: {error}")
@@ -346,7 +348,8 @@ class Log:
     def _roll(self, base_offset: int) -> Segment:
         """Close the active segment and begin a new one at ``base_offset``.
 
-        The next flush syncs the closed segment before ``flushed_end`` passes its end."""
+        The next flush syncs the closed segment before it raises ``flushed_end`` beyond that
+        segment."""
         old = self.reader.tail[1]
         try:
             segment = Segment.create(self._files, self.directory, base_offset)
@@ -594,7 +597,7 @@ class Log:
         self._note_transactions()
 
     def _note_transactions(self) -> None:
-        """Find the log's first transaction, and publish the open transactions to readers."""
+        """Set ``transactions_from``, and publish the open transactions to readers."""
         self._publish_transactions()
         starts = [s.base_offset for s in self.reader.chain[1] if s.has_transactions]
         if self.reader.unstable is not None:
@@ -620,8 +623,8 @@ class Log:
         """Empty the log, with its first segment at ``offset`` and its log start at ``log_start``.
 
         Recovery deletes segments below the log start, and reports a gap after the log start as
-        damage. If ``offset`` is below the present segment, the new one is therefore created before
-        the log start is saved, otherwise afterwards."""
+        damage. If ``offset`` is below the old first segment, the new one is therefore created
+        before the log start is saved, otherwise afterwards."""
         base = self.reader.chain[0][0]
         self._data.log_starts.put(self.key, self.log_start_offset)
         if self.reader.tail[0] > base:

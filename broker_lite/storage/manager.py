@@ -45,7 +45,8 @@ class LogManager:
         self._strays = Strays(self.data, stray_retention_ms)
         self._opened = False
         self.suspect_logs: frozenset[PartitionKey] = frozenset()
-        """The logs that after this broker start may lack flushed records or contain deleted ones.
+        """The logs that, as this broker start found, may lack flushed records or contain deleted
+        ones.
 
         These are the damaged logs, or all logs if a checkpoint of the directory is damaged."""
         self.reports: dict[PartitionKey, RecoveryReport] = {}

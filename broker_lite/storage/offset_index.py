@@ -102,7 +102,8 @@ class OffsetIndex:
         self, log_bytes: int, next_offset: int, damaged: bool, has_transactions: bool = False
     ) -> bytes:
         """Return the bytes of the index file for the log file's first ``log_bytes`` bytes, whose
-        records end before ``next_offset``."""
+        records end before ``next_offset``. The flags ``damaged`` and ``has_transactions`` describe
+        the log file."""
         body = big_endian(self._offsets) + big_endian(self._positions)
         flags = _FLAG_DAMAGED * damaged | _FLAG_TRANSACTIONS * has_transactions
         header = _HEADER.pack(

@@ -1,8 +1,9 @@
 """The transactions of one log that bound its last stable offset.
 
 A transaction holds the last stable offset back from its first batch until its marker is below the
-high watermark. The log's writer records begins and ends, on leaders and followers. ``published``
-gives the event loop an immutable snapshot to combine with the high watermark."""
+high watermark. The log's writer records where transactions begin and end, on leaders and followers.
+``published`` gives the event loop an immutable snapshot, which computes the last stable offset from
+the high watermark."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class UnstableTransactions(NamedTuple):
     order."""
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the offset below which each transaction has ended, with its marker below
+        """Return the last stable offset: below it, every transaction has ended, with a marker below
         ``high_watermark``."""
         stable = min(self.open_start, high_watermark)
         for first, marker in self.ended:
@@ -83,7 +84,8 @@ class OpenTransactions:
             self._ended = [one for one in self._ended if one.marker_offset >= high_watermark]
 
     def raise_to(self, log_start: int) -> None:
-        """Raise open transactions' first offsets to ``log_start``: earlier records are deleted."""
+        """Move the first offsets of open transactions up to ``log_start``: earlier records are
+        deleted."""
         for producer_id, first in self._starts.items():
             if first >= log_start:
                 break

@@ -27,9 +27,9 @@ def rebuild_producers(
 ) -> ProducerState:
     """Load the newest valid snapshot up to the log's end, and replay the batches after it.
 
-    Raises OSError. The replay reads only headers. Nothing has verified those below the recovery
-    point, and a flipped bit in one could fence a producer. The replay therefore verifies the
-    checksum of each batch that does not continue its producer's sequence. If a segment's
+    Raises OSError. The replay reads only headers. Nothing has verified the headers below the
+    recovery point, and a flipped bit in one could fence a producer. The replay therefore verifies
+    the checksum of each batch that does not continue its producer's sequence. If a segment's
     transaction index misses transactions, the replay starts early enough to add them."""
     end = reader.log_end_offset
     bases, segments = reader.chain

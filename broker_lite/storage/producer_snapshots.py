@@ -54,8 +54,8 @@ class ProducerSnapshots:
                 self._remove(name)
 
     def drop_beyond(self, offset: int) -> bool:
-        """Delete snapshots with an end offset beyond ``offset``, unsynced. Return whether there
-        were any."""
+        """Delete snapshots with an end offset beyond ``offset``, without a sync. Return whether
+        there were any."""
         stale = [name for at, name in self._listed() if at > offset]
         for name in stale:
             self._remove(name)

@@ -52,7 +52,7 @@ _FLAG_FORGOT = 1
 
 
 class CorruptSnapshot(Exception):
-    """A snapshot failed a check; an older one and a longer replay replace it."""
+    """A snapshot failed a check. The broker uses an older one and replays more batches."""
 
 
 class ProducedBatch(NamedTuple):
@@ -98,9 +98,9 @@ class ProducerEntry:
     def recorded(self, header: BatchHeader, *, may_lack_batches: bool) -> ProducedBatch | None:
         """Return the recorded batch with the sequences of ``header``, or None for a new batch.
 
-        The offsets of a duplicate older than the recorded batches are unknown. The result then has
-        base offset ``NO_OFFSET``, and as next offset the base offset of the oldest recorded
-        batch."""
+        A duplicate may be older than all recorded batches, so that its offsets are unknown. The
+        result then has base offset ``NO_OFFSET``, and as next offset the base offset of the oldest
+        recorded batch."""
         first, last = header.base_sequence, header.last_sequence
         for batch in self.batches:
             if batch.first_sequence == first and batch.last_sequence == last:
@@ -287,7 +287,8 @@ class ProducerState:
         return None if marker.is_commit else AbortedEntry(producer_id, first, offset, stable)
 
     def raise_starts(self, log_start: int) -> None:
-        """Raise open transactions' first offsets to ``log_start``, after records were deleted."""
+        """Move the first offsets of open transactions up to ``log_start``, after records were
+        deleted."""
         self.transactions.raise_to(log_start)
         for producer in self._producers.values():
             if NO_OFFSET < producer.transaction_start < log_start:
@@ -310,7 +311,8 @@ class ProducerState:
     def forget_all(self, next_offset: int) -> None:
         """Remove all producers and set ``next_offset``.
 
-        Unless it is 0, set ``forgot``: the records before it may have had producers."""
+        If ``next_offset`` is above 0, set ``forgot``: the records before it may have had
+        producers."""
         self._producers.clear()
         self.transactions = OpenTransactions()
         self.forgot = self.forgot or next_offset > 0
@@ -350,7 +352,8 @@ def _check_unknown(
 ) -> None:
     """Check the first batch of a producer that the log does not know.
 
-    Raises the error of ``refused`` if that batch explains the gap, or OutOfOrderSequenceError."""
+    If its sequence is not 0, raises the error of ``refused`` if the refusal of that batch left the
+    gap, or, with ``begins_at_zero``, OutOfOrderSequenceError."""
     first = header.base_sequence
     if first == 0:
         return

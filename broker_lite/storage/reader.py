@@ -57,7 +57,7 @@ R = TypeVar("R")
 def read_failure(what: str, error: OSError, offset: int = NO_OFFSET) -> StorageError:
     """Return the error to raise for a failed read of a log file at or after ``offset``.
     UnreadableRecordsError, for EIO, means that the disk has lost the records; other errors, such as
-    EMFILE, may pass."""
+    EMFILE, may be temporary."""
     text = f"{what} cannot be read: {error}"
     return UnreadableRecordsError(text, offset) if error.errno == errno.EIO else StorageError(text)
 
@@ -82,7 +82,7 @@ def _translated(
 
 @contextlib.contextmanager
 def _locating(reader: LogReader, offset: int) -> Iterator[None]:
-    """Add the offset at which a scan begins to the error of a failed read."""
+    """Name, in the error of a failed read, the offset at which the scan began."""
     try:
         yield
     except FileNotFoundError:
@@ -287,7 +287,7 @@ class LogReader:
     def _find_past(self, segment: Segment, offset: int, bad: BadBatch) -> LogBatch:
         """Return the batch that holds ``offset``, after the damaged bytes at ``bad``.
 
-        This is needed where the index has no entry between the damage and ``offset``."""
+        This search is needed if the index has no entry between the damage and ``offset``."""
         while True:
             damage = self._note_damage(segment, bad)
             if offset < damage.next_offset:
@@ -416,7 +416,8 @@ class LogReader:
         )
 
     def add_damage(self, damage: tuple[CorruptRange, ...]) -> None:
-        """Record damaged ranges. Later reads in an unreadable range raise CorruptMessageError."""
+        """Record damaged ranges. Later reads in a range that is ``unreadable`` raise
+        CorruptMessageError."""
         self.corruption = tuple(sorted({*self.corruption, *damage}, key=lambda d: d.first_offset))
 
     def checked_batches(

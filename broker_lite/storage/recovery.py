@@ -266,16 +266,18 @@ class _Opening:
     def _epoch_of(self, header: BatchHeader) -> int:
         """Return the leader epoch that the epoch file has for a batch.
 
-        Without a file, record the batch's own epoch and return -1, which disables the check."""
+        Without a file, record the batch's own epoch and return -1, which disables the check of the
+        batch's epoch."""
         if self._epochs_known:
             return self.epochs.epoch_at(header.base_offset)
         self.epochs.note(header.leader_epoch, header.base_offset)
         return -1
 
     def _continues(self, segment: Segment, base: int) -> bool:
-        """Return whether the segment at ``base`` may follow ``segment``.
+        """Return whether the segment at ``base`` may follow ``segment``: without a gap, or after a
+        gap below the recovery point.
 
-        A gap below the recovery point is recorded as damage."""
+        Such a gap is recorded as damage."""
         if segment.next_offset == base:
             return True
         if base > self.recovery_point:
@@ -311,8 +313,8 @@ class _Opening:
     def _save_tail(self, segment: Segment, torn: BadBatch, end: int) -> None:
         """Copy the bytes from ``torn`` to ``end`` into a ``.torn`` file.
 
-        If the disk has no space for the copy of a partial batch, there is none: such a batch was
-        never acknowledged, and a broker must start on a full disk. Raises OSError."""
+        If the disk has no space for a copy of a partial batch, make no copy: such a batch was never
+        acknowledged, and a broker must start on a full disk. Raises OSError."""
         path = self._torn_path(torn.offset)
         copy = self.files.create(path)
         try:
@@ -400,7 +402,8 @@ class _Opening:
         segments.append(fresh)
 
     def settle_epochs(self, log: Log) -> None:
-        """Remove leader epochs outside the log, and save the epochs if recovery changed any."""
+        """Remove leader epochs that begin after the log's end or end before its start, and save the
+        epochs if recovery changed any."""
         before = self.epochs.entries
         self.epochs.truncate_from_end(log.log_end_offset)
         self.epochs.truncate_from_start(log.log_start_offset)

@@ -20,7 +20,8 @@ from broker_lite.record.batch import BatchHeader
 PRODUCERS_MAX = 4096
 """Maximum number of refused batches over all partitions. The oldest is evicted first."""
 _AHEAD_MAX = 1 << 30
-"""Largest forward distance between two sequences; a larger one means that they have wrapped."""
+"""Maximum distance (modulo 2^31) from a sequence to a later one. With a larger distance, the other
+sequence is the earlier one."""
 
 
 class RefusedBatch(NamedTuple):
@@ -33,14 +34,14 @@ class RefusedBatch(NamedTuple):
 
     @property
     def error(self) -> LogbusError:
-        """A new instance of the error that refused the batch, without its traceback."""
+        """A new instance of the error with which the batch was refused."""
         return error_for(self.code, self.message)
 
     def makes_gap(self, expected: int | None, first: int) -> bool:
         """Return whether the producer's sequence has a gap because this batch was refused.
 
-        ``expected`` is the sequence that the log expects next, or None if unknown; ``first`` is the
-        arriving batch's first sequence."""
+        ``expected`` is the first sequence that the producer's next batch must have, or None if
+        unknown; ``first`` is the arriving batch's first sequence."""
         follows = 0 < _distance(self.base_sequence, first) < _AHEAD_MAX
         return follows and (
             expected is None or _distance(expected, self.base_sequence) < _AHEAD_MAX
@@ -67,7 +68,8 @@ class RefusedBatches:
     def note(self, key: PartitionKey, header: BatchHeader, error: LogbusError) -> None:
         """Record a refused batch, if the error is retriable.
 
-        After any other error the producer drops the batch and must begin a new epoch anyway."""
+        After any other error the producer drops the batch and begins a new epoch, in which
+        sequences start at 0 again."""
         if header.producer_id == NO_PRODUCER or not error.retriable:
             return
         batch = RefusedBatch(header.producer_epoch, header.base_sequence, error.code, error.message)

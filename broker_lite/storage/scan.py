@@ -19,8 +19,8 @@ from broker_lite.storage.files import File
 
 HEADERS_CHUNK_BYTES = 256 << 10
 FAR_CHUNK_BYTES = 4 << 10
-"""Bytes of a read of ``walk_headers`` at a header far beyond the last read, in a file of large
-batches."""
+"""Bytes that ``walk_headers`` reads at once if the next header is far beyond the last read: the
+file then has large batches."""
 BATCHES_CHUNK_BYTES = 4 << 20
 SECTOR = 512
 _OWN_LOG = WalkPolicy()
@@ -148,7 +148,7 @@ def _continues(file: File, position: int, end: int, expected: int) -> bool:
 def is_whole(file: File, bad: BadBatch, end: int) -> bool:
     """Return whether a bad batch was written completely and damaged later.
 
-    All its bytes must be present or followed by valid batches, and none of its sectors may be all
+    Either all its bytes are present, or valid batches follow it. None of its sectors may be all
     zeros. A sector of zeros means that a power cut interrupted the write."""
     if bad.header is not None:
         beyond = bad.position + bad.header.size_bytes

@@ -39,7 +39,8 @@ LOADED_SEGMENTS_MAX = 4
 UNBOUNDED = 1 << 62
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 FIND_CHUNK_BYTES = 4 << 10
-"""Bytes of one read of a search: one index interval, so that one read is mostly enough."""
+"""Bytes that a search reads at once: the interval of index entries, so that one read is mostly
+enough."""
 _ANY_EPOCHS = WalkPolicy(orders_epochs=False)
 """The checks of batch headers in a search for an offset. They ignore leader epochs: after a batch
 with a wrong, too high epoch, the next batch would seem bad because its epoch is lower."""
@@ -85,13 +86,14 @@ class LoadedSegments:
         self._segments: deque[weakref.ref[Segment]] = deque()
 
     def manage(self, segment: Segment) -> None:
-        """Add a closed segment, to release it after LOADED_SEGMENTS_MAX others have loaded."""
+        """Add a closed segment. Release the oldest ones if more than LOADED_SEGMENTS_MAX are
+        loaded."""
         segment.cache = self
         self._add(segment)
 
     def store(self, segment: Segment, store: Callable[[], None]) -> None:
-        """Call ``store``, which puts a loaded file or index into the segment, and count it as
-        loaded."""
+        """Call ``store``, which puts a loaded file or index into ``segment``, and count the segment
+        as loaded."""
         with self._lock:
             store()
             self._add(segment)
@@ -185,8 +187,8 @@ class Segment:
         return paths.segment_file(self.directory, self.base_offset, suffix)
 
     def load_facts(self) -> bool:
-        """Load the headers of both index files. Return whether both describe exactly this log
-        file."""
+        """Load the headers of both index files. Return whether both belong to this log file in its
+        present size."""
         try:
             offsets = offset_index.decode_facts(self._head(paths.INDEX, offset_index.HEADER_BYTES))
             times = time_index.decode_facts(self._head(paths.TIME_INDEX, time_index.HEADER_BYTES))
@@ -206,8 +208,8 @@ class Segment:
         return True
 
     def load_prefix(self, recovery_point: int) -> IndexEntry:
-        """Load the index files if they describe the beginning of this log file. Return the entry at
-        which the scan begins.
+        """Load the index files if they belong to this log file or to a shorter state of it. Return
+        the entry at which the scan begins.
 
         Index files that contradict the log file are not used; the scan then begins at the segment's
         start."""
@@ -302,8 +304,8 @@ class Segment:
         self._bytes_since_entry = self.size_bytes - self.index.last().position
 
     def ends_at_saved_offset(self) -> bool:
-        """Return whether the batches after the last saved index entry end at ``next_offset``, as
-        saved with the index."""
+        """Return whether the last batch ends at the saved ``next_offset``. Reads only the headers
+        after the last index entry."""
         offset, position = self.index.last()
         try:
             for batch in walk_headers(self.file, position, self.size_bytes, offset):
@@ -357,7 +359,8 @@ class Segment:
         self._store()
 
     def release(self) -> None:
-        """Drop the file and the indexes from memory; reads in progress keep theirs."""
+        """Drop the references to the file and the indexes. Reads in progress keep the objects that
+        they use."""
         self._index = self._times = self._file = None
         # An empty index of aborted transactions stays in memory, because lookups read this index of
         # many segments.
@@ -385,7 +388,8 @@ class Segment:
         return self._transactions is not None
 
     def load_transactions(self) -> tuple[TransactionIndex, int]:
-        """Return the saved transaction index and its covered end offset. Raises CorruptIndex."""
+        """Return the saved transaction index, and the end offset up to which it covers the log.
+        Raises CorruptIndex."""
         return transaction_index.decode(self._whole(paths.TXN_INDEX))
 
     # Methods that append, truncate and save.
@@ -429,7 +433,7 @@ class Segment:
         self.size_bytes = position + size
 
     def writable_copy(self) -> Segment:
-        """Return an active segment for the same log file, which the writer may truncate.
+        """Return a copy of this segment as an active one, which the writer may truncate.
 
         Raises OSError. Readers keep the original: a truncation does not change its fields and
         indexes."""
@@ -559,8 +563,8 @@ class Segment:
         """Scan the batches from ``start`` on and add them to the indexes.
 
         The first bad batch at or above ``recovery_point`` is a torn tail and ends the scan. Bad
-        batches below it are damage and skipped. ``limit`` is the next segment's base offset, if
-        any. ``epoch_of`` returns the expected leader epoch of a batch, or -1."""
+        batches below ``recovery_point`` are skipped, as damage. ``limit`` is the next segment's
+        base offset, if any. ``epoch_of`` returns the expected leader epoch of a batch, or -1."""
         end, position, expected = self.size_bytes, start.position, start.offset
         walk = walk_batches if check_crc else walk_headers
         damage: list[BadRange] = []
@@ -591,7 +595,8 @@ class Segment:
         return Rescan(tuple(damage), None, end - start.position)
 
     def damage_at(self, bad: BadBatch, end: int, limit: int) -> BadRange:
-        """Return the damaged range from ``bad`` to the next valid batch, or else to ``limit``."""
+        """Return the damaged range from ``bad`` to the next valid batch, or without one to the
+        offset ``limit``."""
         header = bad.header
         if header is not None and self._steps_over(bad.position, header, end, limit):
             return BadRange(

@@ -23,18 +23,19 @@ class Strays:
         self._data = data
         self._retention_ms = retention_ms
         self._since: dict[PartitionKey, list[int]] = {}
-        """The times (ms) at which each partition's strays were renamed. A partition has several if
-        a power cut has undone the deletion of one."""
+        """The times (ms) at which each partition's strays were renamed. A partition has several
+        strays if a power cut has undone the deletion of one."""
         self._left: set[PartitionKey] = set()
-        """Strays that are not renamed yet, because the disk was full; their directories still have
-        partitions' names."""
+        """Strays that are not renamed yet, because the disk was full: their directories' names
+        still lack ``.stray``."""
 
     @property
     def count(self) -> int:
         return sum(map(len, self._since.values()))
 
     def register(self, name: str) -> bool:
-        """Record the stray with this directory name. Return False if the name is not a stray's."""
+        """If ``name`` is the name of a stray's directory, record the stray. Return whether it
+        is."""
         stray = paths.parse_stray_dir(name)
         if stray is not None:
             self._since.setdefault(stray[0], []).append(stray[1])
@@ -62,8 +63,8 @@ class Strays:
             data.files.sync_dir(data.path)
 
     def take_back(self, key: PartitionKey) -> bool:
-        """Rename the newest stray of a partition back. Return whether there was one. Raises
-        StorageError."""
+        """Rename a partition's newest stray back to the partition's directory. Return whether there
+        was one. Raises StorageError."""
         if key in self._left:
             self._left.discard(key)
             return True

@@ -42,8 +42,8 @@ class _Producer:
     epoch: int
     token: int
     number: int | None = None
-    """Number of the verified transaction, counted by the coordinator; None while the verification
-    is in flight."""
+    """Number of the verified transaction, as its coordinator counts transactions; None while the
+    verification is in flight."""
 
 
 class Participant:
@@ -61,7 +61,7 @@ class Participant:
         """Return None if the producer is verified, so that its write may continue; otherwise the
         verification for which the write must wait.
 
-        The caller sends the question to the transaction coordinator once for each token. Raises
+        For each token, the caller asks the transaction coordinator only once. Raises
         InvalidProducerEpochError if the producer has written with a higher epoch."""
         known = self._producers.get(producer_id)
         if known is not None and epoch < known.epoch:
@@ -95,8 +95,9 @@ class Participant:
             del self._producers[verification.producer_id]
 
     def holds(self, verification: Verification) -> bool:
-        """Return whether a write that waited for this verification may be queued now: the
-        coordinator has confirmed it, and no marker or newer epoch of the producer came since."""
+        """Return whether a write that waited for this verification may enter the queue of writes
+        now: the coordinator has confirmed the transaction, and no marker or newer epoch of the
+        producer came since."""
         known = self._holder(verification)
         return known is not None and known.number is not None
 
@@ -111,8 +112,8 @@ class Participant:
         writes. In a group, call it when the commit or removal of the transaction's offsets enters
         the queue.
 
-        Return False if the marker was sent twice and belongs to an earlier transaction than the
-        verified one. The caller then answers it with success and writes nothing."""
+        Return False if the marker was sent again and belongs to an earlier transaction than the
+        verified one. The caller then reports success and writes nothing."""
         known = self._producers.get(producer_id)
         if known is None or epoch < known.epoch:
             return True
@@ -122,8 +123,8 @@ class Participant:
         return True
 
     def clear(self) -> None:
-        """Make all verifications void, because this broker no longer leads the partition or
-        coordinates the group."""
+        """Forget all verified producers and make pending verifications void, because this broker no
+        longer leads the partition or coordinates the group."""
         self._producers.clear()
 
     def _holder(self, verification: Verification) -> _Producer | None:

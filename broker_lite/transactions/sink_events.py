@@ -54,8 +54,8 @@ class EndBatch(NamedTuple):
     """Spark's driver commits or aborts a batch, or a failed task aborts its own attempt.
 
     In a commit, ``winners`` are the producer ids and epochs of the attempts to commit, and ``rows``
-    is their total number of rows. An abort with ``winners`` aborts only these attempts; without, it
-    aborts all attempts of batches up to ``batch``."""
+    is their total number of rows. In an abort, ``winners`` are the attempts to abort; if it is
+    empty, all attempts of batches up to ``batch`` are aborted."""
 
     token: int
     sink: str
@@ -67,8 +67,8 @@ class EndBatch(NamedTuple):
 
 
 class AddToSlot(NamedTuple):
-    """The leader of a partition asks to add these partitions to an attempt's transaction, or with
-    ``verify_only``, whether the transaction contains them."""
+    """The leader of a partition asks to add these partitions to an attempt's transaction. With
+    ``verify_only``, it only asks whether the transaction contains them."""
 
     token: int
     sink: str
@@ -156,8 +156,8 @@ class SlotMarkers(NamedTuple):
 
 
 class SendSinkMarkers(NamedTuple):
-    """Write the markers in ``rows``, one row for each task attempt. The caller retries without a
-    time limit and reports each attempt with the event SlotMarked."""
+    """Write the commit or abort markers of task attempts, one row for each attempt. The caller
+    retries without a time limit and reports each attempt with the event SlotMarked."""
 
     sink: str
     rows: tuple[SlotMarkers, ...]

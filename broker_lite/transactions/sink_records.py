@@ -92,7 +92,7 @@ class SinkSlot:
 
 
 def head_key(sink: str) -> bytes:
-    """Return the key of a sink's state in ``__transaction_state``."""
+    """Return the key of a sink's head (its state) in ``__transaction_state``."""
     return bytes((_HEAD_KEY,)) + sink.encode("utf-8")
 
 
@@ -108,7 +108,7 @@ def sink_of(key: bytes) -> str | None:
 
 
 def slot_of(key: bytes) -> int | None:
-    """Return the producer id in the key of a slot; None for a key of another kind."""
+    """Return the producer id in the key of a slot's record; None for a key of another kind."""
     return int(_SLOT_ID.unpack(key[1:])[0]) if key and key[0] == _SLOT_KEY else None
 
 

@@ -10,10 +10,10 @@ the winners. Winners then get commit markers; all other attempts of the batch ge
 replayed batch has the same number, so committing it twice has no effect. Answers and markers follow
 only when the log has committed the record on which they depend.
 
-No request waits for the records that free a slot or reopen a head after the markers. If such a
-record is lost, the next coordinator sends the markers again. If the log refuses it, this state
-machine writes it again. A freed slot serves a new attempt only once the record that frees it is
-committed. ``deadline_ms`` is the time of the next TransactionTick."""
+No request waits for the records that, after the markers, free a slot or open the sink for its next
+batch. If such a record is lost, the next coordinator sends the markers again. If the log refuses
+it, this state machine writes it again. A freed slot serves a new attempt only once the record that
+frees it is committed. ``deadline_ms`` is the time of the next TransactionTick."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ ANSWER_MS = 1_000
 """Maximum milliseconds for which the answer to EndBatch waits for the transaction markers. Markers
 that are still missing are written after the answer."""
 RETRY_MS = 1_000
-"""Milliseconds after which the coordinator writes a record again that the log refused, if no
-request waits for the record; otherwise the request fails."""
+"""Milliseconds after which the coordinator repeats the write of a record that the log refused, if
+no request waits for it; otherwise the request fails."""
 ATTEMPTS_MAX = 10_000
 """Maximum number of open task attempts of one sink."""
 PARKED_MAX = 2 * ATTEMPTS_MAX
@@ -81,25 +81,25 @@ class _Sink:
     """Producer ids of ended attempts: all markers are written, but the record that frees the
     producer id is not committed yet.
 
-    The record that reopens the sink must come later in the log than those records. Otherwise a new
-    coordinator could find an open sink whose ended attempts look open, and would abort committed
-    ones."""
+    The record that opens the sink for its next batch must come later in the log than the records
+    that free these ids. Otherwise a new coordinator could find an open sink whose ended attempts
+    look open, and would abort committed ones."""
     refused: set[int] = field(default_factory=set)
-    """The producer ids in ``freeing`` for which the append of the freeing record failed."""
+    """The producer ids in ``freeing`` for which the log refused the record that frees them."""
     is_open_refused: bool = False
     """Whether the log refused the record that lets the sink start its next batch after a commit or
     abort."""
     retry_ms: int = 0
     waiting: list[tuple[int, int]] = field(default_factory=list)
     """The EndBatch requests (tokens) that wait for markers, each with the time (ms) at which the
-    coordinator answers in any case."""
+    coordinator answers even without them."""
     timeout_ms: int = 0
     active_ms: int = 0
 
     @property
     def is_busy(self) -> bool:
         """Whether a request that changes the sink must wait, because a record of the sink is being
-        written or a decision is not complete."""
+        written or the markers of a commit or abort are not all written."""
         return self.writing is not None or (
             self.head is not None and self.head.state is not SinkState.OPEN
         )
@@ -183,7 +183,7 @@ class SinkPartition:
     @property
     def deadline_ms(self) -> int:
         """The monotonic time (ms) at which the next TransactionTick is due: for a timeout, a retry,
-        or an EndBatch answer that stops waiting for markers."""
+        or an EndBatch request that has waited long enough for markers."""
         times = [NEVER]
         for sink in self._sinks.values():
             times += [at for _, at in sink.waiting]
@@ -267,7 +267,7 @@ class SinkPartition:
     def _join_batch(self, sink: _Sink, head: SinkHead, event: ev.JoinBatch) -> None:
         """Give a task attempt of the current run a slot (producer id).
 
-        A repeated request gets the same slot, a request for the committed batch none."""
+        A repeated request gets the same slot. A request for the committed batch gets none."""
         sink.active_ms = self._now.monotonic_ms
         sink.timeout_ms = event.timeout_ms
         if event.batch == head.batch:
@@ -408,9 +408,9 @@ class SinkPartition:
     def _abort_attempts(self, sink: _Sink, event: ev.EndBatch) -> None:
         """Abort the failed task attempts that the request names, before their micro-batch ends.
 
-        The abort markers need no earlier record in ``__transaction_state``: no head can name a
-        failed attempt as a winner, and the next coordinator would abort the attempt together with
-        its micro-batch."""
+        The abort markers need no earlier record in ``__transaction_state``: no commit includes a
+        failed attempt, and the next coordinator would abort the attempt together with its
+        micro-batch."""
         if sink.is_busy:
             self._park(sink, event)
             return
@@ -525,8 +525,8 @@ class SinkPartition:
     def _write_head(
         self, name: str, head: SinkHead, request: ev.JoinBatch | ev.EndBatch | None
     ) -> None:
-        """Append a new state of the sink (its head) to the log. ``request``, if given, continues
-        once the record is committed."""
+        """Append a new state of the sink (its head) to the log. Once the record is committed,
+        continue with ``request``, if given."""
         sink = self._sinks[name]
         # If the log refused the record that frees a slot (a producer id of the sink), the slot's
         # attempt is still open in the log. Append that record again before the new head (the state
@@ -593,8 +593,8 @@ class SinkPartition:
         self._send_rows(name, sink, rows)
 
     def _send_rows(self, name: str, sink: _Sink, rows: list[ev.SlotMarkers]) -> None:
-        """Send the markers in ``rows``, one row for each task attempt. Once the last is written,
-        the sink is open for the next batch."""
+        """Send the commit or abort markers of task attempts, one row for each attempt. Once the
+        last marker is written, the sink is open for the next batch."""
         silent = [row for row in rows if not row.partitions]
         sent = tuple(row for row in rows if row.partitions)
         if sent:
@@ -663,7 +663,8 @@ class SinkPartition:
     def _complete(self, name: str, sink: _Sink) -> None:
         """Open the sink for its next batch after the last marker of the former batch.
 
-        Answer the waiting EndBatch requests, without waiting for the record that opens the sink."""
+        Answer the waiting EndBatch requests now: they do not wait for the record that opens the
+        sink."""
         head = sink.head
         assert head is not None
         sink.head = replace(head, state=SinkState.OPEN, ends_batch=NO_BATCH, winners=frozenset())

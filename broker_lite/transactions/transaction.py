@@ -43,10 +43,10 @@ EPOCH_LAST = 32_766
 """Highest epoch that a producer receives. The markers that fence this epoch carry 32,767, the
 highest possible epoch. The next producer gets a new producer id with epoch 0."""
 RETRY_MS = 1_000
-"""Milliseconds after which the coordinator writes a record again that the log refused.
+"""Milliseconds after which the coordinator repeats the write of a record that the log refused.
 
-This applies to the abort of a timed-out transaction and to the end of a transaction. Other records
-are written again when the client repeats its request."""
+This applies to the abort of a timed-out transaction and to the end of a transaction. The write of
+other records is repeated when the client repeats its request."""
 PARKED_MAX = 100
 """Maximum number of requests of one transactional id that wait until a record is written or a
 transaction has ended."""
@@ -75,8 +75,8 @@ class Now(NamedTuple):
 class _RecordInFlight:
     """A record that is being written, and the request that is answered after it.
 
-    ``is_fence``: the record aborts the former producer's transaction for a new producer's
-    InitProducerId."""
+    With ``is_fence``, the record aborts the former producer's transaction, because a new producer
+    has sent InitProducerId."""
 
     number: int
     record: TransactionRecord | None
@@ -106,12 +106,12 @@ class Transaction:
         it."""
         self._retry_ms = 0
         self._end_number = 0
-        """Number of the effect Persist with the record of the last transaction's end; 0 once it is
-        committed."""
+        """Number of the write (effect Persist) of the record of the last transaction's end; 0 once
+        the record is committed."""
         self._is_end_refused = False
         self._connection: int | None = None
-        """Number of the client connection on which the transaction began. None if the transaction
-        began at another coordinator."""
+        """Number of the client connection on which the transaction began: an EndTxn from an older
+        one is refused. None if the transaction began at another coordinator."""
         self._spare_id: int | None = None
         self._is_fetching_id = False
 
@@ -162,7 +162,7 @@ class Transaction:
     @property
     def deadline_ms(self) -> int:
         """Monotonic time in ms at which the open transaction times out, or at which the coordinator
-        writes a record again that the log refused."""
+        repeats the write of a record that the log refused."""
         record = self.record
         if self._is_end_refused and not self._is_busy:
             return self._retry_ms
@@ -203,8 +203,8 @@ class Transaction:
             self._fail(event, error)
 
     def _is_settled(self, event: Request) -> bool:
-        """Return whether an Add can be answered while a record is being written: the open
-        transaction already contains all partitions and groups of the request."""
+        """Return whether a request to add partitions or groups can be answered although a record is
+        being written: the open transaction already contains them all."""
         record, pending = self.record, self._pending
         return (
             isinstance(event, ev.Add)
@@ -387,8 +387,8 @@ class Transaction:
             raise self._invalid("commit")
 
     def _repeat_end(self, event: ev.End) -> None:
-        """Answer an EndTxn that the producer repeats with the epoch that the producer had before
-        the last increase."""
+        """Answer a repeated EndTxn, which still has the producer epoch from before the last
+        increase."""
         record = self.record
         assert record is not None
         kind = _kind(event.is_commit)
@@ -442,8 +442,8 @@ class Transaction:
         - ``bump`` raises the producer epoch, as in transaction version 2.
         - ``continues`` tells whether the current producer may go on with the raised epoch.
 
-        Once written, the decision answers the request; an InitProducerId waits for the
-        transaction's end."""
+        The request is answered once the decision is written; an InitProducerId, once the
+        transaction has ended."""
         record = self.record
         assert record is not None
         decided = replace(record, state=kind, version=2 if bump else 1)
@@ -584,7 +584,7 @@ class Transaction:
             self._retry_parked()
 
     def _complete(self) -> None:
-        """Write the record that the transaction has ended, and continue without waiting until it is
+        """Write the record of the transaction's end. Continue at once, before the record is
         committed."""
         record = self.record
         assert record is not None
@@ -609,7 +609,7 @@ class Transaction:
         self._persist_end()
 
     def _persist_end(self) -> None:
-        """Write the record that the transaction has ended, for which no request waits.
+        """Write the record of the transaction's end, for which no request waits.
 
         If the log refuses it, the record of the next change takes its place."""
         self._numbers += 1

@@ -259,7 +259,7 @@ def parse_header(frame: memoryview) -> RequestHeader:
     """Decode the header of the request in ``frame``. Raises ProtocolError.
 
     If the broker serves the version, ``body_at`` is after the header's tagged fields. In other
-    versions they may have an unknown layout, so ``body_at`` is before them."""
+    versions these fields may have an unknown layout, so ``body_at`` is before them."""
     reader = Reader(frame)
     key, version, correlation_id = reader.unpack(_REQUEST_BEGINS)
     client_id = reader.classic_nullable_string()
@@ -334,7 +334,7 @@ class Call(Protocol[ResponseT]):
 
 
 def encode_call(call: Call[Any], correlation_id: int, client_id: str | None) -> bytearray:
-    """Return the request as a whole frame, which begins with its length."""
+    """Return the request as a frame, with its length before it."""
     writer = Writer()
     writer.i32(0)
     write_request_header(writer, call.API_KEY, call.VERSION, correlation_id, client_id)

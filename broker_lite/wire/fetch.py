@@ -65,7 +65,8 @@ TAG_FILES = 10001
 broker's files: its machine id (16 bytes), the maximum bytes of one partition (int32), and a byte of
 flags (``FLAG_TAKES_TICKETS``), which older clients leave out."""
 FLAG_TAKES_TICKETS = 1
-"""Flag of ``TAG_FILES``: the sender accepts a ``FileTicket`` in place of a file's path."""
+"""Flag of ``TAG_FILES``: the sender accepts a ticket for an open file (``FileTicket``) in place of
+the file's path."""
 TAG_STORED = 10000
 """Number of a tagged field in a partition of a response, which says where in a segment file the
 records are stored. The partition then has no records in the response."""
@@ -79,7 +80,7 @@ path."""
 MACHINE_BYTES = 16
 """Bytes of a machine id."""
 TICKET_BYTES = 16
-"""Bytes of a ticket, and of the id of a broker's socket."""
+"""Bytes of a ticket's secret, and of the id of the broker's socket for tickets."""
 
 ANY_REPLICA = -2
 """Replica id of Kafka's debugging consumer (ReplicaVerificationTool), which may read from
@@ -169,7 +170,7 @@ class FileOffer(NamedTuple):
 
 
 NO_FILES = FileOffer()
-"""The offer of a reader that receives all records from the broker."""
+"""No offer: the broker sends all records in its responses."""
 
 
 class FetchPartition(NamedTuple):
@@ -198,8 +199,8 @@ class FetchRequest(NamedTuple):
     """A fetch request. ``replica_id`` is the broker id of a follower, -1 for other senders.
 
     ``columns_body_version`` is the highest version of column batches (logbus's own format) that the
-    sender reads, 0 if it reads only row batches. ``flags`` are ``FLAG_*``. ``files`` is the
-    sender's offer to read records from the broker's files."""
+    sender reads, 0 if it reads only row batches. ``flags`` are ``FLAG_*``. ``files`` is the offer
+    of a sender on the broker's machine to read records from the broker's files."""
 
     topics: Sequence[FetchTopic]
     max_wait_ms: int
@@ -382,7 +383,7 @@ def encode_response(
     throttle_time_ms: int = 0,
     nodes: Sequence[NodeEndpoint] = (),
 ) -> list[Part]:
-    """Return a response as the parts of a whole frame, which begins with its length.
+    """Return a response as the parts of a frame, with its length before it.
 
     ``error_code`` applies to the whole request; versions before 7 omit it. ``nodes`` has the
     addresses of the leaders whose ids the partitions have; versions before 16 omit it."""
@@ -469,7 +470,7 @@ def encode_request(
     client_id: str | None,
     version: int = CLIENT_VERSION,
 ) -> bytearray:
-    """Return a request as a whole frame, which begins with its length."""
+    """Return a request as a frame, with its length before it."""
     flexible = version >= FLEXIBLE
     writer = Writer()
     writer.i32(0)

@@ -214,7 +214,8 @@ class Reader:
         return count
 
     def ended(self, value: T) -> T:
-        """Skip the tagged fields at the end of a structure. Return ``value``, the structure."""
+        """Skip the tagged fields at the end of a structure. Return ``value``, the decoded
+        structure."""
         self.skip_tags()
         return value
 

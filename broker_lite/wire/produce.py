@@ -185,7 +185,7 @@ def _partitions_left(left: int, count: int) -> int:
 
 
 def encode_response(response: ProduceResponse, version: int, correlation_id: int) -> bytes:
-    """Return a response as a whole frame, which begins with its length."""
+    """Return a response as a frame, with its length before it."""
     flexible = version >= FLEXIBLE
     out = bytearray(4)
     out += response_header_bytes(ApiKey.PRODUCE, version, correlation_id)
@@ -259,8 +259,8 @@ def encode_request(
     transactional_id: str | None = None,
     version: int = CLIENT_VERSION,
 ) -> list[Buffer]:
-    """Return a request as the buffers of a whole frame, which begins with its length, for
-    ``sendmsg``. The records are not copied."""
+    """Return a request as the buffers of a frame, with its length before it, for ``sendmsg``. The
+    records are not copied."""
     flexible = version >= FLEXIBLE
     writer = Writer()
     writer.i32(0)

@@ -1,10 +1,11 @@
 """Encode error responses to requests that the broker does not carry out: unsupported requests, and
-requests in which the broker's own code failed.
+requests that failed because of an error in the broker's code.
 
 The response has the layout that the client expects for its request. As in Kafka, each object in the
-request (topic, partition, group) has a row in the response, and each row gets the error. The
-library ``kafka.protocol`` (kafka-python) knows most layouts; ``refused_tables`` has the others.
-Only the broker imports this module, on the event loop's thread."""
+request (topic, partition, group) has a row, an array item, in the response, and each row gets the
+error. The library ``kafka.protocol`` (kafka-python) knows most layouts; the module
+``refused_tables`` has the others. Only the broker imports this module, on the event loop's
+thread."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ from broker_lite.wire.primitives import I32, Reader
 from broker_lite.wire.refused_tables import NEWEST, OLD
 
 REFUSED_BYTES_MAX = 256 << 10
-"""Maximum bytes of a refused request for which the broker sends an error for each row. Decoding a
-longer one would block the event loop for too long."""
+"""Maximum bytes of a refused request for which the broker sends an error for each object in it.
+Decoding a longer one would block the event loop for too long."""
 _ROWS = {
     "coordinators": ("coordinator_keys",),
     "groups": ("group_ids",),
@@ -39,9 +40,10 @@ _ROWS = {
     "filter_results": ("filters",),
     "transaction_states": ("transactional_ids",),
 }
-"""For each array of a response, the names that the corresponding array of the request may have."""
+"""For each array of a response, the names that the array with the same objects (such as topics) may
+have in the request."""
 _FIELDS = {"topic_name": "name", "partition_index": "partition"}
-"""Maps the field that identifies a row in a response to the name of the same field in requests."""
+"""Fields that name an object in a response, each with the same field's name in requests."""
 _ABSENT = {"node_id": -1, "port": -1, "offset": -1, "timestamp": -1, "base_offset": -1}
 """Values of fields that an error response cannot fill, and whose default (0) would look like a real
 value."""
@@ -57,7 +59,7 @@ _BY_HAND: Mapping[int, Callable[[int, str], Any]] = {
 ``kafka.protocol`` and whose response has one error for the whole request."""
 _DESCRIBE_TOPIC_PARTITIONS = 75
 """API key of DescribeTopicPartitions. An empty list of topics in its request means all topics; the
-error response then has one row, without a name."""
+error response then has one row without a topic name, which carries the error."""
 
 
 class _Layout(NamedTuple):
@@ -132,8 +134,8 @@ def _decoded_request(layout: _Layout, request: RequestHeader, frame: memoryview)
 
 
 class _Refusal:
-    """Creates the fields of an error response. ``said`` becomes True once a field contains the
-    error code."""
+    """Creates the fields of an error response. ``said`` says whether a field contains the error
+    code already."""
 
     def __init__(self, version: int, code: int, reason: str) -> None:
         self.version = version
@@ -201,7 +203,7 @@ def _asks_nothing(table: Any, version: int, requested: Any) -> bool:
 
 
 def _requested_rows(name: str, requested: Any) -> list[Any]:
-    """Return the objects of the request, such as topics, for the rows of the response's array
+    """Return the objects of the request, such as topics, that get a row in the response's array
     ``name``."""
     rows: list[Any] = []
     for candidate in (name, *_ROWS.get(name, ())):

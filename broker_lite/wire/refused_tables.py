@@ -142,8 +142,8 @@ them."""
 
 
 class UnservedApi(NamedTuple):
-    """An API of newer Kafka clients that the broker does not serve, with the tables ``request`` and
-    ``response``.
+    """An API of newer Kafka clients that the broker does not serve, with the tables (lists of
+    fields) of its request and response.
 
     ``request`` is None if the response has one error for the whole request, because then no field
     of the request is needed."""
@@ -162,8 +162,8 @@ def _of_all(
 
 
 def _of_groups(name: str, versions: tuple[int, int], *group: Field) -> UnservedApi:
-    """Return the tables of an API whose request names groups. In the response each group has its
-    own error. ``group`` has the fields of a group that other APIs lack."""
+    """Return an API whose request names groups, with its tables. In the response each group has its
+    own error. ``group`` has the fields of a group that only this API has."""
     request = _table("0+", ("group_ids", "[]string"), ("include_authorized_operations", "bool"))
     epochs: tuple[Field, ...] = (("group_epoch", "int32"), ("assignment_epoch", "int32"))
     row = [_ERROR, _MESSAGE, _GROUP, ("group_state", "string"), *epochs, *group,

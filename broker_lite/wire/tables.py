@@ -160,8 +160,8 @@ structure in ``kafka.protocol``. The value is the field's tag number, and the fu
 the field. This function ignores bytes that follow the field's value."""
 
 _ROWS_MAX = {consumer.SyncGroupRequest.SyncGroupRequestAssignment: PARTITIONS_MAX}
-"""Maximum number of items in an array of a request, by the structure of the items. Only requests
-that may be longer than ``REQUEST_BYTES_MAX`` need such a limit."""
+"""Maximum number of items in an array of a request, by the class of the items. Only requests that
+may be longer than ``REQUEST_BYTES_MAX`` need such a limit."""
 
 _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
     ApiKey.UNREGISTER_BROKER: (UnregisterBrokerRequest.decode_request, encode_unregister_broker),
@@ -173,13 +173,15 @@ _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
     ApiKey.END_BATCH: (sinks.EndBatchRequest.decode_request, sinks.encode_sink_response),
     ApiKey.KEEP_BATCH: (sinks.KeepBatchRequest.decode_request, sinks.encode_sink_response),
 }
-"""The functions that decode a request and encode a response, for each API without a table."""
+"""The functions that decode a request and encode a response, for each API that has no tables in
+``kafka.protocol``."""
 
 REQUESTS: dict[int, Any] = {
     key: MESSAGE_CLASSES[key][0]
     for key in VERSIONS.keys() - _BY_HAND.keys() - {ApiKey.PRODUCE, ApiKey.FETCH}
 }
-"""The request class of each API whose messages are decoded and encoded by tables, by API key."""
+"""The request class of each API whose messages are decoded and encoded by the library's tables, by
+API key."""
 _MESSAGES = frozenset(kind for pair in MESSAGE_CLASSES.values() for kind in pair)
 
 _OWN_ANSWERS: dict[type, Callable[[Any, Writer], None]] = {
@@ -224,8 +226,8 @@ def decode(api_key: int, version: int, frame: memoryview, at: int) -> Message:
 
 
 def encode(api_key: int, version: int, correlation_id: int, response: Message) -> bytes:
-    """Return ``response`` as a whole frame, which begins with its length. The response to an
-    ApiVersions request of an unknown version is encoded in version 0."""
+    """Return ``response`` as a frame, with its length before it. The response to an ApiVersions
+    request of an unknown version is encoded in version 0."""
     if api_key in _BY_HAND:
         return _by_hand(api_key, version, correlation_id, _BY_HAND[api_key][1], response)
     if own := _OWN_ANSWERS.get(type(response)):
@@ -271,8 +273,8 @@ def _by_hand(
 
 def set_throttle(response: Message, wait_ms: int) -> None:
     """Set the field ``throttle_time_ms`` of a response, which tells the client how long to wait. A
-    response that is encoded by hand or lacks the field is unchanged; the broker delays such a
-    client nevertheless."""
+    response that lacks the field, or is not of a class of the library, is unchanged; the broker
+    delays such a client nevertheless."""
     if type(response) in _MESSAGES:
         response.throttle_time_ms = wait_ms
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from broker_lite.wire.fetch import TICKET_BYTES
 
 FLAG_DIRECT = 1
-"""With this flag, the reader asks for a second descriptor, which is opened with O_DIRECT."""
+"""With this flag, the reader asks for a second descriptor of the file, opened with O_DIRECT."""
 DESCRIPTORS_MAX = 2
 """Maximum number of descriptors in an answer."""
 SENT, REFUSED = b"\1", b"\0"
@@ -23,8 +23,8 @@ MESSAGE_BYTES = _MESSAGE.size
 
 
 class Redemption(NamedTuple):
-    """The datagram of a reader: a ticket, and whether the reader asks for a descriptor for direct
-    I/O."""
+    """The content of a reader's datagram: a ticket's secret, and whether the reader asks for a
+    descriptor for direct I/O."""
 
     secret: bytes
     wants_direct: bool

@@ -105,7 +105,7 @@ def _converted(
     conversion: Conversion,
 ) -> MicroBatch:
     """Return ``batch`` with logbus's offsets in place of Kafka's. If it is the last planned batch,
-    append each partition's offsets to ``conversion``."""
+    append each partition's offsets to ``conversion.offsets``."""
     ends = []
     for source, line in enumerate(batch.ends):
         kafka = offset_log.kafka_offsets(line)
@@ -131,7 +131,7 @@ def _with_begin(
     """Add the start offsets of the query's first batch to its end offset, ``end``, because Spark
     repeats that batch.
 
-    Spark's offset log has no start offsets, so the source's offset must have them.
+    Spark's offset log has no start offsets, so the end offset of logbus's source must contain them.
     """
     file = old / "sources" / str(source) / "0"
     begin = offset_log.initial_offsets(file.read_bytes()) if file.exists() else None

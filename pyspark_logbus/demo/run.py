@@ -71,8 +71,8 @@ lines."""
 
 
 class DemoTotals(NamedTuple):
-    """The result of a demo: the number of lines to send, each of TOTALS, the lines by kind, and the
-    demo's length in seconds."""
+    """The result of a demo: the number of lines to send, the five totals (TOTALS), the lines by
+    kind, and the demo's length in seconds."""
 
     lines: int
     totals: Mapping[str, int]

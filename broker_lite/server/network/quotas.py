@@ -32,15 +32,17 @@ if TYPE_CHECKING:
     from broker_lite.metadata.cache import MetadataSnapshot
 
 CLIENTS_MAX = 10_000
-"""Maximum number of cached clients, of token buckets of clients, and of those of addresses."""
+"""Maximum size of each of three caches: clients, token buckets of clients, and token buckets of
+addresses."""
 CLIENT_ID_LENGTH_MAX = NAME_LENGTH_MAX + 1
 """Number of leading characters of a client id that count for quotas.
 
 No quota can name a client id of this length, so a cut one matches no other client's quota."""
 REQUEST_THROTTLE_MS_MAX = 1000
-"""Maximum throttle time (ms) for processing time and partition changes: Kafka's quota window.
+"""Maximum throttle time (ms) for processing time and partition changes: the default of Kafka's
+``quota.window.size.seconds``.
 
-The rest of the client's debt stays in its token bucket."""
+The rest of the client's overuse stays charged to its token bucket."""
 
 T = TypeVar("T")
 
@@ -128,15 +130,16 @@ class ClientQuota:
         self._spend(CONTROLLER_MUTATION_RATE, count)
 
     def refund(self, count: int, error: LogbusError) -> None:
-        """Give ``count`` partitions back to the quota, because their change failed with ``error``.
+        """Credit ``count`` partitions to the quota again, because their change failed with
+        ``error``.
 
         A change that timed out stays charged: it may still take effect."""
         if not isinstance(error, RequestTimedOutError):
             self._spend(CONTROLLER_MUTATION_RATE, -count)
 
     def _throttled(self, key: str, wait_ms: int) -> int:
-        """Return the longest of three throttle times (ms): ``wait_ms``, that for processing time,
-        and that for partition changes.
+        """Return the longest of three throttle times (ms): ``wait_ms``, the one for processing
+        time, and the one for partition changes.
 
         Counts the result in the metrics."""
         for each in (REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE):
@@ -233,9 +236,10 @@ def _bucket(buckets: _Buckets, limit: Limit, now_ms: float) -> TokenBucket:
 
 
 def _forget(buckets: _Buckets) -> None:
-    """Drop the tenth of the token buckets that will be full soonest.
+    """Drop a tenth of the token buckets: those that will be full soonest.
 
-    A dropped client that returns gets a full bucket, so these gain the least."""
+    A client that returns gets a new, full bucket. The clients of these buckets gain the least by
+    it."""
     for name in sorted(buckets, key=lambda name: buckets[name].full_at_ms)[: CLIENTS_MAX // 10]:
         del buckets[name]
 

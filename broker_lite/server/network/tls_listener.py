@@ -290,7 +290,7 @@ class Handshakes:
             handshake.opened(transport, handshake.peer, handshake.began_ms)
 
     def end_oldest(self, reason: str) -> None:
-        """Close the connection whose handshake began first."""
+        """Close the connection whose handshake began first, to make room for a new one."""
         self._end(next(iter(self._open)), reason)
 
     def expire(self, timeout_ms: int) -> None:

@@ -29,9 +29,10 @@ from broker_lite.server.log_events import log_event
 DOCUMENT_BYTES_MAX = 256 << 10
 """Maximum bytes of the document with the issuer's keys (JWKS)."""
 READ_INTERVAL_MS = 60 * MINUTE
-"""Time in ms between two regular reads of the keys."""
+"""Time in ms between two regular reads of the issuer's keys."""
 RETRY_INTERVAL_MS = MINUTE
-"""Minimum time in ms between two reads of the keys, after a failed read or for an unknown key."""
+"""Minimum time in ms between two reads of the issuer's keys, after a failed read or for an unknown
+key."""
 
 logger = logging.getLogger("logbus.logins")
 

@@ -15,7 +15,7 @@ TRUST_MS = 60_000
 
 Consumers at the log end read within this time, so the check at the append serves them too."""
 MARK_MS = 1_000
-"""Minimum milliseconds between two recorded append times of a log."""
+"""Minimum milliseconds between two recorded append times of a log, so that few are kept."""
 RANGES_MAX = 64
 """Maximum number of offset ranges with checked CRCs that are remembered for a log."""
 
@@ -23,9 +23,8 @@ RANGES_MAX = 64
 class CrcCache:
     """The recent appends and the checked offset ranges of one log.
 
-    Records from before the broker's start count as unchecked. ``rows_from`` is the offset from
-    which on the log has no column batch (a batch in logbus's column format), which only some
-    clients can read."""
+    Records from before the broker's start count as unchecked. From the offset ``rows_from`` on, the
+    log has no batch in logbus's column format, which only some clients can read."""
 
     __slots__ = ("_left_ms", "_marks", "_ranges", "rows_from")
 
@@ -33,14 +32,13 @@ class CrcCache:
         self.rows_from = log_end_offset
         self._left_ms = -TRUST_MS
         self._marks: deque[tuple[int, int]] = deque([(0, log_end_offset)])
-        """Pairs of a monotonic time (ms) and the log end offset at that time, where later appends
-        begin."""
+        """Start times of appends (monotonic, ms), each with the log end offset at that time."""
         self._ranges: deque[tuple[int, int, int]] = deque(maxlen=RANGES_MAX)
         """Checked ranges: monotonic time (ms) of the check, start offset, and exclusive end
         offset."""
 
     def appending(self, now_ms: int, log_end_offset: int) -> None:
-        """Record that an append at ``log_end_offset`` begins, which checks CRCs. ``now_ms`` is
+        """Record that an append, which checks CRCs, begins at ``log_end_offset``. ``now_ms`` is
         monotonic time."""
         marks = self._marks
         if now_ms - marks[-1][0] >= MARK_MS:
@@ -49,7 +47,7 @@ class CrcCache:
                 marks.popleft()
 
     def evicting(self, now_ms: int) -> None:
-        """Record that the pages of the next append will be dropped from the page cache."""
+        """Record that the next append will drop its pages from the page cache."""
         self._left_ms = now_ms
 
     def has_columns(self, next_offset: int) -> None:

@@ -63,7 +63,8 @@ Done = Callable[[T | None, BaseException | None], None]
 class AppendBatch(NamedTuple):
     """A producer's batch, to append to a log. ``max_bytes`` is the topic's ``max.message.bytes``.
 
-    The package ``replication`` passes this object on as ``payload``, without reading it."""
+    The state machines of the package ``replication`` pass this object through, as ``payload``,
+    without reading it."""
 
     buffer: memoryview
     header: BatchHeader
@@ -116,9 +117,9 @@ class AppendJob(NamedTuple):
 class FollowJob(NamedTuple):
     """An append of records that a follower fetched from its leader.
 
-    If the payload has batches in logbus's column format, ``columns`` receives the end offset of the
-    last of them, on the event loop, before the job's result is delivered. ``keep`` tells whether
-    the appended pages stay in the page cache."""
+    If the payload has batches in logbus's column format, ``columns`` is called with the end offset
+    of the last of them, on the event loop, before the job's result is delivered. ``keep`` tells
+    whether the appended pages stay in the page cache."""
 
     target: AppendTarget
     payload: memoryview
@@ -128,7 +129,7 @@ class FollowJob(NamedTuple):
 
 
 class SyncJob(NamedTuple):
-    """A job that flushes the target's log."""
+    """A job that flushes the log of the replica ``target``."""
 
     target: AppendTarget
 
@@ -160,10 +161,10 @@ class Worker(threading.Thread):
         self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._is_called = self._is_ended = False
         self._in_flight_count = 0
-        """Number of jobs in the previous group, plus those that were queued when it was done.
+        """Number of jobs in the previous group, plus those that were in the queue at its end.
 
-        A group of fewer jobs waits for more: the same producers may soon send their next
-        batches."""
+        A next group of fewer jobs waits briefly for more: the same producers may soon send their
+        next batches."""
         self._coalesce_until_us = 0
         """Monotonic time (microseconds) until which a small group of appends waits for more."""
         self._appends = disk.metrics.histogram("append_duration_seconds")
@@ -337,8 +338,8 @@ def _follow(job: FollowJob, now_ms: int, results: list[Result]) -> None:
 
 
 def _columns_end(buffer: memoryview, end_offset: int) -> int:
-    """Return the end offset of the last batch in logbus's column format up to ``end_offset``, or
-    -1."""
+    """Return the end offset of the last batch in logbus's column format up to ``end_offset``; -1 if
+    there is none."""
     end = -1
     for batch in BatchWalker(WalkPolicy(allows_gaps=True, orders_epochs=False), 0).walk(buffer):
         if batch.header.next_offset > end_offset:
@@ -412,7 +413,7 @@ class Disk:
         self.worker_of(key).put(CallJob(function, done))
 
     def keep(self, function: Callable[[], T], done: Done[T]) -> None:
-        """Run ``function`` on the keeper thread, for operations on the whole data directory."""
+        """Run ``function``, an operation on the whole data directory, on the keeper thread."""
         self._keeper.put(CallJob(function, done))
 
     def read(self, function: Callable[[], T], done: Done[T]) -> None:
@@ -424,7 +425,7 @@ class Disk:
         return await self._awaited(lambda done: self.call(key, function, done))
 
     async def run_keeper(self, function: Callable[[], T]) -> T:
-        """Run ``function`` on the keeper thread, for operations on the whole data directory, and
+        """Run ``function``, an operation on the whole data directory, on the keeper thread, and
         return its result."""
         return await self._awaited(lambda done: self.keep(function, done))
 

@@ -46,7 +46,8 @@ class FullDisk:
         self._reported: bool | None = None
         """Whether this broker's registration reports a full disk.
 
-        None means unknown: a write of the registration failed, and may still have taken effect."""
+        None means unknown: the write of the registration failed, but ZooKeeper may have applied
+        it."""
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         if logs.data.is_full:

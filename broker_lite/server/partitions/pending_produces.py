@@ -57,5 +57,6 @@ class PendingProduces:
             )
 
     def close(self) -> None:
-        """Stop the timeouts. ``replica_manager`` ends the requests when it closes the replicas."""
+        """Stop the timeouts of requests. ``replica_manager`` answers the requests when it closes
+        the replicas."""
         self._deadlines.close()

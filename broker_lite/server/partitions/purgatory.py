@@ -12,14 +12,14 @@ from collections.abc import Callable
 from broker_lite.server.clock import Clock
 
 SWEEP_MS = 250
-"""Milliseconds between two checks of all deadlines; a produce request may time out this much
-late."""
+"""Milliseconds between two checks for requests past their deadlines; a produce request may time out
+this much late."""
 
 
 class Waiters:
     """Callbacks of the requests that wait for a change of one replica.
 
-    A callback stays registered after a call, until ``discard``."""
+    A callback stays registered after it was called, until ``discard`` removes it."""
 
     __slots__ = ("_callbacks", "_is_due")
 
@@ -42,7 +42,8 @@ class Waiters:
             callback()
 
     def wake_soon(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        """Schedule one ``wake``, after the callbacks that wait on the event loop already."""
+        """Schedule one ``wake`` with ``call_soon``, after the callbacks that were scheduled
+        before."""
         if self._callbacks and not self._is_due:
             self._is_due = True
             call_soon(self.wake)

@@ -31,7 +31,7 @@ PROBE_STEP_BYTES = 256 << 10
 
 The kernel loads and evicts pages in runs of about this size (readahead)."""
 TRANSCODED_BYTES_MAX = 4 << 20
-"""Maximum bytes of rows in one answer that were converted from logbus's column format.
+"""Maximum bytes of the rows that were converted from logbus's column format for one answer.
 
 They stay in memory until the client has received them."""
 COPIED_BYTES_MAX = 16 << 10
@@ -199,7 +199,7 @@ def _with_aborted(row: WantedRange, prepared: Prepared) -> Prepared:
 
 
 def _resident_part(log_slice: LogSlice, copied_max: int) -> Part | None:
-    """Return a range as bytes, or as a range of the segment file above ``copied_max`` bytes.
+    """Return a range as bytes, or, above ``copied_max`` bytes, as a range of the segment file.
 
     Return None if sending it would read the disk."""
     if log_slice.length > copied_max:
@@ -226,8 +226,8 @@ def _prepare(row: WantedRange, max_bytes: int, first_max: int, copied_max: int) 
     """Prepare one range of at most ``max_bytes`` bytes.
 
     With ``first_max`` above 0 the range has at least one batch, even one larger than ``max_bytes``.
-    Converted to rows, that batch may decompress to ``first_max`` bytes. Up to ``copied_max`` bytes
-    are copied into memory; a larger range is sent from the file."""
+    If that batch must be converted to rows, it may have up to ``first_max`` decompressed bytes. Up
+    to ``copied_max`` bytes are copied into memory; a larger range is sent from the file."""
     log_slice = row.reader.read(row.offset, max_bytes, row.end_offset, first_max > 0)
     if log_slice.length == 0:
         return Prepared()
@@ -292,8 +292,8 @@ def is_resident(file: HasFileno, position: int, length: int) -> bool:
 def is_start_resident(file: HasFileno, position: int) -> bool:
     """Return whether the first page of a range is in the page cache.
 
-    The kernel evicts the oldest pages first, so the later pages of a range of recent appends are
-    then in it, too."""
+    The kernel evicts the oldest pages first, so in a range of recent appends, the later pages are
+    then in the page cache, too."""
     try:
         return os.preadv(file.fileno(), [bytearray(1)], position, _NOWAIT) == 1
     except BlockingIOError:

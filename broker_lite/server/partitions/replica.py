@@ -229,8 +229,8 @@ class Replica:
         return max(self.role.high_watermark - self.last_stable_offset, 0)
 
     def lag_ms(self, now_ms: int) -> int:
-        """Return for how many ms the slowest in-sync follower has lagged; 0 unless this replica
-        leads."""
+        """Return for how many ms the slowest in-sync follower has been behind the log's end; 0
+        unless this replica leads."""
         role = self.role.role
         return role.lag_ms(now_ms) if isinstance(role, Leader) else 0
 
@@ -508,7 +508,7 @@ class Replica:
 
     def report_corruption(self, offset: int, error: LogbusError) -> None:
         """Log a corrupt batch that a read found at ``offset``, and give up leadership to an intact
-        copy.
+        replica.
 
         A batch that its producer encoded wrongly (UndecodableBatchError) is only logged, because
         all replicas have the same bytes."""
@@ -562,8 +562,8 @@ class Replica:
             )
 
     def leadership_changed(self) -> None:
-        """Clear the state of the previous leader epoch, and wake all waiting requests, which check
-        the leadership again."""
+        """Clear what this replica recorded in the previous leader epoch, and wake all waiting
+        requests, which check again whether it leads."""
         self.follower_starts.clear()
         self.participant = Participant()
         self.waiters.wake()

@@ -35,7 +35,8 @@ Answered = Callable[[wire.FetchResponse | LogbusError], None]
 It is called exactly once, on the event loop's thread, after ``PeerNet.fetch`` has returned."""
 
 RESPONSE_BYTES = 8 << 20
-"""Maximum bytes of one fetch response. A follower needs this much memory for each leader."""
+"""Maximum bytes of one fetch response. A follower needs this much memory for each request in
+flight."""
 PARTITION_BYTES = 4 << 20
 """Maximum bytes of one partition in a fetch response."""
 FIRST_RETRY_MS = 10
@@ -57,7 +58,7 @@ THROTTLED_S = 0.1
 """Seconds before a partition that replication throttling delays is fetched again."""
 PATIENCE_MS = 20
 """Milliseconds for which ready partitions wait for others whose records are still being flushed, so
-that one request carries both."""
+that one request can fetch all of them."""
 
 
 class PeerNet(Protocol):
@@ -95,7 +96,8 @@ class FetchTarget(Protocol):
 
 
 class _ReplicaRow(NamedTuple):
-    """The range to fetch of one partition, and the connection to its leader (lane) to use."""
+    """One partition of a fetch request: the local replica, the range to fetch, and the connection
+    to the leader (*lane*)."""
 
     target: FetchTarget
     fetch_from: FetchFrom
@@ -200,8 +202,8 @@ class Fetchers:
 
 
 class _Leader:
-    """The fetch requests to one leader on one connection: that for idle partitions or that for
-    others."""
+    """The fetch requests on one of the two connections to a leader: the one for idle partitions, or
+    the one for others."""
 
     __slots__ = (
         "_attempts",
@@ -229,10 +231,10 @@ class _Leader:
         """Partitions for which the leader had no records, while this answer is delivered to their
         replicas.
 
-        Each replica then asks for the same range again. If another request is under way, this one
+        Each replica then asks for the same range again. If another request is in flight, the range
         waits for its answer."""
         self._has_new = False
-        """Whether ``_ready`` has a new range or a retry, for which a request must be sent at
+        """Whether a range in ``_ready`` is new or a retry, so that a request must be sent at
         once."""
         self._attempts: dict[PartitionKey, int] = {}
         """Number of consecutive failed fetches of each partition."""
@@ -435,7 +437,8 @@ def _request(
 
 
 def _event(row: _ReplicaRow, part: wire.FetchedPartition) -> Event | None:
-    """Return the event for the replica's state machine, or None for an error that is retried."""
+    """Return a partition's answer as an event for the replica's state machine; None for an error
+    after which the fetch is repeated."""
     fetch_from = row.fetch_from
     if part.error_code == OffsetOutOfRangeError.code:
         return FetchOutOfRange(

@@ -215,6 +215,7 @@ class ReplicaManager:
 
     def defer(self, topic: str, partition: int, by_id: bool, call: Callable[[], None]) -> bool:
         """Call ``call`` once the partition's log exists. Return False if it is not being created.
+        With ``by_id``, ``topic`` is an id.
 
         A new topic is in the metadata before its leaders have created their logs. If brokers
         refused produce requests in that time, producers would use up their retries."""
@@ -306,7 +307,7 @@ class ReplicaManager:
         """Call ``callback`` after each change of role or leader epoch of a local replica of the
         topic.
 
-        ``callback`` is also called at once for each local replica, and sometimes without a
+        ``callback`` is also called at once for each local replica. It may be called without a
         change."""
         self._role_callbacks[topic] = callback
         for replica in self.replicas:
@@ -348,8 +349,8 @@ class ReplicaManager:
     def _set_aside_strays(self, snapshot: MetadataSnapshot) -> None:
         """Rename the logs that the metadata do not assign to this broker.
 
-        The broker deletes such a log only later, because ZooKeeper may have lost its topic by
-        mistake."""
+        The broker deletes such a log only later, because the log's topic may be missing in
+        ZooKeeper by mistake."""
         moved = [key for key in self._logs.logs if not self._is_mine(key)]
         strays = [key for key in moved if key.topic_id not in snapshot.topics_by_id]
         for key in moved:
@@ -380,11 +381,11 @@ class ReplicaManager:
             self._forget_log(key, self._logs.set_aside, "set aside")
 
     def _is_leader_renewed(self, view: TopicView) -> bool:
-        """Return whether the metadata name this broker leader of a partition that it does not lead
-        yet.
+        """Return whether the metadata name this broker leader of a partition whose local replica
+        does not lead yet.
 
-        If this process registers again and keeps its leadership, that happens without a change of
-        the topic."""
+        This happens without a change of the topic if this process registers again and keeps its
+        leadership."""
         local = self.local.broker_id
         return any(
             partition.state.leader == local
@@ -545,7 +546,8 @@ class ReplicaManager:
         self.disk.keep(lambda: forget(key, now_ms), done)
 
     def _reapply(self, key: PartitionKey) -> None:
-        """Apply the current metadata of one partition, if it is assigned to this broker."""
+        """Update the replica of one partition to the current metadata, if the partition is assigned
+        to this broker."""
         view = self._snapshot.topics_by_id.get(key.topic_id)
         if view is not None and self._is_mine(key):
             self._apply_partition(view, view.partitions[key.partition], self._config_of(view))

@@ -1,9 +1,9 @@
 """Deliver ``Tick`` events to the state machines of replicas, which read no clock.
 
-A flush tick makes a leader check whether a flush is due, while it has appended records for which it
-has not started one. A slow tick makes a leader look for lagging followers, and a follower retry
-failed operations; it goes to all replicas of replicated partitions. Each of the two timers runs
-only while a replica needs it."""
+While a leader has appended records whose flush has not started, flush ticks make it check whether
+the flush is due. Slow ticks make a leader look for lagging followers, and a follower retry failed
+operations; all replicas of replicated partitions get them. Each of the two timers runs only while a
+replica needs it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Ticks:
         return self._replicated
 
     def watch(self, replica: Replica, *, is_replicated: bool) -> None:
-        """Set whether the replica receives Tick events, at most ``SLOW_TICK_MS`` apart."""
+        """Set whether the replica receives slow ticks, which are at most ``SLOW_TICK_MS`` apart."""
         if is_replicated:
             self._replicated[replica] = None
             self._tick_slowly()
@@ -57,8 +57,7 @@ class Ticks:
     def appended(self, replica: Replica) -> None:
         """Deliver a Tick event every ``TICK_MS`` after an append, until the replica starts a flush.
 
-        Do nothing if the replica has started the flush with the append.
-        """
+        Do nothing if the append has already started its flush."""
         if replica.role.awaits_flush:
             self._unflushed[replica] = None
             if self._flush_timer is None:

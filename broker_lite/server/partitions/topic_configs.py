@@ -27,7 +27,8 @@ class TopicConfigs:
     def of(self, view: TopicView) -> TopicConfig:
         """Return the topic's settings. A missing or unreadable setting has its default.
 
-        With an unreadable setting, the result has unlimited retention."""
+        With an unreadable setting, the result has unlimited retention, so that no record is deleted
+        by mistake."""
         try:
             config = parse(TopicConfig, view.config)
         except LogbusError as error:

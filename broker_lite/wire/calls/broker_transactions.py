@@ -34,8 +34,8 @@ class TransactionMarker(NamedTuple):
 
     In transaction ``version`` 2, ``producer_epoch`` is the producer's next epoch, one above the
     epoch of the transaction. ``number`` counts the transactions of the transactional id.
-    ``coordinator_epoch`` is the leader epoch of ``state_partition`` (of ``__transaction_state``),
-    or -1 in a request of a Kafka tool."""
+    ``coordinator_epoch`` is the leader epoch of the coordinator's partition of
+    ``__transaction_state``, ``state_partition``, or -1 in a request of a Kafka tool."""
 
     producer_id: int
     producer_epoch: int

@@ -88,7 +88,7 @@ class EndGroupOffsetsRequest:
 
     ``producer_epoch`` is the producer's epoch during the transaction, not its next epoch. The
     group's coordinator refuses a ``coordinator_epoch`` lower than the highest that it knows for
-    ``state_partition`` (of ``__transaction_state``)."""
+    ``state_partition``, the sender's partition of ``__transaction_state``."""
 
     API_KEY: ClassVar[int] = ApiKey.END_GROUP_OFFSETS
     VERSION: ClassVar[int] = 0

@@ -17,7 +17,7 @@ broker's state."""
 TAG_STATE = 10000
 """Number of the tagged field with the broker's state in the answer to DescribeLogDirs."""
 UNREADABLE_MAX = 20
-"""Maximum number of unreadable znodes that a broker's answer lists."""
+"""Maximum number of unreadable znodes that a broker lists in its answer to DescribeLogDirs."""
 _AGE_AND_DISK = struct.Struct(">q?")
 
 

@@ -161,7 +161,8 @@ class RecordTimesResponse(NamedTuple):
 
 
 _BYTES_ASKED, _TIME_ASKED = struct.Struct(">iqq"), struct.Struct(">iq")
-"""The layouts of one lookup in OffsetsForBytes and RecordTimes requests, after the topic id."""
+"""The layout of one lookup, after the topic id, in an OffsetsForBytes and in a RecordTimes
+request."""
 _ANSWERED = struct.Struct(">hqq")
 """The layout of one result in the answers to OffsetsForBytes and RecordTimes."""
 _BOUNDS = struct.Struct(">qq")

@@ -50,8 +50,8 @@ class AskedTransaction(NamedTuple):
 
 class VerifiedTransaction(NamedTuple):
     """The answer to AddPartitionsToTxn for one transaction, with an error code for each partition.
-    ``coordinator_epoch`` is the leader epoch of ``state_partition`` (of
-    ``__transaction_state``)."""
+    ``coordinator_epoch`` is the leader epoch of ``state_partition``, the coordinator's partition of
+    ``__transaction_state``."""
 
     transactional_id: str
     topic_results: Sequence[AddedTopic]
