@@ -231,7 +231,7 @@ def test_group_resumes_after_a_killed_consumer_without_skipping_a_record(
 
 
 @pytest.mark.timeout(120)
-def test_killed_logbus_consume_may_repeat_but_skips_no_record(
+def test_killed_logbus_consume_command_may_repeat_records_but_skips_none(
     cluster: LocalCluster, bus: Bus, topic: str, tmp_path: Path
 ) -> None:
     fill(bus, topic, 0, 500)
@@ -307,7 +307,7 @@ def test_asyncio_consumer_whose_first_poll_was_cancelled_starts_at_its_start_opt
 # The next tests check the offset at which a consumer starts or resumes.
 
 
-def test_group_that_started_at_latest_resumes_at_that_offset_after_a_crash(
+def test_group_that_started_at_latest_resumes_at_its_first_position_after_a_crash(
     bus: Bus, topic: str
 ) -> None:
     fill(bus, topic, 0, 5)

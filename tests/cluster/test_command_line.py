@@ -100,7 +100,7 @@ def rows(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_commands_use_the_cluster_of_the_option_bootstrap_servers_or_of_a_context(
+def test_commands_find_the_cluster_by_the_option_bootstrap_servers_or_by_a_context(
     logbus: Logbus, cluster: LocalCluster, environment: dict[str, str], new_topic: str
 ) -> None:
     del environment["LOGBUS_BOOTSTRAP_SERVERS"]
@@ -338,7 +338,7 @@ def test_consume_on_an_idle_topic_exits_when_the_reader_of_its_output_pipe_exits
         assert consumer.wait(60) == 0
 
 
-def test_commands_groups_describe_and_lag_agree_with_consumed_records(
+def test_commands_groups_describe_and_lag_report_the_offsets_and_lag_of_a_consumer(
     logbus: Logbus, new_topic: str
 ) -> None:
     group = f"g-{new_topic}"

@@ -140,7 +140,7 @@ def basic(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-def test_metrics_beyond_loopback_need_a_user_that_may_describe_the_cluster(
+def test_metrics_requests_of_other_machines_need_a_user_that_may_describe_the_cluster(
     secured: LocalCluster, admin_bus: Bus
 ) -> None:
     config = Path(secured.client_config or "")

@@ -109,7 +109,7 @@ def test_command_shown_on_a_page_of_records_prints_the_records_of_the_page(
     assert sorted(printed) == sorted(numbers(page)) != []
 
 
-def test_next_page_of_a_search_continues_after_the_page_before(
+def test_pages_of_a_search_together_return_each_record_once(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     fill(bus, shown_topic, 250)

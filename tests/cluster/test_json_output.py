@@ -155,7 +155,7 @@ def names(
     assert run(["groups", "delete", f"{group}-none", "--if-exists", "--yes"]) == 0
 
 
-def test_json_fields_of_every_command_that_prints_rows_are_recorded() -> None:
+def test_json_field_names_are_checked_for_every_command_that_prints_rows() -> None:
     listed = [line.split() for line in COMMANDS.strip().splitlines()]
     for path, command in commands(cli):
         name = " ".join(path)
@@ -166,7 +166,7 @@ def test_json_fields_of_every_command_that_prints_rows_are_recorded() -> None:
 
 
 @pytest.mark.real
-def test_json_output_of_each_command_has_the_recorded_field_names(
+def test_json_output_of_each_command_keeps_its_field_names(
     names: dict[str, str], capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
 ) -> None:
     found = []

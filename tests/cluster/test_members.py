@@ -457,7 +457,7 @@ def test_member_whose_callback_closes_it_leaves_the_group(bus: Bus, topic: str) 
     assert sum(row.offset for row in bus.admin.committed(topic).values()) == 6
 
 
-def test_asyncio_member_that_two_tasks_close_together_commits_and_leaves_the_group(
+def test_asyncio_member_closed_by_two_tasks_at_once_commits_and_leaves_the_group(
     bus: Bus, topic: str
 ) -> None:
     fill(bus, topic, 0, 6)

@@ -105,7 +105,7 @@ def test_command_top_prints_its_view_once_and_exits_if_its_output_is_a_pipe(
     assert topic in done.stdout and "3 brokers" in done.stdout and "Groups" in done.stdout
 
 
-def test_command_top_prints_a_groups_whole_name_whatever_its_characters(
+def test_command_top_prints_the_whole_name_of_a_group_whatever_its_characters(
     bus: Bus, cluster: LocalCluster, topic: str
 ) -> None:
     """Regression: brackets ended top with a traceback. Into a pipe, it cut names as for a terminal

@@ -140,7 +140,7 @@ def test_commands_refuse_to_delete_or_add_the_user_who_runs_them(
     assert command(secured, "user", "delete", "third", "--yes", config=second).returncode == 0
 
 
-def test_commands_note_that_the_user_of_an_acl_does_not_exist(
+def test_commands_report_that_the_user_of_an_acl_does_not_exist(
     secured: LocalCluster, tmp_path: Path
 ) -> None:
     """Regression: Kafka permits an ACL for any name, so an ACL for a misspelt name had no

@@ -292,7 +292,7 @@ def test_command_up_starts_although_it_cannot_store_the_address_for_later_comman
     assert are_gone(facts)
 
 
-def test_command_down_does_not_kill_another_process_that_now_has_a_recorded_pid(
+def test_command_down_does_not_kill_another_process_that_has_reused_a_recorded_pid(
     logbus: Logbus, tmp_path: Path
 ) -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])

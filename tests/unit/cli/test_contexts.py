@@ -75,7 +75,7 @@ def test_context_use_selects_the_named_context_the_previous_one_or_none(
     assert listed(capsys)["dev"]["bootstrap_servers"] is None
 
 
-def test_cluster_of_a_command_is_chosen_in_the_documented_order(
+def test_command_chooses_its_cluster_from_the_sources_in_documented_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def name(option: str | None = None, *, is_named: bool = False) -> str | None:

@@ -106,7 +106,7 @@ def test_unexpected_metadata_store_error_fails_one_commit_and_later_commits_succ
     assert "ZeroDivisionError" in caplog.text, "the traceback is logged"
 
 
-def test_only_the_least_recently_used_group_is_evicted_from_the_full_cache_of_own_groups(
+def test_full_cache_of_coordinated_groups_evicts_only_the_least_recently_used_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: at the limit all claims were evicted, and the broker wrote itself again as the

@@ -67,7 +67,7 @@ def test_merged_change_notifications_contain_all_changes_after_a_sequence_number
     assert merge(notices, 4) == ({}, False, frozenset())
 
 
-def test_state_of_a_partition_in_merged_change_notifications_is_that_of_the_last_one() -> None:
+def test_merged_change_notifications_have_the_state_from_the_last_one_of_a_partition() -> None:
     names_only = NoticeContent({"t": [1]})
     notices = after(states_changed(changes("t", 4, 9)), states_changed(changes("t", 5)), names_only)
     assert merge(notices, 0) == ({"t": {0: state(5), 1: None}}, False, frozenset())

@@ -50,13 +50,13 @@ def registrar(store: Store) -> Registrar:
     return Registrar(cast(Any, store), own, patience_ms=0, wait_connected=connected)
 
 
-def test_start_of_draining_fails_after_a_write_conflict_in_every_attempt() -> None:
+def test_draining_does_not_start_if_every_write_attempt_has_a_conflict() -> None:
     store = Store(conflicts=ATTEMPTS_MAX)
     with pytest.raises(WriteConflictError, match="/changes changed during each of 50 writes"):
         asyncio.run(registrar(store).drain())
 
 
-def test_start_of_draining_is_written_despite_some_write_conflicts() -> None:
+def test_draining_starts_although_some_write_attempts_have_a_conflict() -> None:
     store = Store(conflicts=ATTEMPTS_MAX - 1)
     asyncio.run(registrar(store).drain())
     path = znodes.broker_path(7)

@@ -39,7 +39,7 @@ def test_zookeeper_address_is_split_into_hosts_and_chroot() -> None:
         ("", 0o600, "write one line name:password"),
     ],
 )
-def test_unusable_file_of_the_zookeeper_credential_is_named_without_its_content(
+def test_error_for_an_unusable_zookeeper_credential_file_names_the_file_but_not_its_content(
     tmp_path: Path, text: str, mode: int, message: str
 ) -> None:
     file = tmp_path / "auth"

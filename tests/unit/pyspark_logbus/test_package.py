@@ -122,7 +122,7 @@ def test_error_for_an_invalid_stream_option_is_raised_where_spark_reports_it():
     reader.stop()
 
 
-def test_settings_of_spark_conf_equal_those_of_the_file_spark_defaults(monkeypatch):
+def test_function_spark_conf_returns_the_settings_of_the_file_spark_defaults_conf(monkeypatch):
     lines = (ROOT / "conf" / "spark-defaults.conf").read_text().splitlines()
     file = dict(line.split() for line in lines if line.strip() and not line.startswith("#"))
     monkeypatch.setattr(settings.tempfile, "gettempdir", lambda: "/tmp")

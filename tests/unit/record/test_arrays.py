@@ -19,7 +19,7 @@ def test_fixed_width_numpy_values_round_trip_through_arrow() -> None:
     assert arrays.fixed(values[::2], pa.int64()).to_pylist() == [0, 2, 4, 6, 8]
 
 
-def test_fixed_width_column_has_nulls_where_the_mask_is_false() -> None:
+def test_fixed_width_column_has_nulls_where_the_validity_mask_is_false() -> None:
     column = arrays.fixed(np.array([5, 6, 7]), pa.int64(), np.array([True, False, True]))
     column.validate(full=True)
     assert column.to_pylist() == [5, None, 7]

@@ -127,7 +127,7 @@ def test_kafka_batch_encodes_base_offset_base_timestamp_and_offset_gaps() -> Non
     assert decode_rows(buffer, header) == rows
 
 
-def test_batch_without_rows_or_with_equal_offsets_is_refused() -> None:
+def test_batch_without_records_or_with_repeated_offsets_is_refused() -> None:
     with pytest.raises(InvalidRecordError):
         encode_rows([])
     with pytest.raises(InvalidRecordError):

@@ -126,7 +126,7 @@ def test_compressed_columns_become_uncompressed_rows(compression: arrow.Compress
     assert [row.value for row in decode_rows(back, header)] == value.to_pylist()
 
 
-def test_producer_fields_and_attributes_survive_transcoding() -> None:
+def test_producer_id_epoch_sequence_and_attributes_survive_transcoding() -> None:
     both_ways(
         [Row(10, 5, b"a", b"b"), Row(11, 6, None, b"c")],
         producer_id=7,

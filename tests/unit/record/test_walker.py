@@ -36,7 +36,7 @@ def row_batches(batches: list[bytes]) -> list[int]:
     return [h.base_offset for h in headers if h.record_count and not h.is_control]
 
 
-def test_walker_advances_by_the_last_offset_of_a_batch_not_by_its_record_count() -> None:
+def test_batch_walker_advances_by_the_last_offset_of_a_batch_not_by_its_record_count() -> None:
     batches = by_hand.contiguous()
     walker = BatchWalker(OWN_LOG, 0)
     found = list(walker.walk(b"".join(batches)))

@@ -230,7 +230,7 @@ def test_unreadable_topic_setting_does_not_stop_the_controller(setting: str) -> 
     assert [replica.broker_id for replica in write.changes[0].state.isr] == [1, 2]
 
 
-def test_answer_of_the_controller_identifies_its_request() -> None:
+def test_error_of_the_controller_carries_the_number_of_the_refused_request() -> None:
     machine = Controller()
     machine.step(0, ev.Loaded(1, {}, {}, {}))
     [answer] = machine.step(0, ev.TopicDeletionRequested(5, "none"))

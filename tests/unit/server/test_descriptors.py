@@ -171,7 +171,9 @@ def test_ticket_for_a_log_file_is_invalid_once_the_connection_that_got_it_is_clo
     assert refused(stored)
 
 
-def test_segment_file_that_was_deleted_or_replaced_can_still_be_requested(bench: Bench) -> None:
+def test_log_file_that_was_deleted_or_replaced_can_still_be_opened_with_its_ticket(
+    bench: Bench,
+) -> None:
     stored = bench.stored()
     bench.path.unlink()
     bench.path.write_bytes(b"another segment of this name")

@@ -73,7 +73,7 @@ def test_repeated_info_lines_are_not_limited(lines: Lines) -> None:
     assert lines.said == ["leads"] * 3
 
 
-def test_output_of_a_crash_is_in_the_newest_file_after_rotations(
+def test_output_of_a_crash_is_in_the_newest_log_file_after_rotations(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "broker.log"

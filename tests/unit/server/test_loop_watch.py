@@ -66,7 +66,7 @@ def test_delays_of_the_event_loop_are_recorded_and_those_above_the_limit_counted
     assert metrics.value("loop_rule_violations") == 2
 
 
-def test_early_timer_counts_as_no_loop_delay() -> None:
+def test_timer_that_fires_early_counts_as_no_event_loop_delay() -> None:
     assert delays(asyncio.run(lateness(-1)))[1] == 0
 
 

@@ -104,7 +104,7 @@ def test_damaged_file_that_a_start_rebuilds_is_reported_as_rebuildable(name: str
 
 
 @pytest.mark.parametrize("name", [paths.META, paths.RECOVERY_POINTS, paths.LOG_STARTS])
-def test_damaged_files_of_the_whole_data_directory_are_reported(name: str) -> None:
+def test_damaged_metadata_or_checkpoint_file_of_a_data_directory_is_reported(name: str) -> None:
     disk = written()
     disk.log.delete_records_before(1)
     file = disk.files.open(f"{DATA}/{name}", writable=True)

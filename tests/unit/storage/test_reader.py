@@ -128,7 +128,9 @@ def test_timestamp_lookups_close_the_files_of_the_segments_that_they_read() -> N
         assert loaded(log) <= 5
 
 
-def test_lookup_of_the_offset_some_bytes_later_closes_the_files_of_earlier_segments() -> None:
+def test_lookup_of_the_offset_n_bytes_after_an_offset_closes_the_files_of_earlier_segments() -> (
+    None
+):
     """Regression: a query planner that went through a log in ranges of bytes left every segment
     loaded."""
     log, start = filled(), 0
@@ -206,7 +208,7 @@ def test_read_error_names_the_partition_and_leaves_the_data_directory_online() -
     assert not log.failed
 
 
-def test_lookup_of_the_offset_some_bytes_later_returns_a_later_batch_boundary() -> None:
+def test_lookup_of_the_offset_n_bytes_after_an_offset_returns_a_later_batch_boundary() -> None:
     disk = Disk()
     disk.write(200)
     log = disk.log
@@ -225,7 +227,7 @@ def test_lookup_of_the_offset_some_bytes_later_returns_a_later_batch_boundary() 
         log.reader.offset_for_bytes(9, 1000, 200)
 
 
-def test_lookup_of_the_offset_some_bytes_later_is_nearly_exact() -> None:
+def test_lookup_of_the_offset_n_bytes_after_an_offset_is_nearly_exact() -> None:
     disk = Disk(TopicConfig(index_interval_bytes=1000))
     disk.write(2000)
     _, count = disk.log.reader.offset_for_bytes(0, 100_000, 2000)

@@ -218,7 +218,7 @@ def test_log_ends_before_a_missing_segment_above_the_recovery_point() -> None:
     assert disk.names(".torn") == [segment_name(68, "-1.torn")]
 
 
-def test_recovery_saves_cut_off_log_ends_in_at_most_sixteen_numbered_files() -> None:
+def test_recovery_keeps_bytes_cut_off_from_a_log_in_at_most_sixteen_numbered_files() -> None:
     disk = Disk()
     disk.write(1)
     for _ in range(20):

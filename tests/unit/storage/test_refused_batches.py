@@ -33,7 +33,7 @@ def test_refused_batch_is_found_only_for_its_producer_epoch_and_partition() -> N
 @pytest.mark.parametrize(
     ("producer", "error"), [(-1, FULL), (7, errors.InvalidRecordError("no records"))]
 )
-def test_refused_batches_that_no_producer_resends_are_not_recorded(
+def test_refused_batch_that_its_producer_will_not_resend_is_not_remembered(
     producer: int, error: errors.LogbusError
 ) -> None:
     refused = RefusedBatches()

@@ -35,7 +35,7 @@ def test_frames_are_reassembled_from_any_chunks(bodies: list[bytes], step: int) 
     assert receiver.pending_bytes == 0
 
 
-def test_small_frames_do_not_share_the_receivers_buffer() -> None:
+def test_small_frames_are_copied_out_of_the_receivers_buffer() -> None:
     receiver = FrameReceiver(1000)
     buffer = receiver.buffer()
     data = framed(b"one") + framed(b"two")

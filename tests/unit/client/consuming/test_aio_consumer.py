@@ -94,7 +94,7 @@ def test_closed_asyncio_consumer_sends_no_more_requests_and_is_freed(
     asyncio.run(main())
 
 
-def test_method_called_during_the_start_of_another_task_waits_for_the_partitions(
+def test_method_called_while_another_task_starts_the_consumer_waits_for_the_partitions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: ``lag`` returned {}, as for a consumer without partitions."""
@@ -123,7 +123,7 @@ def test_method_called_during_the_start_of_another_task_waits_for_the_partitions
     asyncio.run(main())
 
 
-def test_method_called_during_a_failing_start_of_another_task_starts_the_consumer(
+def test_method_called_while_the_start_of_another_task_fails_starts_the_consumer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     starts = 0
@@ -152,7 +152,7 @@ def test_method_called_during_a_failing_start_of_another_task_starts_the_consume
     asyncio.run(main())
 
 
-def test_callback_of_the_start_can_wait_for_a_task_that_calls_the_consumer(
+def test_callback_on_assign_may_wait_for_a_task_that_calls_the_consumer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lags = []

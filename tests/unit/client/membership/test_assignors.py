@@ -142,7 +142,7 @@ def test_balance_of_the_sticky_assignor_cannot_be_improved_by_moving_one_partiti
 
 @settings(deadline=None, max_examples=60)
 @given(groups())
-def test_sticky_assignor_keeps_its_own_assignment(
+def test_sticky_assignor_keeps_an_assignment_that_it_made_before(
     group: tuple[list[Candidate], dict[str, int]],
 ) -> None:
     members, counts = group

@@ -132,7 +132,7 @@ def sequences(sent: Sequence[Outgoing]) -> list[tuple[int, int]]:
     return found
 
 
-def test_sequence_numbers_count_the_rows_of_each_partition() -> None:
+def test_sequence_numbers_count_the_records_of_each_partition() -> None:
     bench = Bench()
     bench.add(make(3), make(2), make(4, partition=1))
     sent = bench.send()
@@ -409,7 +409,7 @@ def test_sequences_of_a_timed_out_batch_are_not_given_to_later_batches() -> None
     assert sequences(bench.later()) == [(1002, 0)]
 
 
-def test_batch_after_a_batch_that_will_be_retried_does_not_reuse_the_retried_sequence() -> None:
+def test_batch_does_not_take_the_sequence_of_an_earlier_batch_that_will_be_retried() -> None:
     """If both batches had the same sequence, the leader would drop the second as a duplicate."""
     bench = Bench()
     asked_again, too_large, following = make(), make(), make()

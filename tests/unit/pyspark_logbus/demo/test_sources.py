@@ -37,7 +37,9 @@ def test_nul_byte_does_not_hide_the_lines_of_the_file_given_to_the_demo(tmp_path
     assert from_file(path, 100)[0].note == "the file has only blank lines"
 
 
-def test_file_with_the_suffix_of_another_format_is_an_error(tmp_path: Path) -> None:
+def test_demo_reports_a_file_that_is_not_in_the_compression_format_of_its_suffix(
+    tmp_path: Path,
+) -> None:
     for ending in (".gz", ".xz", ".bz2"):
         path = tmp_path / f"plain{ending}"
         path.write_bytes(b"plain text\n")

@@ -38,7 +38,7 @@ def test_metadata_age_grows_only_while_zookeeper_is_unreachable() -> None:
     run(body)
 
 
-def test_topic_change_that_a_later_change_replaces_does_not_wait_to_appear_in_the_metadata(
+def test_topic_request_does_not_wait_for_metadata_that_a_later_change_has_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: the broker may read both changes together, and then never sees the first."""
@@ -70,7 +70,7 @@ def test_topic_change_that_a_later_change_replaces_does_not_wait_to_appear_in_th
 
 
 @pytest.mark.parametrize("what", ["user", "acls", "quotas"])
-def test_overwritten_user_acl_or_quota_change_does_not_wait_to_appear_in_the_metadata(
+def test_user_acl_or_quota_request_does_not_wait_for_metadata_that_was_overwritten(
     monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Regression: a broker that read both changes together waited for its own until the time

@@ -121,7 +121,7 @@ def test_coordinator_unaware_of_its_successor_does_not_refuse_the_successors_tra
     run(test)
 
 
-def test_suspended_coordinator_refuses_no_run_of_a_sink_before_it_knows_its_successor() -> None:
+def test_coordinator_unaware_of_its_successor_does_not_refuse_a_newer_run_of_a_sink() -> None:
     """Regression: it refused the commit of a run that had begun at its successor."""
 
     async def test(cluster: Cluster) -> None:
@@ -150,7 +150,7 @@ def test_suspended_coordinator_refuses_no_run_of_a_sink_before_it_knows_its_succ
 
 
 @pytest.mark.parametrize("is_sink", [False, True])
-def test_refusal_that_the_coordinator_cannot_confirm_in_time_is_retriable(
+def test_fencing_refusal_that_the_coordinator_cannot_confirm_in_time_is_retriable(
     is_sink: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction_coordinator, "CONFIRM_S", 0.01)

@@ -11,7 +11,7 @@ from broker_lite.server.network.access import broker_client_id
 from broker_lite.wire.api import ApiKey
 
 
-def test_request_counts_as_a_brokers_only_if_it_has_the_client_id_that_brokers_use() -> None:
+def test_request_counts_as_sent_by_a_broker_only_with_the_client_id_of_a_broker() -> None:
     assert context_of(ApiKey.METADATA, 12, broker_client_id(3)).is_broker
     assert not context_of(ApiKey.METADATA, 12, "rdkafka").is_broker
     assert not context_of(ApiKey.METADATA, 12, None).is_broker

@@ -561,7 +561,7 @@ def answers(sock: ssl.SSLSocket) -> bool:
         return False
 
 
-def test_connections_of_a_revoked_certificate_are_closed_and_refused(tmp_path: Path) -> None:
+def test_connections_with_a_revoked_certificate_are_closed_and_refused(tmp_path: Path) -> None:
     server, ca = write_pem(tmp_path / "server"), trustme.CA()
     alice, bob = (write_pem(tmp_path / name, name, ca=ca) for name in ("alice", "bob"))
     revoked = tmp_path / "revoked.pem"
@@ -593,7 +593,7 @@ def test_connections_of_a_revoked_certificate_are_closed_and_refused(tmp_path: P
     serve(one, attack)
 
 
-def test_connections_of_a_removed_ca_are_closed(tmp_path: Path) -> None:
+def test_connections_with_certificates_of_a_removed_ca_are_closed(tmp_path: Path) -> None:
     server, ca = write_pem(tmp_path / "server"), trustme.CA()
     alice, bob = write_pem(tmp_path / "alice", ca=ca), write_pem(tmp_path / "bob", ca=trustme.CA())
     trusted = tmp_path / "trusted.pem"
