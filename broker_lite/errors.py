@@ -291,8 +291,8 @@ class StorageError(RetriableError):
 
 
 class UnreadableRecordsError(StorageError):
-    """The disk failed a read of stored records at or after ``offset`` (-1: unknown). Other replicas
-    may have them."""
+    """The disk could not read stored records at or after ``offset`` (-1: unknown). Other replicas
+    may have these records."""
 
     def __init__(self, message: str = "", offset: int = -1) -> None:
         super().__init__(message)

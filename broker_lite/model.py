@@ -21,9 +21,10 @@ FIRST_EPOCH = 0
 NO_TIMESTAMP = -1
 NO_PRODUCER = -1
 UNNUMBERED = 0
-"""The token of a request that its coordinator has not numbered yet."""
+"""The token of a request to which its coordinator has not yet assigned a number, by which the
+answer finds the request."""
 NO_TRANSACTION = -1
-"""The transaction number in a message whose sender does not know it."""
+"""Stands for the number of a transaction in a message whose sender does not know the number."""
 
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
@@ -225,8 +226,8 @@ class PartitionView:
     """A partition in the metadata snapshot.
 
     During a reassignment ``replicas`` holds the target replicas, then the replicas to be removed.
-    ``adding`` replicas are joining. The controller removes the ``removing`` replicas once all
-    others are in sync."""
+    ``adding`` and ``removing`` are the replicas that the reassignment adds and removes. The
+    controller removes the latter once all others are in sync."""
 
     partition: int
     replicas: tuple[int, ...]

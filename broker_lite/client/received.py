@@ -104,9 +104,9 @@ def damaged(tp: TopicPartition, offset: int, reason: str) -> CorruptMessageError
 def decode(batch: LogBatch, tp: TopicPartition, start: int, end: int | None) -> Slice | None:
     """Return the rows of a batch with offsets in ``[start, end)``; ``end`` None means no limit.
 
-    Return None without such rows, or for a void batch: empty, control, or aborted under
-    ``read_committed``. Raises CorruptMessageError, with partition and offset, for a wrong CRC or
-    structure."""
+    Return None if the batch has no such rows, or if it is void: empty, a control batch, or of an
+    aborted transaction under ``read_committed``. Raises CorruptMessageError, with partition and
+    offset, for a wrong CRC or structure."""
     header = batch.header
     try:
         check_crc(batch.buffer, header)
@@ -142,7 +142,7 @@ def joinable(items: Sequence[Item], at: int) -> int:
     """Return how many consecutive batches ``decode_joined`` may decode together, from ``items[at]``
     on.
 
-    If 0 or 1, call ``decode`` for ``items[at]`` alone."""
+    If the result is 0 or 1, ``items[at]`` must be decoded alone, with ``decode``."""
     epoch = NO_EPOCH
     for count, item in enumerate(items[at:]):
         if isinstance(item, Skipped):
@@ -163,9 +163,9 @@ def joinable(items: Sequence[Item], at: int) -> int:
 def decode_joined(batches: Sequence[Any], start: int, end: int | None) -> tuple[Slice | None, int]:
     """Decode small batches in Kafka's row format together, which is faster than one by one.
 
-    Return their rows with offsets in ``[start, end)``, and how many batches were decoded. All must
-    be ``joinable``. Raises CorruptMessageError for a wrong CRC or structure; ``decode`` of each
-    batch then finds the corrupt one."""
+    Return their rows with offsets in ``[start, end)``, and how many batches were decoded.
+    ``joinable`` counts the batches that may be passed. Raises CorruptMessageError for a wrong CRC
+    or structure in any batch; the caller finds the corrupt batch by decoding each one alone."""
     for batch in batches:
         check_crc(batch.buffer, batch.header)
     bodies = [(batch.buffer, batch.header) for batch in batches]
@@ -189,10 +189,10 @@ Item = LogBatch | Skipped
 def decode_all(
     chunks: Iterable[list[Item]], tp: TopicPartition, start: int, end: int
 ) -> Iterator[Slice | Skipped]:
-    """Yield the rows of batches with offsets in ``[start, end)``, and a ``Skipped`` for each
-    corrupt batch.
+    """Yield the rows of all batches that have offsets in ``[start, end)``, and for each corrupt
+    batch a ``Skipped`` with the offsets to skip.
 
-    Small batches in Kafka's row format are decoded together."""
+    Small batches in Kafka's row format are decoded together, which is faster than one by one."""
     for items in chunks:
         at = alone_before = 0
         while at < len(items):

@@ -20,8 +20,8 @@ Writer = Callable[[pa.RecordBatch], None]
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:
-    """Return each record of a ``poll_arrow`` batch as a dictionary. ``timestamp_ms`` -1 means
-    none."""
+    """Return each record of an Arrow batch from ``poll_arrow`` as a dictionary. The value of
+    ``timestamp_ms`` is -1 for a record without a timestamp."""
     if not batch.num_rows:
         return []
     stamps = batch.column("timestamp").cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
@@ -68,8 +68,8 @@ def _csv(file: IO[bytes]) -> tuple[Writer, Callable[[], None]]:
 
 
 def _text(value: bytes | None) -> str:
-    """Return bytes as text. Bytes that are not UTF-8 become surrogates, which the file's encoding
-    turns back into the bytes."""
+    """Return bytes as text. Bytes that are not UTF-8 become surrogate characters, from which the
+    file's encoding restores the bytes."""
     return "" if value is None else value.decode("utf-8", "surrogateescape")
 
 
@@ -100,5 +100,5 @@ WRITERS: Mapping[str, Callable[[IO[bytes]], tuple[Writer, Callable[[], None]]]] 
 }
 """For each file format, a function that begins a file and returns two functions.
 
-The first writes a batch of ``poll_arrow``, the second finishes the file. Both raise OSError if the
-disk fails."""
+The first writes an Arrow batch as ``poll_arrow`` returns it, the second finishes the file. Both
+raise OSError if the disk fails."""

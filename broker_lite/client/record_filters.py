@@ -11,7 +11,7 @@ from broker_lite.record.arrays import fixed
 
 
 def has_header(headers: pa.Array, header: str) -> pa.Array:
-    """Return for each record whether it has the header, a name or NAME=VALUE.
+    """Return for each record whether it has the header ``header``, given as NAME or NAME=VALUE.
 
     ``headers`` is the records' headers column."""
     name, equals, value = header.partition("=")

@@ -468,15 +468,16 @@ class BrokerConfig(Config):
 
     @property
     def hands_out_descriptors(self) -> bool:
-        """Whether the broker hands out segment files to consumers on this machine as open
-        descriptors, which is so with an authorizer: each consumer reads only the files that its
+        """Whether the broker passes segment files to consumers on this machine as open file
+        descriptors. With an authorizer it does, so that each consumer reads only the files that its
         ACLs allow."""
         return self.authorizer != "off" and self.local_reads == "auto"
 
     @property
     def keeps_files_private(self) -> bool:
-        """Whether only the operating-system user of the broker may read the broker's files, which
-        is so with an authorizer: other accounts could otherwise read records without an ACL."""
+        """Whether the broker makes its files readable only for its own operating-system user. With
+        an authorizer it does, unless ``tells_paths``: other accounts could otherwise read records
+        without an ACL."""
         return self.authorizer != "off" and not self.tells_paths
 
     @property

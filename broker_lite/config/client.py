@@ -109,9 +109,10 @@ class ProducerConfig(Config):
     """The security settings of the producer's connections. None means the result of
     ``client.discovery.security_for``."""
     has_answered: bool = False
-    """Whether a broker of the cluster has answered this program before, so the bootstrap address is
-    right. If so, the producer's first request may use its whole timeout to wait for brokers that do
-    not answer. If not, it fails after five seconds (``FIRST_CONTACT_MS``)."""
+    """Whether a broker of the cluster has answered this program before, which shows that the
+    bootstrap address is right. If so, the producer's first request may use its whole timeout to
+    wait for brokers that do not answer. If not, it fails after five seconds
+    (``FIRST_CONTACT_MS``)."""
 
     def validate(self) -> None:
         if self.transactional_id and (self.acks != "all" or not self.idempotence):
@@ -201,6 +202,7 @@ class ConsumerConfig(Config):
     """The security settings of the consumer's connections. None means the result of
     ``client.discovery.security_for``."""
     has_answered: bool = False
-    """Whether a broker of the cluster has answered this program before, so the bootstrap address is
-    right. If so, the consumer's first request may use its whole timeout to wait for brokers that do
-    not answer. If not, it fails after five seconds (``FIRST_CONTACT_MS``)."""
+    """Whether a broker of the cluster has answered this program before, which shows that the
+    bootstrap address is right. If so, the consumer's first request may use its whole timeout to
+    wait for brokers that do not answer. If not, it fails after five seconds
+    (``FIRST_CONTACT_MS``)."""

@@ -40,8 +40,8 @@ class ClientSecurity:
     mechanism: str = ""
     username: str = ""
     secret: Secret | tuple[Any, ...] = ()
-    """The password or the OAuth client secret; in Spark's executors ``ScramKeys``,
-    ``PlainPassword`` or ``AccessToken``, with which the driver replaced it."""
+    """The password or the OAuth client secret; in Spark's executors the ``ScramKeys``,
+    ``PlainPassword`` or ``AccessToken`` by which the driver replaced it."""
     token_url: str = ""
     """The https URL that issues access tokens, for OAUTHBEARER. ``username`` is then the OAuth
     client id."""
@@ -141,10 +141,11 @@ PASSED_OVER = frozenset((
     "ssl.keymanager.algorithm", "ssl.protocol", "ssl.provider", "ssl.providers",
     "ssl.secure.random.implementation", "ssl.sigalgs.list", "ssl.trustmanager.algorithm",
 ))  # fmt: skip
-"""Security options of Kafka's clients and of librdkafka that logbus does not use. A file that
-another client also reads may have them."""
+"""Security options of Kafka's clients and of librdkafka that logbus ignores. They raise no error,
+because such a client may read the same file."""
 _ASSERTION = "sasl.oauthbearer.assertion."
-"""Prefix of Kafka's options for access tokens that a client signs itself, which logbus ignores."""
+"""Prefix of Kafka's options for access tokens that a client signs itself. logbus ignores these
+options."""
 _NEAR = 0.75
 """Minimum similarity (0 to 1) of a misspelt option to a known one, for a "did you mean"."""
 
@@ -222,7 +223,8 @@ def _versions(text: str) -> tuple[str, ...]:
 
 
 def _check_stores(options: Mapping[str, str]) -> None:
-    """Raise InvalidConfigError for Java's key stores and for private keys in options."""
+    """Raise InvalidConfigError for Java's key stores, which logbus cannot read, and for private
+    keys in options, which logs would show."""
     for location, kind, password in zip(_STORES, _TYPES, _STORE_PASSWORDS, strict=True):
         path = options.get(location, "")
         is_java = path.lower().endswith((".jks", ".p12", ".pfx", ".keystore", ".truststore"))

@@ -76,8 +76,8 @@ class ListenerConfig:
     def is_of_brokers_alone(self) -> bool:
         """Whether only brokers can connect to this listener.
 
-        This holds for the inter-broker listener of a broker with several listeners, if it requires
-        client certificates: only brokers have certificates of the CA that it trusts."""
+        True for the inter-broker listener of a broker with several listeners, if it requires client
+        certificates: only brokers have certificates of the CA that it trusts."""
         return self.is_inter_broker and self.is_one_of_several and self.requires_certificate
 
     @property
@@ -322,8 +322,8 @@ def _check_broker_logins(brokers: ListenerConfig, client_config: str) -> None:
 def _check_inter_broker(listeners: tuple[ListenerConfig, ...], client_config: str) -> None:
     """Raise InvalidConfigError if clients could pose as brokers on the inter-broker listener.
 
-    If it uses TLS and is not the only listener, it must require client certificates of a CA that no
-    other listener trusts."""
+    If the inter-broker listener uses TLS and is not the only one, it must require client
+    certificates, of a CA that no other listener trusts."""
     brokers = next(each for each in listeners if each.is_inter_broker)
     _check_broker_logins(brokers, client_config)
     if brokers.tls is None or len(listeners) == 1:

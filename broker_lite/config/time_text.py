@@ -8,7 +8,8 @@ import re
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"-(\d{1,12})([smhd])")
 _MILLISECONDS = re.compile("[0-9]{9,18}")
-"""The digits of a time in milliseconds. A shorter number is probably a year or an offset."""
+"""The digits of a time in milliseconds since 1970. A number with fewer digits is probably a year or
+an offset, and is refused."""
 
 
 def parse_time_ms(text: str, now_ms: int) -> int | None:

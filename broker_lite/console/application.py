@@ -142,10 +142,10 @@ class Console:
     # Methods that serve pages.
 
     def _guarded(self, make: Handler, *, is_json: bool = False) -> Callable[[Request], Response]:
-        """Return an endpoint that answers with the response of ``make``.
+        """Return an endpoint that calls ``make`` and returns its response.
 
-        It finds the viewer (the user's session) by the request's cookie, or asks for a login. A
-        LogbusError becomes an error page."""
+        The endpoint finds the viewer (the user's session) by the request's cookie, or asks for a
+        login. It turns a LogbusError into an error page."""
 
         def answer(request: Request) -> Response:
             session_id = request.cookies.get(self.sessions.cookie, "")
@@ -223,8 +223,8 @@ class Console:
         return tail_of(self.ask(request, viewer), event_id, render, is_signed_in)
 
     def ask(self, request: Request, viewer: Viewer) -> PageRequest:
-        """Return the input from which a page makes its data, without the topics and groups that the
-        viewer may not describe. Raises NoBrokersError if the cluster has not been read yet."""
+        """Return the input from which a page makes its data. It lacks the topics and groups that
+        the viewer may not describe. Raises NoBrokersError if the cluster has not been read yet."""
         self.sampler.wait(FIRST_READING_S)
         reading = self.sampler.reading
         if reading is None:
@@ -299,8 +299,8 @@ class Console:
     def _say(
         self, request: Request, said: Data, viewer: Viewer | None, *, is_json: bool
     ) -> Response:
-        """Return an error as a page or as JSON. ``said`` has the error's name, its message and its
-        HTTP status."""
+        """Return a response that reports an error, as a page or as JSON. ``said`` has the error's
+        name, its message and its HTTP status."""
         status = said["status"]
         if is_json:
             shown = {"error": said["error"], "message": said["message"]}
@@ -351,8 +351,8 @@ class Console:
     # Methods that log users in and out.
 
     def _scrape_refusal(self, request: Request) -> Response | None:
-        """Log in the user that the HTTP Basic header of a request for metrics names. Return None if
-        the user may read the metrics, else the response that refuses the request."""
+        """Log in with the user and password in the HTTP Basic header of a request for metrics.
+        Return None if the user may read the metrics, else the response that refuses the request."""
         try:
             viewer = self.sessions.scraper(request.headers.get("authorization", ""))
         except SaslAuthenticationError:

@@ -43,8 +43,8 @@ def submit(
 ) -> Response:
     """Apply the change that a filled form describes, and redirect to the next page.
 
-    If the plan needs a confirmation that the user has not typed yet, return the page with the plan
-    instead. After an error, return the form with the error."""
+    If the change needs a confirmation that the user has not typed yet, return the page with the
+    plan of the change instead. After an error, return the form with the error."""
     values = {name: value for name, value in form.items() if name not in ("typed", "token")}
     try:
         plan = change.plan(request, form)

@@ -65,7 +65,7 @@ def _start_offset(query: Fields) -> int | None:
 
 def _start_ms(query: Fields) -> str:
     """Return a Python expression for the page's start time in milliseconds since 1970; empty if the
-    page does not start at a time."""
+    page's records do not start at a time."""
     if query.get("from") != "time":
         return ""
     # A relative time such as -1h, parsed with now = 0, is negative. The program then computes the
@@ -148,7 +148,7 @@ def _pyspark(name: str, servers: str, query: Fields) -> str:
 
 def _plain(*words: str) -> Snippet:
     """Return a function that returns one snippet: the logbus command with these words. A word such
-    as ``{topic}`` stands for the name in the page's path."""
+    as ``{topic}`` is replaced by the topic (or other name) in the page's path."""
 
     def snippets(path: Mapping[str, str], servers: str, _: Fields) -> Snippets:
         filled = [path[word[1:-1]] if word.startswith("{") else word for word in words]

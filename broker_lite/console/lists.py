@@ -66,7 +66,8 @@ def listing(
     sort: str,
     name: str = "name",
 ) -> Listing:
-    """Return the page of a table that the fields q, sort, order and page of ``query`` select.
+    """Return one page of a table, as the fields q (a filter), sort, order and page of ``query``
+    say.
 
     ``sort`` is the column to sort by default, and ``name`` the column in which q is searched. If a
     field names an unknown column or page, the default applies."""

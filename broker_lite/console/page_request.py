@@ -89,7 +89,8 @@ class PageRequest(NamedTuple):
 
     @property
     def admin(self) -> Admin:
-        """The administration client with which a page reads data, with the rights of its user."""
+        """The administration client with which a page reads data, with the rights of the page's
+        user."""
         return self.bus.admin.within(PAGE_MS)
 
     @property
@@ -175,8 +176,8 @@ def seen_by(reading: ClusterReading, visible: VisibleNames | None) -> ClusterRea
 def _groups_seen_by(
     reading: ClusterReading, visible: VisibleNames
 ) -> tuple[dict[str, GroupReading], dict[str, GroupLag]]:
-    """Return the groups that the viewer may describe, and their lags, both by name, without the
-    partitions of topics that the viewer may not describe."""
+    """Return the groups that the viewer may describe, and the lags of these groups, both by group
+    name. Partitions of topics that the viewer may not describe are left out."""
     groups, lags = {}, {}
     for name, row in reading.groups.items():
         if name not in visible.groups:

@@ -127,7 +127,7 @@ class Sessions:
         return hmac.new(self._key, session_id.encode(), hashlib.sha256).hexdigest()
 
     def is_genuine(self, session_id: str, token: str) -> bool:
-        """Return whether a form's token belongs to the browser's cookie."""
+        """Return whether a form's ``token`` is the one made for the browser's session cookie."""
         return bool(session_id) and hmac.compare_digest(
             self.token(session_id).encode(), token.encode()
         )
@@ -150,8 +150,8 @@ class Sessions:
         return Viewer(session.bus, token, may_change, session.user, visible, session.is_old)
 
     def has(self, session_id: str) -> bool:
-        """Return whether the session is valid. The check does not count as use of the session. True
-        if the console has no logins."""
+        """Return whether the session is valid, or True if the console has no logins. The check does
+        not count as use of the session."""
         with self._lock:
             self._end_idle()
             return not self.demands_login or session_id in self._sessions

@@ -15,8 +15,8 @@ class WriteGeneration(NamedTuple):
     """Write the generation to the group's coordinator znode, after all offset commits that the
     group accepted earlier. The event GenerationWritten reports the result.
 
-    From ``members`` (a count) and ``session_timeout_ms`` (the members' longest), the group's next
-    coordinator knows how long members of this generation may still consume."""
+    ``members`` (a count) and ``session_timeout_ms`` (the longest of the members) tell the group's
+    next coordinator how many members of this generation may still consume, and for how long."""
 
     generation: int
     is_empty: bool

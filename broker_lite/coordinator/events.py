@@ -24,8 +24,9 @@ class GroupLimits(NamedTuple):
     member_bytes_max: int = 256 << 10
     """Maximum bytes of one member's metadata."""
     group_bytes_max: int = 16 << 20
-    """Maximum bytes of all members' metadata together, and of all assignments together. One
-    JoinGroup answer and one SyncGroup request of the group's leader contain them."""
+    """Maximum bytes of all members' metadata together, and of all assignments together: one
+    JoinGroup answer contains all metadata, and one SyncGroup request of the group's leader all
+    assignments."""
 
 
 class Protocol(NamedTuple):
@@ -74,8 +75,8 @@ class Join(NamedTuple):
     new_member_id: str
     must_ask_twice: bool = True
     can_skip_assignment: bool = True
-    """Whether the request has version 9 or later. Only then can the answer tell a restarted static
-    member that leads the group not to assign partitions again."""
+    """Whether the request has version 9 or later. Only the answer of such a version can tell a
+    restarted static member that leads the group to leave the assignment of partitions as it is."""
     partition_counts: Mapping[str, int] | None = None
     """The partition count of each of the group's topics, if the request may come from a restarted
     static member that leads the group; otherwise None. Partitions that were added while the leader

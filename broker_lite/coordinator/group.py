@@ -61,7 +61,7 @@ class State(StrEnum):
 
 class GroupView(NamedTuple):
     """A snapshot of a group for the answer to DescribeGroups. The protocol and the members'
-    subscriptions are set only in the state Stable."""
+    subscriptions are set only in the state Stable, as in Kafka."""
 
     state: State
     protocol_type: str
@@ -136,13 +136,14 @@ class Group:
     @property
     def is_idle(self) -> bool:
         """Whether the caller can drop this group from memory: it has no members and none about to
-        join, no member of an earlier coordinator can still consume, and no write is in flight."""
+        join, no member that joined at an earlier coordinator can still consume, and no write is in
+        flight."""
         is_empty = self.state is State.EMPTY and not self.size and self._roster.former is None
         return is_empty and self._written_empty is None
 
     @property
     def awaited(self) -> int:
-        """Number of members of the previous coordinator's generation that may still be
+        """Number of members that joined the group at its previous coordinator and may still be
         consuming."""
         former = self._roster.former
         return 0 if former is None else former.members
@@ -154,7 +155,8 @@ class Group:
 
     @property
     def assigned_bytes(self) -> int:
-        """Bytes of the current assignments. The next SyncGroup of the leader replaces them."""
+        """Bytes of the current assignments, which are kept until the leader's next SyncGroup
+        replaces them."""
         return self._roster.assigned_bytes
 
     def growth(self, join: ev.Join) -> int:
@@ -306,8 +308,8 @@ class Group:
         self._reply(event.token, result)
 
     def _wait_for_join(self, member: Member, token: int) -> None:
-        """Hold the answer to a join until the rebalance completes; fail an earlier join of the
-        member."""
+        """Hold the answer to a join until the rebalance completes. If an earlier join of the member
+        still waits, fail it, because this one replaces it."""
         self._answer_waiting(
             member,
             RebalanceInProgressError(

@@ -29,8 +29,8 @@ class Member:
 
     ``join_token`` and ``sync_token`` identify the member's JoinGroup and SyncGroup requests that
     wait for an answer; None if none waits. ``is_new`` is True until the member's first JoinGroup is
-    answered. A member that is new or has no waiting request is removed at
-    ``session_deadline_ms``."""
+    answered. A member is removed at ``session_deadline_ms``, unless one of its requests waits for
+    an answer. A new member is removed even then, because its client may have gone."""
 
     member_id: str
     instance_id: str | None
@@ -83,8 +83,8 @@ class Roster:
         self.static: dict[str, str] = {}
         """The member id of each static member, by instance id."""
         self.pending: dict[str, int] = {}
-        """The time in ms until which each assigned member id may join, by member id. Only ids with
-        which no member has joined yet are listed (KIP-394)."""
+        """The member ids that were assigned but have not joined yet, each with the time in ms until
+        which it may join (KIP-394)."""
         self.protocol_type = ""
         self.leader: str | None = None
         self.metadata_bytes = 0
@@ -133,8 +133,8 @@ class Roster:
         return None
 
     def fits(self, protocol_type: str, protocols: Sequence[Protocol], own: Member | None) -> bool:
-        """Return whether all other members support at least one of these protocols. ``own`` is the
-        joining member's present entry, or None."""
+        """Return whether at least one of these protocols of a joining member is supported by all
+        other members. ``own`` is the joining member's present entry, or None."""
         if not protocol_type or not protocols:
             return False
         others = len(self.members) - (own is not None)

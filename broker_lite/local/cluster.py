@@ -236,7 +236,7 @@ class LocalCluster:
         self._forget()
 
     def kill(self) -> None:
-        """End the cluster by SIGKILL, without a clean stop of its data. A second call does
+        """End all processes of the cluster by SIGKILL, without a clean shutdown. A second call does
         nothing."""
         if self.console is not None:
             self.console.stop()

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 GRACE_SECONDS = 8.0
-"""Seconds between SIGTERM and SIGKILL for the children of an ended parent."""
+"""Seconds between SIGTERM and SIGKILL for the child processes, once their parent has ended."""
 
 _POLL_SECONDS = 0.05
 _REMOVAL_SECONDS = 5.0
@@ -103,8 +103,8 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _others_in_group(group: int) -> bool:
-    """Return whether the guard's process group has other live processes. Without /proc the result
-    is True: the caller then waits for its whole time limit."""
+    """Return whether the guard's process group has other live processes. Without /proc they are
+    unknown, and the result is True: the caller then waits for its whole time limit."""
     try:
         entries = os.listdir("/proc")
     except OSError:

@@ -124,7 +124,7 @@ class CertificateFolder:
         ]
 
     def renew(self, now: datetime.datetime, *, everything: bool = False) -> list[Path]:
-        """Replace the certificates that are due (``due``) by new ones for the same names and hosts.
+        """Replace the certificates that ``due`` returns by new ones for the same names and hosts.
         Return their paths."""
         replaced = []
         for each in self.due(now, everything=everything):

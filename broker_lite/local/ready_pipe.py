@@ -1,5 +1,5 @@
-"""Learn from a child process whether its start succeeded: the pipe on which it reports that it is
-ready, and the error in its log if it failed."""
+"""Find out whether the start of a child process succeeded. The child reports on a pipe that it is
+ready; if it fails to start, its log has the error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import time
 from broker_lite.errors import TABLE, LogbusError
 
 STOP_TIMEOUT_SECONDS = 15.0
-"""Seconds in which a child must end after SIGTERM or after it closed its pipe."""
+"""Seconds in which a child must end after SIGTERM, or after it has closed its pipe without a
+report."""
 _BYTES_MAX = 65536
 """Maximum bytes of the line that a child writes to its pipe."""
 
@@ -30,8 +31,8 @@ class ReadyPipe:
 
     @property
     def has_report(self) -> bool:
-        """Whether the child has written to the pipe or ended, so that ``read_line`` does not
-        wait."""
+        """Whether the child has written to the pipe or has ended. ``read_line`` then returns at
+        once."""
         return bool(select.select([self._read_end], [], [], 0)[0])
 
     def read_line(self, child: subprocess.Popen[bytes], deadline: float) -> bytes:

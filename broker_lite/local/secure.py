@@ -29,9 +29,9 @@ from broker_lite.security.scram import ITERATIONS, SALT_BYTES, ScramCredential, 
 ADMIN = "admin"
 CLIENTS_LISTENER = "CLIENTS"
 PASSWORD_BYTES = 20
-"""Random bytes of the password of user admin."""
+"""Number of random bytes in the password of user admin."""
 SECRET_BYTES = 32
-"""Random bytes of the brokers' credential at ZooKeeper."""
+"""Number of random bytes in the brokers' credential at ZooKeeper."""
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 _BROKER_RULE = "RULE:^CN=(broker-[0-9]+)$/$1/"
 """The rule that maps the name in a broker's certificate to the principal User:broker-N."""

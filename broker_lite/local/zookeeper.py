@@ -66,7 +66,8 @@ _JVM_FLAGS = (
 )
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _LOCALE = {"LC_ALL": "C.UTF-8"}
-"""In the locale C, Java cannot open a file whose path has a letter beyond ASCII."""
+"""Environment of the JVM. In the locale C, Java cannot open a file whose path has a letter beyond
+ASCII."""
 _POLL_SECONDS = 0.02
 _ANSWER_SECONDS = 0.5
 """Timeout in seconds of a four-letter word, which a starting ZooKeeper may never answer."""
@@ -129,9 +130,9 @@ def four_letters(host: str, port: int, word: str) -> str:
 class EmbeddedZooKeeper:
     """A standalone ZooKeeper server with its data in ``directory``.
 
-    With ``port`` 0 the server picks a free port, which later starts reuse. ``jars`` is the folder
-    of ZooKeeper's jars if PySpark is not installed. ``guard`` is the guard process of the JVM; with
-    None, the server starts its own."""
+    With ``port`` 0 the server picks a free port at its first start, and uses the same port at later
+    starts. ``jars`` is the folder of ZooKeeper's jars if PySpark is not installed. ``guard`` is the
+    guard process of the JVM; with None, the server starts its own."""
 
     def __init__(
         self,

@@ -2,8 +2,8 @@
 
 A native group coordinates through ZooKeeper, without a broker. The first member decides the kind. A
 native member creates the group as "native". Any other creation, such as a commit without a member,
-makes the group "kafka". A "kafka" group is *open* until the first generation of Kafka members:
-until then a native member may convert the group and keep its offsets.
+makes the group "kafka". A "kafka" group is *open* until its first generation of Kafka members
+begins. A native member may convert an open group, which keeps its offsets.
 
 The conversion is a compare-and-set of the group's coordinator znode that removes the coordinator's
 claim (``group_claims``), so it fences the coordinator's writes in flight. A group with offsets of
@@ -29,13 +29,13 @@ def is_open(group: str, kind: str, coordinator: Znode | None) -> bool:
 def made_native(
     group: str, znode: Znode, coordinator: Znode | None, *, has_pending: bool
 ) -> list[Operation]:
-    """Return the operations of one ZooKeeper write that converts an open group to a native group.
-    Offsets do not change.
+    """Return the operations of one ZooKeeper write that converts an open group (one without members
+    so far) to a native group. Offsets do not change.
 
     ``znode`` is the group's znode, and ``coordinator`` its coordinator znode, both read before
-    ``is_open`` was called. ``has_pending`` tells whether the znode exists below which offsets of
-    open transactions are stored. ZooKeeper refuses the write if these znodes have changed, or if
-    the group has such offsets."""
+    ``is_open`` was called. ``has_pending`` tells whether the znode /consumers/<group>/pending
+    exists, below which offsets of open transactions are stored. ZooKeeper refuses the write if one
+    of these znodes has changed, or if the group has such offsets."""
     path, mine = znodes.group_path(group), znodes.coordinator_path(group)
     before = znodes.read_coordinator(group, coordinator)
     # ``None`` means that the time at which the group became empty is unknown. Brokers poll the

@@ -63,9 +63,9 @@ class GroupAge(NamedTuple):
 
     ``empty_since_ms`` is the time at which the last member left, or None if the group has members
     or the time is unknown. ``newest_commit_ms`` is the time of the newest commit, or None if the
-    group has no offsets. Brokers only poll the members of a native group and may miss short-lived
-    ones. In such a group, a member that registers or becomes the owner of a partition
-    therefore counts as a commit."""
+    group has no offsets. Brokers only poll the members of a native group, and may miss a member
+    that leaves soon. In such a group, the registration of a member and each change of a partition's
+    owner therefore count as commits."""
 
     empty_since_ms: int | None
     newest_commit_ms: int | None
@@ -74,8 +74,8 @@ class GroupAge(NamedTuple):
 class _OffsetRow(NamedTuple):
     """An offset znode.
 
-    ``touched_ms`` is the time of its last commit; in a native group (without a coordinator) also of
-    the partition's last change of owner."""
+    ``touched_ms`` is the time of its last commit or, in a native group (without a coordinator), of
+    the partition's last change of owner if that is later."""
 
     key: TopicPartition
     path: str
@@ -292,10 +292,11 @@ class GroupOffsets:
         """Store offsets that an open transaction commits. Return an error or None for each
         partition.
 
-        The write is queued before the first ``await``, so that the caller's checks still hold then.
-        Raises CoordinationUnavailableError, NotCoordinatorError if another broker has become the
-        group's coordinator, and TransactionAbortableError if open transactions have stored offsets
-        in PARTS_MAX znodes of the group already (``pending_offsets``)."""
+        The write is queued before the first ``await``, so that the conditions that the caller has
+        checked cannot change before. Raises CoordinationUnavailableError, NotCoordinatorError if
+        another broker has become the group's coordinator, and TransactionAbortableError if open
+        transactions have stored offsets in PARTS_MAX znodes of the group already
+        (``pending_offsets``)."""
         self._check_connected()
         accepted, results = self._accepted(value.offsets)
         loop = asyncio.get_running_loop()
@@ -424,9 +425,9 @@ class GroupOffsets:
         selects all partitions.
 
         With ``with_former``, the offset of a deleted topic of the same name is returned as offset
-        -1 with the deleted topic's id. Topic ids are read from ZooKeeper, because with a stale
-        metadata snapshot an offset could be missing, and the consumer would start at an end of the
-        log."""
+        -1 with the deleted topic's id. Topic ids are read from ZooKeeper. With those of a stale
+        metadata snapshot an offset could be left out, and the consumer would start at the beginning
+        or end of the log."""
         await self._store.sync(znodes.group_path(group))
         if partitions is None:
             keys = await self._committed(group)
@@ -478,7 +479,7 @@ class GroupOffsets:
 
     async def kind(self, group: str) -> str | None:
         """Return the kind of a group, "native" (coordinated through ZooKeeper) or "kafka"; None if
-        the group does not exist. A group without members so far is "kafka"."""
+        the group does not exist. A group that has never had members is "kafka"."""
         path = znodes.group_path(group)
         znode = await self._store.get(path)
         return None if znode is None else znodes.decode_group(path, znode.data)
@@ -496,8 +497,8 @@ class GroupOffsets:
         return {name: kind for name, kind in zip(names, kinds) if kind is not None}
 
     async def members_left(self, group: str) -> int:
-        """Return the number of members in the last generation of a Kafka group, which may have
-        begun at another broker."""
+        """Return the number of members in the last generation of a Kafka group. The generation may
+        have begun while another broker was the group's coordinator."""
         claim = self._claims.get(group)
         if claim is not None and claim.held:
             return claim.value.members
@@ -625,7 +626,8 @@ class GroupOffsets:
             raise _has_members(group)
 
     async def expire(self, group: str, is_over: Callable[[GroupAge], bool]) -> bool:
-        """Delete the group if ``is_over`` returns True for its age. Return whether it was deleted.
+        """Delete the group if ``is_over`` returns True for its age (the times of its last member
+        and its newest commit). Return whether it was deleted.
 
         A group with native members or offsets of open transactions is never deleted. A commit or
         join meanwhile changes the coordinator znode, so that ZooKeeper refuses the deletion."""
@@ -645,7 +647,7 @@ class GroupOffsets:
         """Delete a group's offsets of deleted topics that were committed before ``before_ms``.
         Return their number.
 
-        From such an offset, a later member learns that its group read the former topic of that
+        Until then, such an offset tells members that their group has read the former topic of that
         name. Raises NotCoordinatorError, CoordinationUnavailableError."""
         await self._store.sync(znodes.group_path(group))
         old = [row for row in await self._rows(group) if row.touched_ms < before_ms]
@@ -687,7 +689,8 @@ class GroupOffsets:
     async def _delete_group(self, claim: GroupClaim) -> Refused | None:
         """Delete all znodes of a group; return None, or the operation that ZooKeeper refused.
 
-        The znodes that every write of a coordinator checks are deleted last."""
+        The znodes that every write of a coordinator checks are deleted last, because the earlier
+        writes of this deletion check them, too."""
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
         # Release the claim. A join or commit must then make a new claim, which changes the
         # coordinator znode, so ZooKeeper refuses this deletion. Under the old claim, a new

@@ -86,9 +86,9 @@ class GroupWrites:
 class WriteShare:
     """The operations of one group in one ZooKeeper write.
 
-    ``writing`` has all queued writes of the group; the other fields have those in this write.
-    ``is_last`` is True if no later write has any of the group's operations. ``planned`` has the
-    operations on ``parts`` (pending offsets) in the current attempt."""
+    ``writing`` has all queued writes of the group; ``offsets``, ``parts`` and ``generation`` are
+    those in this write. ``is_last`` is True if no later write has any of the group's operations.
+    ``planned`` has the operations on ``parts`` (pending offsets) in the current attempt."""
 
     writing: GroupWrites
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class WriteShare:
 
     @property
     def parents(self) -> set[str]:
-        """The paths of the znodes below which the write creates or sets znodes."""
+        """The paths of the parents of all znodes that the write creates or sets."""
         group = self.writing.claim.group
         topics = {key.topic for key in self.offsets}
         for part in self.parts:
@@ -109,8 +109,8 @@ class WriteShare:
 
     @property
     def ended(self) -> set[str]:
-        """The paths of the pending offsets that the write deletes, and of the offset znodes into
-        which it may copy them."""
+        """The paths of the znodes with pending offsets that the write deletes, and of the offset
+        znodes that it sets if the transaction commits."""
         group, paths = self.writing.claim.group, set()
         for part in self.parts:
             if isinstance(part, EndPart):
@@ -138,7 +138,8 @@ class GroupWriter:
         self._task: asyncio.Task[None] | None = None
         self._urgent = asyncio.Event()
         self._known: dict[str, set[str]] = {}
-        """Cache of existing offset znodes: the partitions, by the path of a topic in a group."""
+        """Cache of existing offset znodes: the numbers of the partitions that have one, by the path
+        of their parent (a topic in a group)."""
 
     def commit(
         self, claim: GroupClaim, offsets: dict[TopicPartition, CommittedOffset]
@@ -303,10 +304,10 @@ class GroupWriter:
         return not writing.done.done()
 
     async def _learn(self, shares: list[WriteShare]) -> dict[str, Znode]:
-        """Find out which offset znodes exist, and create missing parents, for one write.
+        """Before a write, find out which offset znodes exist, and create missing parents.
 
-        Return, by path, the znodes of the pending offsets that the write ends and of the offsets
-        that it sets from them."""
+        Return, by path, the znodes with the pending offsets of ending transactions, and the offset
+        znodes that the write sets from them."""
         pairs = sorted((p, share.writing.claim.group) for share in shares for p in share.parents)
         for path, _ in pairs:
             if path in self._known:
@@ -373,8 +374,9 @@ class GroupWriter:
             part.succeed()
 
     async def _lost(self, claim: GroupClaim, shares: list[WriteShare]) -> None:
-        """Record that another broker coordinates this claim's group now. Read whether this broker
-        still coordinates the other groups of the write."""
+        """Record that another broker coordinates this claim's group now. ZooKeeper refused the
+        write with the ``shares`` of several groups, so read whether this broker still coordinates
+        the other groups."""
         claim.held = False
         self.forget(claim.group)
         others = [share.writing.claim for share in shares if share.writing.claim.held]

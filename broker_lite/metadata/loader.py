@@ -147,8 +147,8 @@ async def load_topic(store: MetadataStore, name: str) -> TopicView | None:
 
 
 async def reread_states(store: MetadataStore, changes: Sequence[StateChange]) -> list[StateChange]:
-    """Return ``changes`` with the states that the partitions have in ZooKeeper now, without deleted
-    partitions."""
+    """Return ``changes`` with the state that each partition has in ZooKeeper now. Deleted
+    partitions are left out."""
     paths = {znodes.state_path(change.topic, change.partition): change for change in changes}
     return [
         paths[path]._replace(state=znodes.decode_state(path, znode.data, znode.version))
@@ -173,9 +173,9 @@ async def refresh_topics(
     topics: Mapping[str, TopicView],
     changed: Mapping[str, Mapping[int, LeaderAndIsr | None] | None],
 ) -> dict[str, TopicView]:
-    """Return a copy of ``topics`` with the changes that change notices announce. ``changed`` is the
-    field ``topics`` of ``Merged``. Partition states that the notices do not contain are read from
-    ZooKeeper."""
+    """Return a copy of ``topics`` with the changes that change notices announce. ``changed`` has
+    the states of changed partitions by topic, as ``Merged.topics``. States that the notices do not
+    contain are read from ZooKeeper."""
     fresh = dict(topics)
     reads = [_refresh(store, name, topics.get(name), states) for name, states in changed.items()]
     for name, topic in zip(changed, await gather(reads, TOPICS_AT_ONCE_MAX)):

@@ -22,8 +22,8 @@ KEPT_MAX = 64
 """Maximum number of notices in /changes. A broker that missed a dropped notice reads all metadata
 again."""
 KEPT_BYTES_MAX = 64 << 10
-"""Maximum bytes of /changes; only the newest notice alone may exceed it. Every write of the
-controller includes this znode, and ZooKeeper accepts writes of at most 1 MB."""
+"""Maximum bytes of /changes. The newest notice is kept even if it alone exceeds them. Every write
+of the controller includes this znode, and ZooKeeper accepts writes of at most 1 MB."""
 STATES_KEPT_MAX = 8
 """How many of the newest notices include partition states. Older notices only name the partitions,
 so that /changes stays small."""
@@ -50,8 +50,9 @@ class NoticeContent(NamedTuple):
     topics: Mapping[str, Sequence[int] | None]
     states: NoticeStates | None = None
     security: Sequence[str] = ()
-    """Paths of changed users, access control lists and quotas. Older brokers ignore this field: for
-    them the cluster itself changed, so they read features and brokers again, which does no harm."""
+    """Paths of changed users, access control lists and quotas. Older brokers ignore this field.
+    They take the notice for a change of the cluster itself, and read features and brokers again,
+    which does no harm."""
 
 
 class Notice(NamedTuple):
@@ -77,9 +78,9 @@ class Announcement(NamedTuple):
 class Merged(NamedTuple):
     """The changes that several change notices announce together.
 
-    ``topics`` has the latest state of each changed partition, by topic and partition. If a
-    partition's state is None, it must be read from ZooKeeper. If a topic has None in place of
-    states, the whole topic must be read. ``cluster`` tells whether the cluster itself changed
+    ``topics`` has the latest state of each changed partition, by topic and partition. A state of
+    None must be read from ZooKeeper. If a topic has None in place of a mapping of states, the whole
+    topic must be read. ``cluster`` tells whether the cluster itself changed
     (``CLUSTER_CHANGED``)."""
 
     topics: Mapping[str, Mapping[int, LeaderAndIsr | None] | None]

@@ -70,8 +70,8 @@ class EndPart(_PartWrite):
     """A queued write that ends one part of a transaction: it deletes the znode with stored offsets.
 
     ``offsets`` are the offsets that the same write commits; none if the transaction aborts.
-    ``created_zxid`` is the zxid (ZooKeeper transaction id) at which they were stored. If a
-    partition has been committed since then, its newer commit stays."""
+    ``created_zxid`` is the zxid (ZooKeeper transaction id) of the write that stored them as
+    pending. If a partition has been committed since then, its newer commit stays."""
 
     name: str
     created_zxid: int
@@ -83,8 +83,8 @@ PartWrite = AddPart | EndPart
 
 def group_cost(group: str) -> int:
     """Return an upper bound of the bytes with which a write checks a group's claim (its
-    coordinator's right to write). The path of one offset is no longer. Both contain the group's
-    name."""
+    coordinator's right to write). It is also an upper bound of the path of one offset. Both contain
+    the group's name."""
     return 300 + 3 * len(group)
 
 
@@ -101,8 +101,8 @@ def part_cost(group: str, offsets: Offsets) -> int:
 
 
 def split(group: str, offsets: Offsets) -> Iterator[Offsets]:
-    """Divide the offsets of a transaction into parts, each small enough that one write can commit
-    it."""
+    """Divide the offsets of a transaction into parts, each so small that a single ZooKeeper write
+    can commit it."""
     rows: dict[TopicPartition, CommittedOffset] = {}
     size = part_cost(group, rows)
     for key, offset in offsets.items():
@@ -119,8 +119,9 @@ class PartOperations:
     """The operations of one ZooKeeper write on one group's parts (znodes with pending offsets).
 
     ``names`` are the names of the group's existing parts. ``znodes_by_path`` has the znodes of the
-    parts to end and of the offsets that they set. ``committed`` are the partitions with an ordinary
-    commit in the same write, which takes precedence because it came after the parts."""
+    parts that the write deletes, and the offset znodes that it sets from them. ``committed`` are
+    the partitions with an ordinary commit in the same write. This commit takes precedence, because
+    it came after the parts."""
 
     def __init__(
         self,
@@ -140,13 +141,12 @@ class PartOperations:
         self._znodes = znodes_by_path
         self._committed = committed
         self._set: dict[str, tuple[int, int]] = {}
-        """Version and zxid for each offset that this write commits, by the path of its znode.
-
-        The zxid is that of the ZooKeeper transaction in which the offset was stored as pending."""
+        """The offset znodes that this write sets, by path: the version after the write, and the
+        zxid of the ZooKeeper transaction in which the offset was stored as pending."""
 
     def add(self, write: AddPart, count: int) -> None:
-        """Add a part: store offsets of an open transaction. Fail the write if the group, which has
-        ``count`` parts already, has too many."""
+        """Add a part (a znode with offsets of an open transaction). The group has ``count`` parts
+        already; fail ``write`` if there would be more than PARTS_MAX."""
         if count + len(self.added) >= PARTS_MAX:
             write.fail(
                 TransactionAbortableError(

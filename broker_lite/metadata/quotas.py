@@ -20,7 +20,7 @@ QUOTAS = "/quotas"
 QUOTAS_MAX = 10_000
 """Maximum number of entities with quotas in a cluster."""
 _DEFAULT = "*"
-"""In a path, the name of a type's default entity, such as the default for all users.
+"""The name, in a znode's path, of the default for all entities of a type, such as all users.
 Percent-encoded names never contain this character."""
 
 

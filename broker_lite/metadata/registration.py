@@ -51,9 +51,9 @@ async def prepare(
     """Create the persistent znodes that are missing, and return the cluster's id.
 
     ``cluster_id`` is the id in the data directory, or "" for a new directory. A new cluster has the
-    feature levels ``features`` from the start: without them, brokers would refuse early clients,
-    and these do not retry. Raises InconsistentClusterIdError if the data directory has a cluster id
-    and ZooKeeper has another, or none."""
+    feature levels ``features`` from the start: without them, brokers would refuse the first
+    clients, which do not retry. Raises InconsistentClusterIdError if the data directory has a
+    cluster id and ZooKeeper has another, or none."""
     for path in znodes.PERSISTENT_PATHS:
         if await store.get(path) is None:
             await store.write([Create(path)])
@@ -222,8 +222,8 @@ class Registrar:
         await self._check_disk()
 
     def check_features(self, raised: Mapping[str, int]) -> None:
-        """Raise UnsupportedVersionError if the cluster has finalized a feature level that this
-        broker does not support."""
+        """Raise UnsupportedVersionError if this broker does not support one of the feature levels
+        ``raised``, which the cluster has finalized."""
         ours = self._registration.features
         for name, level in raised.items():
             if ours.get(name, 0) < level:

@@ -70,8 +70,8 @@ def _add_unreadable(unreadable: Unreadable, znode: UnreadableZnode) -> None:
 async def load(
     store: MetadataStore, kind: ZnodeKind[K, T], unreadable: Unreadable
 ) -> Mapping[K, T]:
-    """Read all znodes right below the root of a kind, by key. Add those that cannot be decoded to
-    ``unreadable``."""
+    """Read all znodes of a kind (users, access control lists or quotas), by key. Add those that
+    cannot be decoded to ``unreadable``."""
     names = await store.children(kind.root) or ()
     return await refreshed(store, {}, [f"{kind.root}/{name}" for name in names], kind, unreadable)
 
@@ -83,10 +83,11 @@ async def refreshed(
     kind: ZnodeKind[K, T],
     unreadable: Unreadable,
 ) -> Mapping[K, T]:
-    """Return a copy of ``known`` in which the values of those znodes at ``paths`` that are of this
-    kind are read again, or ``known`` itself if none is. Values of deleted znodes are left out.
+    """Read the znodes of a ``kind`` at ``paths`` again, and ignore the other paths. Return a copy
+    of ``known`` with their new values, or ``known`` itself if there are none. Values of deleted
+    znodes are left out.
 
-    Afterwards ``unreadable`` contains exactly those of these paths that cannot be decoded."""
+    Afterwards ``unreadable`` contains exactly those of these znodes that cannot be decoded."""
     changed = [path for path in paths if path.startswith(f"{kind.root}/")]
     if not changed:
         return known
@@ -108,7 +109,7 @@ async def refreshed(
 
 
 async def _allow_creation() -> None:
-    """The default ``check_creation``: allow the creation of any znode."""
+    """The default of ``check_creation`` in ``replace_value``: allow the creation of any znode."""
 
 
 async def replace_value(

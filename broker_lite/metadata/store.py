@@ -70,8 +70,8 @@ Operation = Check | Create | Set | Delete
 
 
 def put(path: str, data: bytes, znode: Znode | None) -> Create | Set:
-    """Return the operation that stores ``data`` at ``path``, if ``znode``, as read there, is
-    unchanged. None stands for a missing znode."""
+    """Return the operation that stores ``data`` at ``path`` only if the znode there has not changed
+    since it was read as ``znode`` (None: it did not exist)."""
     return Create(path, data) if znode is None else Set(path, data, znode.version)
 
 
@@ -147,7 +147,8 @@ class MetadataStore(Protocol):
 
     async def children(self, path: str, *, watch: bool = False) -> list[str] | None:
         """Return the sorted names of a znode's children; None if the znode does not exist. With
-        ``watch``, the next change of the list raises one event, unless the result is None."""
+        ``watch``, the next change of the list raises one event; a znode that does not exist gets no
+        watch."""
 
     async def write(self, operations: Sequence[Operation]) -> Refused | None:
         """Apply all operations atomically. Return None; if ZooKeeper rejects the write, return

@@ -287,8 +287,8 @@ class TransactionKey(NamedTuple):
 
 
 class PendingPart(NamedTuple):
-    """The name of a znode below /consumers/<group>/pending, which has part number ``sequence``
-    (from 0) of the offsets that a transaction commits for the group."""
+    """The name of a znode below /consumers/<group>/pending. The znode has one part, number
+    ``sequence`` (from 0), of the offsets that a transaction commits for the group."""
 
     transaction: TransactionKey
     sequence: int
@@ -546,8 +546,8 @@ def decode_coordinator(path: str, data: bytes) -> CoordinatorZnode:
 
 
 def read_coordinator(group: str, znode: Znode | None) -> CoordinatorZnode:
-    """Return the value of a group's coordinator znode, as read; for None, that of a group that no
-    broker has claimed."""
+    """Return the value of a group's coordinator znode. If it does not exist (None), return the
+    value for a group that no broker has claimed."""
     if znode is None:
         return CoordinatorZnode(NO_BROKER, NO_EPOCH, 0, 0, None)
     return decode_coordinator(coordinator_path(group), znode.data)
@@ -592,7 +592,7 @@ def decode_first_read(path: str, data: bytes) -> FirstReadZnode:
 
 def encode_offset(value: CommittedOffset, *, added_zxid: int | None = None) -> bytes:
     """Encode a committed offset. If a transaction has committed it, ``added_zxid`` is the zxid
-    (ZooKeeper transaction id) at which the open transaction stored it."""
+    (ZooKeeper transaction id) of the write that stored it as pending."""
     added = {} if added_zxid is None else {"added_zxid": added_zxid}
     return encode_value({**_offset_fields(value), **added})
 
@@ -680,8 +680,8 @@ class _Value(dict[str, Any]):
 def decode_value(path: str, data: bytes) -> dict[str, Any]:
     """Decode the JSON of a znode.
 
-    Raises UnsupportedVersionError if the data is malformed or has a later version, and at the
-    lookup of a missing field in the returned mapping."""
+    Raises UnsupportedVersionError if the data is malformed or has a later version. The returned
+    mapping also raises it, if a caller looks up a missing field."""
     try:
         value = json.loads(data)
         version = value["version"]

@@ -63,9 +63,8 @@ class MirrorCheckpoint:
         return _read_log(self._target, self._name, topic_id)
 
     def _begin_producer(self) -> None:
-        """Take over the previous mirror's producer id in the next epoch, or get a new producer id.
-
-        The next epoch fences writes of the previous mirror."""
+        """Take over the previous mirror's producer id with the next producer epoch, which fences
+        writes of the previous mirror. If there is none, get a new producer id."""
         commits = self._target.admin.committed(self._name)
         self.settings = positions.read_settings(commits)
         signatures = [
@@ -85,8 +84,8 @@ class MirrorCheckpoint:
         return self._target.admin.committed(self._name, tps)
 
     def entries(self, tp: TopicPartition) -> Sequence[positions.CopiedEntry]:
-        """Return the entries (runs of copied offsets) that earlier mirrors stored for a
-        partition."""
+        """Return the entries (records with ranges of copied offsets) that earlier mirrors stored
+        for a partition."""
         return self._entries.get(tp, ())
 
     def save(self, copies: Iterable[Copy]) -> dict[TopicPartition, LogbusError | None]:

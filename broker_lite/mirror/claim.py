@@ -53,7 +53,7 @@ SESSION_MS = 6_000
 BEATS_PER_SESSION = 6
 """Number of heartbeats in one session timeout."""
 MARGIN_PART = 4
-"""The lease ends this part (a quarter) of the session timeout before the session does."""
+"""The lease ends earlier than the session, by the session timeout divided by this number."""
 JOIN_MS = 10_000
 """Time limit (ms) of the requests with which a mirror joins its group."""
 CHECK_S = 0.2
@@ -63,8 +63,8 @@ COMMIT_MS = 30_000
 INSTANCE = "mirror"
 PROTOCOL = "mirror"
 SUBSCRIBED = JoinProtocol(PROTOCOL, encode_subscription(()))
-"""The mirror's subscription in JoinGroup: no topics, but encoded, because brokers refuse a member
-whose subscription they cannot decode."""
+"""The mirror's subscription in JoinGroup. It has no topics, but cannot be left empty, because
+brokers refuse a member whose subscription they cannot decode."""
 OVER = (IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
 """Errors of a commit which show that the group does not know this mirror as its member any more.
 The mirror must then acquire its claim again."""

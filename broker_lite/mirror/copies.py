@@ -33,7 +33,8 @@ class Copy:
     one succeeded."""
     is_dirty: bool = True
     is_cut: bool = False
-    """Whether the stored state still maps offsets of records that the source has lost."""
+    """Whether the state stored on the target still contains the copies of records that the source
+    has lost."""
     copied: int = 0
     """Number of records that this mirror has written."""
     already: int = 0
@@ -48,8 +49,9 @@ class Copy:
         self.position = FetchPosition(self.tp, self.source_id, policy=KAFKA_LOG)
 
     def lost(self, source_end: int, epoch: int) -> None:
-        """Fetch again from ``source_end``, because the source has lost the records from this offset
-        on. ``epoch`` is the leader epoch of the record before ``source_end`` (-1: unknown)."""
+        """Forget the copies of the records from ``source_end`` on, which the source has lost, and
+        fetch again from there. ``epoch`` is the leader epoch of the record before ``source_end``
+        (-1: unknown)."""
         self.known.cut_source(source_end)
         self.unsaved = [run for run in self.unsaved if run.source < source_end]
         self.is_dirty = self.is_cut = True
@@ -57,8 +59,8 @@ class Copy:
 
     def record_write(self, piece: RewrittenBatch, offset: int) -> int:
         """Record that a batch was written to the target, at ``offset`` there. Return the number of
-        records that other producers have written between the mirror's previous batch and this
-        one."""
+        records of other producers between the mirror's previous batch and this one on the
+        target."""
         foreign = offset - self.known.target_next if self.known.runs else 0
         foreign = max(0, foreign)
         self.foreign += foreign

@@ -25,7 +25,7 @@ GroupCommits = tuple[str, Mapping[TopicPartition, CommittedOffset]]
 
 class GroupSync:
     """Copies the committed offsets of all groups whose whole name matches ``pattern``. ``rows`` has
-    the results of the last ``write`` that ended."""
+    the results of the last complete ``write``."""
 
     def __init__(
         self, source: MirrorSource, target: MirrorTarget, log: MirrorLog, pattern: str
@@ -43,9 +43,9 @@ class GroupSync:
     def write(
         self, mirror: str, copies: Mapping[TopicPartition, Copy], at_source: Iterable[GroupCommits]
     ) -> Iterator[str]:
-        """Translate the offsets ``at_source``, which ``read`` yields, to offsets of the copies.
-        Commit on the target those that ``planning.plan_group`` allows. Their metadata names
-        ``mirror``.
+        """Translate the committed offsets ``at_source``, which ``read`` yields, to offsets of the
+        copies. Commit on the target those that ``planning.plan_group`` allows, with the name
+        ``mirror`` in their metadata.
 
         Yield each group before its offsets are written, so that the mirror can copy records in
         between."""

@@ -47,12 +47,13 @@ CHECK_MS = 10_000
 """Milliseconds after which the mirror looks again for new topics, changed settings and group
 offsets."""
 SYNC_MS = 200
-"""Milliseconds for which the mirror copies group offsets before it copies records again."""
+"""Milliseconds that the mirror spends on group offsets at a time, before it copies records
+again."""
 ATTEMPTS_ONCE = 3
 """Number of times that a mirror with ``once`` retries after a temporary error."""
 REFUSED_MS = 10_000
 """Milliseconds for which fetches of a partition may fail before the mirror logs the error. The
-election of a new leader takes less."""
+election of a new leader takes less time."""
 PROVEN_MS = 60_000
 """Milliseconds without an error after which the backoff of retries is reset."""
 
@@ -102,8 +103,8 @@ class Mirror:
         """The temporary error after which the mirror is trying again; None while it copies."""
         self._is_once = False
         self._counted: dict[TopicPartition, int] = {}
-        """For each partition, the number of records that this mirror had copied at its last restart
-        after an error."""
+        """For each partition, the number of records that this mirror had copied before it last
+        started again after an error. The count goes on from there."""
         self._executor = ThreadPoolExecutor(1, "logbus-mirror-fetch")
 
     @property
@@ -202,9 +203,8 @@ class Mirror:
             self._log.write_once(f"there is no topic {name} at {self.source.servers}{waits}")
 
     def _exclude_loops(self, view: ClusterView, names: list[str]) -> None:
-        """Stop copying topics that another mirror copies from this target to this source.
-
-        The two mirrors would copy each record for ever."""
+        """Stop copying topics that another mirror copies in the opposite direction, from this
+        target to this source. The two mirrors would copy each record for ever."""
         for name in self.source.made_of(self._target_id, view).intersection(names):
             if name not in self.aside:
                 self.save()
@@ -393,8 +393,9 @@ class Mirror:
         """Copy until ``stop`` is set. With ``once``, copy only up to the source's end offsets at
         the beginning of the call.
 
-        Calls ``on_sync`` after each check of topics and groups (``CHECK_MS``), and at the end. With
-        ``once``, calls ``on_left`` before each write with the number of offsets left to copy.
+        Calls ``on_sync`` after each check of topics and groups (``CHECK_MS``), and when the copy
+        ends. With ``once``, calls ``on_left`` before each write with the number of offsets left to
+        copy.
 
         Logs and retries temporary errors. With ``once``, raises them after ATTEMPTS_ONCE retries.
         Raises NonEmptyGroupError if another mirror of the source is running, FencedInstanceIdError
@@ -473,7 +474,8 @@ class Mirror:
 
 
 def _is_over(steps: Iterator[str], time_ms: float) -> bool:
-    """Run steps for about ``time_ms`` milliseconds, at least one. Return whether none is left."""
+    """Run the generator ``steps`` for about ``time_ms`` milliseconds, but at least one step. Return
+    whether it has ended."""
     until_ms = monotonic_ms() + time_ms
     while next(steps, None) is not None:
         if monotonic_ms() >= until_ms:

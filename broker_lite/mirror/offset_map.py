@@ -36,7 +36,8 @@ class OffsetMap:
 
     def add(self, source: int, target: int, count: int) -> bool:
         """Record that ``count`` records, at the source from offset ``source`` on, were copied to
-        the target, from offset ``target`` on. Return True if this begins a new run."""
+        the target, from offset ``target`` on. Return True if this begins a new run, because the
+        difference of the two offsets has changed."""
         is_new = not self.runs or self.runs[-1].target - self.runs[-1].source != target - source
         # Both logs may have a gap of the same size before these records, which then continue the
         # last run. An offset in the source's gap is translated to an offset in the target's gap,
@@ -69,8 +70,8 @@ class OffsetMap:
 
     def cut_source(self, source_end: int) -> None:
         """Forget the copies of source records from ``source_end`` on, because the source has lost
-        these records, and has or will have others at the same offsets. The copies stay on the
-        target; copies of the new records follow them."""
+        these records, and uses their offsets for other records. The copies stay on the target;
+        copies of the new records follow them."""
         while self.runs and self.runs[-1].source >= source_end:
             self.runs.pop()
         self.source_next = min(self.source_next, source_end)

@@ -72,7 +72,7 @@ def nothing_matches(pattern: str, servers: str, names: Sequence[str]) -> str:
 
 class WantedSettings(NamedTuple):
     """The settings that the copy of a topic should have (``values``). ``unknown`` has settings of
-    the source that the target does not know, and ``notes`` has warnings for the log."""
+    the source that the target does not know, and ``notes`` has warnings, which the mirror logs."""
 
     values: dict[str, str]
     unknown: tuple[str, ...]
@@ -186,7 +186,7 @@ class GroupRow(NamedTuple):
 
 def mark(name: str, source_offset: int) -> str:
     """Return the metadata of a committed offset that the mirror ``name`` writes: it says that a
-    mirror wrote the offset, and has the offset at the source."""
+    mirror wrote the offset, and contains the group's offset at the source."""
     return f"{_MARK}{name.removeprefix(MIRROR_PREFIX)} offset {source_offset}"
 
 

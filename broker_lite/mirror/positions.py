@@ -98,8 +98,8 @@ def read_commit(commit: CommittedOffset) -> Position | None:
 
 
 def read_signature(commit: CommittedOffset) -> Signature | None:
-    """Return the identity of the mirror that committed this offset of its group; None if no mirror
-    committed it."""
+    """Return the signature of the mirror that committed this offset of the mirror's group; None if
+    no mirror committed it."""
     try:
         return Signature(*map(int, json.loads(commit.metadata)["signature"]))
     except (ValueError, TypeError, KeyError):
@@ -124,7 +124,7 @@ class CopiedEntry(NamedTuple):
     position when they were stored.
 
     An entry with runs replaces all earlier runs of the partition from its first run on; an entry
-    without runs removes those from its position on."""
+    without runs removes all runs from its position on."""
 
     tp: TopicPartition
     source_id: str
@@ -135,7 +135,8 @@ class CopiedEntry(NamedTuple):
 
 
 def write_entry(entry: CopiedEntry) -> bytes:
-    """Encode an entry as the value of a record of the topic in which a mirror stores its state."""
+    """Encode an entry (ranges of copied offsets) as the value of a record of the topic in which a
+    mirror stores its state."""
     return json.dumps(
         {
             "version": VERSION,
@@ -195,8 +196,8 @@ def restored(
 def is_of_another(
     entries: Iterable[CopiedEntry], committed: Position | None, source_id: str, target_id: str
 ) -> bool:
-    """Return whether all stored state of a partition's copy belongs to a deleted source topic with
-    the same name."""
+    """Return whether all stored state (entries and position) of a partition's copy comes from a
+    deleted source topic with the same name."""
     origins = {entry.source_id for entry in entries if entry.target_id == target_id}
     if committed is not None:
         origins.add(committed.source_id)
@@ -204,8 +205,8 @@ def is_of_another(
 
 
 def epoch_before(source_next: int, committed: Position | None, source_id: str) -> int:
-    """Return the leader epoch of the source record before ``source_next``, or -1 if the stored
-    position is not at ``source_next``."""
+    """Return the leader epoch of the source record before ``source_next``, or -1 if it is unknown,
+    because the stored position is at another offset."""
     if committed is None or committed.source_id != source_id:
         return NO_EPOCH
     return committed.epoch if committed.source_next == source_next else NO_EPOCH
@@ -247,8 +248,8 @@ def reconcile(
 
 
 def last_run(known: OffsetMap) -> Run | None:
-    """Return the last run of an offset map, to store it with the position; None for an empty
-    map."""
+    """Return the last run of an offset map, which is stored together with the position; None for an
+    empty map."""
     return known.runs[-1] if known.runs else None
 
 
@@ -261,17 +262,18 @@ def entries_of(
     *,
     is_cut: bool = False,
 ) -> Iterator[CopiedEntry]:
-    """Yield the entries with which to store new ``runs`` (ranges of copied offsets) of a partition,
-    each with at most RUNS_PER_ENTRY. With ``is_cut`` (the source lost records) and no new runs,
-    yield an entry without runs, which removes the runs of the lost records."""
+    """Yield the entries (records of the mirror's topic) that store new ``runs`` (ranges of copied
+    offsets) of a partition. An entry has at most RUNS_PER_ENTRY runs. If the source has lost
+    records (``is_cut``) and there are no new runs, yield an entry without runs, which removes the
+    runs of the lost records."""
     for start in range(0, len(runs) or int(is_cut), RUNS_PER_ENTRY):
         part = tuple(runs[start : start + RUNS_PER_ENTRY])
         yield CopiedEntry(tp, source_id, target_id, part, known.source_next, known.target_next)
 
 
 def in_batches(entries: Iterable[CopiedEntry]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Encode entries, and split them into batches of at most BATCH_BYTES, each a list of keys and
-    values."""
+    """Encode entries (records with ranges of copied offsets), and divide them into batches of at
+    most BATCH_BYTES. A batch is a list of pairs of key and value."""
     batch: list[tuple[bytes, bytes]] = []
     size = 0
     for entry in entries:

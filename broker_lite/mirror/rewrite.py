@@ -66,7 +66,8 @@ def rewrite(batch: LogBatch, tp: TopicPartition, start: int) -> RewrittenBatch |
 
 
 def _plain(header: BatchHeader) -> BatchHeader:
-    """Return a batch's header with defaults in the fields that the mirror or the target sets."""
+    """Return a batch's header in which the fields that the mirror or the target sets later have
+    default values."""
     return header._replace(
         base_offset=0,
         leader_epoch=-1,

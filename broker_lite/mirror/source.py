@@ -54,8 +54,8 @@ from broker_lite.wire.fetch import (
 
 PARTITION_BYTES = 4 << 20
 FETCH_BYTES = 32 << 20
-"""``PARTITION_BYTES`` and ``FETCH_BYTES`` are the maximum bytes of one partition and of all
-partitions in a fetch response."""
+"""Maximum bytes of all partitions together in a fetch response; ``PARTITION_BYTES`` is the maximum
+of one partition."""
 REQUEST_TIMEOUT_MS = 30_000
 _SPOKEN: Mapping[int, tuple[int, int]] = {
     ApiKey.FETCH: (BY_TOPIC_ID, CLIENT_VERSION),
@@ -132,8 +132,8 @@ class MirrorSource:
         return view
 
     def made_of(self, cluster_id: str, view: ClusterView) -> set[str]:
-        """Return the topics of this source that a running mirror copies from the cluster
-        ``cluster_id``."""
+        """Return the topics of this source that are themselves copies, which a running mirror makes
+        from the cluster ``cluster_id``."""
         name = positions.name_for(cluster_id)
         if name not in view.topics or not self._has_members(name):
             return set()
@@ -208,7 +208,7 @@ class MirrorSource:
 
     def fetch_one(self, position: FetchPosition) -> list[LogBatch]:
         """Fetch the next batches of one partition, return them, and advance the position. Raises
-        the partition's error if it is not retriable or lasts too long."""
+        the partition's error if it is not retriable or lasts for REQUEST_TIMEOUT_MS."""
         deadline_ms = monotonic_ms() + REQUEST_TIMEOUT_MS
         while True:
             results = self.fetch([position], 0)

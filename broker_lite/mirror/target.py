@@ -58,7 +58,8 @@ class _UnwrittenBatches:
     """The batches that a call of ``write`` has not written yet, by partition, in order.
 
     ``refused`` has the error of each partition whose leader refused a batch for good, and
-    ``failed`` has the partitions with a failed batch in the present round of requests."""
+    ``failed`` has the partitions with a failed batch among the requests that were sent together
+    last."""
 
     queues: dict[TopicPartition, Queue]
     on_written: OnWritten
@@ -89,8 +90,7 @@ class MirrorTarget:
         self._pool.close()
 
     def read(self, tp: TopicPartition, topic_id: str, start: int, end: int) -> Iterator[Slice]:
-        """Yield the rows with ``start <= offset < end`` of one partition, with the target's
-        security settings."""
+        """Yield the rows with ``start <= offset < end`` of one partition of the target."""
         return read_range(
             tp, topic_id, NO_EPOCH, start, end, bootstrap=self.servers, pool=self._pool
         )
@@ -102,8 +102,8 @@ class MirrorTarget:
 
     def begin(self, producer_id: int, producer_epoch: int, check: Callable[[], None]) -> None:
         """Use this producer id and epoch from now on. On each partition to which this object
-        writes, the epoch fences producers with earlier epochs. ``write`` calls ``check`` before it
-        sends requests; ``check`` may raise an error."""
+        writes, the epoch fences producers with earlier epochs. Before it sends requests, ``write``
+        calls ``check``, which raises an error if this mirror may not write any more."""
         self.forget()
         self._identity, self._check = (producer_id, producer_epoch), check
 
@@ -156,8 +156,8 @@ class MirrorTarget:
             self._pool.run(requests.refresh(self._cluster, unknown, deadline_ms))
 
     def _round(self, left: _UnwrittenBatches) -> LogbusError | None:
-        """Send the next batches of each partition, and wait for the responses. Return the last
-        retriable error, or None."""
+        """Send the next batches of each partition to the leaders, and wait for all responses.
+        Return the last retriable error, or None."""
         self._check()
         by_leader, errors = self._cluster.by_leader(left.queues)
         problem = next(iter(errors.values()), None)
@@ -257,9 +257,9 @@ class MirrorTarget:
     def _handle_answer(
         self, tp: TopicPartition, row: ProducedPartition | None, left: _UnwrittenBatches
     ) -> LogbusError | None:
-        """Record the result ``row`` of a partition's batch; None if the response lacks it.
+        """Record ``row``, the result of a partition's batch (None if the response lacks it).
 
-        Return the error of a batch that must be sent again, else None."""
+        If the batch must be sent again, return its error, else None."""
         if tp in left.failed:
             return None  # A batch after a failed one is sent again, too.
         if row is None:
@@ -283,7 +283,8 @@ class MirrorTarget:
         return None
 
     def _lose(self, tp: TopicPartition, why: str) -> LogbusError:
-        """Record that the outcome of a batch is unknown. Return the error of ``write``, after which
-        its caller looks for the batch in the target's log and calls ``begin`` again."""
+        """Record that the outcome of a batch is unknown, and return the error that ``write`` must
+        raise. Its caller then looks for the batch in the target's log, and calls ``begin``
+        again."""
         self._lost = RequestTimedOutError(f"{tp}: {why}")
         return self._lost

@@ -20,9 +20,9 @@ def beginnings(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[StartPlan]:
-    """Return the starting offsets of the partitions in ``bases``, which ``starting.begin`` finds.
+    """Return the starting offsets of the partitions in ``bases``.
 
-    A partition is left out if its topic was recreated, and either the brokers' metadata or this
+    A partition of a recreated topic is left out while either the brokers' metadata or this
     consumer's reads of ZooKeeper still show the former topic id."""
 
     def is_known(tp: TopicPartition) -> bool:

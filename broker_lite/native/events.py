@@ -188,8 +188,8 @@ class StreamLose(NamedTuple):
 
 
 class CommitAnswer(NamedTuple):
-    """Report the result of the ``StreamCommit`` with this number: the error of each partition whose
-    offset was not committed."""
+    """Report the result of the commit (``StreamCommit``) that has the same ``number``: the error of
+    each partition whose offset was not committed."""
 
     number: int
     errors: Mapping[TopicPartition, LogbusError]
@@ -220,5 +220,5 @@ Effect = (
 )
 
 ALL = TopicPartition("", -1)
-"""A key in the errors of a ``CommitAnswer``. Its error applies to all partitions of the commit that
-have no entry of their own."""
+"""A key in ``CommitAnswer.errors``. The error under this key applies to all partitions of the
+commit that have no entry of their own."""

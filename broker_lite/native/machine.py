@@ -66,15 +66,15 @@ the load on ZooKeeper grows with the square of their number."""
 BEATS_PER_TIMEOUT = 6
 """Number of heartbeats in one session timeout."""
 MARGIN_PART = 4
-"""The lease ends this part (a quarter) of the session timeout before the session does. The margin
-covers clock drift, and the time by which a ZooKeeper follower lags behind its leader."""
+"""The lease ends earlier than the session, by the session timeout divided by this number. The
+margin covers clock drift, and the time by which a ZooKeeper follower lags behind its leader."""
 READ_DELAY_MS = 20
 READ_DELAY_MAX_MS = 640
-"""``READ_DELAY_MS`` is the delay (ms) between a change in ZooKeeper and the consumer's read of it.
-It grows to ``READ_DELAY_MAX_MS`` if changes follow each other."""
+"""Maximum delay (ms) between a change in ZooKeeper and the consumer's read of it. The delay begins
+at ``READ_DELAY_MS`` and grows while changes follow each other."""
 CALM_MS = 1000
-"""Milliseconds without a change after which the delay of the next read is ``READ_DELAY_MS``
-again."""
+"""Milliseconds without a change in ZooKeeper after which the delay of the next read of the group's
+znodes is ``READ_DELAY_MS`` again."""
 REFRESH_MS = 30_000
 """Milliseconds between two reads of all znodes of the group, even if no watch fired."""
 
@@ -95,7 +95,8 @@ class NativeMachine:
         self.view = View(self._requests, group, subscription, self._view_read)
         self.ownership = Ownership(self._requests, group, consumer)
         self._owners: dict[TopicPartition, OwnerZnode] | None = None
-        """The owner of each partition by the previous assignment; None before the first one."""
+        """The owner of each partition in the previous assignment; None before the first
+        assignment."""
         self._timeout_ms = 0
         self._is_registered = False
         self._join_ms: int | None = None
@@ -200,8 +201,8 @@ class NativeMachine:
             self._join()
 
     def _start_over(self) -> None:
-        """After a request failed on an open connection, act as if the connection had been lost and
-        restored.
+        """A request failed although the connection is open: do the same as after a lost and
+        restored connection.
 
         The consumer joins again after a backoff."""
         self._suspend()
@@ -282,7 +283,8 @@ class NativeMachine:
         self._requests.list(pending, partial(self._convert, znode, coordinator))
 
     def _convert(self, znode: Znode, coordinator: Znode | None, pending: list[str] | None) -> None:
-        """Record in ZooKeeper that the group is native, or try later if it has pending offsets."""
+        """Record in ZooKeeper that the group is native. If it has pending offsets (of open
+        transactions), try again later."""
         if pending:
             self._join_later()
             return
@@ -291,9 +293,10 @@ class NativeMachine:
         self._requests.write(operations, lambda _: self._join_again())
 
     def _join_again(self) -> None:
-        """Read the group's znode again after a write to it: another client may have written first.
+        """Read the group's znode again after a write to it, because another client may have written
+        first.
 
-        The first repeated read is immediate, later ones follow a backoff."""
+        The first repeated read is immediate, further ones wait for a backoff."""
         if self._join_tries == 0:
             self._join_tries = 1
             self._join()
@@ -333,8 +336,8 @@ class NativeMachine:
         """Call ``then`` if the group is still native after the consumer's registration.
 
         Just before its registration, the group may have been deleted and recreated as a Kafka
-        group. The version of its znode, 0 for every new group, does not show this. From now on the
-        group has a member, so no broker deletes it."""
+        group. The version of its znode does not show this, because it is 0 for every new group.
+        Once the consumer is registered, no broker deletes the group any more."""
         path = znodes.group_path(self._group)
         self._requests.get(path, partial(self._kind_read, path, then))
 
@@ -471,8 +474,8 @@ class NativeMachine:
         self._join_tries = tries
 
     def _damping_ms(self) -> int:
-        """Return the delay (ms) before the group's changed znodes are read. Each change within
-        ``CALM_MS`` after the last read doubles the delay."""
+        """Return the delay (ms) between a change of the group's znodes and their next read. The
+        delay doubles with each change that comes within ``CALM_MS`` after the last read."""
         is_calm = self._requests.now_ms - self._last_read_ms >= CALM_MS
         self._recent_changes = 0 if is_calm else self._recent_changes + 1
         return min(READ_DELAY_MS << min(self._recent_changes, 10), READ_DELAY_MAX_MS)

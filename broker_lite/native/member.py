@@ -153,7 +153,8 @@ class NativeShell:
     ) -> dict[TopicPartition, LogbusError]:
         """Commit the offsets in ``rows``. Return the error of each partition that failed.
 
-        ``grants`` has the assignment number with which the reader received each partition."""
+        ``grants`` has the number of the assignment with which the reader received each
+        partition."""
         if self._is_closed:
             raise ClosedError("the consumer was closed; create another consumer")
         number = next(self._numbers)
@@ -169,8 +170,9 @@ class NativeShell:
         return errors
 
     def settled(self, tp: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
-        """Tell the machine that the reader stopped reading a revoked partition, which it had
-        received with the assignment number ``grant``. ``offset`` is its last position, if known."""
+        """Tell the state machine that the reader has stopped reading a revoked partition. ``grant``
+        is the number of the assignment with which the reader had received it, and ``offset`` the
+        reader's last position, if known."""
         self._step(Settled(tp, offset, grant))
 
     # Methods that pass events to the machine.

@@ -31,7 +31,8 @@ THREAD_CHECK_S = 0.05
 
 
 class NativeMembership:
-    """The membership of one stream's reader in a native group (without a coordinator).
+    """The membership in a native group (without a coordinator), for the reader of one of the
+    consumer's streams.
 
     When a partition is revoked, the consumer waits at most 300 ms for the reader to stop. If the
     reader takes longer, the partition's next owner receives the unprocessed records again."""
@@ -129,7 +130,8 @@ class NativeMembership:
         ``deadline`` (on ``time.monotonic``).
 
         Return whether the calling thread may use the stream's positions now. It may if the reading
-        thread asked for records again or has ended, or if the caller is that thread."""
+        thread has ended or has noticed ``halt`` (because it asked for records again), or if the
+        caller is that thread."""
         thread = self._thread
         if thread is None or self.is_read_here:
             return True

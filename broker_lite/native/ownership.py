@@ -65,8 +65,8 @@ class OwnedPartition:
     version: int
     data: bytes
     grant: int = 0
-    """The number of this assignment of the partition to a reader; 0 if no reader has received the
-    partition."""
+    """The number of the assignment with which a reader received the partition; 0 if no reader has
+    received it."""
     state: str = OWNED
     due_ms: int = 0
     """The time (ms) at which a revoked partition is released even if the reader has not stopped."""
@@ -89,15 +89,16 @@ class PartitionClaim:
     tries: int = 0
     tried_ms: int = 0
     retry_ms: int = 0
-    """The time (ms) at which the attempt is repeated, if ``stage`` is "waiting"."""
+    """The time (ms) at which this consumer tries again to claim the partition, if ``stage`` is
+    "waiting"."""
     is_over: bool = False
-    """Whether the other consumer's owner znode has changed since this consumer began to read it, so
-    that the other consumer probably no longer owns the partition."""
+    """Whether the owner znode of another consumer has changed since this consumer began to watch
+    it, so that the other consumer probably no longer owns the partition."""
 
 
 class Queued(NamedTuple):
-    """A commit that waits to be written. ``claims`` has each partition as it was owned when the
-    reader asked for the commit."""
+    """A commit that waits to be written. ``claims`` has each partition's ownership at the time when
+    the reader asked for the commit."""
 
     number: int
     rows: Mapping[TopicPartition, CommittedOffset]
@@ -130,8 +131,8 @@ class Ownership:
         self._unanswered: dict[int, tuple[int, dict[TopicPartition, LogbusError]]] = {}
         self._grants = 0
         self._next_ms: int | None = None
-        """No partition must be released, and no claim repeated, before this time (ms). Without it,
-        each event would look at all partitions."""
+        """The earliest time (ms) at which a partition must be released or a claim repeated. Without
+        it, each event would have to look at all partitions."""
 
     @property
     def is_settled(self) -> bool:
@@ -182,11 +183,10 @@ class Ownership:
     def _write(
         self, operations: Sequence[Operation], then: Callable[[Refused | None], None]
     ) -> None:
-        """Write owner and offset znodes, and call ``then`` with the result. If this consumer is not
-        registered, the write fails and ``then`` is not called.
-
-        The same transaction checks the registration, so no delayed write of an ended session takes
-        effect."""
+        """Write owner and offset znodes, and call ``then`` with the result. The same transaction
+        checks this consumer's registration, so that no delayed write of an ended session takes
+        effect. If the registration is missing, the write fails, and ``then`` is not called, because
+        the consumer must join again."""
         me = znodes.consumer_path(self._group, self._consumer)
         self._requests.write([Check(me, 0), *operations], partial(self._wrote, then))
 
@@ -367,10 +367,11 @@ class Ownership:
             self._advance(tp)
 
     def _lose(self, tp: TopicPartition, owned: OwnedPartition) -> None:
-        """Take a partition from its reader, because another client changed the partition's
+        """Take a partition from its reader, because another client has changed the partition's
         committed offset.
 
-        If the partition is still assigned, it is claimed again and read from the new offset."""
+        If the partition is still assigned to this consumer, it is claimed again and read from the
+        new offset."""
         self._requests.out.append(StreamLose(owned.stream, tp))
         owned.final = owned.writing = None
         owned.is_sure = True
@@ -400,8 +401,8 @@ class Ownership:
         self._fail_commits()
 
     def resume(self) -> None:
-        """Find out, after a reconnect in the same session, which of the writes in flight at the
-        loss of the connection have succeeded."""
+        """After a reconnect in the same session, find out which writes of owner and offset znodes
+        succeeded of those that were in flight when the connection was lost."""
         for tp in sorted(self._uncertain):
             # First undo the claims that may have succeeded. Otherwise a new claim of the partition
             # would meet the old owner znode.
@@ -414,7 +415,8 @@ class Ownership:
     def _undo(self, tp: TopicPartition, path: str, znode: Znode | None) -> None:
         """Delete the owner znode of a claim that succeeded, but whose answer was lost.
 
-        The consumer does not know the version of the offset znode, which it needs to commit."""
+        The consumer does not know the version of the offset znode, without which it cannot
+        commit."""
         if znode is not None and znode.session_id == self._requests.session_id:
             self._write([Delete(path)], lambda _: self._uncertain.discard(tp))
         else:
@@ -574,8 +576,8 @@ class Ownership:
     # Methods that handle the passing of time.
 
     def next_ms(self) -> int | None:
-        """The time (ms) at which the caller must call ``pass_time`` next, or None if no time limit
-        is pending."""
+        """The time (ms) at which the caller must call ``pass_time`` next, or None if no partition
+        must be released and no claim repeated later."""
         return self._next_ms
 
     def _arm(self, at_ms: int) -> None:

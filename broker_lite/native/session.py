@@ -178,10 +178,10 @@ class GroupSession:
         grants: Mapping[TopicPartition, int],
         on_done: Callable[[Errors | LogbusError], None],
     ) -> None:
-        """Begin to commit the offsets in ``rows``. ``grants`` has the assignment number with which
-        the reader received each partition. The commit is refused if the partition was assigned anew
-        since. ``on_done`` is called on the session's event loop, with the error of each partition
-        that failed."""
+        """Begin to commit the offsets in ``rows``. ``grants`` has the number of the assignment with
+        which the reader received each partition. The commit is refused if the partition was
+        assigned anew since. ``on_done`` is called on the session's event loop, with the error of
+        each partition that failed."""
         member = self._member
         if self._is_closed or member is None:
             on_done(ClosedError("the consumer was closed; create another consumer"))

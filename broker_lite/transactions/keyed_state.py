@@ -33,19 +33,20 @@ ms."""
 VALUE_BYTES_MAX = 32 << 20
 """Maximum bytes of a key and its value together."""
 COPY_BYTES_MIN = 16 << 20
-"""Minimum bytes of batches since the last full copy of all keys and values before ``COPY_RATIO``
-causes the next copy."""
+"""Minimum bytes of batches since the last full copy of all keys and values. With fewer bytes,
+``COPY_RATIO`` causes no new copy."""
 COPY_RATIO = 4
-"""The state is copied once the batches since the last copy have this many times as many bytes as
-all keys and values. This keeps the log short without copying too often."""
+"""A full copy is written once the batches since the last copy have this many times the bytes of all
+keys and values. This keeps the log short without too many copies."""
 COPY_BATCHES = 8_000
-"""The state is also copied after this number of batches since the last copy, or after half as many
-batches as there are keys if that is more. A new leader loads about 200,000 batches a second of any
-size, so this bounds its time to load. With 17,000 keys, the copies cost the leader 2 µs for each
-batch."""
+"""A full copy is also written after this number of batches since the last copy, or after half as
+many batches as there are keys, if that is more.
+
+The limit bounds the time in which a new leader loads the log: it loads about 200,000 batches a
+second, whatever their size. With 17,000 keys, the copies cost the leader 2 µs for each batch."""
 _MARK = struct.Struct(">BQI")
-"""Layout of the records that begin and end a copy of all keys and values: kind, number, count of
-keys."""
+"""Layout of the values of the ``begin`` and ``end`` records of a full copy: kind (begin or end),
+number of the copy, count of keys."""
 _BEGIN, _END = 1, 2
 
 
@@ -58,8 +59,8 @@ class AppendState(NamedTuple):
 
 
 class UpsertsSettled(NamedTuple):
-    """The upserts (changes of keys) with these ``tokens`` are committed, or the log refused them
-    with ``error``."""
+    """The upserts (changes of keys) that callers of ``put`` gave these ``tokens`` are committed or,
+    if ``error`` is set, refused by the log."""
 
     tokens: Sequence[int]
     error: LogbusError | None = None
@@ -86,8 +87,8 @@ class _Upsert(NamedTuple):
 class _Batch:
     """A batch that is not committed yet.
 
-    ``next_offset`` is -1 until the log has the batch. ``kind`` is 0 except for records that begin
-    or end a copy of all keys and values."""
+    ``next_offset`` is -1 until the log has the batch. ``kind`` says whether the batch is the record
+    that begins or ends a full copy of all keys and values; it is 0 for other batches."""
 
     number: int
     upserts: list[_Upsert] = field(default_factory=list)
@@ -99,9 +100,10 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Copy:
-    """A copy of all keys and values, while it is being appended to the log.
+    """A full copy of all keys and values, while it is being appended to the log.
 
-    ``left`` holds the keys still to be copied; None until the ``begin`` record is committed."""
+    ``left`` holds the keys still to be copied; None until the copy's first record, ``begin``, is
+    committed."""
 
     number: int
     begin_offset: int = -1
@@ -131,7 +133,7 @@ class KeyedState:
         self.flags = flags if flags is not None else {}
         self.live_bytes = sum(map(len, self.values)) + sum(map(len, self.values.values()))
         self._dirty_bytes = max(0, log_bytes - self.live_bytes)
-        """Bytes of the batches since the last copy of all keys and values began."""
+        """Bytes of the batches in the log since the last full copy of all keys and values began."""
         self._dirty_batches = log_batches
         self._turn: list[_Upsert] = []
         self._pending: dict[bytes, int] = {}
@@ -141,13 +143,13 @@ class KeyedState:
         self._last_copy = last_copy
         self._copy: _Copy | None = None
         self._is_copy_refused = False
-        """Whether the log refused a batch of the current copy of all keys and values. The copy
-        continues after the next commit of a batch."""
+        """Whether the log refused a batch of the current full copy of all keys and values. The copy
+        waits until another batch has been committed."""
 
     @property
     def is_copy_due(self) -> bool:
-        """Whether the next call of ``turn`` may begin a copy of all keys and values, or write the
-        next batch of one."""
+        """Whether the next ``turn``, at the end of an iteration of the event loop, may begin a full
+        copy of all keys and values, or write the next batch of a copy."""
         if self._is_copy_refused:
             return False
         copy = self._copy
@@ -158,8 +160,10 @@ class KeyedState:
         return copy.left is not None and not copy.is_writing
 
     def put(self, token: int, key: bytes, value: bytes | None, flags: int = 0) -> None:
-        """Set the value of a key, or delete the key if ``value`` is None, in the batch of this
-        iteration of the event loop. Raises MessageTooLargeError above VALUE_BYTES_MAX."""
+        """Set the value of a key, or delete the key if ``value`` is None. The next ``turn``, at the
+        end of this iteration of the event loop, returns the change in a batch, and
+        ``UpsertsSettled`` with ``token`` reports its outcome. Raises MessageTooLargeError above
+        VALUE_BYTES_MAX."""
         size = len(key) + len(value or b"")
         if size > VALUE_BYTES_MAX:
             raise MessageTooLargeError(
@@ -194,8 +198,8 @@ class KeyedState:
     # Methods that handle the outcomes of appends.
 
     def appended(self, number: int, base_offset: int, next_offset: int) -> None:
-        """Record that batch ``number`` is in the log. Its upserts (changes of keys) are committed
-        when the high watermark passes the batch."""
+        """Record that the log has appended batch ``number``. Its upserts (changes of keys) are
+        committed when the high watermark passes the batch."""
         batch = next(one for one in self._batches if one.number == number)
         batch.base_offset, batch.next_offset = base_offset, next_offset
 
@@ -302,9 +306,9 @@ class KeyedState:
         return keys
 
     def _copied(self, batch: _Batch) -> list[Effect]:
-        """Record that a batch of the copy of all keys and values is committed.
+        """Record that a batch of the full copy of all keys and values is committed.
 
-        After the copy's last batch, return the deletion of the records before the copy."""
+        After the copy's last batch, return the effect that deletes the records before the copy."""
         copy = self._copy
         assert copy is not None
         copy.is_writing = False
@@ -329,12 +333,12 @@ class Replay:
         self._bytes = self._batches = 0
         self._rows = 0
         self._begun: tuple[int, int, int] | None = None
-        """The last ``begin`` record that was read, which begins a copy of all keys and values: the
-        number of the copy, the record's offset, and the number of records up to it."""
+        """The last ``begin`` record (the first record of a full copy) that was read: the number of
+        the copy, the record's offset, and the number of records in the log up to it."""
         self._last_copy = 0
         self.delete_before: int | None = None
-        """Offset at which the last complete copy of all keys and values begins, if an earlier
-        leader did not delete the records before it; otherwise None."""
+        """Offset at which the last complete copy of all keys and values begins, if the log still
+        has records before it, which can be deleted; otherwise None."""
 
     def batch(self, buffer: memoryview, header: BatchHeader) -> None:
         """Apply the records of the next batch in the log. Raises CorruptMessageError."""

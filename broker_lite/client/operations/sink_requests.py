@@ -1,9 +1,8 @@
-"""Send the requests of Spark's exactly-once sink to its coordinator: join a micro-batch, keep an
-attempt alive, end a micro-batch.
+"""Send the requests of Spark's exactly-once sink to its coordinator: join a micro-batch, keep a
+task attempt alive, end a micro-batch.
 
-The coordinator is a broker; if another one takes over, a request is retried there, until
-``deadline_ms`` on the cluster's clock. A repeated request gets the same answer and has no
-effect."""
+The coordinator is a broker. If another broker takes over, a request is retried there, until the
+monotonic time ``deadline_ms``. A repeated request gets the same answer and has no effect."""
 
 from __future__ import annotations
 

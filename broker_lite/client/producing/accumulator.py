@@ -39,9 +39,10 @@ ROW_OVERHEAD_BYTES = 20
 RECORD_OVERHEAD_BYTES = 1024
 """Upper bound of the bytes that a batch of one record has beside key, value and headers."""
 PARTITIONS_FILLED_MAX = 8
-"""Maximum size, in batches, of a topic's rows that are not in batches yet, if they have keys.
+"""Maximum size to which a topic's rows with keys are collected before they are split into batches,
+as a multiple of the batch size.
 
-Keys spread the rows over several partitions, so the rows fill several batches in parallel."""
+Keys spread the rows over several partitions, so several batches fill in parallel."""
 
 PartitionIndex = npt.NDArray[np.int32]
 
@@ -85,7 +86,8 @@ class OpenRows(Outcome):
         partition: int | None,
         timestamp_ms: int | None,
     ) -> None:
-        """Set headers, partition or timestamp of row ``index``, which few records have."""
+        """Store the headers, partition and timestamp of row ``index`` in dictionaries, because few
+        records have them."""
         if headers:
             if self.headers is None:
                 self.headers = {}
@@ -100,8 +102,8 @@ class OpenRows(Outcome):
             self.times[index] = timestamp_ms
 
     def take_columns(self) -> tuple[Columns, PartitionIndex | None]:
-        """Return the rows as columns, with the partition that the caller chose for each row (-1:
-        the producer chooses), or None if the producer chooses for all rows.
+        """Return the rows as columns, and the partition that the caller chose for each row: -1 if
+        the producer chooses it, or None if the producer chooses all partitions.
 
         This object is empty afterwards."""
         count = len(self.values)
@@ -154,7 +156,8 @@ class Chunk(Outcome):
 
 
 Waiting = OpenRows | Chunk
-"""Rows that are not in batches yet. The sender sets ``deadline_ms``, at which they fail."""
+"""Rows that are not in batches yet. They fail at the time ``deadline_ms``, which the sender
+sets."""
 
 
 class RowPiece(NamedTuple):
@@ -167,8 +170,8 @@ class RowPiece(NamedTuple):
 
 
 class TopicShape(NamedTuple):
-    """A topic's number of partitions, those with a leader (``available``), and the choice of its
-    sticky partition: the input of ``split``."""
+    """The facts about a topic by which ``split`` places rows: the number of partitions, those with
+    a leader (``available``), and the object that chooses the sticky partition."""
 
     partition_count: int
     available: Sequence[int]
@@ -215,8 +218,8 @@ def split(rows: Waiting, shape: TopicShape, batch_bytes: int) -> list[ProducerBa
 def _place(
     columns: Columns, requested: PartitionIndex | int | None, shape: TopicShape, topic: str
 ) -> PartitionIndex | int:
-    """Return the partition of all rows as one number, or an array with that of each row.
-    ``requested`` is the caller's choice; -1 or None lets the producer choose."""
+    """Return the partition of each row in an array, or one number if all rows have the same
+    partition. ``requested`` is the caller's choice; -1 or None lets the producer choose."""
     count = shape.partition_count
     if isinstance(requested, int):
         _check_partition(requested, requested, count, topic)
@@ -335,7 +338,8 @@ def tables_of(data: Any) -> Iterator[pa.RecordBatch]:
 
 
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
-"""The name of a column with a pandas frame's unnamed index, which ``columns_of`` leaves out."""
+"""Name of the column in which Arrow stores a pandas frame's unnamed index. ``columns_of`` leaves
+this column out."""
 
 
 def columns_of(

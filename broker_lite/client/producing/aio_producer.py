@@ -58,7 +58,7 @@ class Sent(asyncio.Future[RecordMetadata]):
 
 
 def _nothing() -> None:
-    """Return None, the result of a future that only signals completion."""
+    """Return None, the result of a future whose completion is all that its caller needs."""
 
 
 class AsyncProducer(ClosedByAsyncWith):
@@ -75,7 +75,8 @@ class AsyncProducer(ClosedByAsyncWith):
         """Calls that wait for space in the buffer, in order: future, function that sends, deadline
         (ms)."""
         self._waited_count = 0
-        """Number of entries ever added to ``_waiting``; ``_queued`` waits until those have left."""
+        """Number of calls ever added to ``_waiting``. ``_queued`` waits until all calls that it
+        counts at its begin have left ``_waiting``."""
         self._is_watching = False
         self._failed: list[tuple[Sent, LogbusError]] = []
         """Failed records since the last flush, with their errors."""

@@ -24,7 +24,8 @@ class ProducerIdentity(NamedTuple):
 
 
 class ProducerBatch:
-    """A batch of rows for one partition: its sequence and attempts, finally its offset or error."""
+    """A batch of rows for one partition, with its sequence, its number of attempts and, once known,
+    its offset or error."""
 
     __slots__ = (
         "attempts",

@@ -63,8 +63,8 @@ class Delivery:
     """The queues of all partitions of a producer, and the decisions about their batches.
 
     After each call, the caller completes the batches in ``done``, refreshes the metadata of the
-    topics in ``stale``, and requests a producer id if ``wants_identity``. ``user`` is the client's
-    user name, for error messages."""
+    topics in ``stale``, and requests a producer id if ``wants_identity``. Error messages contain
+    ``user``, the client's user name."""
 
     def __init__(
         self,
@@ -108,8 +108,8 @@ class Delivery:
         """Whether batches are encoded in Kafka's row format, because a broker refused logbus's
         column format."""
         self.limits_bytes: dict[str, int] = {}
-        """Maximum bytes of a topic's new batches, for each topic of which a broker refused a batch
-        as too large."""
+        """Maximum bytes of new batches, by topic, for topics with a batch that a broker refused as
+        too large."""
         self._max_in_flight = max_in_flight
         self._retry_backoff_ms = retry_backoff_ms
         self._compression: Compression = compression
@@ -171,14 +171,15 @@ class Delivery:
         self.has_sent = False
 
     def note_failure(self, error: LogbusError) -> None:
-        """Record the error of a failed record, so that the open transaction must abort.
+        """Record that a record failed with ``error``, so that the open transaction must abort.
 
         Does nothing outside a transaction."""
         if self.transactional and self.failure is None:
             self.failure = error
 
     def fail_topic(self, topic: str, error: LogbusError, first: int = 0) -> None:
-        """Fail the topic's queued batches for the partitions from number ``first`` on."""
+        """Fail the topic's queued batches for all partitions with a number of ``first`` or
+        higher."""
         for tp in [tp for tp in self._busy if tp.topic == topic and tp.partition >= first]:
             part = self._partitions[tp]
             while part.queue:
@@ -201,7 +202,8 @@ class Delivery:
     def requests(self, now_ms: float, view: ClusterView) -> list[Outgoing]:
         """Return the produce requests to send now, with at most one batch of each partition.
 
-        Call it again until the list is empty."""
+        Call it again until the list is empty, because a partition may have further batches to
+        send."""
         if self.failure is not None or (self.idempotent and self.identity is None):
             return []
         chosen: dict[Endpoint, list[ProducerBatch]] = {}
@@ -259,8 +261,8 @@ class Delivery:
         )
 
     def without_leader(self, now_ms: float, view: ClusterView) -> set[str]:
-        """Return the topics with a partition of which a batch waits until a newer leader than that
-        in ``view`` is known."""
+        """Return the topics that have a batch which waits for a newer leader than the one in
+        ``view``."""
         return {
             tp.topic
             for tp in self._busy
@@ -269,8 +271,8 @@ class Delivery:
         }
 
     def unreported(self) -> dict[TopicPartition, LogbusError]:
-        """Return the last error of each partition that has failed too few times in a row to be
-        logged."""
+        """Return the last error of each partition whose errors the caller has not logged, because
+        it has fewer than ``REPORTED_FAILURE`` failures in a row."""
         parts = [(tp, self._partitions[tp]) for tp in self._busy]
         return {
             tp: part.error
@@ -281,7 +283,8 @@ class Delivery:
     def _number(self, part: PartitionQueue, batch: ProducerBatch) -> bool:
         """Assign a sequence to the batch and encode it, unless an earlier attempt did.
 
-        Return False if the batch must wait: batches in flight have an older producer id."""
+        Return False if the batch must wait until all batches in flight, which have an older
+        producer id, are answered."""
         identity, sequence = batch.identity, batch.sequence
         is_new = self.idempotent and sequence < 0
         if is_new:
@@ -511,9 +514,9 @@ class Delivery:
         )
 
     def next_due_ms(self, now_ms: float) -> float:
-        """Return the time (ms) of the next retry or delivery deadline, or of the end of a throttle.
-
-        The caller calls ``requests`` and ``expire`` then, or earlier after a response."""
+        """Return the time (ms) at which the caller must call ``requests`` and ``expire`` next, if
+        no response arrives before: the next retry or delivery deadline, or the end of a
+        throttle."""
         due = float("inf")
         if self._busy:
             due = min((ms for ms in self._throttled.values() if ms > now_ms), default=due)

@@ -45,7 +45,7 @@ class BatchMetadata(NamedTuple):
 class SentBatch(Protocol):
     """The fields of a ``ProducerBatch`` that futures read.
 
-    If the batch was split because it was too large, its ``halves`` hold the results."""
+    If the batch was split because it was too large, its ``halves`` have the results instead."""
 
     partition: int
     row_count: int
@@ -96,20 +96,21 @@ class Outcome:
         self.seen = False
         self._left = 0
         self.callback: Callable[[Any], None] | None = None
-        """The first callback that was added to a record; usually all records share it."""
+        """The first callback that was added to a record. Usually a caller adds the same one to all
+        records, so it is stored only once."""
         self.callbacks: deque[int | tuple[Callable[[Any], None], Any]] | None = None
-        """Pending callbacks: a record's index if its callback is ``callback``, else the pair
-        (callback, argument).
+        """Pending callbacks. An entry is a record's index if the record's callback is
+        ``self.callback``, else the pair (callback, argument).
 
-        Integers, of which there may be a hundred thousand, cost the garbage collector no time."""
+        There may be a hundred thousand entries, and integers cost the garbage collector no time."""
 
     # Methods that the sender's thread calls.
 
     def expect(self, batches: Sequence[SentBatch], inverse: Any) -> None:
         """Set the batches for which the future waits.
 
-        If ``inverse`` is not None, the rows were reordered before they were split into batches: row
-        i in the order of sends is row ``inverse[i]`` of the concatenated batches."""
+        If ``inverse`` is not None, the rows were reordered before they were split into batches: the
+        row that was sent as number i is row ``inverse[i]`` of the concatenated batches."""
         self.batches = list(batches)
         self.inverse = inverse
         self._left = len(batches)
@@ -119,11 +120,12 @@ class Outcome:
             self.starts.append(at)
 
     def split_again(self) -> None:
-        """Expect the result of one more batch: a batch that was too large was split in two."""
+        """Count one more batch to wait for, because a batch that was too large was split in two."""
         self._left += 1
 
     def batch_done(self, error: LogbusError | None) -> bool:
-        """Record that a batch was acknowledged or failed. Return True if it completes the rows."""
+        """Record that a batch was acknowledged or failed. Return True if it was the last
+        outstanding batch of the rows."""
         self._left -= 1
         if error is not None and self.error is None:
             self.error = error
@@ -212,7 +214,7 @@ class Outcome:
 
 
 class RecordFuture:
-    """The future of a sent record. Several objects may exist for a record; they compare equal."""
+    """The future of a sent record. Two objects for the same record compare equal."""
 
     __slots__ = ("_index", "outcome")
 

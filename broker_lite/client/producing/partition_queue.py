@@ -1,9 +1,9 @@
 """A producer's batches for one partition, queued or in flight, and the partition's next sequence.
 
-After a batch fails, the partition is ``held``: nothing is sent until the results of all batches in
-flight are known. It is ``spoiled`` if a batch that has a sequence will never be in the log. The
-broker would refuse the later sequences, so ``settle`` gives the following batches new ones. Only
-the sender's thread uses this module, which does no I/O and reads no clock."""
+After a batch fails, ``held`` is True: nothing is sent until the results of all batches in flight
+are known. ``spoiled`` is True if a batch that has a sequence will never be in the log. The broker
+would then refuse the sequences after it, so ``settle`` gives the later batches new ones. Only the
+sender's thread uses this module, which does no I/O and reads no clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from broker_lite.model import NO_EPOCH
 
 
 class PartitionQueue:
-    """A producer's batches for one partition, in the order of the log (``ProducerBatch.order``)."""
+    """A producer's batches for one partition, in the order in which they must enter the log
+    (``ProducerBatch.order``)."""
 
     __slots__ = (
         "acked_sequence",
@@ -55,10 +56,10 @@ class PartitionQueue:
         """Return whether the broker would recognise a retry of the oldest batch in flight even
         after it has appended the next batch.
 
-        A broker remembers only the last five batches of a producer. One batch may hang at a deposed
-        leader while the new leader appends many later ones. So not only the number of batches in
-        flight is limited, but also the distance between their ``number`` (order of first
-        sending)."""
+        A broker remembers only the last five batches of a producer. While a batch waits for an
+        answer of a former leader, the new leader may append many later ones. So not only the number
+        of batches in flight is limited, but also how many batches lie between the next batch and
+        the oldest one in flight (by ``number``, the order of first sending)."""
         if not self.in_flight:
             return True
         if idempotent and self.acked_sequence < 0:
@@ -115,8 +116,8 @@ class PartitionQueue:
     def settle(self) -> bool:
         """Let the partition send again after a failure, if no batch is in flight.
 
-        The batches of a ``spoiled`` partition (see the module) get new sequences. Return whether no
-        batch is queued or in flight."""
+        If ``spoiled`` (a batch with a sequence will never be in the log), the queued batches get
+        new sequences. Return whether no batch is queued or in flight."""
         if self.in_flight:
             return False
         self.held = False

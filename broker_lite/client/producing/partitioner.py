@@ -18,9 +18,10 @@ _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _SHORT_WORDS = 64
 _FEW_KEYS = 256
-"""From word ``_SHORT_WORDS`` on, up to ``_FEW_KEYS`` keys are hashed one by one.
+"""If at most ``_FEW_KEYS`` keys have more than ``_SHORT_WORDS`` words (of four bytes), the rest of
+these keys is hashed one key at a time.
 
-A numpy round over all keys for each word would take a minute for a key of 1 MB."""
+A numpy call over all keys for each word would take a minute for a key of 1 MB."""
 
 
 def murmur2_column(keys: pa.Array) -> npt.NDArray[np.uint32]:
@@ -90,9 +91,11 @@ def partitions_for(keys: pa.Array, partition_count: int) -> npt.NDArray[np.int32
 
 
 class Sticky:
-    """Chooses the sticky partition: that of all records without a key until the next batch begins.
+    """Chooses the sticky partition, to which all records without a key go until the next batch
+    begins.
 
-    Each batch goes to the next partition that has a leader; if none has one, all take turns."""
+    The batches go in turn to the partitions that have a leader, or to all partitions if none has a
+    leader."""
 
     __slots__ = ("_turn",)
 

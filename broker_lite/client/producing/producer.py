@@ -63,13 +63,15 @@ T = TypeVar("T")
 
 _EXPIRY_CHECK_MS = 1.0
 BACKLOG_LINGER_MS = 100
-"""Milliseconds beyond ``linger_ms`` for which rows linger while other batches of the topic wait.
+"""Maximum milliseconds beyond ``linger_ms`` for which rows linger while other batches of the topic
+wait to be sent.
 
-The time is limited, because those batches may wait for a partition to which none of the rows go."""
+The time is limited, because the other batches may be for a partition (say, without a leader) that
+gets none of these rows."""
 WAIT_SLICE_S = 1.0
 """Seconds after which a caller that waits checks again that the producer is still open."""
 FAILURES_KEPT = 100
-"""Maximum number of failed sends remembered until the next ``flush`` raises an error."""
+"""Maximum number of failed sends whose errors are remembered for the next ``flush`` to raise."""
 EXIT_TIMEOUT_S = 10.0
 """Seconds for which the interpreter's exit waits for records of a producer that was not closed."""
 
@@ -390,9 +392,10 @@ class Producer(ClosedByWith):
         self._sender.wake()
 
     def _limit_bytes(self, topic: str, spreads: bool) -> int:
-        """Return the size in bytes at which a topic's open rows are split into batches.
+        """Return the size in bytes at which a topic's open rows (not in batches yet) are split into
+        batches.
 
-        With rows that spread over several partitions, it is the size of several batches."""
+        Rows that spread over several partitions are collected to the size of several batches."""
         batch_bytes = self._sender.batch_bytes(topic)
         if not spreads:
             return batch_bytes
@@ -413,7 +416,7 @@ class Producer(ClosedByWith):
     def _due(self, rows: OpenRows, until_ms: float) -> None:
         """Pass the topic's rows that are not in batches yet to the sender, when they have waited
         ``linger_ms``. While earlier batches of the topic still wait to be sent, collect more rows
-        instead, at the latest until the time ``until_ms``."""
+        instead, but not after the time ``until_ms``."""
         if not rows.is_open:
             return
         now_ms = self._shell.now_ms()
@@ -469,8 +472,8 @@ class Producer(ClosedByWith):
                 self._seal(rows)
 
     def _check_waiter(self, _: Outcome | None = None) -> None:
-        """Raise InvalidRequestError on the sending thread, where a callback would wait for
-        itself."""
+        """Raise InvalidRequestError on the sending thread: a callback that waits there for a record
+        would block the thread that must send it."""
         if self._reactor is not None and self._reactor.is_own_thread:
             raise InvalidRequestError(
                 "a callback of a sent record waits for other records, which the same thread sends; "
@@ -497,7 +500,7 @@ class Producer(ClosedByWith):
 
     def end_flush(self, waited: list[Outcome]) -> None:
         """Raise the first delivery error since the last flush that no future has raised. ``waited``
-        has the outcomes for which ``flush`` has waited."""
+        has the outcomes that ``start_flush`` returned."""
         with self._lock:
             failures, self._failures = self._failures, []
         for outcome in (*waited, *failures):
@@ -509,7 +512,7 @@ class Producer(ClosedByWith):
         """Flush, then stop the background thread.
 
         Records unacknowledged after ``timeout_s`` seconds fail. Raises the errors of ``flush``. If
-        the thread has crashed, raises the error of the records that the crash lost."""
+        the thread has crashed, raises the error with which its records failed."""
         if self._end is not None:
             self.end_flush([])
             return

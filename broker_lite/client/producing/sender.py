@@ -43,16 +43,17 @@ logger = logging.getLogger("logbus.producer")
 LANE = "produce"
 """The lane of produce requests: they have their own connection to each broker."""
 REFRESH_MS = 25
-"""Pause (ms) between the first metadata requests while a partition has no leader."""
+"""Initial pause (ms) between metadata requests while a partition has no leader."""
 STEADY_REFRESHES = 8
 """Number of metadata requests in a row after which the pause between them begins to grow."""
 REFRESH_GROWTH = 1.125
 """Factor by which the pause between metadata requests grows while a partition has no leader.
 
-The growing pause stays about an eighth of the time since the leader failed, so the producer
-lengthens an outage by an eighth at most."""
+The pause is then about an eighth of the time since the leader failed, so the producer learns of a
+new leader late by an eighth of the outage at most."""
 GROWING_REFRESHES = 32
-"""Number of times that the pause between metadata requests grows, to about a second."""
+"""Number of times that the pause between metadata requests grows; it then stays at about a
+second."""
 UNREPORTED_REFRESHES = 28
 """Number of metadata requests in a row (about 2 s) after which a missing leader is logged."""
 SWEEP_MS = 5_000
@@ -102,7 +103,8 @@ class Sender:
         self._unplaced: dict[str, list[Waiting]] = {}
         self._sticky: dict[str, Sticky] = {}
         self._shapes: dict[str, TopicShape] = {}
-        """Cache of the topics' shapes, made from the metadata ``_shapes_view``."""
+        """Cache of each topic's shape (partition count and leaders), computed from the metadata in
+        ``_shapes_view``."""
         self._shapes_view = cluster.view
         self._kicked = False
         self._is_renewing = False
@@ -145,7 +147,8 @@ class Sender:
         self.pump()
 
     def _place(self, rows: Waiting) -> None:
-        """Split rows into batches, or keep them until the topic's metadata is known."""
+        """Split rows into batches and queue these. If the topic's metadata is unknown, keep the
+        rows until it arrives."""
         waiting = self._unplaced.get(rows.topic)
         if waiting is not None:
             waiting.append(rows)
@@ -205,9 +208,9 @@ class Sender:
         self._on_finished(rows)
 
     def pump(self) -> None:
-        """Send all batches that may be sent, and report finished ones.
+        """Send all batches that may be sent, and report finished batches.
 
-        Request the metadata or the producer id if batches wait for them."""
+        Request the metadata or the producer id for which batches wait."""
         delivery, shell = self.delivery, self._shell
         now_ms = shell.now_ms()
         delivery.expire(now_ms)
@@ -399,8 +402,8 @@ class Sender:
         return known is None or isinstance(known.error, UnknownTopicOrPartitionError)
 
     def _confirm_gone(self, topic: str) -> None:
-        """Look up a missing topic again, until every broker would know even a new topic. If it is
-        still missing, fail its batches."""
+        """Request the metadata of a missing topic again, for as long as brokers may not know a new
+        topic yet. If it is still missing then, fail its batches."""
 
         def confirmed(result: ClusterView | LogbusError) -> None:
             if isinstance(result, UnknownTopicOrPartitionError):
@@ -500,4 +503,4 @@ class Sender:
 
 
 def _nothing() -> None:
-    """Do nothing: the ``on_pumped`` of a producer without transactions."""
+    """Do nothing: the default of ``on_pumped``, for producers without transactions."""

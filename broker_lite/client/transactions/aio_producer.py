@@ -45,7 +45,7 @@ class AsyncTransactionalProducer(AsyncProducer):
             asyncio.Future.exception(sent)
 
     def _refuse(self, future: asyncio.Future[Any], error: LogbusError) -> None:
-        """Fail the future of rows that were not accepted, and the open transaction."""
+        """Fail ``future``, because its rows were not accepted, and fail the open transaction."""
         super()._refuse(future, error)
         self._core.runner.lose(error)
 

@@ -90,8 +90,8 @@ class AttemptProducer(Producer):
         self.leave()
 
     def leave(self) -> None:
-        """End the task attempt: no more keep-alive requests, and no ``send`` until the next
-        ``join``."""
+        """End the task attempt: send no more keep-alive requests, and refuse ``send`` until the
+        next ``join``."""
         with self._lock:
             self._shut = InvalidTxnStateError("the attempt has ended; call join() before send()")
         self._shell.call_soon(self._stop_keeping)
@@ -99,7 +99,8 @@ class AttemptProducer(Producer):
     # Methods that run on the shell's thread, which does the client's I/O.
 
     def _check_delivery(self) -> None:
-        """After the first failed batch, fail all unacknowledged records."""
+        """After the first failed batch, fail all unacknowledged records, because the attempt cannot
+        be committed any more."""
         failure = self._sender.delivery.failure
         if failure is not None and not self._sender.is_idle:
             self._sender.discard(failure)
@@ -119,8 +120,8 @@ class AttemptProducer(Producer):
         """If the answer to a keep-alive request says that the attempt is fenced, fail the attempt
         at once.
 
-        Other errors are ignored. So are answers to requests of an earlier ``join``, and answers
-        after the task's end."""
+        Ignore other errors: the next keep-alive request is sent anyway. Ignore answers to requests
+        of an earlier ``join``, and answers after the task's end."""
         is_present = request is self._keep_alive and self._shut is None
         if isinstance(answer, ProducerFencedError) and is_present:
             self._sender.delivery.note_failure(answer)

@@ -25,10 +25,11 @@ def end_batch(
     """End a micro-batch: send ``request`` to the coordinator of the exactly-once sink, with retries
     for ``timeout_ms``.
 
-    Raises ProducerFencedError if a task attempt was aborted, or another run of the query writes to
-    the sink now; SinkAheadOfCheckpointError, SinkRowsDifferError, or the last retriable error after
-    the timeout. The batch may be committed despite a timeout; the coordinator reports that when
-    Spark repeats it."""
+    Raises ProducerFencedError if a task attempt was aborted, or if another run of the query writes
+    to the sink now. Raises SinkAheadOfCheckpointError if the sink has committed a later batch,
+    SinkRowsDifferError if it has committed this batch with other rows, and the last retriable error
+    after the timeout. The batch may be committed despite a timeout; when Spark repeats the batch,
+    the coordinator answers that it is."""
     cluster = Cluster(
         parse_endpoints(bootstrap_servers), monotonic_ms, client_id, has_answered=True
     )

@@ -69,8 +69,8 @@ class OffsetsSent(NamedTuple):
 class Ended(NamedTuple):
     """EndTxn succeeded.
 
-    ``identity`` is the next transaction's producer id and epoch, in transaction version 2; else
-    None."""
+    ``identity`` is the next transaction's producer id and epoch; None in transaction version 1,
+    whose response has none."""
 
     identity: ProducerIdentity | None = None
 

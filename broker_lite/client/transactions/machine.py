@@ -13,9 +13,9 @@ machine sends an abort with the same identity, to learn the reason:
 - The coordinator accepts the abort if it had aborted the transaction itself, after its timeout.
 - The coordinator refuses the abort if another producer has taken the transactional id.
 
-The machine sends no InitProducerId then: Kafka's coordinator would abort the other producer's
-transaction. The caller passes one call of the user at a time: the next must wait for
-``AnswerCall``."""
+It does not send InitProducerId to learn the reason, because Kafka's coordinator would then abort
+the other producer's transaction. The caller passes one call of the user at a time, and the next one
+only after ``AnswerCall``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _ENDED_WITHOUT_COMMIT = (
     InvalidProducerIdMappingError,
     TransactionAbortableError,
 )
-"""Errors of TxnOffsetCommit after which the transaction has ended, or must be aborted."""
+"""Errors of TxnOffsetCommit that show that the transaction has ended or must be aborted."""
 _GROUP_MOVED_ON = (FencedInstanceIdError, IllegalGenerationError, UnknownMemberIdError)
 
 
@@ -77,14 +77,15 @@ class TransactionMachine:
         self._id = transactional_id
         self._timeout_ms = timeout_ms
         self._is_fresh = False
-        """Whether no transaction has used the producer's current id and epoch yet."""
+        """Whether the producer's current id and epoch are still unused by any transaction."""
         self._call: ev.Call | None = None
         self._cause: LogbusError | None = None
         """The error because of which the transaction can only abort."""
         self._is_commit = False
         """Whether the EndTxn in flight commits."""
         self._has_begun = False
-        """Whether the coordinator may know the open transaction; if not, EndTxn is unnecessary."""
+        """Whether a request may have told the coordinator of the open transaction; if not, EndTxn
+        is unnecessary."""
 
     def step(self, event: ev.Event, *, has_sent: bool = False) -> list[ev.Effect]:
         """Return the effects (requests and answers) of one event, in order.
@@ -289,8 +290,8 @@ class TransactionMachine:
         )
 
     def _rolled_back(self) -> Iterator[ev.Effect]:
-        """End the user's call as an abort would: the coordinator has no open transaction any
-        more."""
+        """End the user's call as after a successful abort, because the coordinator has no open
+        transaction any more."""
         self.phase = Phase.IDLE
         yield from self._finish(is_commit=False)
 

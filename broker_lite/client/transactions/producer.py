@@ -122,7 +122,7 @@ class TransactionalProducer(Producer):
         return not self.is_closed and self.runner.is_resting
 
     def begin(self) -> None:
-        """Begin a transaction, after the abort of one that has failed.
+        """Begin a transaction. If the previous transaction has failed, abort that one first.
 
         Raises InvalidTxnStateError while a transaction is open, FencedError,
         InvalidTransactionTimeoutError, and the last error after ``max_block_ms`` if the cluster
@@ -163,10 +163,10 @@ class TransactionalProducer(Producer):
             raise error
 
     def _set_shut(self, error: LogbusError | None) -> None:
-        """Set the error that ``send`` raises from now on; None allows ``send``.
+        """Make ``send`` raise ``error`` from now on; None makes it accept records again.
 
-        With an error, pass the records accepted so far to the sender: they belong to the
-        transaction that ends."""
+        With an error, also pass the records accepted so far to the sender, because they belong to
+        the transaction that is ending."""
         with self._lock:
             self._shut = error
             if error is not None:

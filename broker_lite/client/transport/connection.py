@@ -47,8 +47,8 @@ class _Pending(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A request that gets no response (acks=0). It is done when the connection has written ``end``
-    bytes since it was opened."""
+    """A request that gets no response (acks=0). It counts as done when the connection has written
+    ``end`` bytes in total."""
 
     end: int
     exchange: Exchange[Any]
@@ -94,7 +94,8 @@ class BrokerConnection:
         self.closed = False
         self.connecting = True
         self.was_refused = False
-        """Whether the connection failed because the last of the broker's addresses refused it."""
+        """Whether the connection failed because every address of the broker failed and the last one
+        refused the connection."""
         self._addresses: deque[tuple[Any, ...]] = deque()
         self._sock: socket.socket | None = None
         """The socket while it connects; afterwards, ``_transport`` has it."""
@@ -127,7 +128,8 @@ class BrokerConnection:
 
     @property
     def fetches_token(self) -> bool:
-        """Whether ``prepare`` may block to fetch an OAuth access token."""
+        """Whether ``prepare`` may block, because the login needs an OAuth access token that must
+        first be fetched."""
         return bool(self._security.token_url)
 
     def prepare(self) -> None:

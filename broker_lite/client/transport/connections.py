@@ -49,8 +49,8 @@ class Connections:
         return connection, is_new
 
     def get(self, endpoint: Endpoint, lane: str) -> BrokerConnection | None:
-        """Return the connection to ``endpoint`` for the purpose ``lane``, which may be closed, or
-        None."""
+        """Return the connection to ``endpoint`` for the purpose ``lane``, even a closed one; None
+        if there is none."""
         return self._by_place.get((endpoint, lane))
 
     def disconnect(self, endpoint: Endpoint, lane: str) -> BrokerConnection | None:

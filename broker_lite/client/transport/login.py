@@ -24,8 +24,8 @@ NONCE_BYTES = 24
 """Number of random bytes in a SCRAM nonce."""
 
 TaskSecret = ScramKeys | PlainPassword | AccessToken
-"""The secret that replaces the password in security settings that are pickled for other
-processes."""
+"""The secret that replaces the password in security settings before they are pickled for another
+process, such as a Spark executor."""
 
 
 class LoggedIn(NamedTuple):

@@ -108,7 +108,8 @@ class LoopShell:
             self._watch(connection)
 
     def _touch(self, connection: BrokerConnection) -> None:
-        """Schedule one write, at the end of this loop iteration, of all requests queued by then."""
+        """Schedule a write at the end of this loop iteration. It sends all requests queued by
+        then."""
         self._touched.add(connection)
         if self._flush_handle is None:
             self._flush_handle = self.loop.call_soon(self._flush)

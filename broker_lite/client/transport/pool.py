@@ -57,7 +57,8 @@ token that it has used."""
 CONNECT_TIMEOUT_S = 10.0
 """Seconds after which an attempt to connect to one address of a broker fails."""
 ARRIVED_MS = 100.0
-"""Milliseconds for which a response is read after its deadline, because it may have arrived."""
+"""Minimum milliseconds for which a response is read even after its deadline: it may have arrived
+while the caller waited for another broker."""
 
 
 class PooledConnection:

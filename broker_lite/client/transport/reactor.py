@@ -145,8 +145,8 @@ class Reactor:
             self._touched.add(connection)
 
     def is_to_this_machine(self, endpoint: Endpoint, lane: str) -> bool:
-        """Return whether the connection for the purpose ``lane`` is open and its broker is on this
-        machine."""
+        """Return whether the connection to ``endpoint`` for the purpose ``lane`` is open, and its
+        broker runs on this machine."""
         connection = self._connections.get(endpoint, lane)
         return connection is not None and connection.is_to_this_machine
 
@@ -262,8 +262,8 @@ class Reactor:
             self._connections.forget(connection)
 
     def _register(self, descriptor: int, events: int, connection: BrokerConnection) -> None:
-        """Register a socket's descriptor. If a closed connection left this number registered,
-        replace the registration."""
+        """Register a socket's descriptor. If its number is still registered for a closed
+        connection, replace that registration."""
         if descriptor in self._selector.get_map():
             self._selector.unregister(descriptor)
         self._selector.register(descriptor, events, connection)

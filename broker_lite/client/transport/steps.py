@@ -247,7 +247,8 @@ class _StepTask:
                 self.shell.later(delay_ms, lambda: self.advance(None))
 
     def _request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
-        """Send a request. If it cannot be encoded, the operation receives the error as response."""
+        """Send a request. If it cannot be encoded, pass the error to the operation in place of a
+        response."""
         try:
             self.shell.request(send, on_answer)
         except LogbusError as error:

@@ -70,5 +70,6 @@ class Change(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The change's key in ``table.DONE``, which the address of the next page contains."""
+        """The change's key. The address of the next page contains it, and ``table.DONE`` has the
+        sentence that this page then shows."""
         return self.path.replace("{", "").replace("}", "").strip("/").replace("/", "-")

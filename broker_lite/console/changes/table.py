@@ -7,7 +7,7 @@ from broker_lite.console.changes.change import Change, Planner
 
 
 def _deletion(noun: str, plan: Planner) -> Change:
-    """Return the row of the table for the deletion of a ``noun``: a topic, a group or a user."""
+    """Return the change that deletes a ``noun``: a topic, a group or a user."""
     return Change(
         path=f"/{noun}s/{{{noun}}}/delete",
         title=f"Delete the {noun}",

@@ -216,7 +216,7 @@ def _ids(partition: object) -> str:
 
 
 def cut(steps: list[str]) -> tuple[str, ...]:
-    """Return the first ``STEPS_MAX`` steps, and a sentence that counts the others."""
+    """Return the first ``STEPS_MAX`` steps of a plan, and a text with the number of the others."""
     if len(steps) <= STEPS_MAX:
         return tuple(steps)
     return (*steps[:STEPS_MAX], f"and {len(steps) - STEPS_MAX} more partitions")

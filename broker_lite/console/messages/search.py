@@ -35,15 +35,15 @@ WINDOW_RECORDS = 50_000
 """Maximum records of a window (the offsets that a backward search reads in one step), counted over
 all partitions."""
 SHRINKS_MAX = 2
-"""Maximum number of retries of a backward search whose first window is too large: the search
-reached a limit before it had read the window.
+"""Maximum number of retries of a backward search that reached a limit before it had read its first
+window (the range of offsets that it reads in one step).
 
-A window is the offsets that the search reads in one step. Each retry has a window 16 times
-smaller."""
+Each retry has a window 16 times smaller."""
 POLL_S = 0.5
 """Maximum seconds of one poll of the consumer."""
 ROWS_MAX = 500
-"""Maximum records of one poll. Each stored batch takes 12 kB or more, even with one record."""
+"""Maximum records of one poll. It bounds the memory, because each stored batch takes 12 kB or more,
+even with one record."""
 READ_OPTIONS: Mapping[str, Any] = {
     "start": "earliest",
     "auto_commit": False,
@@ -110,8 +110,8 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of the ranges until all ranges are read or the budget is spent.
 
-    Before it yields a batch, this generator advances the first offsets in ``ranges`` past the
-    batch, and removes the ranges that are read to their end."""
+    Before it yields a batch, this generator moves the first offsets of ``ranges`` past the batch,
+    and removes the ranges that it has read to their end."""
     for tp, (first, _) in ranges.items():
         consumer.seek(tp, first)
         consumer.resume(tp)
@@ -206,10 +206,11 @@ def _first_window(partitions: int, filters: RecordFilters) -> int:
 
 
 def _newest_of(rows: list[Row]) -> tuple[list[Row], dict[TopicPartition, int]]:
-    """Return the newest ``HITS_MAX`` hits, newest first, and the end offset of the next search in
-    each partition with a dropped hit.
+    """Return the newest ``HITS_MAX`` hits, newest first, and drop the others. Also return, for each
+    partition with dropped hits, the end offset of the range in which the next search finds them.
 
-    Hits of one partition are sorted by offset, so the dropped hits are below the returned ones."""
+    Hits of one partition are sorted by offset, so dropped hits have lower offsets than returned
+    ones."""
     times: dict[int, int] = {}
     timed = []
     for row in sorted(rows, key=lambda row: row["offset"]):

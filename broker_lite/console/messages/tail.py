@@ -86,8 +86,8 @@ class LiveTail:
 
 
 def positions_of(event_id: str, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the next offset of each partition from an event's id, without partitions that the id
-    does not have."""
+    """Return the next offset of each partition from an event's id. Partitions that the id does not
+    contain are left out."""
     positions = {}
     known = {tp.partition: tp for tp in tps}
     for part in event_id.split("-"):

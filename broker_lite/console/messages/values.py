@@ -14,8 +14,8 @@ bytes."""
 LEAST_BYTES = 512
 """Minimum bytes that a page shows of each value, however many records it has."""
 PRETTY_TIMES = 8
-"""Maximum length of indented JSON as a multiple of the value's length, but at least
-``LEAST_BYTES``."""
+"""Maximum length of indented JSON as a multiple of the value's length. Up to ``LEAST_BYTES`` are
+always allowed."""
 HEX_BYTES = 1024
 """Maximum bytes of a value that a page shows in hexadecimal."""
 HEADERS_MAX = 100

@@ -1,2 +1,3 @@
-"""The data of each page, in one module for each kind of object, such as topics. Their sources are
-the newest state of the cluster that ``observing`` has read, and the public client."""
+"""The data of each page, in one module for each kind of object, such as topics. The modules take
+them from the newest state of the cluster that the package ``observing`` has read, and from the
+public client."""

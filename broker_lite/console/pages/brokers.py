@@ -96,8 +96,8 @@ def _partitions(ask: PageRequest, broker_id: int) -> list[dict[str, Any]]:
 
 
 def _settings(ask: PageRequest, broker_id: int) -> tuple[list[dict[str, Any]], str]:
-    """Return the broker's settings and an empty text; no settings and the error's message if they
-    cannot be read."""
+    """Return the broker's settings and an error message. The message is empty if the settings could
+    be read; otherwise there are no settings."""
     try:
         (entries,) = ask.admin.describe_configs(brokers=[broker_id]).values()
     except LogbusError as error:

@@ -51,5 +51,5 @@ SECTIONS = (
     ("transactions", "/transactions", "Transactions"),
 )
 SECURED_SECTIONS = (("users", "/users", "Users"), ("acls", "/acls", "Access control"))
-"""The entries of the navigation: key, address and label. ``SECURED_SECTIONS`` are added if the
+"""Entries of the navigation (key, address and label) that follow those in ``SECTIONS`` if the
 brokers demand logins."""

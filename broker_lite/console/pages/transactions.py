@@ -41,8 +41,9 @@ def transactions(request: PageRequest) -> Data:
 
 
 def _open(request: PageRequest) -> tuple[list[dict[str, Any]], str]:
-    """Return the transactions that hold back a last stable offset, and an empty text. If the
-    brokers refuse the request, return an empty list and the error's message."""
+    """Return the open transactions that hold back a partition's last stable offset, and an error
+    message. If the brokers refuse the request, there are no transactions; otherwise the message is
+    empty."""
     view = request.reading.sample.view
     tps = [tp for tp, _ in view.rows if view.leader(tp)]
     try:

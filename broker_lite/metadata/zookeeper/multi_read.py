@@ -20,7 +20,7 @@ from kazoo.protocol.states import ZnodeStat
 
 
 class MultiRead:
-    """Several reads of data and children without watches, answered from one state of the tree."""
+    """Several reads of data and children without watches, between which no write takes effect."""
 
     type = 22
 

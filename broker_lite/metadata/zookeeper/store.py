@@ -70,7 +70,7 @@ READS_AT_ONCE_MAX = 100
 """Maximum reads in one request to ZooKeeper."""
 
 OPERATIONS = ("children", "create", "exists", "get", "sync", "write")
-"""The kinds of requests that ``ZooKeeperStore.on_answer`` names."""
+"""The kinds of requests to ZooKeeper, as ``ZooKeeperStore.on_answer`` receives them."""
 
 
 class ZooKeeperStore:
@@ -205,7 +205,8 @@ class ZooKeeperStore:
 
     async def children(self, path: str, *, watch: bool = False) -> list[str] | None:
         """Return the sorted names of a znode's children; None if the znode does not exist. With
-        ``watch``, the next change of the list raises one event, unless the result is None."""
+        ``watch``, the next change of the list raises one event; a znode that does not exist gets no
+        watch."""
         full = self._chroot + path
         try:
             if watch:

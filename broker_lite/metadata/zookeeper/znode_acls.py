@@ -14,7 +14,8 @@ from broker_lite.metadata.zookeeper.connection import children, connected, read_
 from broker_lite.metadata.zookeeper.tls import ZooKeeperTls
 
 SECURING_S = 20.0
-"""Seconds within which ``close_znodes`` must have connected to ZooKeeper."""
+"""Seconds within which ``close_znodes``, which restricts the ACLs of znodes, must have connected to
+ZooKeeper."""
 
 
 def close_znodes(
@@ -28,11 +29,11 @@ def close_znodes(
     """Make a cluster's znodes usable only with the credentials in ``auth_file``. Return the number
     of znodes.
 
-    Also store the znodes ``seeds``, as data by path. Znodes that only a former credential may use
-    become usable with those in the file, if the file still contains the former one. ``closes_root``
-    also restricts ZooKeeper's root, so that other clients cannot create znodes there. The function
-    blocks. Raises CoordinationUnavailableError, and InvalidConfigError if znodes belong to another
-    credential."""
+    Also write the znodes in ``seeds``, which maps paths to data. Znodes that only a former
+    credential may use are changed too, if the file contains this credential as well.
+    ``closes_root`` also restricts ZooKeeper's root, so that other clients cannot create znodes
+    there. The function blocks. Raises CoordinationUnavailableError, and InvalidConfigError if
+    znodes belong to another credential."""
     auth = read_auth_file(auth_file)
     with connected(address, SECURING_S, auth, tls) as (client, chroot):
         client.ensure_path(chroot or "/", CREATOR_ALL_ACL)
