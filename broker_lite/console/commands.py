@@ -68,8 +68,8 @@ def _start_ms(query: Fields) -> str:
     page's records do not start at a time."""
     if query.get("from") != "time":
         return ""
-    # A relative time such as -1h, parsed with now = 0, is negative. The program then computes the
-    # start from the time at which it runs.
+    # A relative time such as -1h, parsed with now = 0, is negative. The program adds it to the time
+    # at which it runs.
     at_ms = parse_time_ms(query.get("at", ""), 0)
     if at_ms is None:
         return ""

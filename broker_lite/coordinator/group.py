@@ -302,8 +302,8 @@ class Group:
             result = result._replace(skip_assignment=True)
         elif led:
             # Before version 9, a JoinGroup response cannot tell the leader to skip the assignment.
-            # Name the old member id as leader instead, so that the member takes itself for a
-            # follower and assigns no partitions.
+            # Name the old member id as leader, so that the member takes itself for a follower and
+            # assigns nothing.
             result = result._replace(leader=old, members=())
         self._reply(event.token, result)
 

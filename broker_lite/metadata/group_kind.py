@@ -57,7 +57,7 @@ def made_native(
     pending = znodes.pending_path(group)
     if not has_pending:
         operations.append(Create(pending))
-    # Check that no open transaction has offsets of the group: these would be children of this
-    # znode, and ZooKeeper refuses to delete a znode with children, and with it the whole write.
+    # Fail the write if an open transaction has offsets of the group: these are children of this
+    # znode, and ZooKeeper deletes no znode with children.
     operations.append(Delete(pending))
     return operations

@@ -692,7 +692,7 @@ class GroupOffsets:
         The znodes that every write of a coordinator checks are deleted last, because the earlier
         writes of this deletion check them, too."""
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
-        # Release the claim. A join or commit must then make a new claim, which changes the
+        # Release the claim. A join or commit must then make a new one, which changes the
         # coordinator znode, so ZooKeeper refuses this deletion. Under the old claim, a new
         # generation could begin while this method lists the znodes.
         self.release(claim)

@@ -321,8 +321,8 @@ class NativeMachine:
 
     def _registered(self, refused: Refused | None) -> None:
         if refused is not None and refused.reason == "exists":
-            # The registration exists already. Either this session created it, and ZooKeeper's
-            # answer was lost. Or it belongs to an earlier session of this consumer, which expires
+            # The registration exists already. Read it: this session may have created it
+            # (ZooKeeper's answer was lost), or an earlier session of this consumer, which expires
             # soon.
             path = znodes.consumer_path(self._group, self._consumer)
             self._requests.get(path, self._check_registration)

@@ -528,9 +528,9 @@ class SinkPartition:
         """Append a new state of the sink (its head) to the log. Once the record is committed,
         continue with ``request``, if given."""
         sink = self._sinks[name]
-        # If the log refused the record that frees a slot (a producer id of the sink), the slot's
-        # attempt is still open in the log. Append that record again before the new head (the state
-        # of the sink). Otherwise the new head would end the attempt a second time.
+        # If the log refused the record that frees a slot (a producer id of the sink), append it
+        # again before the new head (the state of the sink). Otherwise the slot's attempt would
+        # still be open in the log, and the new head would end it a second time.
         self._write_refused(name, sink)
         number = self._next_number()
         sink.writing = number

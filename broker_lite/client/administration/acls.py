@@ -63,9 +63,8 @@ def _await(
 
     def is_applied(answer: DescribedAcls) -> bool:
         if answer.error_code == ClusterAuthorizationError.code:
-            # Users who may change ACLs may also describe them. This user could change ACLs a moment
-            # ago and may not describe them now. So the broker has applied the change, which took
-            # the permission away.
+            # This user could change ACLs, and so describe them, a moment ago. The refusal shows
+            # that the broker has applied the change, which took the permission away.
             return True
         known = set(_acls(answer))
         return all((acl in known) == present for acl in acls)

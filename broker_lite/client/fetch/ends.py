@@ -210,9 +210,9 @@ class EndOffsetsWatch:
         }
 
         def make(group: list[TopicPartition]) -> FetchExchange:
-            # Send the leader epoch, so that a leader in a later epoch refuses the fetch. Otherwise
-            # its end offset would be stored with the earlier epoch, and readers would assume a
-            # rewritten log.
+            # Send the leader epoch, so that a later leader refuses the fetch. Otherwise its end
+            # offset would be stored with the earlier epoch, and readers would assume a rewritten
+            # log.
             view = cluster.view
             rows = [
                 (

@@ -254,9 +254,8 @@ class FetchEngine:
         """Record that the reader took ``fetched`` from the queue, which makes space for more.
         Thread-safe."""
         # Wake the I/O thread only if a partition waits for free buffer space: each wake-up takes
-        # the interpreter lock from the reader. No wake-up is missed: ``_consumed`` is appended to
-        # before ``_is_held`` is read here, and ``pump`` sets ``_is_held`` before it reads
-        # ``_consumed``.
+        # the interpreter lock from the reader. No wake-up is missed: ``consumed`` appends before it
+        # reads ``_is_held``, and ``pump`` sets ``_is_held`` before it reads ``_consumed``.
         self._consumed.append((fetched.tp, fetched.generation, fetched.size_bytes))
         if self._is_held:
             self.post(self.pump)

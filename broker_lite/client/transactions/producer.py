@@ -191,7 +191,7 @@ class TransactionalProducer(Producer):
         try:
             self._call(AbortCall(), **options)
         except FencedError:
-            pass  # The coordinator aborted the transaction when another producer fenced this one.
+            pass  # Another producer fenced this one, which aborted the transaction.
         finally:
             self.end()
 

@@ -161,8 +161,7 @@ class ZooKeeperStore:
         self._loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         # kazoo may wait two thirds of the session timeout for ZooKeeper's answer, so let it wait on
-        # a daemon thread. If the process exits meanwhile, Python does not wait for a daemon thread,
-        # but it would wait for a thread of asyncio's executor.
+        # a daemon thread: an exit of the process would wait for a thread of asyncio's executor.
         threading.Thread(
             target=self._end_session, args=(ended.set,), name="zookeeper-close", daemon=True
         ).start()

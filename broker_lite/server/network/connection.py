@@ -272,8 +272,8 @@ class ClientConnection:
 
     def _readable(self) -> None:
         if self.budget.is_exceeded:
-            # Do not exceed the memory budget: other connections may have used it up earlier in this
-            # iteration of the event loop.
+            # Other connections may have used up the memory budget in this iteration of the event
+            # loop.
             self.resume()
             if not self._reading:
                 return
