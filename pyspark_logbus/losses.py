@@ -25,8 +25,8 @@ class Losses:
     def __init__(self, options: ReadOptions) -> None:
         self.row_count = 0
         self.grace_s = options.retries * options.retry_interval_ms / 1000
-        """Seconds for which a topic must be missing, or a log end must lie too low, before it
-        counts as lost."""
+        """Seconds for which a topic must be missing, or a log end must be below the query's
+        position, before this counts as a loss."""
         self._ends_query = options.fail_on_data_loss
         self._suspects: dict[tuple[str, str, int], float] = {}
         self._accepted: set[tuple[str, str, int, int]] = set()

@@ -45,8 +45,8 @@ SMALL_RANGE_BYTES = 256 << 10
 fetch, or is read from the segment files of a broker on the same machine."""
 JOINED_ROWS = 10_000
 JOINED_BYTES = 4 << 20
-"""Decoded bytes at which a group of batches that become one Arrow batch ends. The bytes in the log
-do not count, because compressed batches may be a thousand times smaller."""
+"""A group of batches that become one Arrow batch ends at this many decoded bytes. The bytes in the
+log do not count, because compressed batches may be a thousand times smaller."""
 ROWS_MAX = 1 << 16
 """Maximum rows of an Arrow batch. A few bytes of the log can hold millions of rows. With the
 topic's name in each row, these rows would exceed the 2 GiB of an Arrow column."""

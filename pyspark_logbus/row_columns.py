@@ -1,4 +1,4 @@
-"""Build the columns that Spark expects from the batches of a read range.
+"""Build the columns that Spark expects from the fetched batches of a range.
 
 Each column has a function for one batch, and most columns have one for many small batches together.
 The module's only state is a cache of constant columns, such as the topic's name.

@@ -225,9 +225,9 @@ class DataDirectory:
     def guard(self, doing: str, *, spare_full: bool = False) -> _Guard:
         """Return a context manager that fails the directory if its block raises OSError.
 
-        It raises StorageError, whose message says ``doing``. With ``spare_full``, a full disk
-        raises StorageError without failing the directory: use it only for writes that protect no
-        acknowledged data."""
+        It raises StorageError, whose message names the operation ``doing``. With ``spare_full``, a
+        full disk raises StorageError without failing the directory: use it only for writes that
+        protect no acknowledged data."""
         return _Guard(self, doing, spare_full)
 
     def full(self, doing: str, error: OSError) -> StorageError | None:
@@ -354,8 +354,8 @@ class OffsetCheckpoint:
         self.offsets: dict[PartitionKey, int] = {}
         """The offsets in the file. A partition without an entry has offset 0."""
         self.is_damaged = False
-        """Whether ``load`` found the file damaged, until it is rewritten: the offsets are
-        unknown."""
+        """Whether ``load`` found the file damaged, so that the offsets are unknown until it is
+        rewritten."""
         self._directory = directory
         self._name = name
         self._in_reserve = in_reserve

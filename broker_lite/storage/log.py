@@ -136,10 +136,10 @@ class Log:
     ) -> LogAppendInfo:
         """Validate a client's batch, write offsets and leader epoch into its header, and append it.
 
-        ``buffer`` holds exactly this batch. Without ``keep`` it leaves the page cache once it is on
-        disk (``File.append``). For a duplicate, return the offsets of the first append. A batch
-        that follows a refused batch (``note_refused``) raises the refused batch's error.
-        ``ProducerState.check`` explains ``begins_at_zero``.
+        ``buffer`` holds exactly this batch. Without ``keep`` the batch's pages leave the page cache
+        once they are on disk (``File.append``). For a duplicate, return the offsets of the first
+        append. A batch that follows a refused batch (``note_refused``) raises the refused batch's
+        error. ``ProducerState.check`` explains ``begins_at_zero``.
 
         Raises FencedLeaderEpochError, InvalidTimestampError, InvalidProducerEpochError,
         OutOfOrderSequenceError, InvalidTxnStateError, and StorageError. After a StorageError no
@@ -475,8 +475,8 @@ class Log:
             self._data.check()
 
     def _raise_start_if_space(self, offset: int) -> None:
-        """Raise the log start offset; in memory only, if the disk has no space even after the
-        reserve file is freed.
+        """Raise the log start offset. If the disk has no space, even with that of the reserve file,
+        raise it in memory only.
 
         The next checkpoint that finds space saves it."""
         try:
@@ -722,8 +722,8 @@ class Log:
 def _has_aged(active: Segment, config: TopicConfig, now_ms: int) -> bool:
     """Return whether the segment must be closed because of its age (segment.ms).
 
-    Also return True if its first append lies in the future. The clock was then set back, and the
-    records could outlive retention.ms by years."""
+    Also return True if its first append lies in the future, because the clock was set back.
+    Otherwise the records could outlive retention.ms by years."""
     return not 0 <= now_ms - active.first_append_ms < config.segment_ms
 
 

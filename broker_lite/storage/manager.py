@@ -2,7 +2,7 @@
 
 Logs write on their own disk threads. One thread at a time may call ``LogManager``, except ``get``
 and ``logs``, which any thread may. ``delete`` and the close methods must not run beside an append
-to the same log. Callers pass ``now_ms``."""
+to the same log. It reads no clock: callers pass ``now_ms``."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class RecoveryReport:
     scanned_bytes: int = 0
     torn_bytes: int = 0
     saved_bytes: int = 0
-    """How many of the ``torn_bytes`` are now in ``.torn`` files."""
+    """How many of the ``torn_bytes`` (cut off) were copied into ``.torn`` files."""
     torn_offset: int = -1
     torn_whole: bool = False
     """Whether the batch at ``torn_offset`` has its full length and is not all zeros.
@@ -145,7 +145,7 @@ class _Opening:
         )
 
     def run(self, log_start: int) -> tuple[Segment, ...]:
-        """Recover the log. Return its segments, all synced and the last writable."""
+        """Recover the log. Return its segments, all synced, the last one writable."""
         bases = self._clear_leftovers()
         if bases and self.data.log_starts.is_damaged:
             # The log start checkpoint is damaged: use the start of the first segment.
@@ -209,7 +209,8 @@ class _Opening:
         return bases
 
     def _drop_deleted(self, bases: list[int], log_start: int) -> list[int]:
-        """Delete the segments that end before the log's start. Return the other base offsets."""
+        """Delete the segments that end before the log's start. Return the base offsets of the
+        others."""
         remaining = [b for b, after in zip(bases, [*bases[1:], UNBOUNDED]) if after > log_start]
         for base in bases[: len(bases) - len(remaining)]:
             self._remove(base)
@@ -348,8 +349,8 @@ class _Opening:
         )
 
     def _set_aside(self, bases: list[int]) -> None:
-        """Rename segments after a torn tail (half-written bytes) to ``.torn``, and delete their
-        indexes."""
+        """Rename to ``.torn`` the segments that follow a torn tail (half-written bytes), and delete
+        their indexes."""
         for base in reversed(bases):
             source = paths.segment_file(self.directory, base, paths.LOG)
             size = self.files.size(source)

@@ -54,7 +54,7 @@ def _distance(start: int, end: int) -> int:
 
 
 class RefusedBatches:
-    """The refused batches by partition and producer id; false if there are none."""
+    """The refused batches by partition and producer id. The object is false if it has none."""
 
     __slots__ = ("_batches", "_lock")
 

@@ -352,7 +352,8 @@ class Segment:
         return scanned.index, scanned.times
 
     def rebuild_indexes(self) -> None:
-        """Rebuild both indexes after an entry led to a position without its batch."""
+        """Rebuild both indexes, because an entry points to a position at which its batch does not
+        begin."""
         index, times = self.rebuilt()
         self._times, self._index = times, index
         # Register the indexes as loaded: the segment may have been released in the meantime.

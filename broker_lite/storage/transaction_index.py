@@ -21,7 +21,8 @@ _ENTRY = struct.Struct(">hqqqq")
 """Layout of an entry: version, producer id, first offset, last offset, last stable offset."""
 _VERSION = 0
 _END = struct.Struct(">qI")
-"""Layout of the file's end: the covered end offset, and the CRC-32C of all bytes before it."""
+"""Layout of the file's end: the offset up to which the file covers the segment, and the CRC-32C of
+all bytes before it."""
 _LAST_OFFSET = attrgetter("last_offset")
 
 

@@ -506,7 +506,8 @@ class SinkPartition:
             )
 
     def _check_replay(self, event: ev.EndBatch, head: SinkHead) -> None:
-        """Check the commit of a batch that the sink may have committed before."""
+        """Raise an error if an older batch is committed again, or the last one with another number
+        of rows."""
         self._check_not_behind(event, head)
         if event.batch == head.batch and event.rows != head.rows:
             raise SinkRowsDifferError(

@@ -152,7 +152,7 @@ class Transaction:
 
     @property
     def state(self) -> TransactionState:
-        """The state for the answers to DescribeTransactions and ListTransactions."""
+        """The transaction's state, as DescribeTransactions and ListTransactions report it."""
         if self.record is None:
             return TransactionState.DEAD
         if self._pending is not None and self._pending.is_fence:

@@ -211,7 +211,8 @@ FLEXIBLE_FROM: Mapping[int, int] = {
     ApiKey.END_BATCH: 0,
     ApiKey.KEEP_BATCH: 0,
 }
-"""The first flexible version of each API; above all versions for SaslHandshake, which has none."""
+"""The first flexible version of each API; for SaslHandshake, which has none, a number above all
+versions."""
 
 
 def is_flexible(key: int, version: int) -> bool:

@@ -2,8 +2,8 @@
 requests that failed because of an error in the broker's code.
 
 The response has the layout that the client expects for its request. As in Kafka, each object in the
-request (topic, partition, group) has a row, an array item, in the response, and each row gets the
-error. The library ``kafka.protocol`` (kafka-python) knows most layouts; the module
+request (topic, partition, group) has a row (an item of an array) in the response, and each row gets
+the error. The library ``kafka.protocol`` (kafka-python) knows most layouts; the module
 ``refused_tables`` has the others. Only the broker imports this module, on the event loop's
 thread."""
 

@@ -305,8 +305,8 @@ def build(kind: Any, **fields: Any) -> Message:
 
 
 def error_fields(error: LogbusError | None) -> dict[str, Any]:
-    """Return the fields ``error_code`` and ``error_message`` of a response or of a row in it. None
-    stands for success."""
+    """Return the fields ``error_code`` and ``error_message`` of a response or of an item in it.
+    None stands for success."""
     message = None if error is None else error.message
     return {"error_code": wire_code(error), "error_message": message}
 

@@ -1,4 +1,4 @@
-"""Read the counts topic and keep the last value of each key."""
+"""Read the topic with the counts, and keep the last value of each key."""
 
 from __future__ import annotations
 

@@ -36,9 +36,10 @@ from broker_lite.server.metrics import Metrics
 logger = logging.getLogger("logbus.tls")
 
 WARNED_BEFORE_END_MS = 30 * DAY
-"""Milliseconds before the end of the broker's certificate from which on it warns once a day."""
+"""Milliseconds before its certificate expires at which the broker begins to warn once a day."""
 HANDSHAKE_TURN_S = 0.002
-"""Seconds of one iteration of the event loop after which no further handshake step starts.
+"""Seconds of handshake steps in one iteration of the event loop. After them, no further step
+starts.
 
 A step takes about 1 ms."""
 
@@ -182,8 +183,8 @@ def _cas(context: ssl.SSLContext) -> frozenset[bytes]:
 
 
 Opened = Callable[[TlsTransport, str, int], None]
-"""Receives a completed handshake: transport, client's ``host:port``, and the monotonic time (ms) at
-which the connection was accepted."""
+"""A function that receives a completed handshake: transport, client's ``host:port``, and the
+monotonic time (ms) at which the connection was accepted."""
 
 
 class OnLogin(Protocol):

@@ -1,9 +1,9 @@
 """Decide whether appended batches stay in the operating system's page cache, without I/O.
 
 Consumers read most records while they are new, so appended pages normally stay. Pages that no
-consumer reads only evict pages that consumers do read. Bulk loads, and followers whose log has no
-readers, therefore drop their pages once they are on disk; a later reader reads the disk. Small
-batches always stay, because the next append would have to read a partly filled page back."""
+consumer reads would only displace pages that consumers do read. Bulk loads, and followers whose log
+has no readers, therefore drop their pages once they are on disk; a later reader reads the disk.
+Small batches always stay, because the next append would have to read a partly filled page back."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ GROUP_BYTES_MAX = 32 << 20
 COALESCE_BYTES = 256 << 10
 """A group of appends of at least this many bytes is flushed at once; a smaller one waits for more.
 
-Up to this size, a flush takes about the same time whatever it writes."""
+Up to this size, a flush takes about the same time for any number of bytes."""
 COALESCE_US_MAX = 1_000
 """Maximum microseconds for which a small group of appends waits for more before its flush.
 
@@ -57,7 +57,7 @@ STOP_TIMEOUT_S = 30.0
 
 T = TypeVar("T")
 Done = Callable[[T | None, BaseException | None], None]
-"""Receives a job's result or exception, on the event loop's thread."""
+"""A function that receives a job's result or exception, on the event loop's thread."""
 
 
 class AppendBatch(NamedTuple):

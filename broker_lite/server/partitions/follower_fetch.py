@@ -42,7 +42,7 @@ from broker_lite.wire import fetch as wire
 logger = logging.getLogger("logbus.followers")
 
 Answer = Callable[[list[wire.TopicAnswer]], None]
-"""Receives the topics of a fetch response, to encode and send them."""
+"""A function that receives the topics of a fetch response, to encode and send them."""
 
 LATE_START_WAIT_MS = 20
 """Maximum milliseconds for which a fetch waits if the follower's log starts below the leader's.

@@ -15,7 +15,7 @@ from broker_lite.server.metrics import Metrics
 from broker_lite.server.partitions.purgatory import Deadlines
 
 Produced = Callable[[Appended | None, LogbusError | None], None]
-"""Receives the result of an append, or the error. It is called exactly once."""
+"""A function that receives the result of an append, or the error. It is called exactly once."""
 
 
 class PendingProduces:

@@ -58,7 +58,8 @@ class WantedRange(NamedTuple):
     end_offset: int
     max_bytes: int
     check: bool
-    """Whether to check CRCs, because the client does not and the broker has not recently."""
+    """Whether to check CRCs: the client does not check them, and the broker has not done so
+    recently."""
     rows_only: bool
     """Whether to convert column batches (logbus's own format) to rows, for a client that reads only
     rows."""
@@ -103,7 +104,8 @@ class OversizedBatch(Exception):
     def __init__(self, decompressed: int) -> None:
         super().__init__(f"a batch of columns decompresses to {decompressed} bytes")
         self.decompressed = decompressed
-        """Bytes of the decompressed batch. With this ``transcoded_max``, ``prepare`` succeeds."""
+        """Bytes of the decompressed batch. With a ``transcoded_max`` of this size, ``prepare``
+        succeeds."""
 
 
 def prepare(
@@ -258,8 +260,8 @@ def _part(log_slice: LogSlice, copied_max: int) -> Part:
 
 
 def _by_file(log_slice: LogSlice, checked_end: int = -1) -> Prepared:
-    """Return the range as its place in the segment file. The client, on this machine, reads the
-    file."""
+    """Return the place of the range in the segment file. The client, on this machine, reads the
+    range there."""
     status = os.fstat(log_slice.file.fileno())
     path = os.path.abspath(log_slice.file.path)
     stored = StoredRange(path, status.st_dev, status.st_ino, log_slice.position, log_slice.length)

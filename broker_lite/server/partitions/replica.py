@@ -154,8 +154,8 @@ class Replica:
         epoch.
         """
         self._unrepairable = -1
-        """Offset of the damage that was last logged as one that no other replica can repair, or
-        -1."""
+        """Offset of the last damage that was logged with the remark that no other replica can
+        repair it; -1 if there was none."""
         self._held_jobs: list[Job] | None = None
         """Disk jobs that wait for a truncation to complete; None while no truncation runs."""
         self.closed = False

@@ -30,7 +30,7 @@ from broker_lite.storage.log import Log
 from broker_lite.wire import fetch as wire
 
 Answered = Callable[[wire.FetchResponse | LogbusError], None]
-"""Receives the response to a fetch request, or the error.
+"""A function that receives the response to a fetch request, or the error.
 
 It is called exactly once, on the event loop's thread, after ``PeerNet.fetch`` has returned."""
 
@@ -55,7 +55,7 @@ IDLE_WAITS = 4
 Fewer repeated fetches save processor time. No record is delayed, because an append ends the
 wait."""
 THROTTLED_S = 0.1
-"""Seconds before a partition that replication throttling delays is fetched again."""
+"""Seconds until the next fetch of a partition that replication throttling delays."""
 PATIENCE_MS = 20
 """Milliseconds for which ready partitions wait for others whose records are still being flushed, so
 that one request can fetch all of them."""

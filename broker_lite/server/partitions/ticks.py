@@ -24,7 +24,7 @@ followers retry."""
 
 class Ticks:
     """The two timers that deliver flush ticks and slow ticks to replicas. At least four slow ticks
-    occur in ``replica_lag_ms``."""
+    occur in each period of ``replica_lag_ms``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, replica_lag_ms: int) -> None:
         self._loop = loop

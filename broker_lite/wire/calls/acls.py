@@ -1,7 +1,7 @@
 """The client's requests for access control lists (ACLs): DescribeAcls, CreateAcls and DeleteAcls,
 version 3.
 
-The numbers in the fields are Kafka's. ``security.acls`` has their meaning.
+The numbers in the fields are Kafka's; ``security.acls`` explains them.
 """
 
 from __future__ import annotations

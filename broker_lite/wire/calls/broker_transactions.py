@@ -1,5 +1,5 @@
-"""WriteTxnMarkers v2, with which the coordinator of a transaction ends it in its partitions: the
-leaders of the partitions write a marker (commit or abort) to their logs.
+"""WriteTxnMarkers v2, with which a transaction's coordinator ends the transaction in its
+partitions: the leaders of the partitions write a marker (commit or abort) to their logs.
 
 The coordinator of a transactional id is the leader of one partition of ``__transaction_state``, its
 state partition. In each marker of a request, a tagged field of logbus has the number of the
