@@ -199,8 +199,8 @@ class LeaderAndIsr:
 
 
 class UnreadableZnode(NamedTuple):
-    """A znode, with a user, an access control list or quotas, whose content a broker cannot read
-    for ``reason``. ``cure`` says what this means for clients, and what to do."""
+    """A znode of a user, an access control list or quotas that a broker cannot decode, and the
+    ``reason``. ``cure`` says what this means for clients, and what to do."""
 
     path: str
     reason: str

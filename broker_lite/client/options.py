@@ -151,7 +151,7 @@ def _checked(option: str, name: str, value: Any, default: Any) -> Any:
 def _settle_idempotence(values: dict[str, Any], given: Mapping[str, str]) -> None:
     """Turn a producer's idempotence off in ``values`` unless acks is "all".
 
-    Raises InvalidConfigError if the caller asked for idempotence."""
+    Raises InvalidConfigError if the caller also asked for idempotence."""
     if values.get("acks", "all") == "all":
         return
     if "idempotence" in given and values["idempotence"]:

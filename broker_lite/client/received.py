@@ -86,7 +86,8 @@ def walk(records: memoryview, walker: BatchWalker, tp: TopicPartition) -> WalkRe
 class LogTruncatedError(OffsetOutOfRangeError):
     """The log was truncated below the reader's position, for example in an unclean election.
 
-    Reading can resume at ``offset``; ``epoch`` is that of the record before it (-1: unknown)."""
+    Reading can resume at ``offset``; ``epoch`` is the leader epoch of the record before it (-1:
+    unknown)."""
 
     def __init__(self, message: str = "", offset: int = NO_OFFSET, epoch: int = NO_EPOCH) -> None:
         super().__init__(message)
@@ -135,7 +136,7 @@ def _within(header: BatchHeader, columns: Columns, start: int, end: int | None) 
 SMALL_ROWS = 1000
 """Batches in Kafka's row format with fewer records than this are decoded together.
 
-To decode a batch has a fixed cost, about that of 1,000 records."""
+Decoding has a fixed cost for each batch, or each group of batches, about that of 1,000 records."""
 
 
 def joinable(items: Sequence[Item], at: int) -> int:

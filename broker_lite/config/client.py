@@ -106,8 +106,8 @@ class ProducerConfig(Config):
         at_most=INT_MAX,
     )
     security: ClientSecurity | None = None
-    """The security settings of the producer's connections. None means the result of
-    ``client.discovery.security_for``."""
+    """The security settings of the producer's connections. None means those that
+    ``client.discovery.security_for`` finds for the cluster."""
     has_answered: bool = False
     """Whether a broker of the cluster has answered this program before, which shows that the
     bootstrap address is right. If so, the producer's first request may use its whole timeout to
@@ -199,8 +199,8 @@ class ConsumerConfig(Config):
     )
     client_id: str = setting("client.id", "logbus", "client name in the broker's log and metrics")
     security: ClientSecurity | None = None
-    """The security settings of the consumer's connections. None means the result of
-    ``client.discovery.security_for``."""
+    """The security settings of the consumer's connections. None means those that
+    ``client.discovery.security_for`` finds for the cluster."""
     has_answered: bool = False
     """Whether a broker of the cluster has answered this program before, which shows that the
     bootstrap address is right. If so, the consumer's first request may use its whole timeout to

@@ -94,8 +94,8 @@ Handler = Callable[[Request, Viewer], Response]
 
 
 class Console:
-    """One console: the connection to its cluster, the sampler, the users' sessions and the
-    templates."""
+    """One console: the connection to its cluster, the sampler (which reads the cluster's state),
+    the users' sessions and the templates."""
 
     def __init__(self, bus: Bus, sampler: Sampler, settings: ConsoleSettings) -> None:
         self.bus = bus

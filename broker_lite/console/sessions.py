@@ -289,7 +289,8 @@ def _describable(bus: Bus) -> VisibleNames:
 
 
 def _may_describe_cluster(bus: Bus) -> bool:
-    """Return whether brokers show their data directories, which needs DESCRIBE on the cluster."""
+    """Return whether the user of ``bus`` may describe the cluster: otherwise brokers do not show
+    their data directories."""
     try:
         reports = bus.admin.broker_reports(with_sizes=False)
     except LogbusError:

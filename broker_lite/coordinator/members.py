@@ -106,8 +106,9 @@ class Roster:
         return self.former is not None and self.former.members <= len(self.members)
 
     def note_leaver(self, error: LogbusError) -> None:
-        """If a LeaveGroup failed because the member is unknown, count one member fewer in the
-        previous coordinator's generation, whose members this broker does not know."""
+        """A LeaveGroup that failed with ``error`` because the member is unknown may come from a
+        member of the previous coordinator's generation, whose ids this broker does not know. Count
+        one such member fewer."""
         if self.former is not None and isinstance(error, UnknownMemberIdError):
             self.former = self.former._replace(members=max(self.former.members - 1, 0))
 

@@ -211,8 +211,8 @@ class EmbeddedZooKeeper:
         raise self._start_error()
 
     def has_started(self) -> bool:
-        """Return whether the server serves, after ``start(wait=False)``. Raises the errors of
-        ``start``."""
+        """Return whether the server answers clients, after ``start(wait=False)``. Raises the errors
+        of ``start``."""
         serves = self._check_serving()
         if serves is False:
             self.kill()

@@ -55,8 +55,8 @@ class GroupClaim:
         return Check(znodes.coordinator_path(self.group), self.version), Check(self.mark, -1)
 
     def is_seen_in(self, znode: Znode | None) -> bool:
-        """Return whether the group's coordinator znode, as read, still names this claim. Its
-        generation may be newer."""
+        """Return whether the group's coordinator znode, as read, still names this claim. The znode
+        may have a newer generation."""
         return znodes.read_coordinator(self.group, znode).claim == self.value.claim
 
 

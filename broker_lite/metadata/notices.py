@@ -25,8 +25,8 @@ KEPT_BYTES_MAX = 64 << 10
 """Maximum bytes of /changes. The newest notice is kept even if it alone exceeds them. Every write
 of the controller includes this znode, and ZooKeeper accepts writes of at most 1 MB."""
 STATES_KEPT_MAX = 8
-"""How many of the newest notices include partition states. Older notices only name the partitions,
-so that /changes stays small."""
+"""Number of notices, the newest ones, that include partition states. Older notices only name the
+partitions, so that /changes stays small."""
 
 
 class NoticeStates(NamedTuple):

@@ -91,8 +91,8 @@ async def write_cluster_change(
     znode. Return the notice's sequence number.
 
     ``operation`` returns the operation, or None if there is nothing to write; the result is then
-    the last sequence number. It is called again after each conflict with another writer. Raises
-    WriteConflictError after ``ATTEMPTS_MAX`` conflicts."""
+    the last sequence number. ``operation`` is called again after each conflict with another writer.
+    Raises WriteConflictError after ``ATTEMPTS_MAX`` conflicts."""
     for _ in range(ATTEMPTS_MAX):
         notices = await load_notices(store)
         next_operation = await operation()

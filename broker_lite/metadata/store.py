@@ -34,7 +34,8 @@ class Znode(NamedTuple):
     session_id: int
     """Id of the session that owns an ephemeral znode; 0 for a persistent znode."""
     modified_ms: int = 0
-    """Time of the last write (even of an equal value), in ms by ZooKeeper's wall clock."""
+    """Time of the last write, even if it did not change the value, in ms by ZooKeeper's wall
+    clock."""
     modified_zxid: int = 0
     """The zxid (ZooKeeper transaction id) of the last write: its place in the order of all
     writes."""

@@ -40,7 +40,7 @@ from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartiti
 from broker_lite.wire.fetch import FetchedPartition
 
 WAIT_MS = 250
-"""Milliseconds for which a fetch may wait for new records at the source."""
+"""Maximum milliseconds for which a broker of the source holds a fetch until new records arrive."""
 SAVE_MS = 1_000
 """Milliseconds after which the mirror stores its positions again."""
 CHECK_MS = 10_000

@@ -153,8 +153,8 @@ def refusal(topic: str, current: Mapping[str, ConfigEntry]) -> InvalidConfigErro
     """Return an error if a topic, with the settings ``current`` at the target, cannot be copied
     because it has LogAppendTime there; else None.
 
-    The copies must keep the source's timestamps. After a mirror was killed, the next one recognises
-    by them the records that are already copied."""
+    The copies must keep the source's timestamps. After a mirror was killed, the next one needs the
+    timestamps to recognise the records that are already copied."""
     entry = current.get("message.timestamp.type")
     if entry is None or entry.value != "LogAppendTime":
         return None

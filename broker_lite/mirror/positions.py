@@ -24,7 +24,8 @@ from broker_lite.model import MIRROR_PREFIX, NO_EPOCH, CommittedOffset, TopicPar
 VERSION = 1
 RUNS_PER_ENTRY = 10_000
 BATCH_BYTES = 512 << 10
-"""Maximum bytes of the entries in one batch of the mirror's topic, far below max.message.bytes."""
+"""Maximum bytes of the entries (ranges of copied offsets) in one batch of the mirror's topic, far
+below max.message.bytes."""
 
 
 def name_for(cluster_id: str) -> str:
@@ -152,8 +153,8 @@ def write_entry(entry: CopiedEntry) -> bytes:
 
 
 def read_entry(value: bytes | None) -> CopiedEntry | None:
-    """Return the entry in a record's value of the mirror's topic; None if anything but a mirror
-    wrote it."""
+    """Return the entry (ranges of copied offsets) that is the value of a record in the mirror's
+    topic; None if anything but a mirror wrote the record."""
     try:
         said: dict[str, Any] = json.loads(value or b"")
         return CopiedEntry(

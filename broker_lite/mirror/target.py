@@ -245,7 +245,8 @@ class MirrorTarget:
     def _rows(
         self, wave: Iterable[TopicPartition], answer: ProduceResponse
     ) -> dict[TopicPartition, ProducedPartition]:
-        """Return the results in a response, by partition. The response has topic ids, not names."""
+        """Return the results in the response to a request with the partitions ``wave``, by
+        partition. The response has topic ids, not names."""
         rows = {
             (topic.topic_id, row.partition): row
             for topic in answer.topics

@@ -172,8 +172,8 @@ class StreamAssign(NamedTuple):
 
 
 class StreamRevoke(NamedTuple):
-    """Ask the reader of a stream to stop reading a partition and to report it (``Settled``). After
-    ``ownership.GRACE_MS`` the partition is released without the report."""
+    """Ask the reader of a stream to stop reading a partition, and to report that it has stopped
+    (``Settled``). After ``ownership.GRACE_MS`` the partition is released without the report."""
 
     stream: int
     tp: TopicPartition

@@ -24,8 +24,8 @@ from broker_lite.native.beginning import beginnings
 from broker_lite.native.session import GroupSession
 
 DELETED_TOPIC_DELAY_MS = 5000
-"""Milliseconds by which the error of a deleted topic is delayed. Within this time the group usually
-learns of the deletion too, and takes the partition away."""
+"""Milliseconds by which the error of a deleted topic is delayed. The group usually learns of the
+deletion in this time and revokes the partition, so that the reader gets no error."""
 THREAD_CHECK_S = 0.05
 """Seconds between two checks whether the thread that reads a stream has ended."""
 

@@ -106,8 +106,8 @@ class Queued(NamedTuple):
 
 
 class Ownership:
-    """The partitions that one consumer owns, or claims (tries to own), by the assignment that
-    ``set_target`` sets. Also writes commits."""
+    """The partitions that one consumer owns, or claims (tries to own), according to the assignment
+    that ``set_target`` sets. Also writes the consumer's offset commits."""
 
     def __init__(self, requests: PendingRequests, group: str, consumer: str) -> None:
         self.owned: dict[TopicPartition, OwnedPartition] = {}

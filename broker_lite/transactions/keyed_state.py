@@ -270,8 +270,8 @@ class KeyedState:
     # Methods that copy the state to the end of the log.
 
     def _continue_copy(self, now_ms: int) -> AppendState | None:
-        """Return the next batch of the copy of all keys and values; None if none is due or can be
-        written now."""
+        """Return the next batch of the full copy of all keys and values; None if no copy is due, or
+        if the copy has no batch to write now."""
         if not self.is_copy_due:
             return None
         copy = self._copy

@@ -2,7 +2,7 @@
 
 They begin a transaction, add partitions and offsets, commit or abort. Requests go to the
 coordinator of the transactional id, or of the group whose offsets are committed, or to its
-successor, until ``deadline_ms`` on the cluster's clock. ``version`` is the cluster's transaction
+successor, until the monotonic time ``deadline_ms``. ``version`` is the cluster's transaction
 version, 1 or 2 (KIP-890)."""
 
 from __future__ import annotations
@@ -94,10 +94,11 @@ def add_partitions(
 
 
 def added_error(answer: transactions.AddPartitionsToTxnResponse) -> LogbusError | None:
-    """Return the error that explains why the coordinator added no partition, or None.
+    """Return the error that explains why the coordinator added no partition, or None if it added
+    all.
 
-    If one partition is refused, the others get OPERATION_NOT_ATTEMPTED. Of several reasons, one
-    that is not retriable is returned: a retry would fail too."""
+    If one partition is refused, the others get OPERATION_NOT_ATTEMPTED. If several are refused, an
+    error that is not retriable is returned first, because a retry would fail too."""
     errors = [
         error_for(
             row.partition_error_code,

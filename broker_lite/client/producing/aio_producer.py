@@ -94,8 +94,8 @@ class AsyncProducer(ClosedByAsyncWith):
 
         Records are sent in the order of the calls. While the producer's buffer is full, a record
         waits for ``max_block_ms`` at most, then fails with BufferFullError. Only the ``await``
-        raises LogbusError, also the errors of ``Producer.send``. Without it, ``flush`` and
-        ``close`` raise the error."""
+        raises a LogbusError, even one that ``Producer.send`` would raise itself. Without an
+        ``await``, ``flush`` and ``close`` raise the error."""
         sent = Sent(loop=self._shell.loop)
         arguments = (topic, value, key, headers, partition, timestamp_ms)
         self._start_in_turn(sent, partial(self._start, sent, arguments))
@@ -209,8 +209,8 @@ class AsyncProducer(ClosedByAsyncWith):
             await asyncio.sleep(0.001)
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until all records sent before are acknowledged; raises as ``Producer.flush``
-        does."""
+        """Wait until all records that were sent before this call are acknowledged. Raises the
+        errors of ``Producer.flush``."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._queued()

@@ -115,8 +115,8 @@ class Delivery:
         self._compression: Compression = compression
         self._delivery_timeout_ms = delivery_timeout_ms
         self._throttled: dict[Endpoint, float] = {}
-        """Until when (ms) no request goes to a broker, because the client is over its quota
-        there."""
+        """The time (ms) until which no request goes to a broker, because the client is over its
+        quota there."""
         self._partitions: dict[TopicPartition, PartitionQueue] = {}
         self._busy: dict[TopicPartition, None] = {}
         self._count = 0
@@ -477,7 +477,8 @@ class Delivery:
             self._busy.pop(tp, None)
 
     def expire(self, now_ms: float) -> None:
-        """Fail queued batches whose delivery deadline has passed, and forget ended throttles."""
+        """Fail queued batches whose delivery deadline has passed, and remove throttles that have
+        ended."""
         if self._throttled:
             self._throttled = {at: ms for at, ms in self._throttled.items() if ms > now_ms}
         for tp in list(self._busy):

@@ -73,7 +73,8 @@ WAIT_SLICE_S = 1.0
 FAILURES_KEPT = 100
 """Maximum number of failed sends whose errors are remembered for the next ``flush`` to raise."""
 EXIT_TIMEOUT_S = 10.0
-"""Seconds for which the interpreter's exit waits for records of a producer that was not closed."""
+"""Maximum seconds for which the interpreter's exit waits for the acknowledgements of a producer
+that was not closed."""
 
 
 def wall_ms() -> int:
@@ -481,7 +482,7 @@ class Producer(ClosedByWith):
             )
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until all records sent before are acknowledged.
+        """Wait until all records that were sent before this call are acknowledged.
 
         Raises the first delivery error since the last flush that no future has raised, and
         RequestTimedOutError after ``timeout_s`` seconds (None: no limit)."""

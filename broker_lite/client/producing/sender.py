@@ -41,7 +41,8 @@ from broker_lite.wire.produce import (
 logger = logging.getLogger("logbus.producer")
 
 LANE = "produce"
-"""The lane of produce requests: they have their own connection to each broker."""
+"""The lane (name of a purpose) of produce requests, which have their own connection to each
+broker."""
 REFRESH_MS = 25
 """Initial pause (ms) between metadata requests while a partition has no leader."""
 STEADY_REFRESHES = 8
@@ -128,8 +129,8 @@ class Sender:
             self._shell.call_soon(self._take)
 
     def batch_bytes(self, topic: str) -> int:
-        """Return the maximum bytes of the topic's batches, less after one was refused as too
-        large."""
+        """Return the maximum bytes of the topic's batches: fewer once a broker has refused one as
+        too large."""
         limit_bytes = self.delivery.limits_bytes.get(topic, self._config.batch_bytes)
         return min(limit_bytes, self._config.batch_bytes)
 
@@ -301,9 +302,10 @@ class Sender:
             )
 
     def _refresh_late_leaders(self) -> None:
-        """Refresh the metadata of partitions with overdue produce requests, from another broker.
+        """Refresh the metadata of partitions with overdue produce requests.
 
-        The leader may hang, and another one may be elected already."""
+        Ask another broker than the leader: the leader may hang, and another one may be elected
+        already."""
         self._late_timer = None
         if not self._under_way:
             return

@@ -78,7 +78,8 @@ class Ended(NamedTuple):
 class EndFailed(NamedTuple):
     """EndTxn failed.
 
-    If ``error`` is retriable, its outcome is unknown; otherwise the coordinator refused it."""
+    If ``error`` is retriable, the transaction's outcome is unknown; otherwise the coordinator
+    refused the request."""
 
     error: LogbusError
 

@@ -90,7 +90,7 @@ class TransactionMachine:
     def step(self, event: ev.Event, *, has_sent: bool = False) -> list[ev.Effect]:
         """Return the effects (requests and answers) of one event, in order.
 
-        ``has_sent`` says that a batch was sent, or a partition added, in this transaction."""
+        ``has_sent`` says whether a batch was sent, or a partition added, in this transaction."""
         self._has_begun = self._has_begun or has_sent
         return list(self._decide(event))
 

@@ -181,8 +181,8 @@ class BrokerConnection:
         return bool(self._queue()) or self._transport.wants_write
 
     def _queue(self) -> deque[memoryview]:
-        """Return the queue from which to send: during the first login that of the login, later that
-        of the requests."""
+        """Return the queue from which to send: the login's queue during the first login, afterwards
+        the requests' queue."""
         return self._out if self._login is None else self._login_out
 
     def request(
@@ -411,7 +411,8 @@ class BrokerConnection:
         return min((row.deadline_ms for row in self._in_flight()), default=float("inf"))
 
     def expire(self, now_ms: float) -> None:
-        """Close the connection if a response is overdue, or the write of a request that gets none.
+        """Close the connection if a response is overdue, or if the write of a request without a
+        response is.
 
         Responses arrive in order, so no later request can be answered first."""
         first = min(self._in_flight(), key=lambda row: row.deadline_ms, default=None)

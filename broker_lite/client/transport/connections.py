@@ -33,11 +33,10 @@ class Connections:
     def request(
         self, send: Send, now_ms: float, on_answer: Callable[[Any], None]
     ) -> tuple[BrokerConnection, bool]:
-        """Queue a request. Return its connection, and whether the connection is new and the caller
-        must open it.
+        """Queue a request. Return its connection, and whether the connection is new, so that the
+        caller must open it.
 
-        Raises InvalidRequestError for a request that cannot be encoded.
-        """
+        Raises InvalidRequestError for a request that cannot be encoded."""
         place = send.endpoint, send.lane
         connection = self._by_place.get(place)
         is_new = connection is None or connection.closed

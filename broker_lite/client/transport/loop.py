@@ -44,8 +44,8 @@ class LoopShell:
     async def run(self, operation: Operation[T]) -> T:
         """Run an operation (a generator of requests). Return its result, or raise its error.
 
-        If the call is cancelled, the operation sends no further request. Raises ClosedError after
-        ``close``, also in calls that run meanwhile."""
+        If the call is cancelled, the operation sends no further request. ``close`` makes running
+        and later calls raise ClosedError."""
         if self._is_closed:
             operation.close()
             raise _closed()

@@ -138,8 +138,8 @@ class PooledConnection:
     def is_reusable(self) -> bool:
         """Return whether the pool may lend the connection again.
 
-        Not if a response is outstanding, if the broker has closed the connection or sent unexpected
-        bytes, or if the login session ends soon."""
+        The result is False if a response is outstanding, if the broker has closed the connection or
+        sent unexpected bytes, or if the login session ends soon."""
         if self._sent or self._frames or monotonic_ms() >= self._renewed_ms:
             return False
         return self._transport.is_silent()
@@ -217,8 +217,8 @@ class PooledConnection:
 
 
 class Pool:
-    """A pool of broker connections that threads borrow. IDLE_PER_BROKER idle ones are kept for each
-    broker."""
+    """A pool of broker connections that threads borrow. It keeps at most IDLE_PER_BROKER idle
+    connections to each broker."""
 
     def __init__(self, client_id: str = "logbus", security: ClientSecurity | None = None) -> None:
         self.client_id = client_id
@@ -248,8 +248,8 @@ class Pool:
             connection.close()
 
     def release(self, connection: PooledConnection) -> None:
-        """Give a borrowed connection back. It is closed if it is not reusable, or if enough are
-        idle."""
+        """Give a borrowed connection back. It is closed if it is not reusable, or if the pool has
+        enough idle connections."""
         if connection.is_reusable:
             with self._lock:
                 idle = self._idle.setdefault(connection.endpoint, [])

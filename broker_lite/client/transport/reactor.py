@@ -269,7 +269,8 @@ class Reactor:
         self._selector.register(descriptor, events, connection)
 
     def _unregister(self, descriptor: int, connection: BrokerConnection) -> None:
-        """Unregister a closed descriptor, unless a new connection's descriptor has its number."""
+        """Unregister a closed descriptor, unless a new connection's descriptor already has the same
+        number."""
         try:
             if self._selector.get_key(descriptor).data is connection:
                 self._selector.unregister(descriptor)

@@ -54,7 +54,8 @@ def delete_user(request: PageRequest, _: Form) -> ChangePlan:
 
 
 def acl_fields(request: PageRequest) -> tuple[Field, ...]:
-    """Return the form fields of an access control entry, with the values in the page's address."""
+    """Return the form fields of an access control entry, filled with the values in the page's
+    address."""
     given = request.query
 
     def choice(name: str, label: str, options: tuple[str, ...]) -> Field:

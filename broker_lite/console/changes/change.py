@@ -1,4 +1,4 @@
-"""The types of a change that a page offers: its form, its plan, and its confirmation."""
+"""Types that describe a change which a page offers: its form, its plan, and its confirmation."""
 
 from __future__ import annotations
 

@@ -317,8 +317,8 @@ class ZooKeeperStore:
     ) -> Any:
         """Send a request through kazoo, after the queued reads, and return the answer.
 
-        Raises CoordinationUnavailableError without a connection: kazoo would send the request
-        later."""
+        Raises CoordinationUnavailableError without a connection, because kazoo would keep the
+        request and send it later."""
         self._send_reads()  # Send the batched reads first, so that requests keep their order.
         return await self._answered(
             operation, lambda future: self._submit(future, request, *values, **options)
@@ -375,7 +375,8 @@ class ZooKeeperStore:
     async def _answered(self, operation: str, start: Callable[[asyncio.Future[Any]], None]) -> Any:
         """Pass a new future to ``start``, which sends the request, and return the answer.
 
-        Raises kazoo's error for a refused operation, CoordinationUnavailableError for others."""
+        Raises kazoo's error if ZooKeeper refuses the operation, and CoordinationUnavailableError
+        for every other failure."""
         if not self._connected:
             raise unavailable_error(self._address, "the connection is lost")
         assert self._loop is not None

@@ -79,7 +79,7 @@ def _owners(client: KazooClient, path: str) -> frozenset[tuple[str, str]] | None
 
 
 def _owns(client: KazooClient, path: str, credentials: frozenset[tuple[str, str]] | None) -> bool:
-    """Return whether only these credentials may use the znode at ``path``."""
+    """Return whether only ``credentials`` may use the znode at ``path``."""
     try:
         owners = _owners(client, path)
     except NoAuthError:
