@@ -551,17 +551,18 @@ class LogReader:
         offset = self.next_readable(max(offset, self.log_start_offset))
         skipped = 0
         while offset < end:
-            segment, batch = self.locate(offset)
-            header = batch.header
-            if skipped < SKIPPED_BATCHES_MAX and self._has_no_row(batch):
-                skipped += 1
-            else:
-                if offset <= header.base_offset or header.is_log_append_time:
-                    base = max(offset, header.base_offset)
-                    return ListedOffset(base, header.constant_timestamp, header.leader_epoch)
-                listed = self._first_in_batch(segment, batch, first=offset)
-                if listed is not None:
-                    return listed
+            with _locating(self, offset):
+                segment, batch = self.locate(offset)
+                header = batch.header
+                if skipped < SKIPPED_BATCHES_MAX and self._has_no_row(batch):
+                    skipped += 1
+                else:
+                    if offset <= header.base_offset or header.is_log_append_time:
+                        base = max(offset, header.base_offset)
+                        return ListedOffset(base, header.constant_timestamp, header.leader_epoch)
+                    listed = self._first_in_batch(segment, batch, first=offset)
+                    if listed is not None:
+                        return listed
             offset = self.next_readable(header.next_offset)
         return None
 

@@ -3,7 +3,8 @@
 From the timestamp at a group's committed offset, a client computes the age of the oldest unread
 record. The offset index locates the batch. It is decoded only if it begins before the offset,
 because the header has the first record's timestamp. Transaction markers and aborted records are
-skipped; the search ends at the last stable offset."""
+skipped; the search ends at the last stable offset. If the disk fails a read, the answer is
+KAFKA_STORAGE_ERROR, and leadership moves to another in-sync replica."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from broker_lite.errors import LogbusError, wire_code
+from broker_lite.errors import LogbusError, UnreadableRecordsError, wire_code
 from broker_lite.model import NO_OFFSET, NO_TIMESTAMP
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
-from broker_lite.storage.reader import LogReader
+from broker_lite.server.partitions.replica import Replica
 from broker_lite.wire.calls.offsets import RecordTimesResponse, TimeAnswer, TimePartition
 
 NONE = TimeAnswer(0, NO_OFFSET, NO_TIMESTAMP)
@@ -32,7 +33,7 @@ class _TimeLookup(NamedTuple):
     """A lookup of the timestamp of the first record whose offset is at least ``offset`` and below
     ``end``."""
 
-    reader: LogReader
+    replica: Replica
     offset: int
     end: int
 
@@ -49,11 +50,14 @@ async def handle(
     lookups = [row for row in rows if isinstance(row, _TimeLookup)]
     # One job of a read thread looks up many partitions: starting a job for each would cost more
     # than the lookups themselves.
-    answers: list[TimeAnswer] = []
+    answers: list[TimeAnswer | LogbusError] = []
     while len(answers) < len(lookups):
         job = partial(_found, lookups, len(answers), parts.clock.monotonic_ms)
         answers += await parts.disk.run_read(job)
-    times = iter(answers)
+    for lookup, answer in zip(lookups, answers, strict=True):
+        if isinstance(answer, UnreadableRecordsError):
+            lookup.replica.report_corruption(answer.offset, answer)
+    times = (_failed(each) if isinstance(each, LogbusError) else each for each in answers)
     return RecordTimesResponse(
         tuple(next(times) if isinstance(row, _TimeLookup) else row for row in rows)
     )
@@ -71,17 +75,17 @@ def _lookups(
         replica.check_leader()
     except LogbusError as error:
         return [_failed(error)] * len(rows)
-    reader, end = replica.log.reader, replica.last_stable_offset
-    return [NONE if row.offset >= end else _TimeLookup(reader, row.offset, end) for row in rows]
+    end = replica.last_stable_offset
+    return [NONE if row.offset >= end else _TimeLookup(replica, row.offset, end) for row in rows]
 
 
 def _found(
     lookups: Sequence[_TimeLookup], first: int, monotonic_ms: Callable[[], int]
-) -> list[TimeAnswer]:
+) -> list[TimeAnswer | LogbusError]:
     """Look up record times, from ``lookups[first]`` on: at least one, and more until ``JOB_MS``
     have passed. Return the results."""
     until_ms = monotonic_ms() + JOB_MS
-    answers = []
+    answers: list[TimeAnswer | LogbusError] = []
     for lookup in itertools.islice(lookups, first, None):
         answers.append(_first(lookup))
         if monotonic_ms() >= until_ms:
@@ -89,11 +93,11 @@ def _found(
     return answers
 
 
-def _first(lookup: _TimeLookup) -> TimeAnswer:
+def _first(lookup: _TimeLookup) -> TimeAnswer | LogbusError:
     try:
-        listed = lookup.reader.first_at(lookup.offset, lookup.end)
+        listed = lookup.replica.log.reader.first_at(lookup.offset, lookup.end)
     except LogbusError as error:
-        return _failed(error)
+        return error
     return NONE if listed is None else TimeAnswer(0, listed.offset, listed.timestamp_ms)
 
 

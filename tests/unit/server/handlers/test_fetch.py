@@ -29,13 +29,18 @@ from broker_lite.errors import (
 )
 from broker_lite.record.batch import read_header
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.handlers import fetch, list_offsets, offsets_for_bytes
+from broker_lite.server.handlers import fetch, list_offsets, offsets_for_bytes, record_times
 from broker_lite.server.partitions import ranges
 from broker_lite.server.partitions.crc_cache import CrcCache
 from broker_lite.server.partitions.disk import AppendBatch
 from broker_lite.wire import fetch as wire
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.calls.offsets import BytesPartition, OffsetsForBytesRequest
+from broker_lite.wire.calls.offsets import (
+    BytesPartition,
+    OffsetsForBytesRequest,
+    RecordTimesRequest,
+    TimePartition,
+)
 
 
 class Reader:
@@ -181,8 +186,14 @@ def reach(parts: BrokerContext) -> Awaitable[Any]:
     return offsets_for_bytes.handle(parts, context_of(ApiKey.OFFSETS_FOR_BYTES, 0), message)
 
 
+def time_at(parts: BrokerContext) -> Awaitable[Any]:
+    message = RecordTimesRequest((TimePartition(TOPIC_ID, 0, 1),))
+    return record_times.handle(parts, context_of(ApiKey.RECORD_TIMES, 0), message)
+
+
 @pytest.mark.parametrize(
-    "look_up", [partial(list_by_time, timestamp=1), partial(list_by_time, timestamp=-3), reach]
+    "look_up",
+    [partial(list_by_time, timestamp=1), partial(list_by_time, timestamp=-3), reach, time_at],
 )
 def test_leader_that_cannot_read_a_batch_for_a_lookup_gives_up_leadership(
     monkeypatch: pytest.MonkeyPatch, look_up: Callable[[BrokerContext], Awaitable[Any]]
@@ -201,7 +212,8 @@ def test_leader_that_cannot_read_a_batch_for_a_lookup_gives_up_leadership(
         with monkeypatch.context() as patch:
             patch.setattr(MemFile, "pread", failing)
             answer = await look_up(Reader(leader).parts)
-            rows = answer.answers if look_up is reach else answer.topics[0].partitions
+            is_listed = isinstance(look_up, partial)
+            rows = answer.topics[0].partitions if is_listed else answer.answers
             assert [row.error_code for row in rows] == [StorageError.code]
             await world.until(lambda: world.states[0].leader == -1)
 
