@@ -23,7 +23,7 @@ from broker_lite.client.transactions.machine import (
     Phase,
     TransactionMachine,
 )
-from broker_lite.client.transport.steps import Shell, spawn
+from broker_lite.client.transport.steps import Operation, Shell, spawn
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import LogbusError
 from broker_lite.model import TopicPartition
@@ -66,7 +66,9 @@ class TransactionRunner:
         self._calls: deque[PendingCall] = deque()
         self._present: PendingCall | None = None
         self._is_awaiting = False
-        self._is_adding = False
+        self._adding: Operation[None] | None = None
+        """The AddPartitionsToTxn request under way, with its repetitions."""
+        self._when_added: Callable[[], None] | None = None
         self._closed: LogbusError | None = None
         sender.on_pumped = self._check_delivery
 
@@ -132,7 +134,7 @@ class TransactionRunner:
         delivery = self._sender.delivery
         if delivery.failure is not None:
             self._step(ev.SendFailed(delivery.failure))
-        elif delivery.unadded and not self._is_adding:
+        elif delivery.unadded and self._adding is None:
             self._add(delivery.unadded)
         if self._is_awaiting and self._sender.is_idle:
             self._is_awaiting = False
@@ -156,6 +158,7 @@ class TransactionRunner:
             case ev.DiscardSends(error):
                 self._is_awaiting = False
                 self._sender.discard(error)
+                self._sender.delivery.unadded = set()
             case ev.AnswerCall(error):
                 self._answer(error)
             case _:
@@ -200,7 +203,7 @@ class TransactionRunner:
                 spawn(self._shell, offsets, lambda found: self._step(ev.OffsetsSent(found)))
             case ev.SendEnd(identity, version, committed):
                 end = requests.end(*to, identity, deadline_ms, version=version, committed=committed)
-                spawn(self._shell, end, self._ended)
+                self._stop_adding(lambda: spawn(self._shell, end, self._ended))
 
     def _initialized(self, result: Any) -> None:
         if isinstance(result, LogbusError):
@@ -220,22 +223,36 @@ class TransactionRunner:
         delivery = self._sender.delivery
         identity, delivery.unadded = delivery.identity, set()
         assert identity is not None
-        self._is_adding = delivery.has_sent = True
+        delivery.has_sent = True
 
         def added(result: Any) -> None:
-            self._is_adding = False
+            self._adding = None
             if delivery.identity == identity and delivery.added is not None:
                 if isinstance(result, LogbusError):
                     delivery.note_failure(result)
                 else:
                     delivery.added |= tps
+            then, self._when_added = self._when_added, None
+            if then is not None:
+                then()
             self._sender.pump()
 
-        operation = requests.add_partitions(
+        self._adding = requests.add_partitions(
             self._cluster,
             self._known,
             identity,
             tps,
             self._shell.now_ms() + self._config.max_block_ms,
         )
-        spawn(self._shell, operation, added)
+        spawn(self._shell, self._adding, added)
+
+    def _stop_adding(self, then: Callable[[], None]) -> None:
+        """Repeat no AddPartitionsToTxn request, and call ``then`` after the answer to the last.
+
+        In transaction version 1, a coordinator that receives such a request after EndTxn begins a
+        transaction with the same epoch. Kafka's then fences the producer at InitProducerId."""
+        if self._adding is None:
+            then()
+        else:
+            self._adding.close()
+            self._when_added = then

@@ -204,6 +204,44 @@ def test_transaction_version_1_adds_a_partition_before_its_first_batch() -> None
     )
 
 
+def add_answer(code: int = 0) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(0, (AddedTopic("t", (AddedPartition(0, code),)),))
+
+
+@pytest.mark.parametrize("code", [0, CONCURRENT])
+def test_abort_in_transaction_version_1_waits_for_the_request_that_adds_partitions(
+    code: int,
+) -> None:
+    """Regression: the request that adds partitions was repeated after EndTxn. Kafka's coordinator
+    then began a transaction with the same epoch, and fenced the producer at its next ``begin``."""
+    bench = Bench(version=1)
+    bench.begin()
+    bench.send()
+    bench.send(partition=1)
+    bench.call(ev.AbortCall())
+    (added,) = bench.world.asked
+    assert added.api_key == ApiKey.ADD_PARTITIONS_TO_TXN
+    bench.reply(added, add_answer(code))
+    bench.world.run(1000.0)
+    assert [asked.api_key for asked in bench.world.asked] == [ApiKey.END_TXN]
+    assert not bench.end(EndTxnResponse(0, 0))
+    assert bench.answer() is None
+
+
+def test_abort_in_transaction_version_1_ends_the_retries_of_a_refused_partition() -> None:
+    bench = Bench(version=1)
+    bench.begin()
+    bench.send()
+    bench.reply(bench.world.the(ApiKey.ADD_PARTITIONS_TO_TXN), add_answer(CONCURRENT))
+    bench.world.run()
+    assert not bench.world.asked
+    bench.call(ev.AbortCall())
+    bench.world.run(1000.0)
+    assert [asked.api_key for asked in bench.world.asked] == [ApiKey.END_TXN]
+    assert not bench.end(EndTxnResponse(0, 0))
+    assert bench.answer() is None
+
+
 def test_transaction_version_1_bumps_the_epoch_before_each_transaction() -> None:
     bench = Bench(version=1)
     for epoch in (0, 1):
