@@ -261,12 +261,7 @@ def _clip(
     Return the offset at which to continue: the log's start offset, or the range's end if all its
     records were deleted. Raises DataLossError unless failOnDataLoss=false.
     """
-    admin = Admin(
-        plan.bootstrap_servers,
-        client_id=plan.client_id,
-        timeout_ms=plan.request_timeout_ms,
-        pool=plan.pool,
-    )
+    admin = Admin(plan.bootstrap_servers, timeout_ms=plan.request_timeout_ms, pool=plan.pool)
     end = item.end
     # If the topic was deleted meanwhile, all records of the range are lost: keep ``end``.
     with contextlib.suppress(UnknownTopicOrPartitionError):

@@ -98,7 +98,7 @@ class AsyncBus(ClosedByAsyncWith):
         self.admin = Admin(bootstrap_servers, client_id=client_id, security=self.security)
         self._shell = LoopShell(client_id, self.security)
         self._cluster = Cluster(
-            parse_endpoints(bootstrap_servers), monotonic_ms, client_id, self.security.user
+            parse_endpoints(bootstrap_servers), monotonic_ms, self.security.user
         )
         self._options = {"client_id": client_id, **options, "security": self.security}
         self._idle: IdleProducers[AsyncTransactionalProducer] | None = None

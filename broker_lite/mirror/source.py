@@ -83,8 +83,8 @@ class MirrorSource:
     ) -> None:
         self.servers = servers
         self._pool = Pool(client_id, security_for(servers, security))
-        self.admin = Admin(servers, client_id=client_id, pool=self._pool)
-        self._cluster = Cluster(parse_endpoints(servers), monotonic_ms, client_id)
+        self.admin = Admin(servers, pool=self._pool)
+        self._cluster = Cluster(parse_endpoints(servers), monotonic_ms)
         self._turn = 0
         self._is_stale = True
         self._fetch_version = CLIENT_VERSION

@@ -79,8 +79,8 @@ class MirrorTarget:
     ) -> None:
         self._pool = Pool(client_id, security_for(servers, security))
         self.servers = servers
-        self.admin = Admin(servers, client_id=client_id, pool=self._pool)
-        self._cluster = Cluster(parse_endpoints(servers), monotonic_ms, client_id)
+        self.admin = Admin(servers, pool=self._pool)
+        self._cluster = Cluster(parse_endpoints(servers), monotonic_ms)
         self._identity: tuple[int, int] | None = None
         self._check: Callable[[], None] = lambda: None
         self._sequences: dict[TopicPartition, int] = {}

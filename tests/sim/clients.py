@@ -184,7 +184,7 @@ class Producer:
         endpoints = tuple(Endpoint("sim", broker_id) for broker_id in cluster.disks)
         self.sender = Sender(
             shell,
-            Cluster(endpoints, shell.now_ms, name),
+            Cluster(endpoints, shell.now_ms),
             ProducerConfig(delivery_timeout_ms=600_000, request_timeout_ms=8_000),
             on_released=lambda size: None,
             on_finished=lambda outcome: None,

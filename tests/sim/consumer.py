@@ -58,7 +58,7 @@ class Consumer(Client):
         """Whether the reader got a corruption error and has not called seek since then."""
         shell = self._shell = SimShell(cluster, name)
         endpoints = tuple(Endpoint("sim", broker_id) for broker_id in cluster.disks)
-        self._view = Cluster(endpoints, shell.now_ms, name)
+        self._view = Cluster(endpoints, shell.now_ms)
         self._woken = asyncio.Event()
         config = ConsumerConfig(
             fetch_max_wait_ms=pick(self.rng, WAITS_MS),

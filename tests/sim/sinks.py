@@ -63,7 +63,7 @@ class Worker:
         self.label = label
         shell = self.shell = SimShell(cluster, label)
         endpoints = tuple(Endpoint("sim", broker_id) for broker_id in cluster.disks)
-        self.view = Cluster(endpoints, shell.now_ms, label)
+        self.view = Cluster(endpoints, shell.now_ms)
         self.known = CachedCoordinator(sink)
         self.config = ProducerConfig(
             transactional_id=sink, request_timeout_ms=4_000, delivery_timeout_ms=20_000

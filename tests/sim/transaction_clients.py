@@ -94,7 +94,7 @@ class Transactional:
         self._waking = threading.Condition()
         shell = self.shell = SimShell(cluster, label)
         endpoints = tuple(Endpoint("sim", broker_id) for broker_id in cluster.disks)
-        self.view = Cluster(endpoints, shell.now_ms, label)
+        self.view = Cluster(endpoints, shell.now_ms)
         config = ProducerConfig(
             transactional_id=transactional_id,
             transaction_timeout_ms=timeout_ms,

@@ -143,7 +143,7 @@ class Admin:
         if pool is None:
             pool = Pool(client_id, security_for(self.bootstrap_servers, security))
         self._pool = pool
-        self._cluster = Cluster(endpoints, monotonic_ms, client_id, pool.security.user)
+        self._cluster = Cluster(endpoints, monotonic_ms, pool.security.user)
 
     def __enter__(self) -> Admin:
         return self

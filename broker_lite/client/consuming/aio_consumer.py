@@ -68,7 +68,6 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
             Cluster(
                 parse_endpoints(bootstrap_servers),
                 monotonic_ms,
-                config.client_id,
                 security.user,
                 config.has_answered,
             ),

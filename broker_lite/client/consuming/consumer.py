@@ -87,7 +87,6 @@ class Consumer(ConsumerFace, ClosedByWith):
         cluster = Cluster(
             parse_endpoints(bootstrap_servers),
             monotonic_ms,
-            config.client_id,
             security.user,
             config.has_answered,
         )

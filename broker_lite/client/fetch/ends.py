@@ -104,7 +104,7 @@ class EndOffsetsWatch:
         current."""
         security = security_for(bootstrap_servers, security)
         endpoints = parse_endpoints(bootstrap_servers)
-        self._cluster = Cluster(endpoints, monotonic_ms, client_id, security.user)
+        self._cluster = Cluster(endpoints, monotonic_ms, security.user)
         self._reactor = Reactor(client_id, "logbus-ends", security)
         self._reactor.call_soon(self._renew)
         self._reactor.start(self._crashed)

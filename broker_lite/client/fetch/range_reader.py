@@ -277,7 +277,7 @@ class _RangeSession:
         self._options = options
         pool = self._pool = options.pool
         self._cluster = Cluster(
-            parse_endpoints(options.bootstrap), monotonic_ms, pool.client_id, pool.security.user
+            parse_endpoints(options.bootstrap), monotonic_ms, pool.security.user
         )
         self._leader = leader
         self._leader_epoch = leader_epoch

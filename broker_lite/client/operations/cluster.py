@@ -123,7 +123,6 @@ class Cluster:
 
     bootstrap: tuple[Endpoint, ...]
     now_ms: Callable[[], float]
-    client_id: str = "logbus"
     user: str = ""
     has_answered: bool = False
     view: ClusterView = field(default_factory=ClusterView)

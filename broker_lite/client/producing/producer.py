@@ -116,7 +116,6 @@ class Producer(ClosedByWith):
         self._cluster = Cluster(
             parse_endpoints(bootstrap_servers),
             monotonic_ms,
-            config.client_id,
             security.user,
             config.has_answered,
         )
