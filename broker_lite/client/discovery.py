@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,6 @@ ZOOKEEPER_TIMEOUT_S = 10.0
 def resolve(
     bootstrap_servers: str | Sequence[str] | None = None,
     zookeeper: str | None = None,
-    *,
-    environment: Mapping[str, str] | None = None,
 ) -> str:
     """Return the bootstrap brokers as ``host:port,host:port``.
 
@@ -49,7 +47,7 @@ def resolve(
 
     Raises NoClusterError if no source has a value, InvalidConfigError for a malformed address or if
     both arguments are given, and CoordinationUnavailableError if ZooKeeper does not answer."""
-    env = os.environ if environment is None else environment
+    env = os.environ
     if bootstrap_servers and zookeeper:
         raise InvalidConfigError(
             f"bootstrap_servers={bootstrap_servers!r} and zookeeper={zookeeper!r} both name a "
@@ -67,7 +65,7 @@ def resolve(
     servers = servers_of_file(Path(file)) if file else ""
     if servers:
         return join(parse_endpoints(servers))
-    cluster = read_cluster(last_cluster_path(env))
+    cluster = read_cluster(last_cluster_path())
     if cluster and cluster.get("bootstrap_servers"):
         return join(parse_endpoints(str(cluster["bootstrap_servers"])))
     raise NoClusterError(
@@ -76,10 +74,9 @@ def resolve(
     )
 
 
-def data_directory(environment: Mapping[str, str] | None = None) -> Path:
+def data_directory() -> Path:
     """Return logbus's folder for data of this user: ``logbus`` in the XDG data folder."""
-    env = os.environ if environment is None else environment
-    root = env.get("XDG_DATA_HOME")
+    root = os.environ.get("XDG_DATA_HOME")
     return (Path(root) if root else Path.home() / ".local" / "share") / "logbus"
 
 
@@ -90,9 +87,9 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "logbus"
 
 
-def last_cluster_path(environment: Mapping[str, str] | None = None) -> Path:
+def last_cluster_path() -> Path:
     """Return the path of the file about the cluster that ``logbus up`` started last."""
-    return data_directory(environment) / LAST_CLUSTER
+    return data_directory() / LAST_CLUSTER
 
 
 def read_cluster(path: str | Path) -> dict[str, Any] | None:
@@ -105,12 +102,7 @@ def read_cluster(path: str | Path) -> dict[str, Any] | None:
     return facts if isinstance(facts, dict) else None
 
 
-def security_for(
-    bootstrap_servers: str,
-    given: ClientSecurity | None = None,
-    *,
-    environment: Mapping[str, str] | None = None,
-) -> ClientSecurity:
+def security_for(bootstrap_servers: str, given: ClientSecurity | None = None) -> ClientSecurity:
     """Return the security settings for connections to these brokers.
 
     The first of these sources counts:
@@ -122,23 +114,19 @@ def security_for(
       credentials are sent to no other address.
 
     Raises InvalidConfigError for a wrong setting in the file."""
-    env = os.environ if environment is None else environment
     if given is not None:
         return given
-    if is_chosen() or env.get(VARIABLE):
+    if is_chosen() or os.environ.get(VARIABLE):
         return security_of_environment()
-    return recorded_security(bootstrap_servers, environment=env)
+    return recorded_security(bootstrap_servers)
 
 
-def recorded_security(
-    bootstrap_servers: str, *, environment: Mapping[str, str] | None = None
-) -> ClientSecurity:
+def recorded_security(bootstrap_servers: str) -> ClientSecurity:
     """Return the security settings that ``logbus up --secure`` wrote for these addresses.
 
     Return NO_SECURITY if it has started no such cluster."""
-    env = os.environ if environment is None else environment
     endpoints = {_loopback(endpoint) for endpoint in parse_endpoints(bootstrap_servers)}
-    folder = data_directory(env)
+    folder = data_directory()
     for path in (folder / LAST_CLUSTER, *sorted(folder.glob(f"{CLUSTERS}/*.json"))):
         facts = read_cluster(path) or {}
         if facts.get("client_config") and facts.get("bootstrap_servers"):
@@ -188,14 +176,14 @@ def _parse_endpoint(text: str, option: str) -> Endpoint:
     return Endpoint(host, int(port))
 
 
-def brokers_in_zookeeper(address: str, timeout_s: float = ZOOKEEPER_TIMEOUT_S) -> list[Endpoint]:
+def brokers_in_zookeeper(address: str) -> list[Endpoint]:
     """Return the brokers registered in a cluster's ZooKeeper (``host:port,…/chroot``).
 
     Raises CoordinationUnavailableError if ZooKeeper does not answer, or has no broker, within
-    ``timeout_s``, and MissingDependencyError without kazoo."""
+    ``ZOOKEEPER_TIMEOUT_S``, and MissingDependencyError without kazoo."""
     from broker_lite.metadata.zookeeper.blocking import read_brokers
 
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + ZOOKEEPER_TIMEOUT_S
     while True:
         endpoints = read_brokers(address, timeout_s=max(0.1, deadline - time.monotonic()))
         if endpoints:

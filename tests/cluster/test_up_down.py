@@ -336,7 +336,7 @@ def test_command_up_in_the_foreground_ends_on_a_signal_and_deletes_its_data(tmp_
     assert (up.returncode, said.splitlines()[-1]) == (EXIT_INTERRUPTED, "Stopping."), said
     assert are_gone(facts)
     assert not Path(facts["directory"]).exists()
-    assert not discovery.last_cluster_path({"XDG_DATA_HOME": str(tmp_path)}).exists()
+    assert not (tmp_path / "logbus" / discovery.LAST_CLUSTER).exists()
 
 
 def test_requested_port_in_use_is_refused(logbus: Logbus, tmp_path: Path) -> None:

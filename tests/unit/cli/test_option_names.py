@@ -115,12 +115,13 @@ def test_errors_name_client_settings_by_the_command_line_option(
 
 
 def test_error_for_no_cluster_or_two_clusters_names_the_command_line_options(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     for command in (consume, create):
         spellings = spellings_of(command)
         with pytest.raises(NoClusterError) as none:
-            resolve(environment={"XDG_DATA_HOME": str(tmp_path)})
+            resolve()
         assert "give --bootstrap-servers host:port, set" in spelt(none.value.message, spellings)
         with pytest.raises(InvalidConfigError) as both:
             resolve("a:1", "b:2")

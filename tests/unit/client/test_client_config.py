@@ -15,7 +15,7 @@ from broker_lite.client.client_config import (
     take_security,
 )
 from broker_lite.client.discovery import security_for
-from broker_lite.config.client_security import NO_SECURITY, PASSED_OVER, ClientSecurity
+from broker_lite.config.client_security import NO_SECURITY, PASSED_OVER
 from broker_lite.config.secret import Secret
 from broker_lite.errors import InvalidConfigError
 
@@ -100,9 +100,10 @@ def test_keyword_options_override_the_client_config_file(tmp_path: Path) -> None
 
 
 def test_credentials_of_a_cluster_of_logbus_up_are_used_only_for_its_own_addresses(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment = {"XDG_DATA_HOME": str(tmp_path)}
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.delenv("LOGBUS_CLIENT_CONFIG", raising=False)
     file = tmp_path / "admin.conf"
     file.write_text("".join(f"{key}={value}\n" for key, value in LOGIN.items()), "utf-8")
     file.chmod(0o600)
@@ -111,12 +112,11 @@ def test_credentials_of_a_cluster_of_logbus_up_are_used_only_for_its_own_address
     record.parent.mkdir(parents=True)
     record.write_text(json.dumps(facts), "utf-8")
 
-    def found(servers: str) -> ClientSecurity:
-        return security_for(servers, environment=environment)
-
-    assert found("127.0.0.1:9093") == found("localhost:9092") == security_of(LOGIN)
-    assert found("127.0.0.1:9094") == found("127.0.0.1:9092,10.0.0.1:9092") == NO_SECURITY
-    assert security_for("127.0.0.1:9092", NO_SECURITY, environment=environment) == NO_SECURITY
+    own = ("127.0.0.1:9093", "localhost:9092")
+    assert [security_for(servers) for servers in own] == [security_of(LOGIN)] * 2
+    others = ("127.0.0.1:9094", "127.0.0.1:9092,10.0.0.1:9092")
+    assert [security_for(servers) for servers in others] == [NO_SECURITY] * 2
+    assert security_for("127.0.0.1:9092", NO_SECURITY) == NO_SECURITY
 
 
 def test_error_for_login_options_without_a_protocol_advises_sasl_ssl() -> None:

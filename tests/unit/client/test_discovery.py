@@ -59,28 +59,30 @@ def test_client_looks_for_a_cluster_address_in_the_documented_order_of_sources(
         return [Endpoint("zk-found", 1)]
 
     monkeypatch.setattr(discovery, "brokers_in_zookeeper", brokers)
-    environment = {"XDG_DATA_HOME": str(tmp_path)}
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    for name in ("LOGBUS_BOOTSTRAP_SERVERS", "LOGBUS_CLIENT_CONFIG", "LOGBUS_ZOOKEEPER"):
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(NoClusterError, match="logbus up"):
-        resolve(environment=environment)
-    path = last_cluster_path(environment)
+        resolve()
+    path = last_cluster_path()
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"bootstrap_servers": "last:1", "zookeeper": "z"}))
-    assert resolve(environment=environment) == "last:1"
+    assert resolve() == "last:1"
     file = tmp_path / "client.conf"
-    environment["LOGBUS_CLIENT_CONFIG"] = str(file)
+    monkeypatch.setenv("LOGBUS_CLIENT_CONFIG", str(file))
     file.write_text("client.id=app\n")
-    assert resolve(environment=environment) == "last:1"
+    assert resolve() == "last:1"
     file.write_text("bootstrap.servers=file:1,file:2\n")
-    assert resolve(environment=environment) == "file:1,file:2"
-    environment["LOGBUS_ZOOKEEPER"] = "z:2181/logbus"
-    assert resolve(environment=environment) == "zk-found:1"
-    environment["LOGBUS_BOOTSTRAP_SERVERS"] = "env:1"
-    assert resolve(environment=environment) == "env:1"
-    assert resolve(None, "z2:2181", environment=environment) == "zk-found:1"
-    assert resolve(["given:1", "given:2"], environment=environment) == "given:1,given:2"
+    assert resolve() == "file:1,file:2"
+    monkeypatch.setenv("LOGBUS_ZOOKEEPER", "z:2181/logbus")
+    assert resolve() == "zk-found:1"
+    monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", "env:1")
+    assert resolve() == "env:1"
+    assert resolve(None, "z2:2181") == "zk-found:1"
+    assert resolve(["given:1", "given:2"]) == "given:1,given:2"
     assert asked == ["z:2181/logbus", "z2:2181"]
     with pytest.raises(InvalidConfigError, match="both"):
-        resolve("a:1", "z:1", environment=environment)
+        resolve("a:1", "z:1")
 
 
 def test_unreadable_file_with_the_address_of_a_running_cluster_is_ignored(tmp_path: Path) -> None:
@@ -92,5 +94,8 @@ def test_unreadable_file_with_the_address_of_a_running_cluster_is_ignored(tmp_pa
     assert read_cluster(broken) is None
 
 
-def test_default_data_directory_is_in_the_home_folder_without_xdg_data_home() -> None:
-    assert data_directory({}) == Path.home() / ".local" / "share" / "logbus"
+def test_default_data_directory_is_in_the_home_folder_without_xdg_data_home(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    assert data_directory() == Path.home() / ".local" / "share" / "logbus"
