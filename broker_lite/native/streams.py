@@ -14,6 +14,7 @@ from functools import partial
 
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
+from broker_lite.client.closing import ClosedByWith
 from broker_lite.client.consuming.consumer import Consumer
 from broker_lite.client.consuming.reader_core import Joining, ReaderCore
 from broker_lite.client.discovery import ENV_ZOOKEEPER
@@ -38,7 +39,7 @@ READERS_TIMEOUT_S = 1.0
 """Seconds for which ``close`` waits for threads that are still processing records of a stream."""
 
 
-class MessageStreams:
+class MessageStreams(ClosedByWith):
     """The streams of one consumer in a group that ZooKeeper coordinates. Each is a ``Consumer``
     that one thread reads.
 
@@ -82,9 +83,9 @@ class MessageStreams:
         a thread takes longer, the next owners of its partitions receive again the records that it
         was processing. The records that the calling thread itself has received count as processed,
         unless it is handling an exception."""
-        self._close(is_done=sys.exc_info()[0] is None)
+        self._exit(is_done=sys.exc_info()[0] is None)
 
-    def _close(self, *, is_done: bool) -> None:
+    def _exit(self, *, is_done: bool) -> None:
         if self._is_closing:
             return  # A callback closes again while the first close runs.
         self._is_closing = True
@@ -108,12 +109,6 @@ class MessageStreams:
             stream.close()
         if problems and is_done:
             raise problems[0]
-
-    def __enter__(self) -> MessageStreams:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._close(is_done=kind is None)
 
 
 def open_streams(

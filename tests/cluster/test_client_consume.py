@@ -341,25 +341,25 @@ def test_end_offsets_watch_reports_new_records_partitions_and_topics(bus: Bus, t
     tp = TopicPartition(topic, 0)
     with EndOffsetsWatch(bus.bootstrap_servers, [topic], refresh_ms=200) as watch:
         assert watch.wait_ready(20)
-        assert {tp: end.offset for tp, end in watch.ends().items()} == {
+        assert {tp: end.offset for tp, end in watch.snapshot().ends.items()} == {
             TopicPartition(topic, n): 0 for n in range(3)
         }
-        before = watch.ends()
-        assert watch.ends() is before
+        before = watch.snapshot()
+        assert watch.snapshot() is before
         fill(bus, topic, 5)
-        until(lambda: watch.ends()[tp].offset == 5)
-        assert before[tp].offset == 0, "snapshots do not change"
+        until(lambda: watch.snapshot().ends[tp].offset == 5)
+        assert before.ends[tp].offset == 0, "snapshots do not change"
         bus.admin.create_partitions(topic, 4)
-        until(lambda: len(watch.ends()) == 4)
+        until(lambda: len(watch.snapshot().ends) == 4)
         fill(bus, topic, 2, partition=3)
-        until(lambda: watch.ends()[TopicPartition(topic, 3)].offset == 2)
-        old = watch.topic_ids()[topic]
+        until(lambda: watch.snapshot().ends[TopicPartition(topic, 3)].offset == 2)
+        old = watch.snapshot().topic_ids[topic]
         bus.delete_topic(topic)
-        until(lambda: topic not in watch.topic_ids() and not watch.ends())
+        until(lambda: topic not in watch.snapshot().topic_ids and not watch.snapshot().ends)
         assert watch.error is not None
         bus.create_topic(topic, 1)
-        until(lambda: watch.topic_ids().get(topic, old) != old)
-        until(lambda: watch.ends().get(tp) is not None and watch.ends()[tp].offset == 0)
+        until(lambda: watch.snapshot().topic_ids.get(topic, old) != old)
+        until(lambda: (end := watch.snapshot().ends.get(tp)) is not None and end.offset == 0)
 
 
 def test_end_offsets_watch_includes_a_new_topic_that_its_filter_selects(
@@ -371,9 +371,9 @@ def test_end_offsets_watch_includes_a_new_topic_that_its_filter_selects(
         refresh_ms=100,
     ) as watch:
         assert watch.wait_ready(20)
-        assert watch.ends() == {}
+        assert watch.snapshot().ends == {}
         bus.create_topic(topic + "-x1", 1)
-        until(lambda: TopicPartition(topic + "-x1", 0) in watch.ends())
+        until(lambda: TopicPartition(topic + "-x1", 0) in watch.snapshot().ends)
 
 
 def test_new_partitions_are_read_from_earliest(

@@ -78,7 +78,7 @@ def test_producer_and_readers_survive_a_killed_broker(
             for index, place in enumerate(places[n::4]):
                 assert (place.partition, place.offset) == (n, index)
         until(
-            lambda: {tp: end.offset for tp, end in watch.ends().items()},
+            lambda: {tp: end.offset for tp, end in watch.snapshot().ends.items()},
             lambda seen: seen == {tp: end.offset for tp, end in ends.items()},
         )
 

@@ -64,7 +64,7 @@ def test_end_offsets_watch_returns_the_offset_of_the_first_transactional_record(
     topic, _ = mixed
     with EndOffsetsWatch(bus.bootstrap_servers, [topic]) as watch:
         assert watch.wait_ready(20)
-        end = watch.ends()[TopicPartition(topic, 0)]
+        end = watch.snapshot().ends[TopicPartition(topic, 0)]
         assert (end.offset, end.transactions_from) == (5 + 11 + 11 + 11, 5)
 
 

@@ -18,6 +18,7 @@ from broker_lite.client.administration.group_lag import PartitionLag, owned_by
 from broker_lite.client.administration.many_groups import GroupLag, lag_of_groups
 from broker_lite.client.administration.query_lease import holder_of
 from broker_lite.client.administration.replica_requests import Reassignment
+from broker_lite.client.closing import ClosedByWith
 from broker_lite.client.discovery import join, parse_endpoints, security_for
 from broker_lite.client.operations import group_requests, offset_requests, requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
@@ -124,7 +125,7 @@ class BrokerReport(NamedTuple):
     unreadable: tuple[UnreadableZnode, ...] = ()
 
 
-class Admin:
+class Admin(ClosedByWith):
     """Administration of one cluster. ``timeout_ms`` limits each call with its retries. The first
     call fails after five seconds if no broker answers: the addresses are probably wrong."""
 
@@ -144,12 +145,6 @@ class Admin:
             pool = Pool(client_id, security_for(self.bootstrap_servers, security))
         self._pool = pool
         self._cluster = Cluster(endpoints, monotonic_ms, pool.security.user)
-
-    def __enter__(self) -> Admin:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def within(self, timeout_ms: float) -> Admin:
         """Return an ``Admin`` that shares this object's connections but has another ``timeout_ms``.

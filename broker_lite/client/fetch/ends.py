@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from broker_lite.client.closing import ClosedByWith
 from broker_lite.client.discovery import parse_endpoints, security_for
 from broker_lite.client.fetch.fetches import answers_of, fetch_request
 from broker_lite.client.operations import offset_requests, requests
@@ -63,7 +64,7 @@ class EndsSnapshot(NamedTuple):
     ends: Mapping[TopicPartition, LogEnd]
 
 
-class EndOffsetsWatch:
+class EndOffsetsWatch(ClosedByWith):
     """The end offsets of all partitions of some topics, kept current by a background thread.
 
     ``topics`` are names, or a function that selects names from the metadata. With ``isolation``
@@ -86,9 +87,6 @@ class EndOffsetsWatch:
         self._names = () if callable(topics) else tuple(dict.fromkeys(topics))
         self._isolation_level = offset_requests.isolation_code(isolation)
         self._refresh_ms = refresh_ms
-        self._ends: dict[TopicPartition, LogEnd] = {}
-        self.version = 0
-        """Number of times that the snapshot has changed so far."""
         self._topic_ids: dict[str, str] = {}
         self._snapshot = EndsSnapshot(ClusterView(), {}, {})
         self._plan: dict[TopicPartition, tuple[Endpoint, str, int]] = {}
@@ -111,18 +109,6 @@ class EndOffsetsWatch:
 
     # Methods that any thread may call.
 
-    def ends(self) -> Mapping[TopicPartition, LogEnd]:
-        """Return the last known end offset of each partition; empty before ``wait_ready``."""
-        return self._ends
-
-    def topic_ids(self) -> Mapping[str, str]:
-        """Return the id of each watched topic that exists; a recreated topic has a new id."""
-        return self._topic_ids
-
-    def view(self) -> ClusterView:
-        """Return the newest metadata that this watch has read."""
-        return self._cluster.view
-
     def snapshot(self) -> EndsSnapshot:
         """Return metadata, topic ids and end offsets that are consistent with each other. The
         object is the same until one of them changes."""
@@ -133,22 +119,9 @@ class EndOffsetsWatch:
         seconds."""
         return self._ready.wait(timeout_s)
 
-    def update(self, topics: Iterable[str]) -> None:
-        """Watch ``topics`` in place of the present ones."""
-        names = tuple(dict.fromkeys(topics))
-        if names != self._names:
-            self._names = names
-            self._reactor.call_soon(self._renew)
-
     def close(self) -> None:
         """Stop the background thread."""
         self._reactor.stop()
-
-    def __enter__(self) -> EndOffsetsWatch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # Methods that run on the watch's thread.
 
@@ -177,7 +150,8 @@ class EndOffsetsWatch:
         stale = [
             tp
             for tp in tps
-            if tp not in self._ends or self._topic_ids.get(tp.topic) != view.topic_id(tp.topic)
+            if tp not in self._snapshot.ends
+            or self._topic_ids.get(tp.topic) != view.topic_id(tp.topic)
         ]
         log_ends: dict[TopicPartition, LogEnd | LogbusError] = {}
         led = [tp for tp in stale if view.leader(tp) is not None]
@@ -186,7 +160,8 @@ class EndOffsetsWatch:
         self._topic_ids = topic_ids
         # Return an error for a partition whose end offset a poll has meanwhile removed as out of
         # range.
-        old = {tp: self._ends.get(tp) or _out_of_range(tp) for tp in tps if tp not in stale}
+        ends = self._snapshot.ends
+        old = {tp: ends.get(tp) or _out_of_range(tp) for tp in tps if tp not in stale}
         return {**old, **log_ends}
 
     def _list(
@@ -286,18 +261,16 @@ class EndOffsetsWatch:
         self._timer = self._reactor.later(delay_ms, self._renew)
 
     def _publish(self, ends: dict[TopicPartition, LogEnd]) -> None:
-        view = self._cluster.view
-        if ends != self._ends or self._snapshot[:2] != (view, self._topic_ids):
-            self._ends = ends
-            self._snapshot = EndsSnapshot(view, self._topic_ids, ends)
-            self.version += 1
+        snapshot = EndsSnapshot(self._cluster.view, self._topic_ids, ends)
+        if snapshot != self._snapshot:
+            self._snapshot = snapshot
 
     def _poll_all(self) -> None:
         """Keep one long poll open to each leader; renew it after a change of leader or leader
         epoch."""
         view = self._cluster.view
         plan = {}
-        for tp in self._ends:
+        for tp in self._snapshot.ends:
             leader = view.leader(tp)
             if leader is not None:
                 plan[tp] = (leader, view.topic_id(tp.topic), view.leader_epoch(tp))
@@ -314,10 +287,11 @@ class EndOffsetsWatch:
     def _poll(self, endpoint: Endpoint, lane: int) -> None:
         if lane != self._lane:
             return
+        ends = self._snapshot.ends
         rows = [
-            (topic_id, FetchPartition(tp.partition, self._ends[tp].offset, 1, epoch))
+            (topic_id, FetchPartition(tp.partition, ends[tp].offset, 1, epoch))
             for tp, (leader, topic_id, epoch) in self._plan.items()
-            if leader == endpoint and tp in self._ends
+            if leader == endpoint and tp in ends
         ]
         request = fetch_request(rows, POLL_WAIT_MS, self._isolation_level, ends_only=True)
         timeout_ms = POLL_WAIT_MS + self._request_timeout_ms
@@ -345,7 +319,7 @@ class EndOffsetsWatch:
     def _read(
         self, endpoint: Endpoint, answer: FetchResponse | LogbusError
     ) -> tuple[dict[TopicPartition, LogEnd], LogbusError | None]:
-        ends = dict(self._ends)
+        ends = dict(self._snapshot.ends)
         problem: LogbusError | None = None
         offsets = {
             tp: row[1] for tp, row in self._plan.items() if row[0] == endpoint and tp in ends
