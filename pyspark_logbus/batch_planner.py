@@ -3,19 +3,16 @@ module once for each ``load()``."""
 
 from __future__ import annotations
 
-import logging
-
 from broker_lite.errors import InvalidConfigError
-from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAndEpoch, TopicPartition
+from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from pyspark_logbus import offset_ranges as plan
 from pyspark_logbus import offsets
+from pyspark_logbus.losses import Losses
 from pyspark_logbus.offset_ranges import Loss
 from pyspark_logbus.offset_reader import OffsetReader
-from pyspark_logbus.offsets import SourceOffset, TopicOffsets
+from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
 from pyspark_logbus.range_tasks import Task, make_tasks
-
-log = logging.getLogger("pyspark_logbus")
 
 NAMED_MAX = 5
 """Maximum number of partitions that one error message names."""
@@ -51,23 +48,8 @@ def _existing(options: ReadOptions, reader: OffsetReader, end: SourceOffset) -> 
         for tp, at in end.partitions().items()
         if at.offset > latest[tp].offset
     ]  # fmt: skip
-    if losses and options.fail_on_data_loss:
-        raise plan.data_loss(losses)
-    for loss in losses:
-        log.warning("[LOGBUS_DATA_LOSS] the query continues without %s", loss)
-    topics = {
-        name: TopicOffsets(
-            topic.topic_id,
-            {
-                number: OffsetAndEpoch(
-                    min(at.offset, latest[TopicPartition(name, number)].offset), at.leader_epoch
-                )
-                for number, at in topic.partitions.items()
-            },
-        )
-        for name, topic in end.topics.items()
-    }
-    return SourceOffset(end.cluster_id, topics)
+    Losses(options).judge(losses)
+    return plan.cap(end, {tp: row.offset for tp, row in latest.items()})
 
 
 def _check_order(

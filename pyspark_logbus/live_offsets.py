@@ -9,7 +9,6 @@ and the planner's thread reads the log ends.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from broker_lite.client.fetch.ends import EndOffsetsWatch, EndsSnapshot
 from broker_lite.client.operations.cluster import ClusterView
@@ -17,7 +16,6 @@ from broker_lite.errors import LogbusError
 from broker_lite.model import OffsetAndEpoch
 from pyspark_logbus.connection_security import connection_security
 from pyspark_logbus.offset_ranges import Live, LiveTopic
-from pyspark_logbus.offset_reader import matching, named_topics
 from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
 
@@ -29,16 +27,12 @@ class LiveOffsets:
     """The known log ends of a source's partitions. ``now`` returns them without waiting."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self._options = options
-        self._grace_s = options.retries * options.retry_interval_ms / 1000
         topics = options.topics
+        self._grace_s = options.grace_s
         self._assigned = frozenset(topics.partitions)
-        names: list[str] | Callable[[ClusterView], list[str]] = sorted(set(named_topics(topics)))
-        if topics.pattern:
-            names = lambda view: matching(topics, view.topics)  # noqa: E731
         self._watch = EndOffsetsWatch(
             options.bootstrap_servers,
-            names,
+            topics.named() or (lambda view: topics.among(view.topics)),
             isolation=options.isolation,
             refresh_ms=options.metadata_age_ms,
             client_id=options.client_id,

@@ -24,9 +24,7 @@ class Losses:
 
     def __init__(self, options: ReadOptions) -> None:
         self.row_count = 0
-        self.grace_s = options.retries * options.retry_interval_ms / 1000
-        """Seconds for which a topic must be missing, or a log end must be below the query's
-        position, before this counts as a loss."""
+        self._grace_s = options.grace_s
         self._ends_query = options.fail_on_data_loss
         self._suspects: dict[tuple[str, str, int], float] = {}
         self._accepted: set[tuple[str, str, int, int]] = set()
@@ -41,7 +39,7 @@ class Losses:
 
     def confirmed(self, losses: list[Loss]) -> list[Loss]:
         """Return those of ``losses``, the losses of the query's present position, that are certain:
-        log ends that moved back at least ``grace_s`` ago, and all losses of other kinds.
+        log ends that moved back at least ``grace_s`` seconds ago, and all losses of other kinds.
 
         A log end may move back briefly while a partition's leader changes.
         """
@@ -55,7 +53,7 @@ class Losses:
             if loss.kind == plan.REGRESSED:
                 key = loss[:3]
                 since = suspects[key] = self._suspects.get(key, now)
-                if now - since < self.grace_s:
+                if now - since < self._grace_s:
                     continue
             confirmed_losses.append(loss)
         self._suspects = suspects

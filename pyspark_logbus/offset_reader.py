@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -38,7 +37,7 @@ from pyspark_logbus import first_contact, offsets
 from pyspark_logbus.connection_security import connection_security
 from pyspark_logbus.offset_ranges import CURE, TASK_BYTES
 from pyspark_logbus.offsets import OffsetSpec, SourceOffset, TopicOffsets
-from pyspark_logbus.query_options import ReadOptions, Topics
+from pyspark_logbus.query_options import ReadOptions
 
 T = TypeVar("T")
 
@@ -48,15 +47,6 @@ def default_group(options: ReadOptions, cluster_id: str) -> str:
     with equal source options on one cluster have the same default group."""
     text = json.dumps([cluster_id, *options.identity])
     return f"{options.group_prefix}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-
-
-def matching(topics: Topics, names: Iterable[str]) -> list[str]:
-    """Return those of the topics ``names`` that a source reads, in the given order."""
-    if topics.pattern:
-        pattern = re.compile(topics.pattern)
-        return sorted(name for name in names if pattern.fullmatch(name))
-    subscribed = set(topics.names) or {tp.topic for tp in topics.partitions}
-    return sorted(subscribed.intersection(names))
 
 
 class OffsetReader:
@@ -102,8 +92,7 @@ class OffsetReader:
         if self.view.cluster_id:
             return nullcontext()
         once_ms = min(options.request_timeout_ms, FIRST_CONTACT_MS)
-        pauses_ms = options.retries * options.retry_interval_ms
-        seconds = ((options.retries + 1) * once_ms + pauses_ms) / 1000
+        seconds = (options.retries + 1) * once_ms / 1000 + options.grace_s
         return first_contact.warn_if_silent(options.bootstrap_servers, seconds)
 
     def partitions(self, known: Collection[str] = ()) -> dict[TopicPartition, str]:
@@ -114,11 +103,11 @@ class OffsetReader:
         result leaves them out, because the caller has read them before and handles the loss.
         """
         topics = self.options.topics
-        names = None if topics.pattern else matching(topics, named_topics(topics))
+        names = None if topics.pattern else topics.named()
         with self._first_contact():
             view = self.view = self.retrying(lambda: self.admin.cluster(names))
         topic_ids: dict[TopicPartition, str] = {}
-        for name in matching(topics, view.topics) if names is None else names:
+        for name in topics.among(view.topics) if names is None else names:
             topic = view.topics.get(name)
             if topic is None or topic.error is not None:
                 if names is None or name in known:
@@ -310,7 +299,3 @@ class OffsetReader:
             for tp in outside:
                 at[tp] = min(max(at[tp], first[tp].offset), last[tp].offset)
         return at
-
-
-def named_topics(topics: Topics) -> list[str]:
-    return [*topics.names, *(tp.topic for tp in topics.partitions)]

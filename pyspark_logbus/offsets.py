@@ -110,10 +110,6 @@ class SourceOffset:
         document["topics"] = _topics_to_json(self.topics)
         return document
 
-    def get(self, partition: TopicPartition) -> OffsetAndEpoch | None:
-        topic = self.topics.get(partition.topic)
-        return None if topic is None else topic.partitions.get(partition.partition)
-
     def partitions(self) -> dict[TopicPartition, OffsetAndEpoch]:
         return {
             TopicPartition(name, number): end

@@ -7,6 +7,7 @@ table of all options.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from broker_lite.model import TopicPartition
@@ -28,6 +29,16 @@ class Topics:
         if self.pattern:
             return re.fullmatch(self.pattern, tp.topic) is not None
         return tp.topic in self.names or tp in self.partitions
+
+    def named(self) -> list[str]:
+        """Return the names of the topics that the options give, sorted; none for a pattern."""
+        return sorted({*self.names, *(tp.topic for tp in self.partitions)})
+
+    def among(self, names: Iterable[str]) -> list[str]:
+        """Return those of the topics ``names`` that the source reads, sorted."""
+        if self.pattern:
+            return sorted(name for name in names if re.fullmatch(self.pattern, name))
+        return sorted(set(self.named()).intersection(names))
 
     def describe(self) -> str:
         if self.names:
@@ -77,6 +88,15 @@ class ReadOptions:
     client_id: str
     security: QuerySecurity
     identity: tuple[tuple[str, str], ...]
+
+    @property
+    def grace_s(self) -> float:
+        """Seconds for which the driver retries an offset lookup.
+
+        A starting broker may not list a topic yet, or may report too low a log end. So a topic or
+        record counts as lost only if it is missing for this long.
+        """
+        return self.retries * self.retry_interval_ms / 1000
 
 
 @dataclass(frozen=True, slots=True)

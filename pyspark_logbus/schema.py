@@ -118,57 +118,57 @@ _TEXT = (StringType, VarcharType, CharType)
 def sink_columns(schema: StructType, *, topic_option: str, use_timestamp: bool) -> SinkColumns:
     """Check a DataFrame's columns as Spark's Kafka sink does, and ignore extra columns. Raises
     InvalidSchemaError before a row is written."""
-    tp: dict[str, int] = {}
+    indexes: dict[str, int] = {}
     for index, field in enumerate(schema.fields):
         name = field.name.lower()
-        if name in tp and name in SinkColumns._fields:
+        if name in indexes and name in SinkColumns._fields:
             raise InvalidSchemaError(f"the column {field.name!r} appears twice; drop one")
-        tp.setdefault(name, index)
-    if "value" not in tp:
+        indexes.setdefault(name, index)
+    if "value" not in indexes:
         raise InvalidSchemaError(
             f"Required attribute 'value' not found; columns: {', '.join(schema.names) or 'none'}"
         )
-    if not topic_option and "topic" not in tp:
+    if not topic_option and "topic" not in indexes:
         raise InvalidSchemaError(
             "topic option required when no 'topic' attribute is present. Use the option 'topic', "
             "or add a topic column"
         )
-    _check(schema, tp, "topic", _TEXT, "string")
-    _check(schema, tp, "value", (*_TEXT, BinaryType), "string or binary")
-    _check(schema, tp, "key", (*_TEXT, BinaryType), "string or binary")
-    _check(schema, tp, "partition", (IntegerType,), "int")
+    _check(schema, indexes, "topic", _TEXT, "string")
+    _check(schema, indexes, "value", (*_TEXT, BinaryType), "string or binary")
+    _check(schema, indexes, "key", (*_TEXT, BinaryType), "string or binary")
+    _check(schema, indexes, "partition", (IntegerType,), "int")
     if use_timestamp:
-        if "timestamp" not in tp:
+        if "timestamp" not in indexes:
             raise InvalidSchemaError(
                 "useTimestampColumn=true needs a 'timestamp' column; add it or leave the option out"
             )
-        _check(schema, tp, "timestamp", (TimestampType, TimestampNTZType), "timestamp")
-    if "headers" in tp:
-        field = schema.fields[tp["headers"]]
+        _check(schema, indexes, "timestamp", (TimestampType, TimestampNTZType), "timestamp")
+    if "headers" in indexes:
+        field = schema.fields[indexes["headers"]]
         if not _is_headers(field.dataType):
             raise InvalidSchemaError(
                 "headers must be a(n) array<struct<key:string,value:binary>>, not "
                 f"{field.dataType.simpleString()}; cast or drop the column"
             )
     return SinkColumns(
-        value=tp["value"],
-        key=tp.get("key", -1),
-        topic=-1 if topic_option else tp["topic"],
-        partition=tp.get("partition", -1),
-        headers=tp.get("headers", -1),
-        timestamp=tp.get("timestamp", -1) if use_timestamp else -1,
+        value=indexes["value"],
+        key=indexes.get("key", -1),
+        topic=-1 if topic_option else indexes["topic"],
+        partition=indexes.get("partition", -1),
+        headers=indexes.get("headers", -1),
+        timestamp=indexes.get("timestamp", -1) if use_timestamp else -1,
     )
 
 
 def _check(
     schema: StructType,
-    tp: dict[str, int],
+    indexes: dict[str, int],
     name: str,
     kinds: Sequence[type[DataType]],
     said: str,
 ) -> None:
-    if name in tp and not isinstance(schema.fields[tp[name]].dataType, tuple(kinds)):
-        actual = schema.fields[tp[name]].dataType.simpleString()
+    if name in indexes and not isinstance(schema.fields[indexes[name]].dataType, tuple(kinds)):
+        actual = schema.fields[indexes[name]].dataType.simpleString()
         raise InvalidSchemaError(
             f"{name} must be a(n) {said}, not {actual}; cast it or drop the column"
         )

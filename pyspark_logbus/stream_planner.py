@@ -40,7 +40,7 @@ from pyspark_logbus.group_progress import GroupProgress
 from pyspark_logbus.live_offsets import LiveOffsets
 from pyspark_logbus.losses import Losses
 from pyspark_logbus.offset_ranges import Admission, Live, Loss, OffsetRange, RangeLimits
-from pyspark_logbus.offset_reader import OffsetReader, default_group, matching
+from pyspark_logbus.offset_reader import OffsetReader, default_group
 from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
 from pyspark_logbus.range_tasks import Task, make_tasks
@@ -291,9 +291,9 @@ class StreamPlanner:
         """
         options = self.options
         deadline = time.monotonic() + options.request_timeout_ms / 1000
-        grace_until = time.monotonic() + self._losses.grace_s
+        grace_until = time.monotonic() + options.grace_s
         ids = self._reader.partitions(start.topics)
-        topic_names = set(matching(options.topics, start.topics))
+        topic_names = set(options.topics.among(start.topics))
         while time.monotonic() < grace_until and not topic_names <= {tp.topic for tp in ids}:
             time.sleep(0.005)
             ids = self._reader.partitions(start.topics)
