@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from broker_lite.errors import InvalidConfigError
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
-from pyspark_logbus import offset_ranges as plan
 from pyspark_logbus import offsets
-from pyspark_logbus.losses import Losses
-from pyspark_logbus.offset_ranges import Loss
+from pyspark_logbus.admission import cap
+from pyspark_logbus.losses import REGRESSED, Loss, Losses
+from pyspark_logbus.offset_ranges import ranges_between
 from pyspark_logbus.offset_reader import OffsetReader
 from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
@@ -30,7 +30,7 @@ def plan_batch(options: ReadOptions) -> list[Task]:
         if isinstance(options.ending, offsets.PerPartition):
             end = _existing(options, reader, end)
         _check_order(options, reader, start, end)
-        return make_tasks(plan.ranges_between(start, end), options, reader, reader.view)
+        return make_tasks(ranges_between(start, end), options, reader, reader.view)
     finally:
         reader.close()
 
@@ -43,13 +43,13 @@ def _existing(options: ReadOptions, reader: OffsetReader, end: SourceOffset) -> 
     """
     latest = reader.listed(end.partitions(), LATEST_TIMESTAMP)
     losses = [
-        Loss(plan.REGRESSED, tp.topic, tp.partition, latest[tp].offset, at.offset,
+        Loss(REGRESSED, tp.topic, tp.partition, latest[tp].offset, at.offset,
              f"{options.ending_option} names {at.offset}, the log ends at {latest[tp].offset}")
         for tp, at in end.partitions().items()
         if at.offset > latest[tp].offset
     ]  # fmt: skip
     Losses(options).judge(losses)
-    return plan.cap(end, {tp: row.offset for tp, row in latest.items()})
+    return cap(end, {tp: row.offset for tp, row in latest.items()})
 
 
 def _check_order(

@@ -11,8 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from broker_lite.errors import LogbusError, OffsetOutOfRangeError
 from broker_lite.model import EARLIEST_TIMESTAMP, TopicPartition
-from pyspark_logbus import offset_ranges as plan
-from pyspark_logbus.offset_ranges import Live
+from pyspark_logbus.admission import cap, same_place, share_bytes
+from pyspark_logbus.offset_ranges import Live, existing_topics, ranges_between
 from pyspark_logbus.offset_reader import OffsetReader
 from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
@@ -49,8 +49,8 @@ class BytesLimit:
         lookup = self._lookup
         if (
             lookup is None
-            or not plan.same_place(lookup[0], start)
-            or plan.existing_topics(lookup[1], live) is not lookup[1]
+            or not same_place(lookup[0], start)
+            or existing_topics(lookup[1], live) is not lookup[1]
         ):
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(BYTES_THREADS, "logbus-bytes")
@@ -66,7 +66,7 @@ class BytesLimit:
                 raise
             return start
         self._lookup = None
-        return start if plan.same_place(start, capped) else capped
+        return start if same_place(start, capped) else capped
 
     def close(self) -> None:
         """Stop the lookup threads without waiting for requests in flight."""
@@ -77,8 +77,7 @@ class BytesLimit:
         budget = self._options.bytes_max
         topic_ids = {name: topic.topic_id for name, topic in end.topics.items()}
         begins = {
-            item.tp: item.start
-            for item in plan.ranges_between(start, end, self._options.new_partitions)
+            item.tp: item.start for item in ranges_between(start, end, self._options.new_partitions)
         }
 
         def ask(ranges: Reach) -> Reach:
@@ -94,7 +93,7 @@ class BytesLimit:
             earliest = self._reader.listed(begins, EARLIEST_TIMESTAMP)
             begins = {tp: max(at, earliest[tp].offset) for tp, at in begins.items()}
             reach = ask({tp: (at, budget) for tp, at in begins.items()})
-        shares = plan.share_bytes(budget, reach)
+        shares = share_bytes(budget, reach)
         if shares is not None:
             reach = ask({tp: (begins[tp], share) for tp, share in shares.items()})
-        return plan.cap(end, {tp: row[0] for tp, row in reach.items()})
+        return cap(end, {tp: row[0] for tp, row in reach.items()})

@@ -1,21 +1,152 @@
-"""Confirm data losses of a streaming query, then fail the query or skip the lost records.
+"""Find records that a query can no longer read, then fail the query or skip the lost records.
 
 With ``failOnDataLoss=true`` a loss ends the query. Otherwise the query logs and counts the loss
-once, and continues after the lost records. One instance serves a whole run of a query. It runs on
-the driver, on the planner's thread.
+once, and continues after the lost records. The module runs on the driver, on the planner's thread.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
-from broker_lite.model import TopicPartition
-from pyspark_logbus import offset_ranges as plan
-from pyspark_logbus.offset_ranges import Loss
-from pyspark_logbus.query_options import ReadOptions
+from broker_lite.errors import DataLossError
+from broker_lite.model import OffsetAndEpoch, TopicPartition
+from pyspark_logbus.offset_ranges import Live, OffsetRange
+from pyspark_logbus.offsets import SourceOffset
+from pyspark_logbus.query_options import ReadOptions, Topics
 
 log = logging.getLogger("pyspark_logbus")
+
+
+GONE, RECREATED, REGRESSED, LATE = "gone", "recreated", "regressed", "late"
+UNSUBSCRIBED = "unsubscribed"
+"""The kinds of a loss:
+
+- GONE: the topic or partition was deleted;
+- RECREATED: the topic was deleted and created again;
+- REGRESSED: the partition's log end moved back;
+- LATE: records were deleted before the query read them;
+- UNSUBSCRIBED: the query's options no longer name the topic.
+"""
+
+
+class Loss(NamedTuple):
+    """A range of records of one partition that a query cannot read.
+
+    The range is ``first`` to ``end`` (exclusive); an ``end`` of -1 is unknown. ``detail`` is the
+    reason, for error messages. ``topic_id`` is the id of the topic that had the records.
+    """
+
+    kind: str
+    topic: str
+    partition: int
+    first: int
+    end: int
+    detail: str
+    topic_id: str = ""
+
+    @property
+    def rows(self) -> int:
+        """Return the number of lost records, 0 if the range's end is unknown."""
+        return max(0, self.end - self.first) if self.end >= 0 else 0
+
+    def __str__(self) -> str:
+        end = "?" if self.end < 0 else str(self.end)
+        return f"{self.topic}-{self.partition} [{self.first}, {end}): {self.detail}"
+
+
+CURE = (
+    "Some data may have been lost because they are not available any more: either the topic was "
+    "deleted, or records aged out before they were read. To continue without them, set "
+    "failOnDataLoss=false"
+)
+"""The remedy in an error about lost records. Its first words are those of Spark's Kafka source."""
+
+RESUBSCRIBE = (
+    "To continue would drop these partitions from the checkpoint. Subscribe to them again, or set "
+    "failOnDataLoss=false to drop them"
+)
+"""The remedy in an error about partitions that the options no longer name."""
+
+
+def data_loss(losses: Collection[Loss]) -> DataLossError:
+    """Return an error that names every lost range."""
+    are_there = all(loss.kind == UNSUBSCRIBED for loss in losses)
+    return DataLossError(f"{'; '.join(map(str, losses))}. {RESUBSCRIBE if are_there else CURE}")
+
+
+def find_losses(
+    start: SourceOffset, live: Live, topics: Topics, seen: Mapping[str, Mapping[int, int]]
+) -> list[Loss]:
+    """Return what was lost after the position ``start``: deleted topics and partitions, log ends
+    that moved back, and topics that the options (``topics``) no longer name.
+
+    A topic with another topic id counts as deleted. ``seen`` has the last known log end of each
+    partition, by topic id and number; a deleted partition's range of lost records ends at it.
+    """
+    losses = []
+    for name in sorted(start.topics):
+        before, now = start.topics[name], live.topics.get(name)
+        for number in sorted(before.partitions):
+            at = before.partitions[number]
+            detail = kind = ""
+            if not topics.reads(TopicPartition(name, number)):
+                kind, detail = UNSUBSCRIBED, unsubscribed(topics)
+            elif now is None:
+                kind, detail = GONE, f"topic {name} ({before.topic_id}) was deleted"
+            elif now.topic_id != before.topic_id:
+                kind = RECREATED
+                detail = (
+                    f"topic {name} was deleted and recreated (id {before.topic_id}, now "
+                    f"{now.topic_id})"
+                )
+            elif number not in now.ends:
+                kind, detail = GONE, f"partition {number} does not exist any more"
+            elif 0 <= now.ends[number].offset < at.offset:
+                losses.append(_regression(name, before.topic_id, number, at, now.ends[number]))
+            if kind:
+                end = seen.get(before.topic_id, {}).get(number, -1)
+                losses.append(Loss(kind, name, number, at.offset, end, detail, before.topic_id))
+    return losses
+
+
+def unsubscribed(topics: Topics) -> str:
+    """Return, as text for error messages, why a query does not read a partition that its checkpoint
+    has and that still exists."""
+    return f"the query no longer subscribes to it, but to {topics.describe()}"
+
+
+def _regression(
+    name: str, topic_id: str, number: int, at: OffsetAndEpoch, now: OffsetAndEpoch
+) -> Loss:
+    return Loss(
+        REGRESSED,
+        name,
+        number,
+        now.offset,
+        at.offset,
+        f"partition {name}-{number}'s offset was changed from {at.offset} to {now.offset} "
+        f"(leader epoch {at.leader_epoch}, now {now.leader_epoch})",
+        topic_id,
+    )
+
+
+def with_ranges(losses: Iterable[Loss], ranges: Iterable[OffsetRange]) -> list[Loss]:
+    """Extend losses to cover the ranges that the batch would have read from the same partitions.
+
+    Only losses of deleted topics, recreated topics and topics that the options no longer name are
+    extended.
+    """
+    of = {(item.topic, item.partition): item for item in ranges}
+    extended = []
+    for loss in losses:
+        item = of.get((loss.topic, loss.partition))
+        if item is not None and loss.kind in (GONE, RECREATED, UNSUBSCRIBED):
+            loss = loss._replace(first=item.start, end=max(loss.end, item.end))
+        extended.append(loss)
+    return extended
 
 
 class Losses:
@@ -50,7 +181,7 @@ class Losses:
         suspects = {}
         confirmed_losses = []
         for loss in losses:
-            if loss.kind == plan.REGRESSED:
+            if loss.kind == REGRESSED:
                 key = loss[:3]
                 since = suspects[key] = self._suspects.get(key, now)
                 if now - since < self._grace_s:
@@ -66,16 +197,14 @@ class Losses:
         because the query's position in them must move back too.
         """
         if losses and self._ends_query:
-            raise plan.data_loss(losses)
+            raise data_loss(losses)
         for loss in losses:
             if _key(loss) not in self._accepted:
                 self._accepted.add(_key(loss))
                 self.row_count += loss.rows
                 log.warning("[LOGBUS_DATA_LOSS] the query continues without %s", loss)
         return frozenset(
-            TopicPartition(loss.topic, loss.partition)
-            for loss in losses
-            if loss.kind == plan.REGRESSED
+            TopicPartition(loss.topic, loss.partition) for loss in losses if loss.kind == REGRESSED
         )
 
 

@@ -35,7 +35,8 @@ from broker_lite.model import (
 )
 from pyspark_logbus import first_contact, offsets
 from pyspark_logbus.connection_security import connection_security
-from pyspark_logbus.offset_ranges import CURE, TASK_BYTES
+from pyspark_logbus.losses import CURE
+from pyspark_logbus.offset_ranges import TASK_BYTES
 from pyspark_logbus.offsets import OffsetSpec, SourceOffset, TopicOffsets
 from pyspark_logbus.query_options import ReadOptions
 

@@ -31,7 +31,8 @@ from broker_lite.errors import (
 )
 from broker_lite.model import EARLIEST_TIMESTAMP, TopicPartition
 from pyspark_logbus.connection_security import connection_security
-from pyspark_logbus.offset_ranges import CURE, OffsetRange
+from pyspark_logbus.losses import CURE
+from pyspark_logbus.offset_ranges import OffsetRange
 from pyspark_logbus.read_task import ReadPlan
 from pyspark_logbus.row_columns import Part, build
 

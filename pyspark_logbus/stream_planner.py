@@ -32,14 +32,31 @@ from broker_lite.model import (
     ListedOffset,
     TopicPartition,
 )
-from pyspark_logbus import offset_ranges as plan
 from pyspark_logbus import offsets
+from pyspark_logbus.admission import Admission, RangeLimits
 from pyspark_logbus.bytes_limit import BytesLimit
 from pyspark_logbus.first_contact import Silence
 from pyspark_logbus.group_progress import GroupProgress
 from pyspark_logbus.live_offsets import LiveOffsets
-from pyspark_logbus.losses import Losses
-from pyspark_logbus.offset_ranges import Admission, Live, Loss, OffsetRange, RangeLimits
+from pyspark_logbus.losses import (
+    GONE,
+    LATE,
+    RECREATED,
+    UNSUBSCRIBED,
+    Loss,
+    Losses,
+    find_losses,
+    unsubscribed,
+    with_ranges,
+)
+from pyspark_logbus.offset_ranges import (
+    Live,
+    OffsetRange,
+    existing_topics,
+    has_transactions,
+    ranges_between,
+    starts_in,
+)
 from pyspark_logbus.offset_reader import OffsetReader, default_group
 from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
@@ -162,7 +179,7 @@ class StreamPlanner:
             for name, topic in sorted(live.topics.items()):
                 topics[name] = {str(p): end.offset for p, end in sorted(topic.ends.items())}
                 lag[name] = {
-                    str(p): max(0, end.offset - (plan.starts_in(at, name, topic.topic_id, p) or 0))
+                    str(p): max(0, end.offset - (starts_in(at, name, topic.topic_id, p) or 0))
                     for p, end in sorted(topic.ends.items())
                     if end.offset >= 0
                 }
@@ -190,13 +207,13 @@ class StreamPlanner:
             self._check_start(start)
         live = self._require_live()
         self._check_cluster(until, live)
-        ranges = plan.ranges_between(begin, until, self.options.new_partitions)
+        ranges = ranges_between(begin, until, self.options.new_partitions)
         if not self._checked:
             # This is the batch that Spark repeats after a restart. Check for lost records now,
             # because this run has not yet checked the batch's offsets.
             self._checked = True
             stored = SourceOffset(until.cluster_id, until.topics)
-            self._losses.judge(plan.with_ranges(self._find_losses(stored, live), ranges))
+            self._losses.judge(with_ranges(self._find_losses(stored, live), ranges))
             ranges = self._check_begins(begin, until, ranges, is_repeated=True)
         else:
             ranges = self._check_begins(begin, until, ranges, is_repeated=False)
@@ -253,7 +270,7 @@ class StreamPlanner:
             if nothing_new and not self.options.rows_min:
                 self._idle = (start, live)
             return document
-        is_mixed = plan.has_transactions(start, end, live, self.options.new_partitions)
+        is_mixed = has_transactions(start, end, live, self.options.new_partitions)
         return SourceOffset(end.cluster_id, end.topics, begin, query, is_mixed).to_json()
 
     def _check_start(self, document: Document) -> None:
@@ -333,7 +350,7 @@ class StreamPlanner:
         for name, topic in self._target.topics.items():
             now = live.topics.get(name)
             for number, end in topic.ends.items():
-                at = plan.starts_in(start, name, topic.topic_id, number)
+                at = starts_in(start, name, topic.topic_id, number)
                 if at is not None and at >= end.offset:
                     continue
                 if now is None or now.topic_id != topic.topic_id or number not in now.ends:
@@ -366,7 +383,7 @@ class StreamPlanner:
                 # lease of the group expires.
                 run=start.query or _new_query(),
             )
-        self._progress.publish(plan.existing_topics(start, live))
+        self._progress.publish(existing_topics(start, live))
         if is_first:
             self._progress.claim()
         self._progress.check()
@@ -394,7 +411,7 @@ class StreamPlanner:
             )
 
     def _find_losses(self, start: SourceOffset, live: Live) -> list[Loss]:
-        return plan.find_losses(start, live, self.options.topics, self._live.seen)
+        return find_losses(start, live, self.options.topics, self._live.seen)
 
     def _check_begins(
         self,
@@ -417,7 +434,7 @@ class StreamPlanner:
         fresh = {
             tp
             for tp, item in by_tp.items()
-            if plan.starts_in(begin, item.topic, item.topic_id, item.partition) is None
+            if starts_in(begin, item.topic, item.topic_id, item.partition) is None
         }
         if not is_repeated:
             by_tp = {tp: by_tp[tp] for tp in fresh}
@@ -433,10 +450,10 @@ class StreamPlanner:
                     if tp in fresh
                     else f"records before offset {row.offset} were deleted before they were read"
                 )
-                losses.append(Loss(plan.LATE, *tp, item.start, row.offset, detail, item.topic_id))
+                losses.append(Loss(LATE, *tp, item.start, row.offset, detail, item.topic_id))
             elif row is None and tp in fresh:
                 detail = "the topic was deleted"
-                losses.append(Loss(plan.GONE, *tp, item.start, item.end, detail, item.topic_id))
+                losses.append(Loss(GONE, *tp, item.start, item.end, detail, item.topic_id))
         self._losses.judge(losses)
         clipped = []
         for item in ranges:
@@ -485,12 +502,12 @@ class StreamPlanner:
         if topic is not None and topic.topic_id == item.topic_id:
             return True
         end = self._live.seen.get(item.topic_id, {}).get(item.partition, item.end)
-        kind, reason = plan.GONE, "the topic was deleted"
+        kind, reason = GONE, "the topic was deleted"
         topics = self.options.topics
         if not topics.reads(item.tp):
-            kind, reason = plan.UNSUBSCRIBED, plan.unsubscribed(topics)
+            kind, reason = UNSUBSCRIBED, unsubscribed(topics)
         elif topic is not None:
-            kind, reason = plan.RECREATED, "the topic was deleted and recreated"
+            kind, reason = RECREATED, "the topic was deleted and recreated"
         lost = item.topic, item.partition, item.start, end, reason, item.topic_id
         self._losses.judge([Loss(kind, *lost)])
         return False
