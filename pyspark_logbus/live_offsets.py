@@ -12,7 +12,12 @@ import time
 
 from broker_lite.client.fetch.ends import EndOffsetsWatch, EndsSnapshot
 from broker_lite.client.operations.cluster import ClusterView
-from broker_lite.errors import LogbusError
+from broker_lite.errors import (
+    LogbusError,
+    RequestTimedOutError,
+    SaslAuthenticationError,
+    TopicAuthorizationError,
+)
 from broker_lite.model import OffsetAndEpoch
 from pyspark_logbus.connection_security import connection_security
 from pyspark_logbus.offset_ranges import Live, LiveTopic
@@ -27,6 +32,7 @@ class LiveOffsets:
     """The known log ends of a source's partitions. ``now`` returns them without waiting."""
 
     def __init__(self, options: ReadOptions) -> None:
+        self._options = options
         topics = options.topics
         self._grace_s = options.grace_s
         self._assigned = frozenset(topics.partitions)
@@ -55,6 +61,16 @@ class LiveOffsets:
         current."""
         return self._watch.error
 
+    def check_access(self) -> LogbusError | None:
+        """Return ``problem``. Raise it if the user may not log in or may not read a topic.
+
+        A retry cannot mend this, and a topic that the user may not see would count as deleted.
+        """
+        problem = self.problem
+        if isinstance(problem, (SaslAuthenticationError, TopicAuthorizationError)):
+            raise problem
+        return problem
+
     @property
     def view(self) -> ClusterView:
         return self._watch.snapshot().view
@@ -64,6 +80,19 @@ class LiveOffsets:
         response. Return None if no response arrives."""
         self._watch.wait_ready(timeout_s)
         return self.now()
+
+    def require(self) -> Live:
+        """Return the known log ends. Wait at most ``pollTimeoutMs`` for the brokers' first
+        response. Raises RequestTimedOutError, or the error because of which there is none."""
+        options = self._options
+        live = self.now() or self.wait(options.poll_timeout_ms / 1000)
+        if live is None:
+            raise self.problem or RequestTimedOutError(
+                f"no broker of {options.bootstrap_servers} answered within "
+                f"pollTimeoutMs={options.poll_timeout_ms}; check the brokers with: logbus doctor"
+            )
+        self.check_access()
+        return live
 
     def now(self) -> Live | None:
         """Return the known log ends; None before the first response. Every call returns the same

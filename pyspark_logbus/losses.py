@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from broker_lite.errors import DataLossError
 from broker_lite.model import OffsetAndEpoch, TopicPartition
-from pyspark_logbus.offset_ranges import Live, OffsetRange
+from pyspark_logbus.offset_ranges import Live, OffsetRange, starts_in
 from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions, Topics
 
@@ -71,6 +71,10 @@ RESUBSCRIBE = (
 """The remedy in an error about partitions that the options no longer name."""
 
 
+RUN_AGAIN = "To continue without the lost records, run the query again with failOnDataLoss=false"
+"""The remedy in an error about an AvailableNow run whose target lies beyond the log's end."""
+
+
 def data_loss(losses: Collection[Loss]) -> DataLossError:
     """Return an error that names every lost range."""
     are_there = all(loss.kind == UNSUBSCRIBED for loss in losses)
@@ -110,6 +114,31 @@ def find_losses(
                 end = seen.get(before.topic_id, {}).get(number, -1)
                 losses.append(Loss(kind, name, number, at.offset, end, detail, before.topic_id))
     return losses
+
+
+def check_target(target: Live, start: SourceOffset, live: Live) -> None:
+    """Check that a run with Trigger.AvailableNow can read from ``start`` to the log ends
+    ``target``.
+
+    Raises DataLossError, even with failOnDataLoss=false, if a log now ends before its target,
+    because the run would never end.
+    """
+    for name, topic in target.topics.items():
+        now = live.topics.get(name)
+        for number, end in topic.ends.items():
+            at = starts_in(start, name, topic.topic_id, number)
+            if at is not None and at >= end.offset:
+                continue
+            if now is None or now.topic_id != topic.topic_id or number not in now.ends:
+                raise DataLossError(
+                    f"{name}-{number} (topic id {topic.topic_id}) was deleted before this run "
+                    f"with Trigger.AvailableNow read it to the end. {RUN_AGAIN}"
+                )
+            if 0 <= now.ends[number].offset < end.offset:
+                raise DataLossError(
+                    f"{name}-{number} ends at offset {now.ends[number].offset}, but this run "
+                    f"with Trigger.AvailableNow planned to read up to {end.offset}. {RUN_AGAIN}"
+                )
 
 
 def unsubscribed(topics: Topics) -> str:

@@ -111,8 +111,7 @@ def ranges_between(
     that is new in ``end`` starts at offset 0. With ``newPartitionOffsets=latest`` it starts at its
     own end, so its range is empty.
     """
-    if end.begin is not None:
-        start = SourceOffset(end.cluster_id, end.begin)
+    start = end.batch_start(start)
     ranges = []
     for name in sorted(end.topics):
         topic = end.topics[name]

@@ -110,6 +110,11 @@ class SourceOffset:
         document["topics"] = _topics_to_json(self.topics)
         return document
 
+    def batch_start(self, before: SourceOffset) -> SourceOffset:
+        """Return the start of the batch that ends here: ``begin`` for a query's first batch, else
+        ``before``, the end of the batch before."""
+        return before if self.begin is None else SourceOffset(self.cluster_id, self.begin)
+
     def partitions(self) -> dict[TopicPartition, OffsetAndEpoch]:
         return {
             TopicPartition(name, number): end

@@ -13,58 +13,27 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from broker_lite.errors import (
-    DataLossError,
-    InconsistentClusterIdError,
-    LogbusError,
-    RequestTimedOutError,
-    SaslAuthenticationError,
-    TopicAuthorizationError,
-    UnknownTopicOrPartitionError,
-)
-from broker_lite.model import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    ListedOffset,
-    TopicPartition,
-)
+from broker_lite.errors import InconsistentClusterIdError, LogbusError, RequestTimedOutError
+from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 from pyspark_logbus import offsets
 from pyspark_logbus.admission import Admission, RangeLimits
 from pyspark_logbus.bytes_limit import BytesLimit
 from pyspark_logbus.first_contact import Silence
 from pyspark_logbus.group_progress import GroupProgress
+from pyspark_logbus.lag_report import lag_report
 from pyspark_logbus.live_offsets import LiveOffsets
-from pyspark_logbus.losses import (
-    GONE,
-    LATE,
-    RECREATED,
-    UNSUBSCRIBED,
-    Loss,
-    Losses,
-    find_losses,
-    unsubscribed,
-    with_ranges,
-)
-from pyspark_logbus.offset_ranges import (
-    Live,
-    OffsetRange,
-    existing_topics,
-    has_transactions,
-    ranges_between,
-    starts_in,
-)
+from pyspark_logbus.loss_check import LossCheck
+from pyspark_logbus.losses import Losses, check_target
+from pyspark_logbus.offset_ranges import Live, existing_topics, has_transactions
 from pyspark_logbus.offset_reader import OffsetReader, default_group
 from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
 from pyspark_logbus.range_tasks import Task, make_tasks
 from pyspark_logbus.termination import stop_on_terminate, termination_waits
 
-RUN_AGAIN = "To continue without the lost records, run the query again with failOnDataLoss=false"
-"""The remedy in an error about an AvailableNow run whose target lies beyond the log's end."""
 PATIENCE_S = 0.02
 """Seconds that one planning call may wait for brokers, once the query has started."""
 
@@ -97,6 +66,7 @@ class StreamPlanner:
         self._parsed: tuple[Document, SourceOffset] | None = None
         self._idle: tuple[SourceOffset, Live] | None = None
         self._losses = Losses(options)
+        self._check = LossCheck(options, self._reader, self._live, self._losses)
         self._planned_end: SourceOffset | None = None
         self._report: tuple[SourceOffset, tuple[Any, ...], Document] | None = None
         self._bytes_limit = BytesLimit(options, self._reader)
@@ -142,18 +112,13 @@ class StreamPlanner:
         self._check_start(document)
         start = self._parse(document)
         live = self._ends_now(start, unlimited)
-        problem = self._check_access()
+        problem = self._live.check_access()
         self._silence.check(problem, is_known=live is not None)
         if live is None:
             return document
         self._check_cluster(start, live)
-        idle = self._idle
-        if (
-            idle is not None
-            and idle[0] is start
-            and idle[1] is live
-            and not self._losses.are_suspected
-        ):
+        is_idle = self._idle is not None and self._idle[0] is start and self._idle[1] is live
+        if is_idle and not self._losses.are_suspected:
             end = document
             self._planned_end = start
         else:
@@ -171,26 +136,13 @@ class StreamPlanner:
         if live is None or at is None:
             return None
         problem = str(self._live.problem or "")
-        group = self._progress.group if self._progress else ""
         state = self._progress.state if self._progress else ""
         key = (live.version, problem, state, self._losses.row_count)
         if self._report is None or self._report[0] is not at or self._report[1] != key:
-            topics, lag = {}, {}
-            for name, topic in sorted(live.topics.items()):
-                topics[name] = {str(p): end.offset for p, end in sorted(topic.ends.items())}
-                lag[name] = {
-                    str(p): max(0, end.offset - (starts_in(at, name, topic.topic_id, p) or 0))
-                    for p, end in sorted(topic.ends.items())
-                    if end.offset >= 0
-                }
-            document: Document = {
-                "topics": topics,
-                "lagAfterBatch": lag,
-                "lagAfterBatchTotal": sum(sum(rows.values()) for rows in lag.values()),
-                "lostRecords": self._losses.row_count,
-                "group": group,
-                "groupState": state,
-            }
+            document = lag_report(live, at)
+            document["lostRecords"] = self._losses.row_count
+            document["group"] = self._progress.group if self._progress else ""
+            document["groupState"] = state
             if problem:
                 document["degraded"] = problem
             self._report = (at, key, document)
@@ -205,23 +157,14 @@ class StreamPlanner:
         begin, until = offsets.from_json(start), offsets.from_json(end)
         if until.begin is None:
             self._check_start(start)
-        live = self._require_live()
+        live = self._live.require()
         self._check_cluster(until, live)
-        ranges = ranges_between(begin, until, self.options.new_partitions)
-        if not self._checked:
-            # This is the batch that Spark repeats after a restart. Check for lost records now,
-            # because this run has not yet checked the batch's offsets.
-            self._checked = True
-            stored = SourceOffset(until.cluster_id, until.topics)
-            self._losses.judge(with_ranges(self._find_losses(stored, live), ranges))
-            ranges = self._check_begins(begin, until, ranges, is_repeated=True)
-        else:
-            ranges = self._check_begins(begin, until, ranges, is_repeated=False)
-        ranges = [item for item in ranges if self._is_there(item, live)]
+        # If this run has planned no batch yet, Spark repeats the batch that the run before planned.
+        is_repeated, self._checked = not self._checked, True
+        ranges = self._check.remaining(begin, until, live, is_repeated=is_repeated)
         if self._progress is None:
-            # Spark repeats a planned batch after a restart, before any planning call, so no call
-            # has acquired the group's lease yet.
-            committed = begin.topics if until.begin is None else until.begin
+            # The repeated batch precedes any planning call, so none has acquired the group's lease.
+            committed = until.batch_start(begin).topics
             self._publish(SourceOffset(until.cluster_id, committed, query=until.query), live)
         return make_tasks(ranges, self.options, self._reader, self._live.view)
 
@@ -240,8 +183,12 @@ class StreamPlanner:
     def _next(
         self, document: Document, start: SourceOffset, live: Live, unlimited: bool
     ) -> Document:
-        target = self._available_now_target(start, live) if self._is_available_now else live
-        cut_back = self._losses.judge(self._losses.confirmed(self._find_losses(start, live)))
+        target = live
+        if self._is_available_now:
+            # The run stops at the log ends of its first call.
+            target = self._target = self._target or live
+            check_target(target, start, live)
+        cut_back = self._check.cut_back(start, live)
         self._live.forget_deleted(start)
         self._checked = True
         is_first = document == self._initial
@@ -276,6 +223,14 @@ class StreamPlanner:
     def _check_start(self, document: Document) -> None:
         if self._no_start is not None and document == self._initial:
             raise self._no_start
+
+    def _check_cluster(self, at: SourceOffset, live: Live) -> None:
+        if at.cluster_id and at.cluster_id != live.cluster_id:
+            raise InconsistentClusterIdError(
+                f"the checkpoint belongs to cluster {at.cluster_id}, but "
+                f"{self.options.bootstrap_servers} is cluster {live.cluster_id}; use a new "
+                "checkpointLocation, or the brokers of that cluster"
+            )
 
     def _parse(self, document: Document) -> SourceOffset:
         if self._parsed is None or self._parsed[0] != document:
@@ -327,44 +282,6 @@ class StreamPlanner:
                 )
             time.sleep(0.005)
 
-    def _require_live(self) -> Live:
-        live = self._live.now() or self._live.wait(self.options.poll_timeout_ms / 1000)
-        if live is None:
-            raise self._live.problem or RequestTimedOutError(
-                f"no broker of {self.options.bootstrap_servers} answered within "
-                f"pollTimeoutMs={self.options.poll_timeout_ms}; check the brokers with: logbus "
-                "doctor"
-            )
-        self._check_access()
-        return live
-
-    def _available_now_target(self, start: SourceOffset, live: Live) -> Live:
-        """Return the log ends at which an AvailableNow run stops: the log ends at the run's first
-        call of ``latest_offset``.
-
-        Raises DataLossError, even with failOnDataLoss=false, if a log now ends before its target,
-        because the run would never end.
-        """
-        if self._target is None:
-            self._target = live
-        for name, topic in self._target.topics.items():
-            now = live.topics.get(name)
-            for number, end in topic.ends.items():
-                at = starts_in(start, name, topic.topic_id, number)
-                if at is not None and at >= end.offset:
-                    continue
-                if now is None or now.topic_id != topic.topic_id or number not in now.ends:
-                    raise DataLossError(
-                        f"{name}-{number} (topic id {topic.topic_id}) was deleted before this run "
-                        f"with Trigger.AvailableNow read it to the end. {RUN_AGAIN}"
-                    )
-                if 0 <= now.ends[number].offset < end.offset:
-                    raise DataLossError(
-                        f"{name}-{number} ends at offset {now.ends[number].offset}, but this run "
-                        f"with Trigger.AvailableNow planned to read up to {end.offset}. {RUN_AGAIN}"
-                    )
-        return self._target
-
     def _publish(self, start: SourceOffset, live: Live) -> None:
         """Commit ``start``, the end of the last committed batch, as the group's offsets, without
         those of deleted or recreated topics.
@@ -390,127 +307,6 @@ class StreamPlanner:
         if self._is_available_now:
             # This may be the run's last call, so wait until the background thread has published.
             self._progress.wait(PATIENCE_S)
-
-    # Methods that check for permissions, for losses and for another cluster.
-
-    def _check_access(self) -> LogbusError | None:
-        """Return the present error of requests to the brokers, or None. Raise the error if the user
-        may not log in or may not read a topic: a retry cannot mend this, and a topic that the user
-        may not see would count as deleted."""
-        problem = self._live.problem
-        if isinstance(problem, (SaslAuthenticationError, TopicAuthorizationError)):
-            raise problem
-        return problem
-
-    def _check_cluster(self, at: SourceOffset, live: Live) -> None:
-        if at.cluster_id and at.cluster_id != live.cluster_id:
-            raise InconsistentClusterIdError(
-                f"the checkpoint belongs to cluster {at.cluster_id}, but "
-                f"{self.options.bootstrap_servers} is cluster {live.cluster_id}; use a new "
-                "checkpointLocation, or the brokers of that cluster"
-            )
-
-    def _find_losses(self, start: SourceOffset, live: Live) -> list[Loss]:
-        return find_losses(start, live, self.options.topics, self._live.seen)
-
-    def _check_begins(
-        self,
-        start: SourceOffset,
-        end: SourceOffset,
-        ranges: list[OffsetRange],
-        *,
-        is_repeated: bool,
-    ) -> list[OffsetRange]:
-        """Return the ranges of the batch, shortened by the records that were deleted before the
-        query read them.
-
-        Looks up the log starts of partitions that are new in this batch, or of all partitions of a
-        repeated batch. If records were deleted, raises DataLossError unless failOnDataLoss=false.
-        Spark requests no progress report with a repeated batch, so the next batch's report counts
-        the losses.
-        """
-        begin = start if end.begin is None else SourceOffset(end.cluster_id, end.begin)
-        by_tp = {item.tp: item for item in ranges}
-        fresh = {
-            tp
-            for tp, item in by_tp.items()
-            if starts_in(begin, item.topic, item.topic_id, item.partition) is None
-        }
-        if not is_repeated:
-            by_tp = {tp: by_tp[tp] for tp in fresh}
-        if not by_tp:
-            return ranges
-        earliest = self._earliest(by_tp)
-        losses = []
-        for tp, item in by_tp.items():
-            row = earliest.get(tp)
-            if row is not None and row.offset > item.start:
-                detail = (
-                    f"Added partition {tp} starts from {row.offset} instead of 0"
-                    if tp in fresh
-                    else f"records before offset {row.offset} were deleted before they were read"
-                )
-                losses.append(Loss(LATE, *tp, item.start, row.offset, detail, item.topic_id))
-            elif row is None and tp in fresh:
-                detail = "the topic was deleted"
-                losses.append(Loss(GONE, *tp, item.start, item.end, detail, item.topic_id))
-        self._losses.judge(losses)
-        clipped = []
-        for item in ranges:
-            tp = item.tp
-            row = earliest.get(tp)
-            if row is not None and row.offset > item.start:
-                item = item._replace(start=row.offset, start_epoch=-1)
-            if item.start < item.end and (row is not None or tp not in fresh):
-                clipped.append(item)
-        return clipped
-
-    def _earliest(
-        self, requested: Mapping[TopicPartition, OffsetRange]
-    ) -> dict[TopicPartition, ListedOffset]:
-        """Return the log start offsets of the partitions ``requested``, except those of deleted
-        topics.
-
-        A broker that has just started may not list an existing topic yet. So this method repeats
-        the lookup of a missing topic as long as the background long poll reports the topic, for at
-        most ``request.timeout.ms``.
-        """
-        try:
-            return self._reader.listed(requested, EARLIEST_TIMESTAMP)
-        except UnknownTopicOrPartitionError as error:
-            problem = error
-        listed: dict[TopicPartition, ListedOffset] = {}
-        deadline = time.monotonic() + self.options.request_timeout_ms / 1000
-        for topic in sorted({tp.topic for tp in requested}):
-            tps = [tp for tp in requested if tp.topic == topic]
-            while True:
-                try:
-                    listed.update(self._reader.listed(tps, EARLIEST_TIMESTAMP))
-                    break
-                except UnknownTopicOrPartitionError as error:
-                    problem = error
-                now = self._require_live().topics.get(topic)
-                if now is None or now.topic_id != requested[tps[0]].topic_id:
-                    break
-                if time.monotonic() > deadline:
-                    raise problem
-                time.sleep(0.005)
-        return listed
-
-    def _is_there(self, item: OffsetRange, live: Live) -> bool:
-        topic = live.topics.get(item.topic)
-        if topic is not None and topic.topic_id == item.topic_id:
-            return True
-        end = self._live.seen.get(item.topic_id, {}).get(item.partition, item.end)
-        kind, reason = GONE, "the topic was deleted"
-        topics = self.options.topics
-        if not topics.reads(item.tp):
-            kind, reason = UNSUBSCRIBED, unsubscribed(topics)
-        elif topic is not None:
-            kind, reason = RECREATED, "the topic was deleted and recreated"
-        lost = item.topic, item.partition, item.start, end, reason, item.topic_id
-        self._losses.judge([Loss(kind, *lost)])
-        return False
 
 
 def _new_query() -> str:
