@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -21,7 +21,7 @@ from broker_lite.client.administration.admin import Admin
 from broker_lite.client.fetch.range_reader import FetchedBatch, read_range
 from broker_lite.client.fetch.small_ranges import SmallRange, read_small_ranges
 from broker_lite.client.received import LogTruncatedError
-from broker_lite.client.transport.pool import Pool, shared_pool
+from broker_lite.client.transport.pool import shared_pool
 from broker_lite.errors import (
     CorruptMessageError,
     DataLossError,
@@ -84,35 +84,161 @@ class SkippedRows:
 skipped = SkippedRows()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OpenPlan(ReadPlan):
-    """A ReadPlan with this process's pool of connections. Each task creates its own, because the
-    pool's security settings may come from files of the executor's machine."""
-
-    pool: Pool
-
-    @classmethod
-    def of(cls, plan: ReadPlan) -> _OpenPlan:
-        security = connection_security(plan.bootstrap_servers, plan.security)
-        given = {each.name: getattr(plan, each.name) for each in fields(plan)}
-        return cls(**given, pool=shared_pool(plan.client_id, security))
-
-
 def read_ranges(ranges: Iterable[OffsetRange], plan: ReadPlan) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the ranges, as Arrow batches with Spark's columns.
 
     Raises DataLossError for lost records and CorruptMessageError for corrupt ones, unless
     failOnDataLoss=false.
     """
-    opened = _OpenPlan.of(plan)
     schema = to_arrow_schema(plan.schema, timezone="UTC")
-    groups = _resize(
-        (item, part)
-        for item, small in _with_small_ranges(ranges, opened)
-        for rows in _fetch(item, opened, small)
-        for part in _parts(rows)
-    )
-    return (build(group, schema) for group in groups)
+    return (build(group, schema) for group in _resize(_TaskReader(plan).parts(ranges)))
+
+
+class _TaskReader:
+    """Reads the ranges of one task with this process's pool of connections.
+
+    The pool's security settings may come from files of the executor's machine.
+    """
+
+    def __init__(self, plan: ReadPlan) -> None:
+        self._plan = plan
+        security = connection_security(plan.bootstrap_servers, plan.security)
+        self._pool = shared_pool(plan.client_id, security)
+
+    def parts(self, ranges: Iterable[OffsetRange]) -> Iterator[Part]:
+        """Yield the rows of the ranges, in order, in parts of at most ROWS_MAX rows."""
+        for item, small in self._with_small_ranges(ranges):
+            for rows in self._fetch(item, small):
+                for part in _parts(rows):
+                    yield item, part
+
+    def _with_small_ranges(
+        self, ranges: Iterable[OffsetRange]
+    ) -> Iterator[tuple[OffsetRange, list[FetchedBatch] | None]]:
+        """Yield the ranges in order, each with its rows if they are already fetched, else None.
+
+        Consecutive small ranges share a fetch, which returns their rows. The caller itself fetches
+        a range that comes with None.
+        """
+        left = deque(ranges)
+        while left:
+            first = left.popleft()
+            group, size, may_join = {first.tp: first}, first.stored_bytes, _is_small(first)
+            while (
+                may_join
+                and left
+                and _is_small(left[0])
+                and (tp := left[0].tp) not in group
+                and size + left[0].stored_bytes <= self._plan.fetch_bytes
+            ):
+                group[tp] = left.popleft()
+                size += group[tp].stored_bytes
+            if len(group) > 1:
+                yield from zip(group.values(), self._read_small_ranges(group))
+            else:
+                yield first, None
+
+    def _read_small_ranges(
+        self, group: Mapping[TopicPartition, OffsetRange]
+    ) -> Iterator[list[FetchedBatch] | None]:
+        return read_small_ranges(
+            [
+                SmallRange(
+                    tp,
+                    item.topic_id,
+                    item.leader_epoch,
+                    item.leader,
+                    item.start,
+                    item.end,
+                    item.start_epoch,
+                )
+                for tp, item in group.items()
+                if item.leader is not None
+            ],
+            pool=self._pool,
+            fetch_bytes=self._plan.fetch_bytes,
+            isolation=self._plan.isolation,
+            request_timeout_ms=self._plan.request_timeout_ms,
+        )
+
+    def _fetch(self, item: OffsetRange, small: list[FetchedBatch] | None) -> Iterator[FetchedBatch]:
+        if small is not None and not any(_is_rewritten(item, rows) for rows in small):
+            yield from small
+            return
+        tp = item.tp
+        start = item.start
+        while start < item.end:
+            try:
+                for rows in self._range(item, start):
+                    if _is_rewritten(item, rows):
+                        reason = (
+                            f"the log was truncated and written anew: offset {start} has leader "
+                            f"epoch {rows.header.leader_epoch}, at most {item.end_epoch} when the "
+                            "range was planned"
+                        )
+                        self._lose(tp, start, item.end, reason)
+                        item = item._replace(end_epoch=-1)
+                    yield rows
+                    start = min(item.end, rows.header.next_offset)
+                return
+            except LogTruncatedError as error:
+                self._lose(tp, min(error.offset, start), start, error.message)
+                item = item._replace(start_epoch=-1)
+            except OffsetOutOfRangeError as error:
+                start = self._clip(item._replace(start=start), error)
+            except (UnknownTopicIdError, UnknownTopicOrPartitionError) as error:
+                self._lose(tp, start, item.end, error.message)
+                return
+            except CorruptMessageError as error:
+                raise type(error)(
+                    f"{error.message}; to skip it, set failOnDataLoss=false"
+                ) from error
+
+    def _range(self, item: OffsetRange, start: int) -> Iterator[FetchedBatch]:
+        return read_range(
+            item.tp,
+            item.topic_id,
+            item.leader_epoch,
+            start,
+            item.end,
+            bootstrap=self._plan.bootstrap_servers,
+            leader=item.leader,
+            fetch_bytes=self._plan.fetch_bytes,
+            isolation=self._plan.isolation,
+            on_corrupt="fail" if self._plan.fail_on_data_loss else "skip",
+            timeout_ms=self._plan.poll_timeout_ms,
+            request_timeout_ms=self._plan.request_timeout_ms,
+            pool=self._pool,
+            local_reads=self._plan.local_reads,
+            reads_once=self._plan.reads_once,
+            start_epoch=item.start_epoch if start == item.start else -1,
+            on_skipped=lambda at, first, end: skipped.add(at, first, end, "corrupt batch"),
+        )
+
+    def _clip(self, item: OffsetRange, error: OffsetOutOfRangeError) -> int:
+        """Log and count the deleted records of the range ``item``, whose fetch raised ``error``.
+
+        Return the offset at which to continue: the log's start offset, or the range's end if all
+        its records were deleted. Raises DataLossError unless failOnDataLoss=false.
+        """
+        admin = Admin(
+            self._plan.bootstrap_servers, timeout_ms=self._plan.request_timeout_ms, pool=self._pool
+        )
+        end = item.end
+        # If the topic was deleted meanwhile, all records of the range are lost: keep ``end``.
+        with contextlib.suppress(UnknownTopicOrPartitionError):
+            earliest = admin.list_offsets({item.tp: EARLIEST_TIMESTAMP})[item.tp].offset
+            end = min(item.end, earliest) if earliest > item.start else item.end
+        self._lose(item.tp, item.start, end, error.message)
+        return end
+
+    def _lose(self, tp: TopicPartition, first: int, end: int, reason: str) -> None:
+        if self._plan.fail_on_data_loss:
+            again = "" if self._plan.reads_once else f". {PLANNED_ONCE}"
+            raise DataLossError(
+                f"cannot fetch records in {tp} [{first}, {end}): {reason}. {CURE}{again}"
+            )
+        skipped.add(tp, first, end, reason)
 
 
 def _size(rows: FetchedBatch) -> int:
@@ -128,59 +254,8 @@ def _size(rows: FetchedBatch) -> int:
     return size
 
 
-def _with_small_ranges(
-    ranges: Iterable[OffsetRange], plan: _OpenPlan
-) -> Iterator[tuple[OffsetRange, list[FetchedBatch] | None]]:
-    """Yield the ranges in order, each with its rows if they are already fetched, else with None.
-
-    Consecutive small ranges share a fetch, which returns their rows. The caller itself fetches a
-    range that comes with None.
-    """
-    left = deque(ranges)
-    while left:
-        first = left.popleft()
-        group, size, may_join = {first.tp: first}, first.stored_bytes, _is_small(first)
-        while (
-            may_join
-            and left
-            and _is_small(left[0])
-            and (tp := left[0].tp) not in group
-            and size + left[0].stored_bytes <= plan.fetch_bytes
-        ):
-            group[tp] = left.popleft()
-            size += group[tp].stored_bytes
-        if len(group) > 1:
-            yield from zip(group.values(), _read_small_ranges(group, plan))
-        else:
-            yield first, None
-
-
 def _is_small(item: OffsetRange) -> bool:
     return 0 <= item.stored_bytes <= SMALL_RANGE_BYTES and item.leader is not None
-
-
-def _read_small_ranges(
-    group: Mapping[TopicPartition, OffsetRange], plan: _OpenPlan
-) -> Iterator[list[FetchedBatch] | None]:
-    return read_small_ranges(
-        [
-            SmallRange(
-                tp,
-                item.topic_id,
-                item.leader_epoch,
-                item.leader,
-                item.start,
-                item.end,
-                item.start_epoch,
-            )
-            for tp, item in group.items()
-            if item.leader is not None
-        ],
-        pool=plan.pool,
-        fetch_bytes=plan.fetch_bytes,
-        isolation=plan.isolation,
-        request_timeout_ms=plan.request_timeout_ms,
-    )
 
 
 def _parts(rows: FetchedBatch) -> Iterator[FetchedBatch]:
@@ -192,93 +267,8 @@ def _parts(rows: FetchedBatch) -> Iterator[FetchedBatch]:
         yield rows._replace(first_row=rows.first_row + at, row_count=count)
 
 
-def _fetch(
-    item: OffsetRange, plan: _OpenPlan, small: list[FetchedBatch] | None
-) -> Iterator[FetchedBatch]:
-    if small is not None and not any(_is_rewritten(item, rows) for rows in small):
-        yield from small
-        return
-    tp = item.tp
-    start = item.start
-    while start < item.end:
-        try:
-            for rows in _range(tp, item, start, plan):
-                if _is_rewritten(item, rows):
-                    reason = (
-                        f"the log was truncated and written anew: offset {start} has leader epoch "
-                        f"{rows.header.leader_epoch}, at most {item.end_epoch} when the range was "
-                        "planned"
-                    )
-                    _lose(tp, start, item.end, reason, plan)
-                    item = item._replace(end_epoch=-1)
-                yield rows
-                start = min(item.end, rows.header.next_offset)
-            return
-        except LogTruncatedError as error:
-            _lose(tp, min(error.offset, start), start, error.message, plan)
-            item = item._replace(start_epoch=-1)
-        except OffsetOutOfRangeError as error:
-            start = _clip(tp, item._replace(start=start), plan, error)
-        except (UnknownTopicIdError, UnknownTopicOrPartitionError) as error:
-            _lose(tp, start, item.end, error.message, plan)
-            return
-        except CorruptMessageError as error:
-            raise type(error)(f"{error.message}; to skip it, set failOnDataLoss=false") from error
-
-
 def _is_rewritten(item: OffsetRange, rows: FetchedBatch) -> bool:
     return 0 <= item.end_epoch < rows.header.leader_epoch
-
-
-def _range(
-    tp: TopicPartition, item: OffsetRange, start: int, plan: _OpenPlan
-) -> Iterator[FetchedBatch]:
-    return read_range(
-        tp,
-        item.topic_id,
-        item.leader_epoch,
-        start,
-        item.end,
-        bootstrap=plan.bootstrap_servers,
-        leader=item.leader,
-        fetch_bytes=plan.fetch_bytes,
-        isolation=plan.isolation,
-        on_corrupt="fail" if plan.fail_on_data_loss else "skip",
-        timeout_ms=plan.poll_timeout_ms,
-        request_timeout_ms=plan.request_timeout_ms,
-        pool=plan.pool,
-        local_reads=plan.local_reads,
-        reads_once=plan.reads_once,
-        start_epoch=item.start_epoch if start == item.start else -1,
-        on_skipped=lambda at, first, end: skipped.add(at, first, end, "corrupt batch"),
-    )
-
-
-def _clip(
-    tp: TopicPartition, item: OffsetRange, plan: _OpenPlan, error: OffsetOutOfRangeError
-) -> int:
-    """Log and count the deleted records of the range ``item``, whose fetch raised ``error``.
-
-    Return the offset at which to continue: the log's start offset, or the range's end if all its
-    records were deleted. Raises DataLossError unless failOnDataLoss=false.
-    """
-    admin = Admin(plan.bootstrap_servers, timeout_ms=plan.request_timeout_ms, pool=plan.pool)
-    end = item.end
-    # If the topic was deleted meanwhile, all records of the range are lost: keep ``end``.
-    with contextlib.suppress(UnknownTopicOrPartitionError):
-        earliest = admin.list_offsets({tp: EARLIEST_TIMESTAMP})[tp].offset
-        end = min(item.end, earliest) if earliest > item.start else item.end
-    _lose(tp, item.start, end, error.message, plan)
-    return end
-
-
-def _lose(tp: TopicPartition, first: int, end: int, reason: str, plan: _OpenPlan) -> None:
-    if plan.fail_on_data_loss:
-        again = "" if plan.reads_once else f". {PLANNED_ONCE}"
-        raise DataLossError(
-            f"cannot fetch records in {tp} [{first}, {end}): {reason}. {CURE}{again}"
-        )
-    skipped.add(tp, first, end, reason)
 
 
 def _resize(batches: Iterable[Part]) -> Iterator[list[Part]]:

@@ -25,7 +25,7 @@ def test_batch_of_millions_of_tiny_rows_is_read(monkeypatch):
     batch = fetched(1, deltas=np.arange(1))
     columns = Columns(count, None, None, None, None)
     batch = batch._replace(columns=columns, first_row=5, row_count=count - 5)
-    monkeypatch.setattr(reader, "_fetch", lambda item, plan, first: [batch])
+    monkeypatch.setattr(reader._TaskReader, "_fetch", lambda task, item, small: [batch])
     plan = ReadPlan("h:1", source_schema(True), True, "", 0, True, 0, 0, "")
     expected, last = 105, None
     for found in reader.read_ranges([RANGE._replace(topic=name, end=count + 100)], plan):
@@ -50,7 +50,7 @@ def test_rows_that_an_unclean_election_wrote_at_planned_offsets_are_reported_as_
         each._replace(header=each.header._replace(leader_epoch=epoch))
         for each, epoch in zip(batches, epochs)
     ]
-    monkeypatch.setattr(reader, "_range", lambda *_, **__: iter(batches))
+    monkeypatch.setattr(reader._TaskReader, "_range", lambda *_: iter(batches))
     item = RANGE._replace(end=112, end_epoch=3, leader_epoch=4)
     plan = ReadPlan("h:1", source_schema(True), True, "", 0, True, 0, 0, "")
     found = reader.read_ranges([item], plan)
