@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker_lite.errors import LogbusError
@@ -33,27 +35,56 @@ _ANSWER_SECONDS = 0.1
 """Maximum seconds to read the line with which a starting broker reports its address."""
 
 
-class _Pauses:
-    """The pauses before restarts of one process. ``due`` is the time of the next restart in
-    monotonic seconds; None while the process runs."""
+@dataclass(slots=True)
+class _Watch:
+    """The restarts of one process, after growing pauses.
 
-    def __init__(self) -> None:
-        self.due: float | None = None
-        self._count = 0
-        self._since = math.inf
+    ``start`` starts the process and returns at once. ``is_ready`` tells whether the started process
+    serves, and raises the error with which its start failed. ``address`` is where it then serves.
+    ``due`` is the time of the next restart in monotonic seconds; None while the process runs.
+    """
 
-    def ended(self, now: float) -> float:
-        """Record that the process ended at ``now``. Return the seconds until its next restart."""
-        if now - self._since > STEADY_SECONDS:
-            self._count = 0
-        self._since = math.inf
-        pause = PAUSES_SECONDS[min(self._count, len(PAUSES_SECONDS) - 1)]
-        self._count += 1
+    name: str
+    process: LocalBroker | LocalConsole | EmbeddedZooKeeper
+    say: Callable[[str], None]
+    start: Callable[[], object]
+    is_ready: Callable[[], bool]
+    address: Callable[[], str]
+    due: float | None = None
+    count: int = 0
+    since: float = math.inf
+
+    def check(self) -> bool:
+        """Restart the process if it has ended and the pause is over. Return whether it serves
+        again."""
+        process, now = self.process, time.monotonic()
+        try:
+            if process.is_starting:
+                if not self.is_ready():
+                    return False
+                self.say(f"{self.name} serves again on {self.address()}")
+                self.due, self.since = None, now
+                return True
+            if process.is_running:
+                return False
+            if self.due is None:
+                self._pause(now, f"has ended ({process.ending}); see {process.log}")
+            elif now >= self.due:
+                self.start()
+        except LogbusError as error:
+            self._pause(now, f"did not start: {error.message}")
+        return False
+
+    def _pause(self, now: float, why: str) -> None:
+        """Choose the time of the next restart, and report why the process does not run."""
+        if now - self.since > STEADY_SECONDS:
+            self.count = 0
+        self.since = math.inf
+        pause = PAUSES_SECONDS[min(self.count, len(PAUSES_SECONDS) - 1)]
+        self.count += 1
         self.due = now + pause
-        return pause
-
-    def started(self, now: float) -> None:
-        self.due, self._since = None, now
+        after = f" in {pause:.0f} s" if pause else ""
+        self.say(f"{self.name} {why}; it is started again{after}")
 
 
 class ProcessSupervisor:
@@ -62,11 +93,11 @@ class ProcessSupervisor:
 
     def __init__(self, cluster: LocalCluster, say: Callable[[str], None]) -> None:
         self._cluster = cluster
-        self._say = say
-        self._pauses = {broker.id: _Pauses() for broker in cluster.brokers}
-        self._zookeeper = _Pauses()
-        self._console = _Pauses()
         self._renewal_due = time.monotonic() + RENEWAL_SECONDS
+        server, console = cluster.zookeeper_server, cluster.console
+        self._watches = [] if server is None else [_watch_zookeeper(server, say)]
+        self._watches += [_watch_broker(broker, say) for broker in cluster.brokers]
+        self._watches += [] if console is None else [_watch_console(console, say)]
 
     def check(self) -> bool:
         """Restart the processes whose pause is over. Return whether a restarted process has begun
@@ -74,83 +105,36 @@ class ProcessSupervisor:
         if time.monotonic() >= self._renewal_due:
             self._renewal_due = time.monotonic() + RENEWAL_SECONDS
             self._cluster.renew_certificates()
-        server = self._cluster.zookeeper_server
-        is_changed = server is not None and self._check_zookeeper(server)
-        for broker in self._cluster.brokers:
-            is_changed |= self._check_broker(broker, self._pauses[broker.id])
-        console = self._cluster.console
-        if console is not None:
-            is_changed |= self._check_console(console)
-        return is_changed
-
-    def _check_broker(self, broker: LocalBroker, pauses: _Pauses) -> bool:
-        now = time.monotonic()
-        name = f"broker {broker.id}"
-        if broker.is_starting:
-            if not broker.has_answered:
-                return False
-            try:
-                broker.wait_ready(_ANSWER_SECONDS)
-            except LogbusError as error:
-                self._say(f"{name} did not start: {error.message}{_next(pauses.ended(now))}")
-                return False
-            self._say(f"{name} serves again on {broker.endpoint}")
-            pauses.started(now)
-            return True
-        if broker.is_running:
-            return False
-        if pauses.due is None:
-            pause = pauses.ended(now)
-            self._say(f"{name} has ended ({broker.ending}); see {broker.log}{_next(pause)}")
-        elif now >= pauses.due:
-            broker.start(wait=False)
-        return False
-
-    def _check_console(self, console: LocalConsole) -> bool:
-        now = time.monotonic()
-        if console.is_starting:
-            if not console.has_answered:
-                return False
-            try:
-                console.wait_ready()
-            except LogbusError as error:
-                pause = self._console.ended(now)
-                self._say(f"the console did not start: {error.message}{_next(pause)}")
-                return False
-            self._say(f"the console serves again on {console.url}")
-            self._console.started(now)
-            return True
-        if console.is_running:
-            return False
-        if self._console.due is None:
-            pause = self._console.ended(now)
-            self._say(f"the console has ended ({console.ending}); see {console.log}{_next(pause)}")
-        elif now >= self._console.due:
-            console.start(console.port)
-        return False
-
-    def _check_zookeeper(self, server: EmbeddedZooKeeper) -> bool:
-        now = time.monotonic()
-        rotate_foreign(server.log)
-        try:
-            if server.is_starting:
-                if not server.has_started():
-                    return False
-                self._say(f"ZooKeeper serves again on {server.address}")
-                self._zookeeper.started(now)
-                return True
-            if server.is_running:
-                return False
-            if self._zookeeper.due is None:
-                pause = self._zookeeper.ended(now)
-                self._say(f"ZooKeeper has ended; see {server.log}{_next(pause)}")
-            elif now >= self._zookeeper.due:
-                server.start(wait=False)
-        except LogbusError as error:
-            pause = self._zookeeper.ended(now)
-            self._say(f"ZooKeeper did not start: {error.message}{_next(pause)}")
-        return False
+        if self._cluster.zookeeper_server is not None:
+            rotate_foreign(self._cluster.zookeeper_server.log)
+        serve_again = [watch.check() for watch in self._watches]
+        return any(serve_again)
 
 
-def _next(pause: float) -> str:
-    return "; it is started again" + (f" in {pause:.0f} s" if pause else "")
+def _watch_zookeeper(server: EmbeddedZooKeeper, say: Callable[[str], None]) -> _Watch:
+    start = partial(server.start, wait=False)
+    return _Watch("ZooKeeper", server, say, start, server.has_started, lambda: server.address)
+
+
+def _watch_broker(broker: LocalBroker, say: Callable[[str], None]) -> _Watch:
+    start = partial(broker.start, wait=False)
+    is_ready = partial(_is_ready, broker, partial(broker.wait_ready, _ANSWER_SECONDS))
+    return _Watch(f"broker {broker.id}", broker, say, start, is_ready, lambda: broker.endpoint)
+
+
+def _watch_console(console: LocalConsole, say: Callable[[str], None]) -> _Watch:
+    is_ready = partial(_is_ready, console, console.wait_ready)
+    return _Watch(
+        "the console",
+        console,
+        say,
+        lambda: console.start(console.port),
+        is_ready,
+        lambda: console.url,
+    )
+
+
+def _is_ready(process: LocalBroker | LocalConsole, read_report: Callable[[], None]) -> bool:
+    if process.has_answered:
+        read_report()
+    return not process.is_starting

@@ -30,6 +30,7 @@ from broker_lite.errors import (
 )
 from broker_lite.local.class_archive import ClassArchive
 from broker_lite.local.guard import Guard
+from broker_lite.local.process import ending_of
 
 HOST = "127.0.0.1"
 START_TIMEOUT_SECONDS = 20.0
@@ -171,6 +172,11 @@ class EmbeddedZooKeeper:
     def is_running(self) -> bool:
         """Whether the JVM is running."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def ending(self) -> str:
+        """The exit code or signal of a JVM that ended by itself, as text; otherwise empty."""
+        return ending_of(self._process)
 
     def start(self, *, wait: bool = True, meanwhile: Callable[[], None] | None = None) -> str:
         """Start the server, wait until it serves, and return ``host:port``.

@@ -17,6 +17,7 @@ class KilledServer:
 
     log = Path("zookeeper.log")
     address = "127.0.0.1:2181"
+    ending = "killed by SIGKILL"
 
     def __init__(self, answers: list[bool | Exception]) -> None:
         self._answers = answers
@@ -47,7 +48,7 @@ def test_supervisor_restarts_zookeeper_without_waiting_for_its_start(
     looks = [processes.check() for _ in range(8)]
     assert looks == [False] * 6 + [True, False]
     assert said == [
-        "ZooKeeper has ended; see zookeeper.log; it is started again",
+        "ZooKeeper has ended (killed by SIGKILL); see zookeeper.log; it is started again",
         "ZooKeeper did not start: it ended; it is started again",
         "ZooKeeper serves again on 127.0.0.1:2181",
     ]
