@@ -419,7 +419,7 @@ def test_error_for_malformed_jaas_text_does_not_repeat_its_values(secured: Secur
     module = "org.apache.kafka.common.security.scram.ScramLoginModule required"
     for text, said in (
         (f'{module} username="alice" password="{PASSWORD}"', "ends in ';'"),
-        (f'{module} username="alice" password="{PASSWORD};', "at character"),
+        (f'{module} username="alice" password="{PASSWORD};', "from character"),
         (f'{module} username="alice" "{PASSWORD}";', "without a value"),
         (f'com.example.LoginModule required password="{PASSWORD}";', "login module"),
     ):

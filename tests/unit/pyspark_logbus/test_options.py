@@ -71,7 +71,7 @@ def batch(**given):
         ({"kafka.sasl.oauthbearer.extensions": "x"}, "fetched with sasl.oauthbearer.token"),
         ({**LOGIN, "kafka.sasl.mechanism": "PLAIN"}, "is a login with SCRAM.*change one of them"),
         ({**LOGIN, "kafka.sasl.jaas.config": f'{SCRAM} username="a" password=canary'}, "in ';'"),
-        ({**LOGIN, "kafka.sasl.jaas.config": f'{SCRAM} username="a" password="canary'}, "at char"),
+        ({**LOGIN, "kafka.sasl.jaas.config": f'{SCRAM} username="a" password="canary'}, "parsed"),
         ({**LOGIN, "kafka.sasl.jaas.config": f'{SCRAM} password="canary";'}, "needs sasl.username"),
         ({**LOGIN, "kafka.sasl.jaas.config": "com.sun.JndiLoginModule required;"}, "login module"),
         ({"sasl.password": "canary", "kafka.sasl.password": "canary-2"}, "two spellings"),
