@@ -194,7 +194,7 @@ class Losses:
     @property
     def are_suspected(self) -> bool:
         """Return whether some partition's log end has moved back, but so recently that it may
-        recover (``confirmed``)."""
+        recover and ``confirmed`` leaves it out."""
         return bool(self._suspects)
 
     def confirmed(self, losses: list[Loss]) -> list[Loss]:

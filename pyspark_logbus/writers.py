@@ -41,7 +41,8 @@ CHECKED_S = 30.0
 micro-batch, and a lookup for each would be slow."""
 
 _checked: dict[tuple[str, str, QuerySecurity], float] = {}
-"""Time (monotonic clock, seconds) of the last check, by brokers, topic and security settings."""
+"""Time (monotonic clock, seconds) of the last check of a topic, by brokers, topic and security
+settings."""
 
 
 class RowsWritten(WriterCommitMessage):

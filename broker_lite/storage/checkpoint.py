@@ -46,7 +46,7 @@ def write_atomic(
 
 
 def sync_names(files: Files, directory: str) -> None:
-    """Sync the file names in a directory.
+    """Sync a directory, so that its file names survive a crash.
 
     Raises OSError with EIO for every failure, which callers treat as fatal. Never retry: which file
     names are on disk is then unknown."""

@@ -96,7 +96,7 @@ class Files(Protocol):
     def remove_dir(self, path: str) -> None: ...
 
     def sync_dir(self, path: str) -> None:
-        """Sync the file names in a directory."""
+        """Sync a directory, so that its file names survive a crash."""
 
     def lock(self, path: str) -> Lock:
         """Lock a lock file. Raise BlockingIOError if another process holds the lock."""
@@ -195,7 +195,8 @@ _DATASYNC = getattr(os, "fdatasync", os.fsync)
 _DONTCACHE = 0x80 if hasattr(os, "RWF_DSYNC") and sys.platform == "linux" else 0
 """The flag RWF_DONTCACHE of pwritev2 (Linux 6.14 and later), which the ``os`` module lacks."""
 _SYNC_FILE_RANGE_WRITE = 2
-"""Linux's sync_file_range: start writeback without waiting; ``datasync`` reports its errors."""
+"""Flag of Linux's sync_file_range: start writeback without waiting; ``datasync`` reports its
+errors."""
 
 
 def _start_sync() -> Callable[[int, int, int, int], int] | None:

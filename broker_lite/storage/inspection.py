@@ -48,7 +48,8 @@ class InspectedBatch(NamedTuple):
 
 
 def inspect_file(files: Files, path: str) -> Iterator[InspectedBatch]:
-    """Yield every batch of a ``.log`` file, a bad one with its problem. Takes no lock.
+    """Yield every batch of a ``.log`` file; ``problem`` says what is wrong with a bad one. Takes no
+    lock.
 
     Raises OSError, and ValueError if the file is not named as a segment."""
     named = paths.parse_segment_file(path.rpartition("/")[2])

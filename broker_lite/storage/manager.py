@@ -38,7 +38,7 @@ class LogManager:
     ) -> None:
         self._files = files
         self.data = DataDirectory(files, directory.rstrip("/"), random_id=random_id)
-        """The directory. The caller must ``start`` it before it calls ``open_all``."""
+        """The data directory. The caller must ``start`` it before it calls ``open_all``."""
         self._default_config = default_config or TopicConfig()
         self._producer_expiration_ms = producer_expiration_ms
         self._logs: dict[PartitionKey, Log] = {}
@@ -173,8 +173,8 @@ class LogManager:
         }
 
     def tick(self, now_ms: int) -> int:
-        """Unlink the deleted files and strays (logs of no present replica) that are due. Return
-        their number.
+        """Unlink the deleted files and strays (logs of no replica of this broker) that are due.
+        Return their number.
 
         Also restores the reserve file (space for small files on a full disk) if it is missing."""
         if not self.data.failed:

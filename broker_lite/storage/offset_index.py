@@ -39,7 +39,8 @@ class IndexEntry(NamedTuple):
 
 
 class IndexFacts(NamedTuple):
-    """The header of an index file: size, offsets and flags of the log file when it was saved."""
+    """The header of an index file: size, offsets and flags of the log file when the index was
+    saved."""
 
     base_offset: int
     log_bytes: int

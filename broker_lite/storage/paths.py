@@ -16,7 +16,8 @@ batches."""
 DELETED = ".deleted"
 """Suffix of deleted files, which are unlinked after ``file.delete.delay.ms``."""
 TORN = ".torn"
-"""Suffix of damaged or half-written bytes that recovery removed from a log, never read again."""
+"""Suffix of files with damaged or half-written bytes that recovery removed from a log. The broker
+never reads them again."""
 TEMPORARY = ".tmp"
 STRAY = ".stray"
 """Suffix of the directory of a stray: a log that the metadata do not assign to this broker.

@@ -47,7 +47,7 @@ class TransactionState(IntEnum):
 
     @property
     def label(self) -> str:
-        """The state under the name that clients receive, such as ``PrepareCommit``."""
+        """The state's name as clients receive it, such as ``PrepareCommit``."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 

@@ -106,8 +106,8 @@ class Transaction:
         it."""
         self._retry_ms = 0
         self._end_number = 0
-        """Number of the write (effect Persist) of the record of the last transaction's end; 0 once
-        the record is committed."""
+        """Number of the effect Persist that writes the end of the last transaction; 0 once this
+        record is committed."""
         self._is_end_refused = False
         self._connection: int | None = None
         """Number of the client connection on which the transaction began: an EndTxn from an older
@@ -240,8 +240,8 @@ class Transaction:
             )
 
     def _pairs(self) -> tuple[tuple[int, int], tuple[int, int] | None]:
-        """Return the current producer id and epoch, and those before the last increase of the epoch
-        (None without one)."""
+        """Return the current producer id and epoch, and the pair before the last increase of the
+        epoch (None if there was none)."""
         record = self.record
         assert record is not None
         if record.next_id != NO_PRODUCER:

@@ -386,7 +386,7 @@ def encode_response(
     """Return a response as the parts of a frame, with its length before it.
 
     ``error_code`` applies to the whole request; versions before 7 omit it. ``nodes`` has the
-    addresses of the leaders whose ids the partitions have; versions before 16 omit it."""
+    addresses of the leaders that the partitions name by id; versions before 16 omit it."""
     flexible = version >= FLEXIBLE
     out = bytearray(4)
     out += response_header_bytes(ApiKey.FETCH, version, correlation_id)

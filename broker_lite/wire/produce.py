@@ -124,7 +124,7 @@ class ProducedTopic(NamedTuple):
 
 class ProduceResponse(NamedTuple):
     """The answer to a produce request with acks other than 0. ``nodes`` has the addresses of the
-    leaders whose ids the refused partitions have; versions before 10 omit it."""
+    leaders that the refused partitions name by id; versions before 10 omit it."""
 
     topics: Sequence[ProducedTopic]
     throttle_time_ms: int = 0

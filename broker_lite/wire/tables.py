@@ -280,7 +280,7 @@ def set_throttle(response: Message, wait_ms: int) -> None:
 
 
 def own_tag(item: Message) -> Any:
-    """Return the value of the tagged field that logbus has added to this request or row of a
+    """Return the value of the tagged field that logbus has added to this request or item of a
     request; None if the client did not send the field."""
     return item.unknown_tags
 

@@ -14,9 +14,9 @@ from broker_lite.wire.fetch import TICKET_BYTES
 FLAG_DIRECT = 1
 """With this flag, the reader asks for a second descriptor of the file, opened with O_DIRECT."""
 DESCRIPTORS_MAX = 2
-"""Maximum number of descriptors in an answer."""
+"""Maximum number of descriptors in the answer to a ticket."""
 SENT, REFUSED = b"\1", b"\0"
-"""The byte of an answer with descriptors, and of one without."""
+"""The byte of an answer with descriptors, and the byte of an answer without them."""
 _MESSAGE = struct.Struct(f">{TICKET_BYTES}sB")
 MESSAGE_BYTES = _MESSAGE.size
 """Length of a reader's datagram."""

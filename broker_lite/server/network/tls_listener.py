@@ -36,7 +36,7 @@ from broker_lite.server.metrics import Metrics
 logger = logging.getLogger("logbus.tls")
 
 WARNED_BEFORE_END_MS = 30 * DAY
-"""Milliseconds before its certificate expires at which the broker begins to warn once a day."""
+"""The broker warns once a day from this many milliseconds before its certificate expires."""
 HANDSHAKE_TURN_S = 0.002
 """Seconds of handshake steps in one iteration of the event loop. After them, no further step
 starts.

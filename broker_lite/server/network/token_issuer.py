@@ -49,7 +49,7 @@ class TokenIssuer:
         )
         self._keys: TokenKeys = {}
         self._read_ms = 0
-        """Monotonic time (ms) of the last attempt to read the keys."""
+        """Monotonic time (ms) of the last attempt to read the issuer's keys."""
         self._is_failed = False
         self._lock = asyncio.Lock()
 

@@ -43,7 +43,7 @@ from broker_lite.storage.log import Log
 logger = logging.getLogger("logbus.disk")
 
 GROUP_BYTES_MAX = 32 << 20
-"""A group of appends that share a flush accepts no further append from this many bytes on."""
+"""A group of appends that share a flush accepts no further append once it has this many bytes."""
 COALESCE_BYTES = 256 << 10
 """A group of appends of at least this many bytes is flushed at once; a smaller one waits for more.
 

@@ -23,7 +23,7 @@ logger = logging.getLogger("logbus.isr")
 PROPOSALS_PER_WRITE_MAX = 200
 """Maximum number of ISR changes in one write, so that the first need not wait for all others."""
 RETRY_S = 0.2
-"""Seconds after a failed write before its ISR changes are reported as refused.
+"""Seconds from a failed write until its ISR changes are reported as refused.
 
 The leaders then propose them again."""
 

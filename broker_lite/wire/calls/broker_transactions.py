@@ -16,8 +16,8 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_COORDINATOR = 10000
-"""Number of the tagged field in each marker of a WriteTxnMarkers request with the number of the
-transaction, and the partition of ``__transaction_state`` whose leader sends the marker."""
+"""Number of a tagged field in each marker of a WriteTxnMarkers request. The field has the
+transaction's number, and the partition of ``__transaction_state`` whose leader sends the marker."""
 
 _MARKER = struct.Struct(">qi")
 

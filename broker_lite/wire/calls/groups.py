@@ -17,8 +17,8 @@ KEY_TYPE_GROUP = 0
 KEY_TYPE_TRANSACTION = 1
 
 TAG_COMMIT_TOPIC_ID = 10000
-"""Number of the tagged field with the id of the topic to which the offsets belong, in each topic of
-an OffsetCommit or TxnOffsetCommit request."""
+"""Number of a tagged field in each topic of an OffsetCommit or TxnOffsetCommit request. The field
+has the id of the topic to which the offsets belong."""
 TAG_FETCH_ORIGIN = 10000
 """Number of a tagged field of OffsetFetch. In a request it asks for topic ids and commit times. In
 a partition of the answer it has the topic id and the commit time."""

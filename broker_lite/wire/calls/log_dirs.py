@@ -12,10 +12,10 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_ASKED_STATE = 10000
-"""Number of the tagged field in a DescribeLogDirs request whose one byte, if not 0, asks for the
-broker's state."""
+"""Number of a tagged field in a DescribeLogDirs request. The field's one byte, if not 0, asks for
+the broker's state."""
 TAG_STATE = 10000
-"""Number of the tagged field with the broker's state in the answer to DescribeLogDirs."""
+"""Number of a tagged field in the answer to DescribeLogDirs. The field has the broker's state."""
 UNREADABLE_MAX = 20
 """Maximum number of unreadable znodes that a broker lists in its answer to DescribeLogDirs."""
 _AGE_AND_DISK = struct.Struct(">q?")
@@ -113,7 +113,8 @@ def _unreadable(reader: Reader) -> UnreadableZnode:
 
 
 def encode_state(state: BrokerState) -> bytes:
-    """Return the value of the tagged field ``TAG_STATE``, on the broker's side."""
+    """Encode the broker's state as the value of the tagged field ``TAG_STATE``, on the broker's
+    side."""
     writer = Writer()
     writer.string(state.version)
     writer.pack(_AGE_AND_DISK, state.metadata_age_ms, state.is_disk_full)

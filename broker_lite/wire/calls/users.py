@@ -16,11 +16,11 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer, put_tag, uvarint_bytes
 
 TAG_SALT = 10000
-"""Number of the tagged field with the salt in each credential of the answer to
-DescribeUserScramCredentials."""
+"""Number of a tagged field in each credential of the answer to DescribeUserScramCredentials. The
+field has the salt."""
 TAG_KEEP_OLD = 10000
-"""Number of the tagged field in an ``Upsertion`` with the milliseconds (int64) for which the former
-password stays valid."""
+"""Number of a tagged field in an ``Upsertion``. The field has the milliseconds (int64) for which
+the former password stays valid."""
 
 MECHANISMS = {1: ScramMechanism.SHA_256, 2: ScramMechanism.SHA_512}
 """The SCRAM mechanisms by the numbers that Kafka gives them."""

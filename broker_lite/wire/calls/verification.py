@@ -19,10 +19,11 @@ from broker_lite.wire.calls.transactions import AddedPartition, AddedTopic
 from broker_lite.wire.primitives import Reader, Writer, put_tag, uuid_bytes
 
 TAG_ASKED_TOPIC_ID = 10000
-"""Number of the tagged field with the topic's id in each topic of an AddPartitionsToTxn request."""
+"""Number of a tagged field in each topic of an AddPartitionsToTxn request. The field has the
+topic's id."""
 TAG_VERIFIED = 10000
-"""Number of the tagged field in each transaction of the answer to AddPartitionsToTxn with the
-number of the transaction, the coordinator's partition of ``__transaction_state``, and the leader
+"""Number of a tagged field in each transaction of the answer to AddPartitionsToTxn. The field has
+the transaction's number, the coordinator's partition of ``__transaction_state``, and the leader
 epoch of that partition."""
 _VERIFIED = struct.Struct(">qii")
 NO_TRANSACTION = -1
