@@ -24,7 +24,7 @@ from broker_lite.server.metrics import METRICS, PREFIX
 @pytest.mark.parametrize(
     ("mode", "refused"), [("always", {RAW, ROWS_ONLY}), ("unverified", {ROWS_ONLY}), ("never", ())]
 )
-def test_broker_checks_crcs_of_fetched_batches_for_the_clients_that_fetch_verify_names(
+def test_setting_fetch_verify_names_the_clients_for_which_the_broker_checks_crcs(
     make_cluster: Callable[..., LocalCluster], mode: str, refused: set[tuple[int, int]]
 ) -> None:
     running = make_cluster(1, config={"fetch.verify": mode})

@@ -38,7 +38,7 @@ def demo(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(180)
-def test_counts_of_the_demo_agree_although_it_kills_a_leader(tmp_path: Path) -> None:
+def test_record_counts_of_the_demo_agree_although_the_demo_kills_a_leader(tmp_path: Path) -> None:
     done = demo("--lines", "100", "--kill", "--seconds", "3", "-o", "json", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stderr

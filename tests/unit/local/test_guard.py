@@ -91,7 +91,7 @@ def test_output_of_a_child_process_is_written_to_its_log_file(tmp_path: Path) ->
     assert (tmp_path / "log").read_text() == "hello\n"
 
 
-def test_recorded_process_counts_as_running_only_if_its_start_time_matches_too() -> None:
+def test_process_with_a_recorded_pid_counts_as_running_only_if_its_start_time_matches() -> None:
     mine = start_mark(os.getpid())
     assert mine is not None
     assert is_running(os.getpid(), mine)

@@ -155,7 +155,7 @@ class Partitions(dict[TopicPartition, Any]):
         return super().values()
 
 
-def test_event_is_handled_without_a_loop_over_all_partitions_of_the_member() -> None:
+def test_member_handles_an_event_without_a_loop_over_all_its_partitions() -> None:
     """Regression: a member took 78 s to claim 6,000 partitions, 70 s of them in such loops."""
     member = Large()
     ownership = member.machine.ownership

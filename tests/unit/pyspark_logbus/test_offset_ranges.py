@@ -209,7 +209,7 @@ def test_batch_has_transactions_only_if_it_ends_after_the_first_transaction_of_a
     assert has_transactions(offset({"t": start}), offset({"t": end}), known) is found
 
 
-def test_batch_with_a_new_partition_has_transactions_unless_the_partition_starts_at_latest():
+def test_batch_with_a_new_partition_has_transactions_unless_new_partitions_start_at_latest():
     known = Live("c", {"t": LiveTopic("id-t", {}, {1: 0})})
     start, end = offset({"t": [5]}), offset({"t": [5, 2]})
     assert has_transactions(start, end, known)

@@ -82,7 +82,7 @@ def test_strings_become_bytes_and_nulls_stay_null():
     assert found.value.buffers()[2].address == batch.column(0).buffers()[2].address
 
 
-def test_all_null_columns_are_omitted():
+def test_sink_omits_columns_that_are_all_null():
     batch = pa.record_batch(
         {"value": pa.nulls(2, pa.string()), "headers": pa.nulls(2, HEADERS_TYPE)}
     )

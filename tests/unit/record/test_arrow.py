@@ -69,7 +69,7 @@ HEADERS = st.one_of(
     bits=st.sampled_from([0, fmt.ATTRIBUTE_TRANSACTIONAL]),
 )
 @settings(max_examples=150, deadline=None)
-def test_columns_survive_encoding_and_decoding(
+def test_arrow_columns_are_unchanged_after_encoding_and_decoding(
     keys: list[bytes | None], seed: st.DataObject, compression: arrow.Compression, bits: int
 ) -> None:
     count = len(keys)

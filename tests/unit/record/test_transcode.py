@@ -136,7 +136,7 @@ def test_producer_id_epoch_sequence_and_attributes_survive_transcoding() -> None
     )
 
 
-def test_all_null_columns_and_constant_timestamps_of_rows_are_omitted() -> None:
+def test_transcoded_batch_omits_all_null_columns_and_a_constant_timestamp_column() -> None:
     columns = both_ways([Row(i, 9, None, None) for i in range(5)])
     assert columns == Columns(5, None, None)
     columns = both_ways([Row(i, 9, b"", b"v") for i in range(5)])

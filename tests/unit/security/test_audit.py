@@ -17,7 +17,7 @@ def test_repeated_audit_events_are_written_once_in_ten_seconds_with_their_count(
     assert limit.counts("denied", 20_000) == (0, 0)
 
 
-def test_audit_lines_beyond_the_rate_are_dropped_and_counted() -> None:
+def test_audit_log_lines_beyond_the_rate_limit_are_dropped_and_counted() -> None:
     limit = AuditLimit()
     found = [limit.counts(None, 5_000) for _ in range(LINES_PER_S + 7)]
     assert found.count((0, 0)) == LINES_PER_S and found.count(None) == 7

@@ -180,7 +180,7 @@ def test_log_file_that_was_deleted_or_replaced_can_still_be_opened_with_its_tick
     assert content(stored) == CONTENT
 
 
-def test_reader_closes_a_received_descriptor_of_another_file(bench: Bench) -> None:
+def test_reader_closes_a_received_descriptor_that_is_not_of_the_named_file(bench: Bench) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for change in ({"inode": 1}, {"device": 1}):
         with pytest.raises(FileNotFoundError):
@@ -275,7 +275,7 @@ def test_forked_child_and_parent_read_an_open_file_independently(bench: Bench) -
 
 
 @pytest.mark.parametrize("reads_once", [False, True])
-def test_file_that_is_truncated_while_it_is_open_ends_early(
+def test_read_of_an_open_file_that_was_truncated_returns_fewer_bytes(
     bench: Bench, tmp_path: Path, reads_once: bool
 ) -> None:
     """The reader then fetches the records, as it does after it opened a file by its path."""

@@ -583,7 +583,7 @@ def test_retention_replaces_an_old_active_segment_by_a_new_one_before_deleting_i
     assert append(log).base_offset == 1
 
 
-def test_retention_deletes_files_with_cut_off_bytes_from_before_the_log_start() -> None:
+def test_retention_deletes_files_with_bytes_that_recovery_cut_off_from_the_log() -> None:
     disk = Disk(dataclasses.replace(SMALL, retention_bytes=0))
     disk.write(3)
     disk.grow(segment_name(0), b"torn")

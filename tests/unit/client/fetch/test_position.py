@@ -80,7 +80,6 @@ def test_fetch_request_has_at_least_the_leader_epoch_of_the_last_record() -> Non
 
 
 def test_position_advances_past_offset_gaps_control_batches_and_aborted_batches() -> None:
-    """The log has offset gaps, batches without rows, control batches and aborted batches."""
     position = at(leader_epoch=0)
     found = position.evaluate(answer(*by_hand.contiguous(), aborted=by_hand.aborted_from(0)))
     assert isinstance(found, WalkResult) and found.damage is None
@@ -127,7 +126,7 @@ def test_corrupt_batch_after_valid_ones_is_left_to_the_next_fetch() -> None:
 
 def test_local_read_skips_records_of_the_log_file_below_the_position() -> None:
     """A client on the broker's machine may get the location of records in a log file instead of the
-    records. It skips the records below its position."""
+    records."""
     position = at(5)
     stored = StoredRange("/x", 1, 2, 0, 100)
     found = position.evaluate(answer(stored=stored))

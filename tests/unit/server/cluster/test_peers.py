@@ -129,7 +129,7 @@ def run(test: Callable[[Here, Other], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(main())
 
 
-def test_dead_broker_is_suspected_until_it_is_reachable_again() -> None:
+def test_unreachable_broker_is_suspected_to_be_dead_until_it_is_reachable_again() -> None:
     async def test(here: Here, other: Other) -> None:
         view = BrokerView(2, await other.start(), "D2", 77)
         here.know(view)
@@ -145,7 +145,7 @@ def test_dead_broker_is_suspected_until_it_is_reachable_again() -> None:
     run(test)
 
 
-def test_broker_that_only_closed_its_connection_is_not_suspected_after_a_reconnection() -> None:
+def test_broker_that_closed_its_connection_is_not_suspected_after_it_reconnects() -> None:
     async def test(here: Here, other: Other) -> None:
         view = BrokerView(2, await other.start(), "D2", 77)
         here.know(view)

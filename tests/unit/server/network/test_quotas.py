@@ -66,7 +66,7 @@ ALICE = entity_of([(USER, "alice")])
 EVERYONE = entity_of([(USER, DEFAULT)])
 
 
-def test_only_the_user_over_its_rate_is_throttled() -> None:
+def test_only_the_user_that_exceeds_its_quota_is_throttled() -> None:
     quotas, clock, metrics = made({ALICE: {PRODUCER_BYTE_RATE: 1000.0, CONSUMER_BYTE_RATE: 10.0}})
     alice = quota_of(quotas, "alice")
     assert alice.produced(1000) == 0
