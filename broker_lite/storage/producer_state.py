@@ -45,8 +45,8 @@ _ENDED = struct.Struct(">qq")
 """Layout of an ended transaction whose marker may be above the high watermark: first offset and
 marker offset.
 
-Only version 2 of the file has such entries. They follow the producers, with their number before
-them."""
+Only version 2 of the file has such entries. They follow the producers, after the number of
+entries."""
 _COUNT = struct.Struct(">I")
 _MAGIC, _VERSION, _VERSION_TRANSACTIONS = b"LBPS", 1, 2
 _FLAG_FORGOT = 1

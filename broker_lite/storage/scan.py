@@ -19,8 +19,8 @@ from broker_lite.storage.files import File
 
 HEADERS_CHUNK_BYTES = 256 << 10
 FAR_CHUNK_BYTES = 4 << 10
-"""Bytes that ``walk_headers`` reads at once if the next header is far beyond the last read: the
-file then has large batches."""
+"""Bytes that ``walk_headers`` reads at once if large batches put the next header far beyond the
+bytes that it has read."""
 BATCHES_CHUNK_BYTES = 4 << 20
 SECTOR = 512
 _OWN_LOG = WalkPolicy()

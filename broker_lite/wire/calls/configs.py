@@ -24,7 +24,7 @@ SOURCE_DEFAULT = 5
 
 
 class ConfigResource(NamedTuple):
-    """A topic or broker whose settings are requested; all of them if ``configuration_keys`` is
+    """A topic or broker whose settings are requested; all settings if ``configuration_keys`` is
     None."""
 
     resource_type: int

@@ -175,7 +175,7 @@ class OffsetFetchTopic(NamedTuple):
 
 
 class OffsetFetchGroup(NamedTuple):
-    """A group whose offsets are requested; all of them if ``topics`` is None."""
+    """A group whose offsets are requested; all offsets if ``topics`` is None."""
 
     group_id: str
     topics: tuple[OffsetFetchTopic, ...] | None = None

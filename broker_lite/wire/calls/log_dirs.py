@@ -77,8 +77,8 @@ class DescribableTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeLogDirsRequest:
-    """Request the sizes of partitions on the receiving broker's disk; of all if ``topics`` is
-    None."""
+    """Request the sizes of partitions on the receiving broker's disk; of all partitions if
+    ``topics`` is None."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_LOG_DIRS
     VERSION: ClassVar[int] = 4
