@@ -682,7 +682,7 @@ _BY_CODE[40] = InvalidConfigError
 
 
 def error_for(code: int, message: str | None = "") -> LogbusError:
-    """Return an error of the class for a code of Kafka's protocol; for an unknown code
+    """Return an error of the class that has this code in Kafka's protocol; for an unknown code an
     UnknownServerError, with the code in its message."""
     row = _BY_CODE.get(code)
     if row is None:

@@ -56,8 +56,8 @@ class ListenerConfig:
     protocol: str
     bind: Endpoint
     advertised: Endpoint | None
-    """The address of the listener in metadata answers; None for the address on which it accepts
-    connections."""
+    """The address of the listener that metadata answers contain. None means the address on which
+    the listener accepts connections."""
     setting: str
     """The setting with the listener's address as ``key=value``, for error messages."""
     is_inter_broker: bool
@@ -147,7 +147,7 @@ def metrics_listener(config: BrokerConfig) -> ListenerConfig | None:
     """Return the listener whose TLS settings the broker's HTTP port (metrics and health) uses; None
     if the port has no TLS. Raises InvalidConfigError.
 
-    It never requires client certificates, because health probes have none."""
+    The HTTP port never requires client certificates, because health probes have none."""
     name = config.metrics_listener_name.upper()
     if not name:
         return None

@@ -81,7 +81,7 @@ STATUS: tuple[tuple[type[LogbusError], int], ...] = (
 )
 """The HTTP status by error class. Other errors are faults of the request and get status 400."""
 FIRST_READING_S = 5.0
-"""Maximum seconds that a request waits until the sampler has read the cluster for the first
+"""Maximum seconds that a request waits until the console has read the cluster's state for the first
 time."""
 STALE_S = 3 * INTERVAL_S
 """Age in seconds from which a page marks the shown state of the cluster as old."""

@@ -192,7 +192,8 @@ class Group:
         )
 
     def is_led_by(self, instance_id: str) -> bool:
-        """Return whether the group is stable and this static member is its leader."""
+        """Return whether the group is stable and the static member ``instance_id`` is its
+        leader."""
         leads = self._roster.leader == self._roster.static.get(instance_id, "")
         return self.state is State.STABLE and leads
 
@@ -265,7 +266,7 @@ class Group:
     def _return_static(self, event: ev.Join) -> None:
         """Let a restarted static member take the place of its earlier process, which is fenced.
 
-        It gets a new member id and keeps its assignment."""
+        The member gets a new member id and keeps its assignment."""
         assert event.instance_id is not None
         old = self._roster.static[event.instance_id]
         led = self._roster.leader == old

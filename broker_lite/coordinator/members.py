@@ -107,8 +107,8 @@ class Roster:
 
     def note_leaver(self, error: LogbusError) -> None:
         """A LeaveGroup that failed with ``error`` because the member is unknown may come from a
-        member of the previous coordinator's generation, whose ids this broker does not know. Count
-        one such member fewer."""
+        member of the previous coordinator's generation, whose ids this broker does not know. So
+        count one of these members as gone."""
         if self.former is not None and isinstance(error, UnknownMemberIdError):
             self.former = self.former._replace(members=max(self.former.members - 1, 0))
 

@@ -89,8 +89,8 @@ def find_java() -> str:
 
 
 def find_jars(folder: str | Path | None = None) -> Path:
-    """Return the folder of ZooKeeper's jars: ``folder``, or without it PySpark's, else
-    SPARK_HOME's. Raises MissingDependencyError if no folder has all jars."""
+    """Return the folder of ZooKeeper's jars: ``folder`` if it is given, else the one in PySpark,
+    else the one in SPARK_HOME. Raises MissingDependencyError if no folder has all jars."""
     tried: list[Path] = []
     if folder is not None:
         tried.append(Path(folder))

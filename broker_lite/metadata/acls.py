@@ -139,7 +139,8 @@ async def change_entries(
     wait_connected: Callable[[], Awaitable[None]],
 ) -> int:
     """Replace the ACL entries of a resource pattern in ZooKeeper by the result of ``change``; try
-    again after a conflict with another writer. Return the sequence number of the change notice."""
+    again after a conflict with another writer. Return the sequence number of the change notice, by
+    which brokers learn of the change."""
 
     def checked(before: frozenset[Entry]) -> frozenset[Entry]:
         after = change(before)

@@ -44,8 +44,8 @@ class GroupClaim:
 
     @property
     def mark(self) -> str:
-        """The path of the znode that this claim created below the coordinator znode. The next
-        coordinator's claim deletes it."""
+        """The path of the znode that marks this claim: the claim creates it below the coordinator
+        znode, and the next coordinator's claim deletes it."""
         return znodes.claim_path(self.group, self.value.claim)
 
     @property

@@ -249,10 +249,10 @@ class GroupOffsets:
     def _accepted(
         self, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> tuple[dict[TopicPartition, CommittedOffset], dict[TopicPartition, LogbusError | None]]:
-        """Return the offsets of a commit to write, with topic id and commit time, and an error (or
-        None) for each partition.
+        """Return the offsets of a commit that can be written, completed by topic id and commit
+        time. Also return an error or None for each partition.
 
-        For example, a partition that does not exist has an error."""
+        For example, a partition that does not exist gets an error."""
         results: dict[TopicPartition, LogbusError | None] = {}
         accepted = {}
         for key, offset in offsets.items():
@@ -311,8 +311,8 @@ class GroupOffsets:
     async def end_pending(
         self, group: str, transaction: znodes.TransactionKey, *, is_commit: bool
     ) -> None:
-        """End a transaction in a group: delete the offsets that it has stored, and with
-        ``is_commit`` commit them in the same write.
+        """End a transaction for a group: delete the offsets that the transaction has stored and, if
+        ``is_commit``, commit them in the same write.
 
         A repeated call has no effect. If a partition has been committed since an offset was stored,
         the newer commit stays. An offset of a deleted topic is not applied to a recreated topic of
@@ -647,8 +647,8 @@ class GroupOffsets:
         """Delete a group's offsets of deleted topics that were committed before ``before_ms``.
         Return their number.
 
-        Until then, such an offset tells members that their group has read the former topic of that
-        name. Raises NotCoordinatorError, CoordinationUnavailableError."""
+        A later offset is kept, because it tells members that their group has read the former topic
+        of that name. Raises NotCoordinatorError, CoordinationUnavailableError."""
         await self._store.sync(znodes.group_path(group))
         old = [row for row in await self._rows(group) if row.touched_ms < before_ms]
         # Read the topics after the offsets. Otherwise, if a topic is recreated between the reads,

@@ -164,8 +164,7 @@ class GroupWriter:
         """Queue the addition or the end of a transaction's pending offsets, and write without
         waiting for the interval. Several calls are written in their order.
 
-        ``part.done`` completes when ZooKeeper has confirmed the write, as the future of ``commit``
-        does."""
+        The future ``part.done`` completes when ZooKeeper has confirmed the write."""
         self._writing(claim).parts.append(part)
         self._urgent.set()
 

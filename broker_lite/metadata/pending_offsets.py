@@ -141,8 +141,8 @@ class PartOperations:
         self._znodes = znodes_by_path
         self._committed = committed
         self._set: dict[str, tuple[int, int]] = {}
-        """The offset znodes that this write sets, by path: the version after the write, and the
-        zxid of the ZooKeeper transaction in which the offset was stored as pending."""
+        """For each offset znode that this write sets, by path: the znode's version after the write,
+        and the zxid (ZooKeeper transaction id) of the write that stored the offset as pending."""
 
     def add(self, write: AddPart, count: int) -> None:
         """Add a part (a znode with offsets of an open transaction). The group has ``count`` parts

@@ -67,7 +67,8 @@ async def change_quotas(
     wait_connected: Callable[[], Awaitable[None]],
 ) -> int:
     """Replace the quotas of an entity in ZooKeeper by the result of ``change``; try again after a
-    conflict with another writer. Return the sequence number of the change notice."""
+    conflict with another writer. Return the sequence number of the change notice, by which brokers
+    learn of the change."""
 
     async def check_count() -> None:
         if len(await store.children(QUOTAS) or ()) >= QUOTAS_MAX:

@@ -113,8 +113,9 @@ async def write_broker_config(
     changes: Mapping[str, str | None],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> int:
-    """Change the settings that ZooKeeper stores for a broker, as ``write_cluster_change`` does. In
-    ``changes``, None removes a setting."""
+    """Change the settings that ZooKeeper stores for a broker; None in ``changes`` removes a
+    setting. Return the sequence number of the change notice, by which brokers learn of the
+    change."""
 
     async def write() -> Operation | None:
         znode = await store.get(znodes.BROKER_CONFIGS)

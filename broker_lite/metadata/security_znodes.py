@@ -122,7 +122,7 @@ async def replace_value(
     check_creation: Callable[[], Awaitable[None]] = _allow_creation,
 ) -> int:
     """Replace the value of the znode of ``key`` by the result of ``change``. Return the sequence
-    number of the change notice, as ``write_cluster_change`` does.
+    number of the change notice, by which brokers learn of the change.
 
     ``change`` receives the current value. It is called again after a conflict with another writer,
     and may raise an error. An empty result deletes the znode. ``check_creation`` runs before a new

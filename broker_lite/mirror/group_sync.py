@@ -37,7 +37,7 @@ class GroupSync:
         self._pattern = pattern
 
     def read(self) -> Iterator[GroupCommits]:
-        """Yield the groups at the source."""
+        """Yield the source's groups with their committed offsets."""
         return self._source.groups(self._pattern)
 
     def write(

@@ -103,8 +103,8 @@ class Mirror:
         """The temporary error after which the mirror is trying again; None while it copies."""
         self._is_once = False
         self._counted: dict[TopicPartition, int] = {}
-        """For each partition, the number of records that this mirror had copied before it last
-        started again after an error. The count goes on from there."""
+        """For each partition, the number of records that this mirror had copied when an error made
+        it start again. It continues to count from this number."""
         self._executor = ThreadPoolExecutor(1, "logbus-mirror-fetch")
 
     @property

@@ -20,8 +20,8 @@ from broker_lite.mirror.offset_map import OffsetMap
 from broker_lite.model import MIRROR_PREFIX, NULL_TOPIC_ID, CommittedOffset, TopicPartition
 
 EFFECTIVE = ("retention.ms", "retention.bytes", "max.message.bytes")
-"""Settings that a mirror copies even if they are not set for the topic at the source: it copies the
-source brokers' default."""
+"""Settings that a mirror copies even if the topic does not set them at the source: it then copies
+the default of the source's brokers."""
 OWN = (
     "cleanup.policy",
     "flush.messages",

@@ -99,8 +99,8 @@ def read_commit(commit: CommittedOffset) -> Position | None:
 
 
 def read_signature(commit: CommittedOffset) -> Signature | None:
-    """Return the signature of the mirror that committed this offset of the mirror's group; None if
-    no mirror committed it."""
+    """Return the signature (generation, producer id and epoch) of the mirror that committed this
+    offset of the mirror's group; None if no mirror committed it."""
     try:
         return Signature(*map(int, json.loads(commit.metadata)["signature"]))
     except (ValueError, TypeError, KeyError):

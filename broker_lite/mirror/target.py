@@ -285,7 +285,7 @@ class MirrorTarget:
 
     def _lose(self, tp: TopicPartition, why: str) -> LogbusError:
         """Record that the outcome of a batch is unknown, and return the error that ``write`` must
-        raise. Its caller then looks for the batch in the target's log, and calls ``begin``
-        again."""
+        raise. The caller of ``write`` then looks for the batch in the target's log, and calls
+        ``begin`` again."""
         self._lost = RequestTimedOutError(f"{tp}: {why}")
         return self._lost

@@ -74,7 +74,7 @@ class RequestFailed(NamedTuple):
 
 
 class NativeTick(NamedTuple):
-    """The time ``NativeMachine.wake_ms`` has come."""
+    """The event that the time ``NativeMachine.wake_ms`` has come."""
 
 
 class StreamCommit(NamedTuple):
@@ -91,8 +91,8 @@ class StreamCommit(NamedTuple):
 
 class Settled(NamedTuple):
     """The reader of a stream stopped reading a revoked partition, which it had received with the
-    assignment number ``grant``. All records before ``offset`` are processed; None if the position
-    is unknown."""
+    assignment number ``grant``. All records before ``offset`` are processed; ``offset`` is None if
+    the position is unknown."""
 
     tp: TopicPartition
     offset: CommittedOffset | None

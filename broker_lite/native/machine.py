@@ -201,8 +201,8 @@ class NativeMachine:
             self._join()
 
     def _start_over(self) -> None:
-        """A request failed although the connection is open: do the same as after a lost and
-        restored connection.
+        """Handle a request that failed on an open connection as if the connection had been lost and
+        restored.
 
         The consumer joins again after a backoff."""
         self._suspend()

@@ -72,8 +72,8 @@ class Readers(Protocol):
         was renewed."""
 
     def refuse(self, error: LogbusError) -> None:
-        """Stop all streams, because the membership has ended with ``error``. Their calls raise
-        it."""
+        """Stop all streams, because the membership has ended with ``error``. Later calls on the
+        streams raise this error."""
 
 
 class NativeShell:

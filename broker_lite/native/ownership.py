@@ -113,7 +113,8 @@ class Ownership:
         self.owned: dict[TopicPartition, OwnedPartition] = {}
         self.claims: dict[TopicPartition, PartitionClaim] = {}
         self.is_unregistered = False
-        """Whether a write found the consumer's registration missing. It must then join again."""
+        """Whether a write found the consumer's registration missing. The consumer must then join
+        again."""
         self.unready: set[str] = set()
         """Topics for which a write failed because the parents of owner and offset znodes are
         missing."""
@@ -401,8 +402,8 @@ class Ownership:
         self._fail_commits()
 
     def resume(self) -> None:
-        """After a reconnect in the same session, find out which writes of owner and offset znodes
-        succeeded of those that were in flight when the connection was lost."""
+        """After a reconnect in the same session, find out which ZooKeeper writes have succeeded of
+        those that were in flight when the connection was lost."""
         for tp in sorted(self._uncertain):
             # First undo the claims that may have succeeded. Otherwise a new claim of the partition
             # would meet the old owner znode.
@@ -474,8 +475,8 @@ class Ownership:
     def _answer(
         self, number: int, count: int, errors: Mapping[TopicPartition, LogbusError]
     ) -> None:
-        """Record the results of ``count`` offsets of the commit ``number``: ``errors`` or success.
-        When the results of all its offsets are known, answer the commit."""
+        """Record the results of ``count`` offsets of the commit ``number``: ``errors``, and success
+        for all others. When the results of all its offsets are known, answer the commit."""
         left, known = self._unanswered[number]
         known.update(errors)
         left -= count

@@ -161,8 +161,8 @@ sets."""
 
 
 class RowPiece(NamedTuple):
-    """A part of the rows of one ``send_arrow`` call, small enough for one batch in each
-    partition."""
+    """A part of the rows of one ``send_arrow`` call, so small that each partition needs at most one
+    batch for it."""
 
     columns: Columns
     requested: PartitionIndex | int | None

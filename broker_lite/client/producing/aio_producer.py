@@ -75,8 +75,8 @@ class AsyncProducer(ClosedByAsyncWith):
         """Calls that wait for space in the buffer, in order: future, function that sends, deadline
         (ms)."""
         self._waited_count = 0
-        """Number of calls ever added to ``_waiting``. ``_queued`` waits until all calls that it
-        counts at its begin have left ``_waiting``."""
+        """Number of calls ever added to ``_waiting``. ``_queued`` waits until the calls that were
+        added before it began have left ``_waiting``."""
         self._is_watching = False
         self._failed: list[tuple[Sent, LogbusError]] = []
         """Failed records since the last flush, with their errors."""

@@ -353,7 +353,8 @@ class Delivery:
             self._settle(batch.tp, part)
 
     def failed(self, sent: Outgoing, error: LogbusError, now_ms: float) -> None:
-        """Retry or fail the batches of a request that got no response. They may be in the log."""
+        """Retry or fail the batches of a request that got no response. The batches may be in the
+        log."""
         for batch in sent.batches:
             part = self._partitions[batch.tp]
             if part.returned(batch):
@@ -515,9 +516,10 @@ class Delivery:
         )
 
     def next_due_ms(self, now_ms: float) -> float:
-        """Return the time (ms) at which the caller must call ``requests`` and ``expire`` next, if
-        no response arrives before: the next retry or delivery deadline, or the end of a
-        throttle."""
+        """Return the time (ms) of the next retry or delivery deadline, or of the end of a throttle.
+
+        At this time, or earlier if a response arrives, the caller must call ``requests`` and
+        ``expire``."""
         due = float("inf")
         if self._busy:
             due = min((ms for ms in self._throttled.values() if ms > now_ms), default=due)

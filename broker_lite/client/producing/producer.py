@@ -217,8 +217,8 @@ class Producer(ClosedByWith):
         ``timestamp`` and ``partition``. The arguments ``key`` and ``value`` name other columns for
         these fields. The argument ``partition`` applies to all rows, ``timestamp_ms`` to rows
         without a timestamp. Rows are not copied, so do not change their memory until the future is
-        done. Blocks as ``send`` does. Raises InvalidSchemaError, MessageTooLargeError,
-        BufferFullError and ClosedError."""
+        done. Like ``send``, the call blocks while the buffer is full. Raises InvalidSchemaError,
+        MessageTooLargeError, BufferFullError and ClosedError."""
         outcomes = [
             self._send_piece(topic, piece, timestamp_ms)
             for piece in self.arrow_pieces(topic, data, key, value, partition)

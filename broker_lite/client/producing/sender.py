@@ -324,7 +324,7 @@ class Sender:
     def _give_up_deposed(self) -> None:
         """Close connections to deposed leaders whose responses are ``LATE_MS`` late.
 
-        Their requests fail, and the batches are sent to the new leaders."""
+        The requests on these connections fail, and their batches are sent to the new leaders."""
         view = self._cluster.view
         deposed = {
             sent.endpoint
@@ -389,7 +389,8 @@ class Sender:
         self._shell.later(pause_ms, go_on)
 
     def _fail_removed_partitions(self, topics: Iterable[str]) -> None:
-        """Fail the batches for partitions that a topic lost when it was recreated with fewer."""
+        """Fail the batches for partitions that a topic lost when it was recreated with fewer
+        partitions."""
         for topic in topics:
             count = len(self._cluster.view.partitions_of(topic))
             if count:

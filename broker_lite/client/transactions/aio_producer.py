@@ -60,7 +60,8 @@ class AsyncTransactionalProducer(AsyncProducer):
 
     @property
     def is_usable(self) -> bool:
-        """Whether another transaction can begin; see ``TransactionalProducer.is_usable``."""
+        """Whether another transaction can begin: see ``TransactionalProducer.is_usable`` for the
+        conditions."""
         return self._core.is_usable
 
     async def begin(self) -> None:

@@ -29,7 +29,7 @@ def end_batch(
     to the sink now. Raises SinkAheadOfCheckpointError if the sink has committed a later batch,
     SinkRowsDifferError if it has committed this batch with other rows, and the last retriable error
     after the timeout. The batch may be committed despite a timeout; when Spark repeats the batch,
-    the coordinator answers that it is."""
+    the coordinator answers that it is committed."""
     cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, has_answered=True)
     operation = ask_sink(
         cluster, CachedCoordinator(request.sink), request, monotonic_ms() + timeout_ms

@@ -135,7 +135,7 @@ class SendEnd(NamedTuple):
 
 
 class AnswerCall(NamedTuple):
-    """End the user's call. It raises ``error``, or returns if ``error`` is None."""
+    """End the user's call: the call raises ``error``, or returns if ``error`` is None."""
 
     error: LogbusError | None = None
 

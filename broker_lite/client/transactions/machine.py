@@ -13,9 +13,9 @@ machine sends an abort with the same identity, to learn the reason:
 - The coordinator accepts the abort if it had aborted the transaction itself, after its timeout.
 - The coordinator refuses the abort if another producer has taken the transactional id.
 
-It does not send InitProducerId to learn the reason, because Kafka's coordinator would then abort
-the other producer's transaction. The caller passes one call of the user at a time, and the next one
-only after ``AnswerCall``."""
+The machine does not send InitProducerId to learn the reason, because Kafka's coordinator would then
+abort the other producer's transaction. The caller passes one call of the user at a time, and the
+next one only after ``AnswerCall``."""
 
 from __future__ import annotations
 

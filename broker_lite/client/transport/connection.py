@@ -407,12 +407,13 @@ class BrokerConnection:
         pending.on_answer(answer)
 
     def next_deadline_ms(self) -> float:
-        """Return the time (ms) at which ``expire`` is due; infinite without requests in flight."""
+        """Return the time (ms) at which ``expire`` must be called; infinite without requests in
+        flight."""
         return min((row.deadline_ms for row in self._in_flight()), default=float("inf"))
 
     def expire(self, now_ms: float) -> None:
-        """Close the connection if a response is overdue, or if the write of a request without a
-        response is.
+        """Close the connection if a response is overdue, or if a request that gets no response is
+        not written in time.
 
         Responses arrive in order, so no later request can be answered first."""
         first = min(self._in_flight(), key=lambda row: row.deadline_ms, default=None)

@@ -63,7 +63,8 @@ class Connections:
         return connection
 
     def next_deadline_ms(self) -> float:
-        """Return the time (ms) at which ``expire`` is due; infinite without requests in flight."""
+        """Return the time (ms) at which ``expire`` must be called; infinite without requests in
+        flight."""
         return min(
             (connection.next_deadline_ms() for connection in self._by_place.values()),
             default=float("inf"),

@@ -355,7 +355,7 @@ _shared_lock = threading.Lock()
 def shared_pool(client_id: str = "logbus", security: ClientSecurity | None = None) -> Pool:
     """Return the pool that all callers in this process with this client id and security share.
 
-    With more than SHARED_POOLS_MAX pools, the idle connections of the least recently used are
+    With more than SHARED_POOLS_MAX pools, the idle connections of the least recently used pool are
     closed."""
     chosen = security or security_of_environment()
     key = client_id, chosen

@@ -35,7 +35,7 @@ class Exchange(Protocol[T_co]):
 
     @property
     def has_answer(self) -> bool:
-        """Whether the broker sends a response: not to a produce request with acks=0."""
+        """Whether the broker sends a response. It sends none to a produce request with acks=0."""
 
     def frame(self, correlation_id: int, client_id: str) -> Sequence[Buffer]:
         """Return the encoded request with its length prefix, as buffers to send in order.
@@ -47,7 +47,8 @@ class Exchange(Protocol[T_co]):
 
 
 class CallExchange(Generic[T]):
-    """An ``Exchange`` (request and response) of a class in ``wire.calls``, which has most APIs."""
+    """An ``Exchange`` (request and response) of one of the many APIs whose classes are in
+    ``wire.calls``."""
 
     __slots__ = ("call",)
     has_answer = True
@@ -111,8 +112,8 @@ class ProduceExchange:
 
 
 class FetchExchange:
-    """A fetch request to one broker. The response's records refer to the received bytes,
-    uncopied."""
+    """A fetch request to one broker. The response's records refer to the received bytes, without a
+    copy."""
 
     __slots__ = ("request", "version")
     name = "Fetch"

@@ -101,7 +101,7 @@ class SearchBudget:
 
 
 def open_consumer(bus: Bus, ranges: Ranges) -> Consumer:
-    """Return a consumer of the partitions in ``ranges`` that belongs to no group."""
+    """Return a consumer that belongs to no group and reads the partitions in ``ranges``."""
     return bus.consumer(partitions=list(ranges), **READ_OPTIONS)
 
 

@@ -62,8 +62,8 @@ def _facts(reading: ClusterReading) -> dict[str, Any]:
 
 
 def _zookeeper(reading: ClusterReading) -> dict[str, Any] | None:
-    """Return how many brokers are connected to ZooKeeper, and the age of the oldest metadata that a
-    broker has; None if no broker reports these."""
+    """Return how many brokers are connected to ZooKeeper, and the age of the metadata of the broker
+    whose metadata are the oldest; None if no broker reports these."""
     ages = [row.metadata_age_s for row in reading.sample.reports if row.metadata_age_s is not None]
     if not ages:
         return None

@@ -123,7 +123,7 @@ def children(client: KazooClient, path: str) -> list[str]:
 
 class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """kazoo's connection handler with TLS. ``select`` also returns a socket whose decrypted bytes
-    wait in memory, which the operating system cannot report."""
+    wait in memory, because the operating system cannot report these."""
 
     def __init__(self, tls: ZooKeeperTls) -> None:
         super().__init__()

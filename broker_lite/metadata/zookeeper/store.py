@@ -1,4 +1,4 @@
-"""MetadataStore over a ZooKeeper session, for one event loop.
+"""A ``MetadataStore`` that uses a ZooKeeper session, for one event loop.
 
 kazoo runs callbacks on its own threads. Each callback only passes a value to the event loop; all
 state belongs to the loop's thread. When the connection is lost, requests in flight fail at once
@@ -74,7 +74,7 @@ OPERATIONS = ("children", "create", "exists", "get", "sync", "write")
 
 
 class ZooKeeperStore:
-    """MetadataStore over one kazoo client and its ZooKeeper session.
+    """A ``MetadataStore`` that uses one kazoo client and its ZooKeeper session.
 
     ``session_timeout_ms`` is the session timeout to request. ``auth_file`` is the file with the
     credential that owns the znodes, or "" without a credential. ``tls`` is None for a connection in
