@@ -224,7 +224,8 @@ class Console:
 
     def ask(self, request: Request, viewer: Viewer) -> PageRequest:
         """Return the input from which a page makes its data. It lacks the topics and groups that
-        the viewer may not describe. Raises NoBrokersError if the cluster has not been read yet."""
+        the page's user may not describe. Raises NoBrokersError if the cluster has not been read
+        yet."""
         self.sampler.wait(FIRST_READING_S)
         reading = self.sampler.reading
         if reading is None:

@@ -95,12 +95,12 @@ class PageRequest(NamedTuple):
 
     @property
     def sees_all(self) -> bool:
-        """Whether the viewer may see totals of the whole cluster."""
+        """Whether the page's user may see totals of the whole cluster."""
         visible = self.viewer.visible
         return visible is None or visible.describes_cluster
 
     def may_describe(self, topic: str) -> bool:
-        """Return whether the viewer may know the name of the topic."""
+        """Return whether the page's user may know the name of the topic."""
         visible = self.viewer.visible
         return visible is None or topic in visible.topics
 
@@ -138,7 +138,7 @@ class PageRequest(NamedTuple):
 
 def seen_by(reading: ClusterReading, visible: VisibleNames | None) -> ClusterReading:
     """Return ``reading`` (the cluster's observed state) without the topics, groups and data
-    directories that the viewer may not describe. With ``visible`` None the viewer may describe
+    directories that the page's user may not describe. If ``visible`` is None, the user may describe
     all."""
     if visible is None:
         return reading
@@ -176,8 +176,8 @@ def seen_by(reading: ClusterReading, visible: VisibleNames | None) -> ClusterRea
 def _groups_seen_by(
     reading: ClusterReading, visible: VisibleNames
 ) -> tuple[dict[str, GroupReading], dict[str, GroupLag]]:
-    """Return the groups that the viewer may describe, and the lags of these groups, both by group
-    name. Partitions of topics that the viewer may not describe are left out."""
+    """Return the groups that the page's user may describe, and the lags of these groups, both by
+    group name. Partitions of topics that the user may not describe are left out."""
     groups, lags = {}, {}
     for name, row in reading.groups.items():
         if name not in visible.groups:

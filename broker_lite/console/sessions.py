@@ -133,8 +133,9 @@ class Sessions:
         )
 
     def viewer(self, session_id: str, *, renews: bool = True) -> Viewer | None:
-        """Return the viewer whose cookie has the value ``session_id``, or None if the browser must
-        sign in. With ``renews``, the request counts as use of the session (``IDLE_S``)."""
+        """Return the viewer (the user of a request) whose cookie has the value ``session_id``, or
+        None if the browser must sign in. With ``renews``, the request counts as use of the session
+        (``IDLE_S``)."""
         token, may_change = self.token(session_id), self._settings.changes
         if not self.demands_login:
             return Viewer(self._bus, token, may_change)

@@ -44,8 +44,8 @@ class GroupClaim:
 
     @property
     def mark(self) -> str:
-        """The path of the znode that marks this claim: the claim creates it below the coordinator
-        znode, and the next coordinator's claim deletes it."""
+        """The path of the znode that marks this claim of a broker: the broker creates it below the
+        coordinator znode, and the next coordinator's claim deletes it."""
         return znodes.claim_path(self.group, self.value.claim)
 
     @property
@@ -55,8 +55,8 @@ class GroupClaim:
         return Check(znodes.coordinator_path(self.group), self.version), Check(self.mark, -1)
 
     def is_seen_in(self, znode: Znode | None) -> bool:
-        """Return whether the group's coordinator znode, as read, still names this claim. The znode
-        may have a newer generation."""
+        """Return whether the group's coordinator znode, as read, still names this claim, so that
+        this broker may still write. The znode may have a newer generation."""
         return znodes.read_coordinator(self.group, znode).claim == self.value.claim
 
 

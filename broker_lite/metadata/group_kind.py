@@ -6,9 +6,9 @@ makes the group "kafka". A "kafka" group is *open* until its first generation of
 begins. A native member may convert an open group, which keeps its offsets.
 
 The conversion is a compare-and-set of the group's coordinator znode that removes the coordinator's
-claim (``group_claims``), so it fences the coordinator's writes in flight. A group with offsets of
-open transactions is not converted. A native group never gets such offsets, because native members
-read only committed offsets."""
+claim (its right to write, ``group_claims``), so it fences the coordinator's writes in flight. A
+group with offsets of open transactions is not converted. A native group never gets such offsets,
+because native members read only committed offsets."""
 
 from __future__ import annotations
 

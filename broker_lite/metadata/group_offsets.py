@@ -63,9 +63,9 @@ class GroupAge(NamedTuple):
 
     ``empty_since_ms`` is the time at which the last member left, or None if the group has members
     or the time is unknown. ``newest_commit_ms`` is the time of the newest commit, or None if the
-    group has no offsets. Brokers only poll the members of a native group, and may miss a member
-    that leaves soon. In such a group, the registration of a member and each change of a partition's
-    owner therefore count as commits."""
+    group has no offsets. Brokers only poll the members of a native group (without a coordinator),
+    and may miss a member that leaves soon. In such a group, the registration of a member and each
+    change of a partition's owner therefore count as commits."""
 
     empty_since_ms: int | None
     newest_commit_ms: int | None
@@ -599,7 +599,7 @@ class GroupOffsets:
         """Delete the group's offsets of these partitions.
 
         Raises GroupIdNotFoundError, WriteConflictError, and NonEmptyGroupError if the group has
-        native members."""
+        native members (without a coordinator)."""
         await self._check_exists(group)
         paths = [znodes.offset_path(group, *key) for key in partitions]
         for _ in range(ATTEMPTS_MAX):

@@ -373,9 +373,9 @@ class GroupWriter:
             part.succeed()
 
     async def _lost(self, claim: GroupClaim, shares: list[WriteShare]) -> None:
-        """Record that another broker coordinates this claim's group now. ZooKeeper refused the
-        write with the ``shares`` of several groups, so read whether this broker still coordinates
-        the other groups."""
+        """Record that another broker coordinates this claim's group now, so that this broker may
+        not write for it. ZooKeeper refused the write with the ``shares`` of several groups, so read
+        whether this broker still coordinates the other groups."""
         claim.held = False
         self.forget(claim.group)
         others = [share.writing.claim for share in shares if share.writing.claim.held]

@@ -196,8 +196,8 @@ def _names_alone(notice: Notice) -> Notice:
 
 
 def _fitting(notices: Sequence[Notice]) -> tuple[Notice, ...]:
-    """Return the newest notices that fit into KEPT_BYTES_MAX. A notice that fits only without its
-    partition states is kept without them."""
+    """Return the newest change notices that together fit into KEPT_BYTES_MAX. A notice that fits
+    only without its partition states is kept without them."""
     fitting: list[Notice] = []
     size = 0
     for notice in reversed(notices):

@@ -101,8 +101,8 @@ def part_cost(group: str, offsets: Offsets) -> int:
 
 
 def split(group: str, offsets: Offsets) -> Iterator[Offsets]:
-    """Divide the offsets of a transaction into parts, each so small that a single ZooKeeper write
-    can commit it."""
+    """Divide the offsets of a transaction into parts (one for each znode), each so small that a
+    single ZooKeeper write can commit it."""
     rows: dict[TopicPartition, CommittedOffset] = {}
     size = part_cost(group, rows)
     for key, offset in offsets.items():
@@ -163,9 +163,9 @@ class PartOperations:
         self.operations.append(Create(znodes.part_path(self._group, str(part)), data))
 
     def end(self, write: EndPart) -> None:
-        """End a part: delete the stored offsets of a transaction, and commit ``write.offsets``
-        (empty if the transaction aborts). If the end was sent twice, the part does not exist any
-        more: do nothing."""
+        """End a part: delete the znode with stored offsets of a transaction, and commit
+        ``write.offsets`` (empty if the transaction aborts). If the end was sent twice, the part
+        does not exist any more: do nothing."""
         path = znodes.part_path(self._group, write.name)
         if self._znodes.get(path) is None or write.name in self.ended:
             return

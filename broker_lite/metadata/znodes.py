@@ -162,8 +162,9 @@ def coordinator_path(group: str) -> str:
 
 
 def claim_path(group: str, claim: str) -> str:
-    """Return the path of the znode that marks a broker's claim: the broker creates it, without a
-    value, when it becomes the group's coordinator, and the next coordinator deletes it."""
+    """Return the path of the znode that marks a broker's claim (right to write a group's offsets):
+    the broker creates it, without a value, when it becomes the group's coordinator, and the next
+    coordinator deletes it."""
     return f"{coordinator_path(group)}/{claim}"
 
 
@@ -330,8 +331,8 @@ class OwnerZnode(NamedTuple):
 
 class FirstReadZnode(NamedTuple):
     """The value of /consumers/<group>/offsets/<t>: how many partitions a topic had when a native
-    group first read it. The group reads partitions that are added later from their earliest
-    offset."""
+    group (without a coordinator) first read it. The group reads partitions that are added later
+    from their earliest offset."""
 
     topic_id: str
     partition_count: int

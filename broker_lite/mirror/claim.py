@@ -67,7 +67,7 @@ SUBSCRIBED = JoinProtocol(PROTOCOL, encode_subscription(()))
 brokers refuse a member whose subscription they cannot decode."""
 OVER = (IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
 """Errors of a commit which show that the group does not know this mirror as its member any more.
-The mirror must then acquire its claim again."""
+The mirror must then acquire its claim (the right to copy the source) again."""
 
 
 def _lost(why: LogbusError) -> LogbusError:

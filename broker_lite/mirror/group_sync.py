@@ -1,10 +1,11 @@
 """Copy the committed offsets of the source cluster's groups to the target cluster.
 
 Each offset at the source is translated to the offset of the copied record. The offsets may be those
-of Kafka groups and of native groups. On the target, a group with nothing but copied offsets has no
-kind yet: its first member decides the kind (``metadata/group_kind.py``). An offset is written only
-if the group has no members on the target, and no offset that another client committed
-(``planning.plan_group``). All calls block, and only the mirror's thread makes them."""
+of Kafka groups and of native groups (without a coordinator). On the target, a group with nothing
+but copied offsets has no kind yet: its first member decides the kind (``metadata/group_kind.py``).
+An offset is written only if the group has no members on the target, and no offset that another
+client committed (``planning.plan_group``). All calls block, and only the mirror's thread makes
+them."""
 
 from __future__ import annotations
 

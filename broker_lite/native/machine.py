@@ -333,7 +333,8 @@ class NativeMachine:
             self._check_kind(self._enter)
 
     def _check_kind(self, then: Callable[[], None]) -> None:
-        """Call ``then`` if the group is still native after the consumer's registration.
+        """Call ``then`` if the group is still native (without a coordinator) after the consumer's
+        registration.
 
         Just before its registration, the group may have been deleted and recreated as a Kafka
         group. The version of its znode does not show this, because it is 0 for every new group.

@@ -132,8 +132,8 @@ class Ownership:
         self._unanswered: dict[int, tuple[int, dict[TopicPartition, LogbusError]]] = {}
         self._grants = 0
         self._next_ms: int | None = None
-        """The earliest time (ms) at which a partition must be released or a claim repeated. Without
-        it, each event would have to look at all partitions."""
+        """The earliest time (ms) at which a partition must be released, or a failed attempt to own
+        one repeated. Without it, each event would have to look at all partitions."""
 
     @property
     def is_settled(self) -> bool:
@@ -150,15 +150,15 @@ class Ownership:
         owned_by_others: Container[TopicPartition] = (),
     ) -> None:
         """Set the partitions that this consumer must own, each with its stream and topic, and begin
-        to claim and release partitions accordingly. ``owned_by_others`` has partitions that other
-        consumers probably still own."""
+        to claim (try to own) and release partitions accordingly. ``owned_by_others`` has partitions
+        that other consumers probably still own."""
         self._target = dict(target)
         self._owned_by_others = owned_by_others
         for tp in [*self.owned, *self.claims, *self._target]:
             self._advance(tp)
 
     def _advance(self, tp: TopicPartition) -> None:
-        """Begin to claim or to revoke a partition if the assignment requires it."""
+        """Begin to claim (try to own) or to revoke a partition if the assignment requires it."""
         assigned = self._target.get(tp)
         owned = self.owned.get(tp)
         claim = self.claims.get(tp)
@@ -414,7 +414,8 @@ class Ownership:
             self._requests.get(path, partial(self._check_owner, tp, owned))
 
     def _undo(self, tp: TopicPartition, path: str, znode: Znode | None) -> None:
-        """Delete the owner znode of a claim that succeeded, but whose answer was lost.
+        """Delete the owner znode of a claim (an attempt to own the partition) that succeeded, but
+        whose answer was lost.
 
         The consumer does not know the version of the offset znode, without which it cannot
         commit."""
@@ -578,7 +579,7 @@ class Ownership:
 
     def next_ms(self) -> int | None:
         """The time (ms) at which the caller must call ``pass_time`` next, or None if no partition
-        must be released and no claim repeated later."""
+        must be released later and no failed attempt to own one repeated."""
         return self._next_ms
 
     def _arm(self, at_ms: int) -> None:

@@ -68,7 +68,8 @@ class Phase(Enum):
 
 
 class TransactionMachine:
-    """The state machine of one producer. The caller must carry out the effects of ``step``."""
+    """The state machine of one producer. The caller must carry out the effects (requests and
+    answers) that ``step`` returns."""
 
     def __init__(self, transactional_id: str, timeout_ms: int) -> None:
         self.phase = Phase.IDLE

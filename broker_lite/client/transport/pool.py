@@ -1,4 +1,5 @@
-"""``Pool``: the shell on the calling thread, which borrows connections.
+"""``Pool``: the shell (an object that sends requests) on the calling thread, which borrows
+connections.
 
 A pool lends each connection to one thread at a time. In a forked child process it is empty: the
 child closes the sockets that it inherits."""

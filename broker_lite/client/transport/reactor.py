@@ -1,4 +1,4 @@
-"""``Reactor``: the shell on a background thread with a selector.
+"""``Reactor``: the shell (an object that sends requests) on a background thread with a selector.
 
 A reactor runs the engine of a producer or consumer. Other threads may only call ``call_soon``,
 ``wake`` and ``stop``. A forked child process closes the sockets that it inherits; it cannot use the
