@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from broker_lite.client.administration.admin_requests import await_applied
 from broker_lite.client.operations.cluster import Cluster
-from broker_lite.client.operations.requests import on_any_broker
+from broker_lite.client.operations.requests import ask_any_broker, on_any_broker
 from broker_lite.client.transport.steps import CallExchange, Operation
 from broker_lite.errors import ClusterAuthorizationError, raise_for
+from broker_lite.model import Endpoint
 from broker_lite.security.acls import Acl, AclFilter, acl_of
 from broker_lite.wire.calls.acls import (
     AclResult,
@@ -39,8 +40,9 @@ def create_acls(cluster: Cluster, acls: Sequence[Acl], deadline_ms: float) -> Op
         AclRow(kind, name, pattern_type, *entry) for (kind, pattern_type, name), entry in acls
     )
     exchange = CallExchange(CreateAclsRequest(rows))
-    _check((yield from on_any_broker(cluster, exchange, lambda _: None, deadline_ms)))
-    yield from _await(cluster, acls, deadline_ms, present=True)
+    results, writer = yield from ask_any_broker(cluster, exchange, lambda _: None, deadline_ms)
+    _check(results)
+    yield from _await(cluster, writer, acls, deadline_ms, present=True)
 
 
 def delete_acls(
@@ -48,29 +50,37 @@ def delete_acls(
 ) -> Operation[list[Acl]]:
     """Delete all ACLs that match a filter. Return them once no live broker enforces them."""
     exchange = CallExchange(DeleteAclsRequest(tuple(map(_filter, filters))))
-    results = yield from on_any_broker(cluster, exchange, lambda _: None, deadline_ms)
+    results, writer = yield from ask_any_broker(cluster, exchange, lambda _: None, deadline_ms)
     _check(results)
     deleted = [_acl(row) for result in results for row in result.deleted]
-    yield from _await(cluster, deleted, deadline_ms, present=False)
+    yield from _await(cluster, writer, deleted, deadline_ms, present=False)
     return deleted
 
 
 def _await(
-    cluster: Cluster, acls: Sequence[Acl], deadline_ms: float, *, present: bool
+    cluster: Cluster, writer: Endpoint, acls: Sequence[Acl], deadline_ms: float, *, present: bool
 ) -> Operation[None]:
     """Wait until every live broker has all these ACLs, or, if ``present`` is False, none of
     them."""
 
-    def is_applied(answer: DescribedAcls) -> bool:
+    wanted = set(acls) if present else set[Acl]()
+
+    def read(answer: DescribedAcls) -> set[Acl]:
         if answer.error_code == ClusterAuthorizationError.code:
             # This user could change ACLs, and so describe them, a moment ago. The refusal shows
             # that the broker has applied the change, which took the permission away.
-            return True
-        known = set(_acls(answer))
-        return all((acl in known) == present for acl in acls)
+            return wanted
+        return {acl for acl in _acls(answer) if acl in acls}
 
-    exchange = CallExchange(DescribeAclsRequest(_filter(AclFilter())))
-    return await_applied(cluster, exchange, is_applied, "the ACLs", deadline_ms)
+    return await_applied(
+        cluster,
+        writer,
+        CallExchange(DescribeAclsRequest(_filter(AclFilter()))),
+        read,
+        lambda found: found == wanted,
+        changed="the ACLs",
+        deadline_ms=deadline_ms,
+    )
 
 
 def _acls(answer: DescribedAcls) -> list[Acl]:

@@ -54,6 +54,7 @@ LIST_ATTEMPT_MS = 5_000
 another may coordinate its groups by then."""
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 def on_controller(
@@ -386,20 +387,28 @@ def on_every_broker(
 
 def await_applied(
     cluster: Cluster,
+    writer: Endpoint,
     exchange: Exchange[T],
-    is_applied: Callable[[T], bool],
+    read: Callable[[T], V],
+    is_applied: Callable[[V], bool],
+    *,
     changed: str,
     deadline_ms: float,
 ) -> Operation[None]:
-    """Wait until all live brokers have applied a change.
+    """Wait until all live brokers have applied a change, which the broker at ``writer`` has written
+    to ZooKeeper and applied.
 
-    ``exchange`` is repeated until ``is_applied`` is true for each broker's response. Raises
-    RequestTimedOutError, whose message names the changed objects by the text ``changed``, or the
-    error of a broker."""
+    ``exchange`` is repeated. ``read`` returns the changed objects in a broker's response, and
+    ``is_applied`` whether they have the change. Another administrator may change the objects again
+    meanwhile; then it suffices that a broker has the same objects as ``writer``. Raises
+    RequestTimedOutError, whose message names the objects by the text ``changed``, or the error of a
+    broker."""
     while True:
         answers = yield from on_every_broker(cluster, exchange, deadline_ms)
-        applied = [is_applied(_answered(answer)) for answer in answers.values()]
-        if all(applied):
+        objects = {each: read(_answered(answer)) for each, answer in answers.items()}
+        # The list is empty if ``writer`` is no broker's own address, as with a load balancer.
+        newest = [objects[each] for each in objects if cluster.view.brokers.get(each) == writer]
+        if all(is_applied(each) or each in newest for each in objects.values()):
             return
         if cluster.now_ms() >= deadline_ms:
             raise RequestTimedOutError(

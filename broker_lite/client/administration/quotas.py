@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from broker_lite.client.administration.admin_requests import await_applied
 from broker_lite.client.operations.cluster import Cluster
-from broker_lite.client.operations.requests import on_any_broker
+from broker_lite.client.operations.requests import ask_any_broker, on_any_broker
 from broker_lite.client.transport.steps import CallExchange, Operation
 from broker_lite.errors import raise_for
 from broker_lite.security.quotas import Entity, Values
@@ -34,16 +34,24 @@ def alter_quotas(
     Return once every live broker has applied the change. Raises InvalidRequestError for an unknown
     quota or value."""
     request = AlterClientQuotasRequest(entity.parts, tuple(changes.items()))
-    answer = yield from on_any_broker(cluster, CallExchange(request), lambda _: None, deadline_ms)
+    exchange = CallExchange(request)
+    answer, writer = yield from ask_any_broker(cluster, exchange, lambda _: None, deadline_ms)
     for row in answer:
         raise_for(row.error_code, row.error_message)
 
-    def is_applied(answer: DescribedClientQuotas) -> bool:
+    def read(answer: DescribedClientQuotas) -> dict[str, float | None]:
         known = _quotas(answer).get(entity, {})
-        return all(known.get(key) == value for key, value in changes.items())
+        return {key: known.get(key) for key in changes}
 
-    exchange = CallExchange(DescribeClientQuotasRequest())
-    yield from await_applied(cluster, exchange, is_applied, "the quotas", deadline_ms)
+    yield from await_applied(
+        cluster,
+        writer,
+        CallExchange(DescribeClientQuotasRequest()),
+        read,
+        lambda found: found == changes,
+        changed="the quotas",
+        deadline_ms=deadline_ms,
+    )
 
 
 def _quotas(answer: DescribedClientQuotas) -> dict[Entity, Values]:

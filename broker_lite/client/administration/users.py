@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from broker_lite.client.administration.admin_requests import await_applied
 from broker_lite.client.operations.cluster import Cluster
-from broker_lite.client.operations.requests import on_any_broker
+from broker_lite.client.operations.requests import ask_any_broker, on_any_broker
 from broker_lite.client.transport.steps import CallExchange, Operation
 from broker_lite.errors import InvalidRequestError, ResourceNotFoundError, raise_for
-from broker_lite.model import ScramMechanism
+from broker_lite.model import Endpoint, ScramMechanism
 from broker_lite.wire.calls import users as calls
 
 ITERATIONS = 8192
@@ -102,10 +102,11 @@ def set_password(
     for mechanism in mechanisms:
         salt = secrets.token_bytes(SALT_BYTES)
         rows.append(upsertion(name, password, Credential(mechanism, ITERATIONS, salt)))
-    yield from _alter(cluster, calls.AlterUsersRequest((), tuple(rows)), deadline_ms)
+    writer = yield from _alter(cluster, calls.AlterUsersRequest((), tuple(rows)), deadline_ms)
     salts = {row.salt for row in rows}
     yield from _await(
         cluster,
+        writer,
         name,
         lambda user: user is not None and salts <= {each.salt for each in user.credentials},
         deadline_ms,
@@ -133,8 +134,8 @@ def delete_user(cluster: Cluster, name: str, deadline_ms: float) -> Operation[No
     check_deletion(cluster.user, name)
     (user,) = yield from describe_users(cluster, (name,), deadline_ms)
     rows = tuple(calls.Deletion(name, calls.NUMBERS[each.mechanism]) for each in user.credentials)
-    yield from _alter(cluster, calls.AlterUsersRequest(rows), deadline_ms)
-    yield from _await(cluster, name, lambda user: user is None, deadline_ms)
+    writer = yield from _alter(cluster, calls.AlterUsersRequest(rows), deadline_ms)
+    yield from _await(cluster, writer, name, lambda user: user is None, deadline_ms)
 
 
 def upsertion(name: str, password: str, credential: Credential) -> calls.Upsertion:
@@ -146,14 +147,18 @@ def upsertion(name: str, password: str, credential: Credential) -> calls.Upserti
 
 def _alter(
     cluster: Cluster, request: calls.AlterUsersRequest, deadline_ms: float
-) -> Operation[None]:
-    answer = yield from on_any_broker(cluster, CallExchange(request), lambda _: None, deadline_ms)
+) -> Operation[Endpoint]:
+    """Alter users. Return the address of the broker that has written the change."""
+    exchange = CallExchange(request)
+    answer, writer = yield from ask_any_broker(cluster, exchange, lambda _: None, deadline_ms)
     for row in answer.results:
         raise_for(row.error_code, row.error_message)
+    return writer
 
 
 def _await(
     cluster: Cluster,
+    writer: Endpoint,
     name: str,
     is_known: Callable[[User | None], bool],
     deadline_ms: float,
@@ -162,12 +167,15 @@ def _await(
 
     ``is_known`` receives the user as a broker describes it, or None, and returns whether that
     broker has applied the change."""
-    exchange = CallExchange(calls.DescribeUsersRequest((name,)))
-
-    def is_applied(answer: calls.DescribedUsers) -> bool:
-        return is_known(_user(answer))
-
-    return await_applied(cluster, exchange, is_applied, f"user {name!r}", deadline_ms)
+    return await_applied(
+        cluster,
+        writer,
+        CallExchange(calls.DescribeUsersRequest((name,))),
+        _user,
+        is_known,
+        changed=f"user {name!r}",
+        deadline_ms=deadline_ms,
+    )
 
 
 def _user(answer: calls.DescribedUsers) -> User | None:

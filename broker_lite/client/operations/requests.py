@@ -310,7 +310,23 @@ def on_any_broker(
     *,
     attempt_ms: float = float("inf"),
 ) -> Operation[T]:
-    """Send a request that any broker can answer, and return the response.
+    """Send a request that any broker can answer, and return the response. See
+    ``ask_any_broker``."""
+    operation = ask_any_broker(cluster, exchange, check, deadline_ms, attempt_ms=attempt_ms)
+    answer, _ = yield from operation
+    return answer
+
+
+def ask_any_broker(
+    cluster: Cluster,
+    exchange: Exchange[T],
+    check: Callable[[T], LogbusError | None],
+    deadline_ms: float,
+    *,
+    attempt_ms: float = float("inf"),
+) -> Operation[tuple[T, Endpoint]]:
+    """Send a request that any broker can answer. Return the response, and the address of the broker
+    that sent it.
 
     After a retriable error, or ``attempt_ms`` without a response, try the next broker. ``check``
     returns the error in a response, or None. If no broker has ever answered this client, fail after
@@ -324,7 +340,7 @@ def on_any_broker(
             answer: T = yield Send(endpoint, exchange, min(left_ms, attempt_ms))
             problem = check(answer)
             if problem is None:
-                return answer
+                return answer, endpoint
         except LogbusError as error:
             problem = error
         if not problem.retriable:

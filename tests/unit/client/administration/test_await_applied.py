@@ -29,15 +29,16 @@ def described(rate: float | None) -> DescribedClientQuotas:
     return DescribedClientQuotas(0, None, rows)
 
 
-def alter(*looks: tuple[Any, Any]) -> list[float]:
+def alter(*looks: tuple[Any, Any], address: str = "b") -> list[float]:
     """Alter a quota; return the pauses, in ms, between the checks of whether brokers have applied
     it.
 
-    ``looks`` holds, for each check, the responses of both brokers. The last pair repeats.
+    ``looks`` holds, for each check, the responses of both brokers. The last pair repeats. Broker 1
+    carries out the change; the client knows this unless ``address`` is another name of the broker.
     """
     now, pauses, left = 0.0, [], list(looks)
     operation = quotas.alter_quotas(
-        Cluster((Endpoint("b", 1),), lambda: now), ALICE, CHANGE, DEADLINE_MS
+        Cluster((Endpoint(address, 1),), lambda: now), ALICE, CHANGE, DEADLINE_MS
     )
     result: Any = None
     try:
@@ -66,6 +67,20 @@ def test_alter_quotas_returns_once_every_broker_shows_the_change() -> None:
 def test_alter_quotas_times_out_if_a_broker_never_shows_the_change() -> None:
     with pytest.raises(RequestTimedOutError, match="the quotas changed, but not every broker"):
         alter((described(1024.0), described(512.0)))
+
+
+@pytest.mark.parametrize("first", [1024.0, 2048.0])
+def test_alter_quotas_returns_if_another_administrator_changes_the_quota_again(
+    first: float,
+) -> None:
+    """Regression: it timed out, because no broker shows the change any more. Broker 1 shows this
+    change or a later one."""
+    before, later = described(512.0), described(2048.0)
+    assert alter((described(first), before), (later, before), (later, later)) == [CHECK_MS] * 2
+    with pytest.raises(RequestTimedOutError, match="not every broker"):
+        alter((described(first), before), (later, before))
+    with pytest.raises(RequestTimedOutError, match="not every broker"):
+        alter((later, later), address="balancer")
 
 
 def test_alter_quotas_fails_if_a_broker_cannot_be_reached() -> None:
