@@ -11,6 +11,7 @@ import copy
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, TypeVar, TypeVarTuple
 
 from broker_lite.client.administration import admin_requests, replica_requests
@@ -175,10 +176,7 @@ class Admin(ClosedByWith):
         ``administration.transactions``, and return its result.
 
         ``make(cluster, *arguments, deadline_ms)`` returns the operation."""
-        return self._pool.run(make(self._cluster, *arguments, self._deadline()))
-
-    def _deadline(self) -> float:
-        return monotonic_ms() + self.timeout_ms
+        return self._pool.run(make(self._cluster, *arguments, monotonic_ms() + self.timeout_ms))
 
     # Methods that describe the cluster.
 
@@ -232,15 +230,9 @@ class Admin(ClosedByWith):
             replication_factor,
             configs=tuple((key, value_text(value)) for key, value in (config or {}).items()),
         )
+        create = partial(admin_requests.create_topic, validate_only=validate_only)
         try:
-            return self._pool.run(
-                admin_requests.create_topic(
-                    self._cluster,
-                    topic,
-                    validate_only=validate_only,
-                    deadline_ms=self._deadline(),
-                )
-            )
+            return self.run(create, topic)
         except TopicExistsError:
             if not if_not_exists:
                 raise
@@ -261,14 +253,8 @@ class Admin(ClosedByWith):
 
         Raises InvalidPartitionsError if the topic cannot have ``count``, for example because it has
         more."""
-        self._pool.run(
-            admin_requests.create_partitions(
-                self._cluster,
-                name,
-                count,
-                validate_only=validate_only,
-                deadline_ms=self._deadline(),
-            )
+        self.run(
+            partial(admin_requests.create_partitions, validate_only=validate_only), name, count
         )
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -303,14 +289,8 @@ class Admin(ClosedByWith):
         With ``unclean``, elect a replica that is not in sync for partitions without a leader: the
         records that it lacks are lost. Return an error, or None, for each partition. With
         ``partitions`` None, elect in all, and return only those whose leader had to change."""
-        return self._pool.run(
-            replica_requests.elect_leaders(
-                self._cluster,
-                None if partitions is None else list(partitions),
-                unclean=unclean,
-                deadline_ms=self._deadline(),
-            )
-        )
+        tps = None if partitions is None else list(partitions)
+        return self.run(partial(replica_requests.elect_leaders, unclean=unclean), tps)
 
     def retire_broker(self, broker_id: int) -> None:
         """Remove from the cluster a broker that will not return.
@@ -355,15 +335,7 @@ class Admin(ClosedByWith):
         """Change settings of a topic; None restores a default. Raises InvalidConfigError for an
         unknown setting or an invalid value."""
         rows = {key: None if value is None else value_text(value) for key, value in changes.items()}
-        self._pool.run(
-            admin_requests.alter_configs(
-                self._cluster,
-                topic,
-                rows,
-                validate_only=validate_only,
-                deadline_ms=self._deadline(),
-            )
-        )
+        self.run(partial(admin_requests.alter_configs, validate_only=validate_only), topic, rows)
 
     def alter_broker_configs(self, broker_id: int, changes: Mapping[str, object]) -> None:
         """Change a broker's replication throttling rates, in bytes per second; None removes a
@@ -386,16 +358,9 @@ class Admin(ClosedByWith):
 
         The timestamp is in ms since 1970; -1 stands for the log's end, -2 for its start, -3 for the
         record with the newest timestamp. The offset is -1 if there is no such record."""
-        return requests.raise_first(
-            self._pool.run(
-                offset_requests.list_offsets(
-                    self._cluster,
-                    timestamps,
-                    isolation_level=offset_requests.isolation_code(isolation),
-                    deadline_ms=self._deadline(),
-                )
-            )
-        )
+        level = offset_requests.isolation_code(isolation)
+        look_up = partial(offset_requests.list_offsets, isolation_level=level)
+        return requests.raise_first(self.run(look_up, timestamps))
 
     def offsets_for_bytes(
         self,
@@ -407,10 +372,8 @@ class Admin(ClosedByWith):
         ``ranges`` has a start offset and a maximum of bytes for each partition. The result has each
         range's end offset, a batch boundary at least one batch after the start, and its size in
         bytes. Raises UnknownTopicIdError if a topic's id differs from ``topic_ids``."""
-        operation = offset_requests.offsets_for_bytes(
-            self._cluster, ranges, self._deadline(), topic_ids
-        )
-        return requests.raise_first(self._pool.run(operation))
+        look_up = partial(offset_requests.offsets_for_bytes, topic_ids=topic_ids)
+        return requests.raise_first(self.run(look_up, ranges))
 
     def log_bounds(
         self,
@@ -424,14 +387,9 @@ class Admin(ClosedByWith):
 
         ``topic_ids`` has the partitions, each with its topic's id. Raises UnknownTopicIdError if
         the topic has another id."""
-        operation = offset_requests.log_bounds(
-            self._cluster,
-            topic_ids,
-            max_bytes,
-            isolation_level=offset_requests.isolation_code(isolation),
-            deadline_ms=self._deadline(),
-        )
-        return requests.raise_first(self._pool.run(operation))
+        level = offset_requests.isolation_code(isolation)
+        look_up = partial(offset_requests.log_bounds, isolation_level=level)
+        return requests.raise_first(self.run(look_up, topic_ids, max_bytes))
 
     def record_times(
         self, after: Mapping[TopicPartition, int]
@@ -468,15 +426,8 @@ class Admin(ClosedByWith):
         takes its first unread record. If retention has deleted that record, ``seconds`` is too
         high. A group that cannot be read has an ``error``. Raises NoBrokersError if no broker
         answers."""
-        operation = lag_of_groups(
-            self._cluster,
-            groups,
-            lambda: time.time() * 1000,
-            self._deadline(),
-            empty=empty,
-            before=before,
-        )
-        return self._pool.run(operation)
+        measure = partial(lag_of_groups, empty=empty, before=before)
+        return self.run(measure, groups, lambda: time.time() * 1000)
 
     def group_members(self, group: str) -> dict[str, tuple[TopicPartition, ...]]:
         """Return the partitions of each live member of a group, by member id; none for an unknown
@@ -496,11 +447,7 @@ class Admin(ClosedByWith):
     def unstable_partitions(self, group: str) -> set[TopicPartition]:
         """Return the partitions whose committed offset an open transaction may still change."""
         unstable: set[TopicPartition] = set()
-        self._pool.run(
-            group_requests.committed(
-                self._cluster, group, None, self._deadline(), unstable=unstable
-            )
-        )
+        self.run(partial(group_requests.committed, unstable=unstable), group, None)
         return unstable
 
     def commit_offsets(
@@ -564,9 +511,7 @@ class Admin(ClosedByWith):
 
         Brokers of Apache Kafka before 3.8 report no group types. For them, give
         ``with_types=False``; ``kind`` is then empty."""
-        rows = self._pool.run(
-            admin_requests.list_groups(self._cluster, self._deadline(), with_types=with_types)
-        )
+        rows = self.run(partial(admin_requests.list_groups, with_types=with_types))
         return [
             GroupListing(row.group_id, row.group_state, row.group_type, row.protocol_type)
             for row in rows
@@ -591,9 +536,7 @@ class Admin(ClosedByWith):
 
         Without ``with_sizes``, the data directories list no partitions, which saves a broker with
         1,000 replicas 4 ms."""
-        answers = self._pool.run(
-            admin_requests.describe_log_dirs(self._cluster, self._deadline(), with_sizes=with_sizes)
-        )
+        answers = self.run(partial(admin_requests.describe_log_dirs, with_sizes=with_sizes))
         return [_report(broker_id, answers[broker_id]) for broker_id in sorted(answers)]
 
 

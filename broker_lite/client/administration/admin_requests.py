@@ -102,7 +102,7 @@ def _controller(cluster: Cluster, renew: bool, deadline_ms: float) -> Operation[
 
 
 def create_topic(
-    cluster: Cluster, topic: topics.CreatableTopic, *, validate_only: bool, deadline_ms: float
+    cluster: Cluster, topic: topics.CreatableTopic, deadline_ms: float, *, validate_only: bool
 ) -> Operation[str]:
     """Create a topic, wait until every live broker lists it with leaders, and return its id."""
     topic_id = ""
@@ -184,7 +184,7 @@ def delete_topic(cluster: Cluster, name: str, deadline_ms: float) -> Operation[N
 
 
 def create_partitions(
-    cluster: Cluster, name: str, count: int, *, validate_only: bool, deadline_ms: float
+    cluster: Cluster, name: str, count: int, deadline_ms: float, *, validate_only: bool
 ) -> Operation[None]:
     """Raise a topic's number of partitions to ``count``, and wait until every live broker lists all
     of them with leaders."""
@@ -218,9 +218,9 @@ def alter_configs(
     cluster: Cluster,
     topic: str,
     changes: Mapping[str, str | None],
+    deadline_ms: float,
     *,
     validate_only: bool,
-    deadline_ms: float,
 ) -> Operation[None]:
     """Change a topic's settings, and wait until the live brokers apply them. None resets a setting
     to its default."""

@@ -38,9 +38,9 @@ class Reassignment(NamedTuple):
 def elect_leaders(
     cluster: Cluster,
     partitions: Collection[TopicPartition] | None,
+    deadline_ms: float,
     *,
     unclean: bool,
-    deadline_ms: float,
 ) -> Operation[Outcomes]:
     """Elect the preferred replicas as leaders; with ``unclean``, replicas that are not in sync.
     Return an error, or None, for each partition.

@@ -38,9 +38,9 @@ def isolation_code(level: str) -> int:
 def list_offsets(
     cluster: Cluster,
     timestamps: Mapping[TopicPartition, int],
+    deadline_ms: float,
     *,
     isolation_level: int,
-    deadline_ms: float,
 ) -> Operation[PerPartition[ListedOffset]]:
     """Return each partition's offset of the first record at or after a timestamp (ms since 1970).
 
@@ -103,9 +103,9 @@ def log_bounds(
     cluster: Cluster,
     topic_ids: Mapping[TopicPartition, str],
     max_bytes: int,
+    deadline_ms: float,
     *,
     isolation_level: int,
-    deadline_ms: float,
 ) -> Operation[PerPartition[LogBounds]]:
     """Return each log's start and end offset, and the offset at which its first ``max_bytes`` bytes
     end.
