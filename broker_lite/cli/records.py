@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from broker_lite.cli.escapes import unescaped
 from broker_lite.cli.output import iso
-from broker_lite.client.consuming.fetch_collector import ROW_SCHEMA_WITH_HEADERS
+from broker_lite.client.consuming.arrow_rows import ROW_SCHEMA_WITH_HEADERS
 from broker_lite.record.arrow import TIMESTAMP_TYPE
 from broker_lite.record.envelope import envelope
 

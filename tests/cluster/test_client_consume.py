@@ -10,7 +10,7 @@ from support.patience import until
 
 from broker_lite.bus import Bus
 from broker_lite.client import EndOffsetsWatch, read_range
-from broker_lite.client.consuming.fetch_collector import JOINED_BYTES
+from broker_lite.client.consuming.arrow_rows import JOINED_BYTES
 from broker_lite.client.received import records
 from broker_lite.errors import (
     ClosedError,

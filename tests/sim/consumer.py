@@ -18,7 +18,8 @@ from sim.cluster import SimCluster, pick
 from sim.history import Commit, History
 from sim.workload import Client
 
-from broker_lite.client.consuming.fetch_collector import ConcatenatedSlices, FetchCollector
+from broker_lite.client.consuming.arrow_rows import ConcatenatedSlices
+from broker_lite.client.consuming.fetch_collector import FetchCollector
 from broker_lite.client.fetch.fetch_engine import NO_EPOCHS, FetchEngine
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
 from broker_lite.client.closing import ClosedByWith
+from broker_lite.client.consuming.arrow_rows import arrow_rows
 from broker_lite.client.consuming.face import ConsumerFace
-from broker_lite.client.consuming.fetch_collector import arrow_rows
 from broker_lite.client.consuming.no_membership import standalone
 from broker_lite.client.consuming.reader_core import Joining, ReaderCore
 from broker_lite.client.consuming.waits import Await, RunOperation, Task, Wait

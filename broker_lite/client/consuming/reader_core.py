@@ -21,13 +21,9 @@ from typing import Any
 import pyarrow as pa
 
 from broker_lite.client.callbacks import Callback, Callbacks, call_back
+from broker_lite.client.consuming.arrow_rows import JOINED_ROWS, ConcatenatedSlices, arrow_rows
 from broker_lite.client.consuming.assignment import AssignmentQueue, Release
-from broker_lite.client.consuming.fetch_collector import (
-    JOINED_ROWS,
-    ConcatenatedSlices,
-    FetchCollector,
-    arrow_rows,
-)
+from broker_lite.client.consuming.fetch_collector import FetchCollector
 from broker_lite.client.consuming.membership import ConsumerMembership
 from broker_lite.client.consuming.partition_discovery import PartitionDiscovery
 from broker_lite.client.consuming.starting import Starts, reset_offsets

@@ -14,13 +14,13 @@ from support import hand_made_log as by_hand
 from support.client_world import ONE, OTHER_ID, TOPIC_ID, TWO, Asked, World, view
 
 from broker_lite.client.arrays import binary_of
-from broker_lite.client.consuming.fetch_collector import (
+from broker_lite.client.consuming.arrow_rows import (
     JOINED_BYTES,
     ROW_SCHEMA,
     ConcatenatedSlices,
-    FetchCollector,
     arrow_rows,
 )
+from broker_lite.client.consuming.fetch_collector import FetchCollector
 from broker_lite.client.fetch.fetch_engine import FetchEngine
 from broker_lite.client.in_place.partitions import InPlace
 from broker_lite.client.operations.cluster import Cluster, ClusterView
