@@ -188,7 +188,8 @@ class Sessions:
         return session_id
 
     def scraper(self, authorization: str) -> Viewer:
-        """Return the viewer for the user and password in an HTTP Basic header (``authorization``).
+        """Return the viewer (the user of a request) for the user and password in an HTTP Basic
+        header (``authorization``).
 
         The first call with a user and password logs in, and later calls reuse that session. Raises
         SaslAuthenticationError, TooManyLoginsError, and errors of the brokers."""

@@ -33,7 +33,7 @@ def start_mark(pid: int) -> str | None:
 
 
 def is_running(pid: int, mark: str) -> bool:
-    """Return whether the process with this pid and start mark is running."""
+    """Return whether the process with this pid and start mark (its start time) is running."""
     return bool(mark) and start_mark(pid) == mark
 
 
@@ -47,8 +47,8 @@ def ending_of(child: subprocess.Popen[bytes] | None) -> str:
 
 
 def end(pid: int, mark: str, grace_seconds: float) -> bool:
-    """End the process with this pid and start mark: send SIGTERM, and SIGKILL after the grace
-    period. Return whether the process was running.
+    """End the process with this pid and start mark (its start time): send SIGTERM, and SIGKILL
+    after the grace period. Return whether the process was running.
 
     Raises PermissionError if the process belongs to another user."""
     if not is_running(pid, mark):

@@ -121,8 +121,8 @@ def read_settings(commits: Mapping[TopicPartition, CommittedOffset]) -> dict[str
 
 
 class CopiedEntry(NamedTuple):
-    """A record of the topic with a mirror's state: new runs of one partition, and the partition's
-    position when they were stored.
+    """A record of the topic with a mirror's state: new runs (ranges of copied offsets) of one
+    partition, and the partition's position when they were stored.
 
     An entry with runs replaces all earlier runs of the partition from its first run on; an entry
     without runs removes all runs from its position on."""

@@ -61,7 +61,7 @@ class Readers(Protocol):
         """Begin to read a partition. ``start`` determines the starting offset."""
 
     def revoke(self, stream: int, tp: TopicPartition) -> None:
-        """Stop reading a partition, then call ``NativeShell.settled``."""
+        """Stop reading a partition, then report its last position with ``NativeShell.settled``."""
 
     def lose(self, stream: int, tp: TopicPartition) -> None:
         """Drop a partition that the consumer no longer owns: return no more records of it, and do

@@ -110,7 +110,7 @@ class _Copy:
     left: dict[bytes, None] | None = None
     count: int = 0
     is_writing: bool = False
-    """Whether a batch of the copy is being appended. At most one such batch is in flight."""
+    """Whether a batch of this full copy is being appended. At most one such batch is in flight."""
 
 
 class KeyedState:

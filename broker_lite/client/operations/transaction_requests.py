@@ -97,8 +97,8 @@ def added_error(answer: transactions.AddPartitionsToTxnResponse) -> LogbusError 
     """Return the error that explains why the coordinator added no partition, or None if it added
     all.
 
-    If one partition is refused, the others get OPERATION_NOT_ATTEMPTED. If several are refused, an
-    error that is not retriable is returned first, because a retry would fail too."""
+    If one partition is refused, the others get OPERATION_NOT_ATTEMPTED. If several are refused,
+    return an error that is not retriable if there is one, because a retry would fail too."""
     errors = [
         error_for(
             row.partition_error_code,

@@ -178,8 +178,7 @@ class Delivery:
             self.failure = error
 
     def fail_topic(self, topic: str, error: LogbusError, first: int = 0) -> None:
-        """Fail the topic's queued batches for all partitions with a number of ``first`` or
-        higher."""
+        """Fail the topic's queued batches for the partitions numbered ``first`` and higher."""
         for tp in [tp for tp in self._busy if tp.topic == topic and tp.partition >= first]:
             part = self._partitions[tp]
             while part.queue:

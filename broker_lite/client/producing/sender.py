@@ -50,8 +50,8 @@ STEADY_REFRESHES = 8
 REFRESH_GROWTH = 1.125
 """Factor by which the pause between metadata requests grows while a partition has no leader.
 
-The pause is then about an eighth of the time since the leader failed, so the producer learns of a
-new leader late by an eighth of the outage at most."""
+With this factor, the pause is about an eighth of the time since the leader failed. The producer
+therefore learns of a new leader late by at most an eighth of the outage."""
 GROWING_REFRESHES = 32
 """Number of times that the pause between metadata requests grows; it then stays at about a
 second."""
@@ -405,8 +405,8 @@ class Sender:
         return known is None or isinstance(known.error, UnknownTopicOrPartitionError)
 
     def _confirm_gone(self, topic: str) -> None:
-        """Request the metadata of a missing topic again, for as long as brokers may not know a new
-        topic yet. If it is still missing then, fail its batches."""
+        """Request the metadata of a missing topic again, because a new topic may not be known to
+        every broker yet. If the topic stays missing, fail its batches."""
 
         def confirmed(result: ClusterView | LogbusError) -> None:
             if isinstance(result, UnknownTopicOrPartitionError):

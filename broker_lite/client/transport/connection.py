@@ -443,8 +443,8 @@ class BrokerConnection:
             callback(error)
 
     def drop(self) -> None:
-        """Close the socket's descriptor, and call no callback: for a forked child process, and
-        after a crash."""
+        """Close the socket's descriptor without calling any callback. Used in a forked child
+        process, and after a crash."""
         self.closed = True
         self._pending.clear()
         self._waiting.clear()

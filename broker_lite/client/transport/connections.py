@@ -89,8 +89,8 @@ class Connections:
             connection.close(ClosedError("the client was closed"))
 
     def drop(self) -> None:
-        """Close the sockets' descriptors, and call no callback: for a forked child process, and
-        after a crash."""
+        """Close the sockets' descriptors without calling any callback. Used in a forked child
+        process, and after a crash."""
         for connection in self:
             connection.drop()
         self._by_place.clear()
