@@ -164,7 +164,7 @@ class Registrar:
         self.check_features(await load_features(self._store))
         waited_ms = 0.0
         for _ in range(ATTEMPTS_MAX + int(self._patience_ms / 1000 / POLL_S)):
-            disk_write = await self._check_disk()
+            disk_write = await self.check_disk()
             occupant = await self._store.get(self._path)
             if occupant is not None and occupant.session_id == self._store.session_id:
                 return occupant.created_zxid
@@ -217,11 +217,6 @@ class Registrar:
 
         await write_cluster_change(self._store, write, self._wait_connected)
 
-    async def check_not_replaced(self) -> None:
-        """Raise StaleDirectoryError if a copy of this data directory was started later, according
-        to ZooKeeper."""
-        await self._check_disk()
-
     def check_features(self, raised: Mapping[str, int]) -> None:
         """Raise UnsupportedVersionError if this broker does not support one of the feature levels
         ``raised``, which the cluster has finalized."""
@@ -233,7 +228,7 @@ class Registrar:
                     f"level {ours.get(name, 0)}: upgrade this broker"
                 )
 
-    async def _check_disk(self) -> Operation:
+    async def check_disk(self) -> Operation:
         """Return the write that stores the data directory's start counter in ZooKeeper.
 
         Raises StaleDirectoryError if ZooKeeper has a higher counter: this directory is an old

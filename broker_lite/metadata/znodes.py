@@ -197,7 +197,10 @@ def owner_path(group: str, topic: str, partition: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The value of /brokers/ids/<id>: a live broker."""
+    """The value of /brokers/ids/<id>: a live broker.
+
+    ``start_counter`` counts the starts of brokers with this data directory; each raises it before
+    it registers. ``is_full`` tells whether the directory has no space for more records."""
 
     broker_id: int
     endpoint: Endpoint

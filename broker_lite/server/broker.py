@@ -37,6 +37,7 @@ from broker_lite.errors import (
     PortInUseError,
 )
 from broker_lite.machine import machine_id
+from broker_lite.metadata.znodes import Registration
 from broker_lite.metadata.zookeeper.store import OPERATIONS, ZooKeeperStore
 from broker_lite.metadata.zookeeper.tls import tls_of
 from broker_lite.model import NO_BROKER, OAUTHBEARER, PartitionView
@@ -46,7 +47,7 @@ from broker_lite.server.audit import AuditLog
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.peers import Peers, security_between_brokers
-from broker_lite.server.cluster.registry import BrokerRegistration, Registry
+from broker_lite.server.cluster.registry import SUPPORTED_FEATURES, Registry
 from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
 from broker_lite.server.coordinators.coordinator_fencing import CHECK_MS, CoordinatorFencing
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
@@ -153,17 +154,18 @@ class Broker:
         registry.on_fatal(self._fatal)
         stack.push_async_callback(self._deregister, registry)
         cluster_id = await registry.start(
-            BrokerRegistration(
+            Registration(
                 broker_id=config.broker_id,
                 endpoint=listener.endpoint,
                 directory_id=logs.data.directory_id,
                 start_counter=logs.data.start_counter,
-                cluster_id=logs.data.cluster_id,
                 rack=config.rack or None,
-                damaged=logs.suspect_logs,
+                features=SUPPORTED_FEATURES,
                 is_full=logs.data.is_full,
                 listeners=listener.endpoints,
-            )
+            ),
+            cluster_id=logs.data.cluster_id,
+            damaged=logs.suspect_logs,
         )
         logs.data.adopt_cluster(cluster_id)
         parts = self._compose(listener, logs, disk, registry)

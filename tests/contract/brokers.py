@@ -14,11 +14,11 @@ from worlds import World, until
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import LogbusError
 from broker_lite.metadata.store import MetadataStore
+from broker_lite.metadata.znodes import Registration
 from broker_lite.model import NO_BROKER, Endpoint, PartitionKey
 from broker_lite.server.cluster.administration import NewTopic
 from broker_lite.server.cluster.registry import (
     SUPPORTED_FEATURES,
-    BrokerRegistration,
     Registry,
 )
 
@@ -72,16 +72,15 @@ class Cluster:
         )
         broker = Broker(registry, store)
         await registry.start(
-            BrokerRegistration(
+            Registration(
                 broker_id,
                 Endpoint("127.0.0.1", 9000 + broker_id),
                 directory,
                 counter,
-                cluster_id,
-                None,
-                features if features is not None else SUPPORTED_FEATURES,
-                damaged,
-            )
+                features=features if features is not None else SUPPORTED_FEATURES,
+            ),
+            cluster_id=cluster_id,
+            damaged=damaged,
         )
         self.running.append(broker)
         return broker

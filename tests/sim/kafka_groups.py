@@ -43,7 +43,7 @@ from broker_lite.metadata.store import Create, Delete, Operation, Set
 from broker_lite.model import UNNUMBERED, CommittedOffset, Endpoint, TopicPartition, topic_id_text
 from broker_lite.server.cluster.administration import NewTopic
 from broker_lite.server.cluster.registry import (
-    BrokerRegistration,
+    SUPPORTED_FEATURES,
     Registry,
 )
 from broker_lite.server.coordinators.coordinator_fencing import CHECK_MS, CoordinatorFencing
@@ -118,7 +118,13 @@ class BrokerProcess:
         endpoint = Endpoint("sim", self.broker_id)
         with suppress(LogbusError):
             await self.registry.start(
-                BrokerRegistration(self.broker_id, endpoint, directory, self.start_counter)
+                znodes.Registration(
+                    self.broker_id,
+                    endpoint,
+                    directory,
+                    self.start_counter,
+                    features=SUPPORTED_FEATURES,
+                )
             )
             self.serves = True
             self.spawn(self.ask_others())

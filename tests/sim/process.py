@@ -19,9 +19,10 @@ from sim.scheduler import Owner
 from support.memory_files import MemFiles
 
 from broker_lite.errors import LogbusError, NotLeaderError
+from broker_lite.metadata.znodes import Registration
 from broker_lite.model import BrokerView, Endpoint, PartitionKey
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.cluster.registry import BrokerRegistration, Registry
+from broker_lite.server.cluster.registry import SUPPORTED_FEATURES, Registry
 from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.coordinators.group_transactions import GroupTransactions
@@ -101,15 +102,16 @@ class Process:
         await asyncio.sleep(cluster.chance.random() * 0.3)
         self.registry.on_fatal(lambda error: cluster.stopped(self, error))
         cluster_id = await self.registry.start(
-            BrokerRegistration(
+            Registration(
                 self.broker_id,
                 Endpoint("sim", self.broker_id),
                 logs.data.directory_id,
                 logs.data.start_counter,
-                logs.data.cluster_id,
-                damaged=logs.suspect_logs,
+                features=SUPPORTED_FEATURES,
                 is_full=logs.data.is_full,
-            )
+            ),
+            cluster_id=logs.data.cluster_id,
+            damaged=logs.suspect_logs,
         )
         logs.data.adopt_cluster(cluster_id)
         cluster.checker.registered(self)

@@ -22,12 +22,12 @@ from sim.disk import SimClock
 from sim.zk import SimZk, ZkService
 
 from broker_lite.config import BrokerConfig
+from broker_lite.metadata.znodes import Registration
 from broker_lite.model import Endpoint, topic_id_text
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.registry import (
     SUPPORTED_FEATURES,
-    BrokerRegistration,
     Registry,
 )
 from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
@@ -91,9 +91,7 @@ class World:
         )
         endpoint = Endpoint("127.0.0.1", 9000 + broker_id)
         directory = topic_id_text(bytes([broker_id]) * 16)
-        await registry.start(
-            BrokerRegistration(broker_id, endpoint, directory, 1, features=features)
-        )
+        await registry.start(Registration(broker_id, endpoint, directory, 1, features=features))
         nothing = cast(Any, None)
         metrics = Metrics()
         groups = GroupCoordinator(config, registry, clock=clock, metrics=metrics)

@@ -14,7 +14,6 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import ClosedError, CoordinationUnavailableError, LogbusError
@@ -37,7 +36,6 @@ from broker_lite.model import (
     NO_BROKER,
     NO_EPOCH,
     BrokerView,
-    Endpoint,
     LeaderAndIsr,
     PartitionKey,
     StateChange,
@@ -75,30 +73,6 @@ librdkafka repeats its request each second, so a longer wait is useless."""
 DRAIN_ANSWER_S = 2.0
 """Maximum seconds for which a stopping broker waits until ZooKeeper has stored that it is about to
 stop (drains)."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerRegistration:
-    """The facts that a broker publishes when it registers in ZooKeeper.
-
-    ``start_counter`` counts the starts of brokers with this data directory; each raises it before
-    it registers. ``cluster_id`` is the id in the data directory, empty for a new one. ``damaged``
-    lists partitions whose log lost flushed records: this broker leaves their ISRs before it
-    registers, except where it is the only member."""
-
-    broker_id: int
-    endpoint: Endpoint
-    directory_id: str
-    start_counter: int
-    cluster_id: str = ""
-    rack: str | None = None
-    features: Mapping[str, int] = field(default_factory=lambda: SUPPORTED_FEATURES)
-    damaged: frozenset[PartitionKey] = frozenset()
-    is_full: bool = False
-    """Whether the data directory has no space for more records."""
-    listeners: Mapping[str, Endpoint] = field(default_factory=dict)
-    """The advertised address of each listener. Empty means one listener, PLAINTEXT, at
-    ``endpoint``."""
 
 
 class Registry:
@@ -176,8 +150,18 @@ class Registry:
 
     # Methods by which the broker joins the cluster, drains and leaves.
 
-    async def start(self, registration: BrokerRegistration) -> str:
+    async def start(
+        self,
+        registration: znodes.Registration,
+        *,
+        cluster_id: str = "",
+        damaged: Collection[PartitionKey] = (),
+    ) -> str:
         """Register the broker, load the metadata, and stand for election. Return the cluster id.
+
+        ``cluster_id`` is the id in the data directory, empty for a new one. ``damaged`` lists
+        partitions whose log lost flushed records: this broker leaves their ISRs before it
+        registers, except where it is the only member.
 
         Raises CoordinationUnavailableError, BrokerIdTakenError, StaleDirectoryError,
         InconsistentClusterIdError, InvalidConfigError or UnsupportedVersionError."""
@@ -185,25 +169,13 @@ class Registry:
             await self._store.start(self._on_event)
             cluster_id = await prepare(
                 self._store,
-                registration.cluster_id,
+                cluster_id,
                 self.administration.new_id,
                 registration.features,
             )
-            if registration.damaged:
-                await self._states.withdraw(registration.directory_id, registration.damaged)
-            await self._join(
-                cluster_id,
-                znodes.Registration(
-                    registration.broker_id,
-                    registration.endpoint,
-                    registration.directory_id,
-                    registration.start_counter,
-                    registration.rack,
-                    registration.features,
-                    is_full=registration.is_full,
-                    listeners=registration.listeners,
-                ),
-            )
+            if damaged:
+                await self._states.withdraw(registration.directory_id, damaged)
+            await self._join(cluster_id, registration)
         except BaseException:
             await self.close()
             raise
@@ -659,7 +631,7 @@ class Registry:
                 # An operator has deleted this broker's registration, or a broker that runs on a
                 # copy of this data directory has.
                 assert self._registrar is not None
-                await self._registrar.check_not_replaced()
+                await self._registrar.check_disk()
                 self._register_due = True
                 self._due.set()
         except BaseException:
