@@ -30,7 +30,7 @@ from broker_lite.client.administration.admin import Admin
 from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.record import arrow
-from broker_lite.record.records import Row, encode_rows
+from broker_lite.record.records import encode_entries
 from broker_lite.wire import fetch, produce
 
 READ_BYTES = 1 << 20
@@ -187,7 +187,7 @@ class Bench:
 
     def small_produces(self) -> None:
         """Measure requests of one record of 100 B, alone and many together."""
-        small = bytes(encode_rows([Row(0, 1, None, bytes(100), ())]))
+        small = bytes(encode_entries([(None, bytes(100))], 1))
         request = produce_request(self.topic("small"), small)
         self.measure("produce_100B_1_connection_1_deep", request, 1, 1, len(small))
         self.measure(SMALL, request, 16, 8, len(small))
@@ -226,7 +226,7 @@ def main() -> None:
         bench.small_produces()
         # With default settings, a Kafka producer that has many records to send fills batches of
         # this size.
-        batch = bytes(encode_rows([Row(at, 1, None, os.urandom(1000), ()) for at in range(16)]))
+        batch = bytes(encode_entries([(None, os.urandom(1000)) for _ in range(16)], 1))
         request = produce_request(bench.topic("kafka", PARTITIONS), batch, PARTITIONS)
         size = PARTITIONS * len(batch)
         bench.measure("produce_4_of_16kB_1_connection_5_deep", request, 1, 5, size)

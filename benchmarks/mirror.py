@@ -29,7 +29,7 @@ from broker_lite.mirror.rewrite import RewrittenBatch
 from broker_lite.mirror.target import MirrorTarget
 from broker_lite.model import TopicPartition
 from broker_lite.record.batch import read_header
-from broker_lite.record.records import Row, encode_rows
+from broker_lite.record.records import encode_entries
 
 MB = 1_000_000
 PARTITIONS = 2
@@ -42,7 +42,7 @@ SETTINGS = {"retention.bytes": str(1 << 40), "max.message.bytes": str(4 << 20)}
 def fill_rows(bus: Bus, topic: str, batches: int) -> int:
     """Produce ``batches`` batches to each partition; return the number of records."""
     value = os.urandom(VALUE_BYTES)
-    batch = encode_rows([Row(n, 1_700_000_000_000 + n, None, value, ()) for n in range(BATCH_ROWS)])
+    batch = encode_entries([(None, value)] * BATCH_ROWS, 1_700_000_000_000)
     target = MirrorTarget(bus.bootstrap_servers, "fill")
     for partition in range(PARTITIONS):
         pieces = [

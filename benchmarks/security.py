@@ -82,7 +82,7 @@ from broker_lite.errors import LogbusError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.issuing import CertificateFolder
 from broker_lite.model import Endpoint, ScramMechanism
-from broker_lite.record.records import Row, encode_rows
+from broker_lite.record.records import encode_entries
 from broker_lite.security.acls import (
     Entry,
     Operation,
@@ -407,7 +407,7 @@ class Probe:
     """A logged-in client that sends small produce requests, one after the other."""
 
     def __init__(self, side: Side) -> None:
-        batch = PartitionRecords(0, encode_rows([Row(0, 1, None, bytes(100), ())]))
+        batch = PartitionRecords(0, encode_entries([(None, bytes(100))], 1))
         rows = [TopicRecords("", topic_id_of(side), [batch])]
         self._exchange = ProduceExchange(rows, acks=-1, timeout_ms=30_000)
         address = Endpoint("127.0.0.1", side.port)

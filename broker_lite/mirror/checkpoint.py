@@ -22,7 +22,7 @@ from broker_lite.mirror.source import MirrorSource
 from broker_lite.mirror.target import MirrorTarget
 from broker_lite.model import LATEST_TIMESTAMP, CommittedOffset, TopicPartition
 from broker_lite.record.batch import read_header
-from broker_lite.record.records import Row, encode_rows
+from broker_lite.record.records import encode_entries
 
 EPOCH_MAX = 32_000
 """The producer epoch after which a mirror takes a new producer id, because an epoch cannot exceed
@@ -126,7 +126,7 @@ class MirrorCheckpoint:
         now_ms = int(time.time() * 1000)
         pieces = []
         for batch in positions.in_batches(entries):
-            buffer = encode_rows([Row(i, now_ms, *each) for i, each in enumerate(batch)])
+            buffer = encode_entries(batch, now_ms)
             pieces.append(RewrittenBatch(buffer, read_header(buffer), ()))
         log = TopicPartition(self._name, 0)
         for error in self._target.write({log: pieces}, lambda *_: None).values():

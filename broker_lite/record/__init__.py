@@ -6,7 +6,7 @@ means to convert it from one kind to the other.
 
 Read the modules in this order: ``format`` (layout), ``crc32c``, ``batch`` (the header, and the
 checks before an append), ``message`` (checks of Arrow's metadata), ``arrow`` (columns), ``records``
-(rows, one by one), ``compression``, ``transcode`` with ``scan`` and ``varints`` (rows, many at
-once), ``row_times``. A broker that does not transcode imports only ``batch`` and ``message``, which
-need neither numpy nor pyarrow. The package does no I/O and reads no clock. Any thread may call its
-functions."""
+(keys and values of rows, one by one), ``compression``, ``transcode`` with ``scan`` and ``varints``
+(rows, many at once), ``row_times``. A broker that does not transcode imports only ``batch`` and
+``message``, which need neither numpy nor pyarrow. The package does no I/O and reads no clock. Any
+thread may call its functions."""

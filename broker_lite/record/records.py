@@ -1,32 +1,21 @@
-"""Encode and decode batches of rows record by record, in the format of Kafka's record batch v2.
+"""Encode and decode the keys and values of batches of rows, in the format of Kafka's record batch
+v2.
 
-This module is plain Python, for small numbers of records: the broker's own state, control batches
-and tools. For users' records, brokers and clients use ``transcode`` and ``arrow``, which are
-faster. Every length is checked against the remaining bytes."""
+This module is plain Python, for small numbers of records: the state of brokers and mirrors. For
+users' records, brokers and clients use ``transcode`` and ``arrow``, which are faster. Every length
+is checked against the remaining bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from broker_lite.errors import CorruptMessageError, InvalidRecordError
+from broker_lite.errors import CorruptMessageError
+from broker_lite.model import NO_EPOCH, NO_PRODUCER
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import BatchHeader, Buffer, set_crc
 
-Headers = tuple[tuple[str, bytes | None], ...]
-
 _VARINT_BYTES_MAX = 10
 _UINT64 = (1 << 64) - 1
-
-
-class Row(NamedTuple):
-    """A record with its offset. A ``timestamp_ms`` of -1 means no timestamp."""
-
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers = ()
 
 
 def decode_entries(buffer: Buffer, header: BatchHeader) -> list[tuple[bytes | None, bytes | None]]:
@@ -77,56 +66,35 @@ def rows_body(
     return memoryview(decompress(codec, body, limit))
 
 
-def encode_rows(
-    rows: Sequence[Row],
-    *,
-    codec: int = fmt.CODEC_NONE,
-    attributes: int = 0,
-    leader_epoch: int = -1,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
+def encode_entries(
+    entries: Sequence[tuple[bytes | None, bytes | None]], timestamp_ms: int
 ) -> bytearray:
-    """Encode ``rows`` as one batch, whose base offset and base timestamp are those of the first
-    row.
-
-    ``attributes`` has the attribute bits other than the codec. Raises InvalidRecordError if there
-    are no rows or if their offsets do not ascend."""
-    if not rows:
-        raise InvalidRecordError("a batch of no records cannot be encoded; give one or more")
-    base_offset, base_timestamp = rows[0].offset, rows[0].timestamp_ms
+    """Encode keys and values as one batch of rows, uncompressed, at the offsets from 0 on."""
     body = bytearray()
-    last = base_offset - 1
-    for row in rows:
-        if row.offset <= last:
-            raise InvalidRecordError(
-                f"offset {row.offset} follows offset {last} in a batch; give ascending offsets"
-            )
-        last = row.offset
-        _write_row(body, row, base_offset, base_timestamp)
-    packed: Buffer = body
-    if codec != fmt.CODEC_NONE:
-        from broker_lite.record.compression import compress
-
-        packed = compress(codec, body)
-    return batch_of_rows(
-        BatchHeader(
-            base_offset=base_offset,
-            length=0,
-            leader_epoch=leader_epoch,
-            magic=fmt.MAGIC_ROWS,
-            crc=0,
-            attributes=attributes & ~fmt.CODEC_MASK | codec,
-            last_offset_delta=last - base_offset,
-            base_timestamp=base_timestamp,
-            max_timestamp=max(row.timestamp_ms for row in rows),
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
-            record_count=len(rows),
-        ),
-        packed,
+    for offset, (key, value) in enumerate(entries):
+        record = bytearray(2)  # No attributes; a timestamp delta of 0.
+        _write_varint(record, offset)
+        _write_bytes(record, key)
+        _write_bytes(record, value)
+        record.append(0)  # No headers.
+        _write_varint(body, len(record))
+        body += record
+    header = BatchHeader(
+        base_offset=0,
+        length=0,
+        leader_epoch=NO_EPOCH,
+        magic=fmt.MAGIC_ROWS,
+        crc=0,
+        attributes=0,
+        last_offset_delta=len(entries) - 1,
+        base_timestamp=timestamp_ms,
+        max_timestamp=timestamp_ms,
+        producer_id=NO_PRODUCER,
+        producer_epoch=NO_EPOCH,
+        base_sequence=-1,
+        record_count=len(entries),
     )
+    return batch_of_rows(header, body)
 
 
 def batch_of_rows(header: BatchHeader, body: Buffer) -> bytearray:
@@ -181,22 +149,9 @@ def _read_bytes(body: bytes, position: int, end: int) -> tuple[bytes | None, int
     return body[position : position + length], position + length
 
 
-def _write_row(out: bytearray, row: Row, base_offset: int, base_timestamp: int) -> None:
-    record = bytearray(1)
-    _write_varint(record, _signed(row.timestamp_ms - base_timestamp))
-    _write_varint(record, row.offset - base_offset)
-    _write_bytes(record, row.key)
-    _write_bytes(record, row.value)
-    _write_varint(record, len(row.headers))
-    for name, content in row.headers:
-        _write_bytes(record, name.encode())
-        _write_bytes(record, content)
-    _write_varint(out, len(record))
-    out += record
-
-
 def _write_varint(out: bytearray, value: int) -> None:
-    raw = (value << 1) ^ (value >> 63)
+    """Append a number, at least 0, as a zigzag varint."""
+    raw = value << 1
     while raw > 0x7F:
         out.append(raw & 0x7F | 0x80)
         raw >>= 7
@@ -209,9 +164,3 @@ def _write_bytes(out: bytearray, data: bytes | None) -> None:
     else:
         _write_varint(out, len(data))
         out += data
-
-
-def _signed(value: int) -> int:
-    """Return the low 64 bits of ``value`` as a signed integer, as in Java's arithmetic of
-    timestamps and their deltas."""
-    return (value + (1 << 63) & _UINT64) - (1 << 63)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from broker_lite.errors import CorruptMessageError, LogbusError, MessageTooLargeError
 from broker_lite.record.batch import BatchHeader
-from broker_lite.record.records import Row, decode_entries, encode_rows
+from broker_lite.record.records import decode_entries, encode_entries
 
 BATCH_BYTES = 64 << 10
 """Bytes of keys and values at which a batch is full. The event loop encodes such a batch in 2
@@ -188,12 +188,11 @@ class KeyedState:
         return writes if copying is None else [*writes, copying]
 
     def _write(
-        self, batch: _Batch, rows: Iterable[tuple[bytes | None, bytes | None]], now_ms: int
+        self, batch: _Batch, rows: Sequence[tuple[bytes | None, bytes | None]], now_ms: int
     ) -> AppendState:
         batch.number = self._last_number = self._last_number + 1
         self._batches.append(batch)
-        encoded = [Row(offset, now_ms, key, value) for offset, (key, value) in enumerate(rows)]
-        return AppendState(batch.number, encode_rows(encoded))
+        return AppendState(batch.number, encode_entries(rows, now_ms))
 
     # Methods that handle the outcomes of appends.
 

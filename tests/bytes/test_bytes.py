@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
-from support.row_decoder import decode_rows
+from support.row_codec import Row, decode_rows, encode_rows
 
-from broker_lite.record import arrow, batch, records
-from broker_lite.record.records import Row
+from broker_lite.record import arrow, batch
 
 HERE = Path(__file__).parent
 FORMAT = Path(batch.__file__).parent / "FORMAT.md"
@@ -28,7 +27,7 @@ def test_encoded_kafka_record_batch_equals_the_example_bytes_in_format_md() -> N
     header = batch.read_header(raw)
     batch.check_crc(raw, header)
     assert decode_rows(raw, header) == rows
-    assert records.encode_rows(rows) == raw
+    assert encode_rows(rows) == raw
     assert "\n".join(lines) in FORMAT.read_text("utf-8")
 
 

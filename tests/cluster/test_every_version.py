@@ -21,6 +21,7 @@ import pytest
 from support.api_frames import LIBRARY, error_codes
 from support.patience import until
 from support.plain_connection import PlainConnection
+from support.row_codec import Row, encode_rows
 from support.wire_samples import message, plain
 
 from broker_lite.errors import (
@@ -44,7 +45,6 @@ from broker_lite.errors import (
 )
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import LATEST_TIMESTAMP, topic_id_bytes
-from broker_lite.record.records import Row, encode_rows
 from broker_lite.wire.api import VERSIONS, ApiKey, is_served, write_request_header
 from broker_lite.wire.calls.cluster import MetadataRequest, MetadataResponse
 from broker_lite.wire.calls.configs import (

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from support.log_batches import iter_headers
 from support.patience import until
+from support.row_codec import Row, encode_rows
 
 from broker_lite.bus import Bus, connect
 from broker_lite.cli import main as command_line
@@ -37,7 +38,6 @@ from broker_lite.mirror.target import MirrorTarget
 from broker_lite.model import CommittedOffset, PartitionKey, TopicPartition
 from broker_lite.record.batch import read_header
 from broker_lite.record.format import HEADER_BYTES
-from broker_lite.record.records import Row, encode_rows
 from broker_lite.storage import paths
 from broker_lite.storage.checkpoint import read_offsets, write_offsets
 from broker_lite.storage.files import OsFiles

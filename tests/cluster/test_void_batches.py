@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from support import hand_made_log as by_hand
 from support.data_calls import ROWS_ONLY, Place, batches, read
 from support.plain_connection import PlainConnection
-from support.row_decoder import decode_rows
+from support.row_codec import decode_rows
 
 from broker_lite.bus import Bus, connect
 from broker_lite.cli.main import run

@@ -11,11 +11,11 @@ from sim.cluster import SimCluster, pick
 from sim.history import ACKS_ALL, History, Sent
 from sim.process import Process
 from sim.scheduler import stream
+from support.row_codec import Row, encode_rows
 
 from broker_lite.errors import LogbusError, NetworkError
 from broker_lite.model import PartitionKey, TopicView
 from broker_lite.record.batch import read_header
-from broker_lite.record.records import Row, encode_rows
 from broker_lite.replication.events import Appended
 from broker_lite.server.cluster.administration import NewTopic
 from broker_lite.server.partitions.disk import AppendBatch

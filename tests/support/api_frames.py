@@ -15,7 +15,6 @@ import kafka.protocol.consumer as consumer
 import kafka.protocol.producer as producer
 
 from broker_lite.model import PartitionKey, topic_id_bytes
-from broker_lite.record.records import Row, encode_rows
 from broker_lite.wire import tables
 from broker_lite.wire.api import ApiKey, Call, decode_call, encode_call
 from broker_lite.wire.calls.envelope import EnvelopeRequest
@@ -29,6 +28,7 @@ from broker_lite.wire.calls.offsets import (
 from broker_lite.wire.calls.replicas import UnregisterBrokerRequest
 from broker_lite.wire.calls.sinks import EndBatchRequest, JoinBatchRequest, KeepBatchRequest
 from broker_lite.wire.consumer_protocol import encode_subscription
+from support.row_codec import Row, encode_rows
 
 LIBRARY: Mapping[int, Any] = {
     **tables.REQUESTS,

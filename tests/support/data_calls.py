@@ -12,7 +12,6 @@ from broker_lite.client.administration.admin import Admin
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.record import arrow
 from broker_lite.record.batch import BatchHeader, check_crc
-from broker_lite.record.records import Row, encode_rows
 from broker_lite.wire import fetch, produce
 from broker_lite.wire.api import BY_TOPIC_ID
 from broker_lite.wire.calls.offsets import (
@@ -26,7 +25,7 @@ from broker_lite.wire.calls.offsets import (
 )
 from support.log_batches import iter_headers
 from support.plain_connection import PlainConnection
-from support.row_decoder import decode_rows
+from support.row_codec import Row, decode_rows, encode_rows
 
 _NUMBERS = itertools.count(1000)
 

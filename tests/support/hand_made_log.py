@@ -16,8 +16,8 @@ from broker_lite.record import arrow
 from broker_lite.record import format as fmt
 from broker_lite.record.arrow import Columns
 from broker_lite.record.batch import read_header, set_crc
-from broker_lite.record.records import Row, encode_rows
 from broker_lite.wire.fetch import AbortedTransaction
+from support.row_codec import Row, encode_rows
 
 TIME_MS = 1_700_000_000_000
 EPOCH = 0

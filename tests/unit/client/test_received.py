@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support import hand_made_log as by_hand
+from support.row_codec import Row, encode_rows
 
 from broker_lite.client import received
 from broker_lite.client.arrays import binary_of, headers_of
@@ -25,7 +26,6 @@ from broker_lite.record import arrow
 from broker_lite.record.arrays import fixed
 from broker_lite.record.arrow import TIMESTAMP_TYPE, Columns
 from broker_lite.record.batch import read_header, stamp
-from broker_lite.record.records import Row, encode_rows
 from broker_lite.record.walker import BatchWalker, WalkPolicy
 
 WHERE = TopicPartition("t", 1)

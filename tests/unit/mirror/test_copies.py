@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from support.row_codec import Row, encode_rows
+
 from broker_lite.mirror.copies import Copy
 from broker_lite.mirror.offset_map import OffsetMap, Run
 from broker_lite.mirror.rewrite import RewrittenBatch
 from broker_lite.model import TopicPartition
 from broker_lite.record.batch import read_header
-from broker_lite.record.records import Row, encode_rows
 
 
 def piece(*runs: tuple[int, int]) -> RewrittenBatch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from support import hand_made_log as by_hand
+from support.row_codec import Row, encode_rows
 
 from broker_lite.client.received import WalkResult
 from broker_lite.errors import CorruptMessageError
@@ -20,7 +21,6 @@ from broker_lite.record.batch import (
     stamp,
     validate_for_append,
 )
-from broker_lite.record.records import Row, encode_rows
 from broker_lite.record.walker import LogBatch
 from broker_lite.wire.fetch import FetchedPartition
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from support.client_world import OTHER_ID, TOPIC_ID, view
+from support.row_codec import Row, encode_rows
 
 from broker_lite.errors import RequestTimedOutError
 from broker_lite.mirror.rewrite import RewrittenBatch
 from broker_lite.mirror.target import MirrorTarget
 from broker_lite.model import TopicPartition
 from broker_lite.record.batch import read_header
-from broker_lite.record.records import Row, encode_rows
 from broker_lite.wire.produce import ProducedPartition, ProducedTopic, ProduceResponse
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.row_codec import Row, encode_rows
 
 from broker_lite.errors import (
     CorruptMessageError,
@@ -17,7 +18,6 @@ from broker_lite.errors import (
 )
 from broker_lite.record import arrow, batch
 from broker_lite.record import format as fmt
-from broker_lite.record.records import Row, encode_rows
 
 ROWS = [Row(i, 1000 + i, b"k%d" % i, b"value %d" % i) for i in range(10)]
 MAX_BYTES = 1 << 20

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from kafka.record.default_records import DefaultRecordBatch
+from support.row_codec import Row, encode_rows
 
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import read_header, set_crc
 from broker_lite.record.control import EndOfTransaction, Marker, decode_marker, encode_markers
-from broker_lite.record.records import Row, encode_rows
 
 TIME_MS = 1_700_000_000_000
 COMMIT = (

@@ -14,12 +14,11 @@ import sys
 
 import numpy as np
 import pyarrow as pa
-from support.row_decoder import decode_rows
+from support.row_codec import Row, decode_rows, encode_rows
 
 from broker_lite.errors import CorruptMessageError, LogbusError, UnsupportedCompressionTypeError
-from broker_lite.record import arrow, batch, records, transcode
+from broker_lite.record import arrow, batch, transcode
 from broker_lite.record import format as fmt
-from broker_lite.record.records import Row
 
 CASES = int(os.environ.get("LOGBUS_FUZZ_CASES", "3000"))
 SEED = int(os.environ.get("LOGBUS_FUZZ_SEED", "1"))
@@ -62,7 +61,7 @@ def seeds() -> list[bytes]:
         )
         for i in range(70)
     ]
-    out += [bytes(records.encode_rows(rows, codec=codec)) for codec in range(5)]
+    out += [bytes(encode_rows(rows, codec=codec)) for codec in range(5)]
     return out
 
 

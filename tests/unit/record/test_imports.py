@@ -9,13 +9,14 @@ from pathlib import Path
 
 PATHS = """
 import sys
+sys.path.insert(0, sys.argv[1])
 import numpy as np
 import pyarrow as pa
-from broker_lite.record import arrow, batch, records, transcode
-from broker_lite.record.records import Row
+from broker_lite.record import arrow, batch, transcode
+from support.row_codec import Row, encode_rows
 
 rows = [Row(i * 2, i, b"k", b"v" * i, (("h", b"x"),) if i else ()) for i in range(9)]
-data = records.encode_rows(rows, codec=4)
+data = encode_rows(rows, codec=4)
 columns = transcode.rows_to_columns(data, batch.read_header(data))
 columns = columns._replace(value=columns.value.cast(pa.string()), key=pa.nulls(9, pa.binary()))
 late = columns._replace(timestamp=columns.timestamp.cast(pa.timestamp("us")), headers=None)
@@ -78,7 +79,7 @@ def run(code: str, *words: str) -> None:
 
 
 def test_encoding_and_decoding_of_batches_do_not_import_pandas() -> None:
-    run(PATHS)
+    run(PATHS, str(Path(__file__).parents[2]))
 
 
 def test_commands_and_the_console_read_and_write_records_without_pandas(tmp_path: Path) -> None:

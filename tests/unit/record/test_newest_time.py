@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from support.row_decoder import decode_rows
+from support.row_codec import Row, decode_rows, encode_rows
 
 from broker_lite.errors import CorruptMessageError, InvalidRecordError
 from broker_lite.record import format as fmt
 from broker_lite.record import newest_time
 from broker_lite.record.batch import check_crc, read_header, set_max_timestamp
-from broker_lite.record.records import Row, encode_rows
 
 
 def untimed(value: bytes, codec: int = fmt.CODEC_GZIP) -> memoryview:

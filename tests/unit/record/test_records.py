@@ -9,12 +9,12 @@ import kafka.record.default_records as kafka_records
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.row_decoder import decode_rows
+from support.row_codec import Row, decode_rows, encode_rows
 
-from broker_lite.errors import CorruptMessageError, InvalidRecordError
+from broker_lite.errors import CorruptMessageError
 from broker_lite.record import batch
 from broker_lite.record import format as fmt
-from broker_lite.record.records import Row, decode_entries, encode_rows
+from broker_lite.record.records import decode_entries, encode_entries
 
 CODECS = (fmt.CODEC_NONE, fmt.CODEC_GZIP, fmt.CODEC_SNAPPY, fmt.CODEC_LZ4, fmt.CODEC_ZSTD)
 BUILDERS = {
@@ -81,8 +81,20 @@ def test_encoder_writes_the_same_bytes_as_other_clients(name: str, rows: list[Ro
     ours = encode_rows(rows)
     assert ours == others_encode(name, rows)
     assert decode_rows(ours, batch.read_header(ours)) == rows
-    assert decode_entries(ours, batch.read_header(ours)) == [(row.key, row.value) for row in rows]
+    entries = [(row.key, row.value) for row in rows]
+    assert decode_entries(ours, batch.read_header(ours)) == entries
     assert others_decode(name, ours) == rows
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+@given(rows=ROWS, timestamp_ms=st.integers(-1, 2**48))
+@settings(max_examples=60, deadline=None)
+def test_entries_are_encoded_as_other_clients_encode_rows_of_one_timestamp(
+    name: str, rows: list[Row], timestamp_ms: int
+) -> None:
+    plain = [Row(row.offset, timestamp_ms, row.key, row.value) for row in rows]
+    ours = encode_entries([(row.key, row.value) for row in rows], timestamp_ms)
+    assert ours == others_encode(name, plain)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -125,13 +137,6 @@ def test_kafka_batch_encodes_base_offset_base_timestamp_and_offset_gaps() -> Non
     assert (header.base_offset, header.last_offset_delta, header.record_count) == (100, 7, 3)
     assert (header.base_timestamp, header.max_timestamp, header.leader_epoch) == (50, 60, 4)
     assert decode_rows(buffer, header) == rows
-
-
-def test_batch_without_records_or_with_repeated_offsets_is_refused() -> None:
-    with pytest.raises(InvalidRecordError):
-        encode_rows([])
-    with pytest.raises(InvalidRecordError):
-        encode_rows([Row(1, 0, None, None), Row(1, 0, None, None)])
 
 
 def test_timestamp_deltas_wrap_at_64_bits() -> None:

@@ -6,13 +6,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.row_decoder import decode_rows
+from support.row_codec import Row, decode_rows, encode_rows
 
 from broker_lite.errors import CorruptMessageError, UnsupportedCompressionTypeError
 from broker_lite.record import arrow, batch, scan, transcode
 from broker_lite.record import format as fmt
 from broker_lite.record.arrow import Columns
-from broker_lite.record.records import Row, encode_rows
 from broker_lite.record.transcode import columns_to_rows, join_rows, rows_to_columns
 
 CODECS = (fmt.CODEC_NONE, fmt.CODEC_GZIP, fmt.CODEC_SNAPPY, fmt.CODEC_LZ4, fmt.CODEC_ZSTD)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.row_codec import write_varint
 
 from broker_lite.errors import CorruptMessageError
 from broker_lite.record import records, varints
@@ -21,7 +22,7 @@ def plain(values: list[int]) -> tuple[bytes, list[int]]:
     out, starts = bytearray(), []
     for value in values:
         starts.append(len(out))
-        records._write_varint(out, value)
+        write_varint(out, value)
     return bytes(out), starts
 
 

@@ -19,6 +19,7 @@ import pytest
 from support import hand_made_log as by_hand
 from support import poison
 from support.memory_files import MemFile
+from support.row_codec import Row, encode_rows
 from support.stored import KEY, SMALL, Disk, append, batch, offsets, segment_name, verify
 
 from broker_lite.config import TopicConfig
@@ -28,7 +29,6 @@ from broker_lite.record import arrow, newest_time, row_times
 from broker_lite.record import format as fmt
 from broker_lite.record.arrow import Columns
 from broker_lite.record.batch import read_header, set_max_timestamp
-from broker_lite.record.records import Row, encode_rows
 from broker_lite.storage.files import OsFiles
 from broker_lite.storage.log import Log
 from broker_lite.storage.manager import LogManager

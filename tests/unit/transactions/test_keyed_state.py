@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from support.row_decoder import decode_rows
+from support.row_codec import decode_rows
 
 from broker_lite.errors import CorruptMessageError, MessageTooLargeError, NotEnoughReplicasError
 from broker_lite.record.batch import BatchHeader, read_header, stamp

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 from support.client_world import ONE, TOPIC_ID, TWO, view
-from support.row_decoder import decode_rows
+from support.row_codec import decode_rows
 
 from broker_lite.client.arrays import binary_of
 from broker_lite.client.operations.cluster import ClusterView
