@@ -56,7 +56,7 @@ from broker_lite.transactions.records import (
     transaction_key,
     transactional_id_of,
 )
-from broker_lite.transactions.sink_events import AddToSlot, SinkRequest, SinkResult
+from broker_lite.transactions.sink_events import AddToSlot, JoinBatch, SinkRequest, SinkResult
 from broker_lite.transactions.sink_records import SinkSlot, head_key
 from broker_lite.transactions.transaction import Now, Request, Transaction
 
@@ -280,7 +280,7 @@ class TransactionCoordinator:
                 f"{sink!r} is the transactional id of a producer; give the sink another "
                 "transactionalId"
             )
-        if not self.sinks.is_sink(led.partition, sink):
+        if isinstance(request, JoinBatch) and not self.sinks.is_sink(led.partition, sink):
             self._check_capacity(led, head_key(sink))
         result = await self.sinks.ask(led.partition, request)
         if isinstance(result.error, ProducerFencedError):

@@ -324,6 +324,8 @@ def test_coordinator_with_the_maximum_of_transactional_ids_refuses_new_ids_and_n
             await coordinator.ask_sink("t", join("first"))
         with pytest.raises(PolicyViolationError, match="the maximum; reuse transactional ids"):
             await coordinator.ask("y", ev.Init(UNNUMBERED, 60_000))
+        # The commit of a batch without rows creates no sink.
+        await coordinator.ask_sink("t", EndBatch(UNNUMBERED, "t", "first", 0, True))
         # Ids and sinks that the coordinator knows already are not limited.
         await cluster.init()
         await coordinator.ask_sink("s", join("second"))
