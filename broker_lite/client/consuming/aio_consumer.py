@@ -83,7 +83,8 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
 
         ``async with`` and the first read call it. A second task waits for the first one's start; if
         that fails or is cancelled, the second task starts the consumer itself."""
-        await self._perform(Wait(lambda: not self._is_starting))
+        if not self._is_started:
+            await self._perform(Wait(lambda: not self._is_starting))
         if self._is_started:
             return
         self._is_starting = True
