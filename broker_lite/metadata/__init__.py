@@ -9,6 +9,7 @@ Read the modules in this order:
 - ``credentials``, ``acls``, ``quotas``: users, access control lists and quotas;
   ``security_znodes``: their writes
 - ``group_claims``: a broker's exclusive right to write a group's offsets; ``group_kind``,
-  ``group_offsets``, ``group_writer``, ``native_members``: the other state of groups
+  ``group_offsets``, ``group_writer``, ``group_deletion``, ``native_members``: the other state of
+  groups
 
 All code runs on the event loop's thread, unless a module names another thread."""

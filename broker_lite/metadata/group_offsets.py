@@ -15,9 +15,7 @@ from typing import NamedTuple
 
 from broker_lite.errors import (
     CoordinationUnavailableError,
-    GroupIdNotFoundError,
     LogbusError,
-    NonEmptyGroupError,
     NotCoordinatorError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -30,14 +28,13 @@ from broker_lite.metadata.group_writer import GroupWriter
 from broker_lite.metadata.loader import gather, read_znodes
 from broker_lite.metadata.native_members import NativeMember, read_members
 from broker_lite.metadata.pending_offsets import (
-    WRITE_BYTES_MAX,
     AddPart,
     EndPart,
     PartWrite,
     part_cost,
     split,
 )
-from broker_lite.metadata.store import Check, Delete, MetadataStore, Operation, Refused
+from broker_lite.metadata.store import MetadataStore
 from broker_lite.model import (
     NO_EPOCH,
     NO_OFFSET,
@@ -53,35 +50,8 @@ KNOWN_MAX = 10_000
 """Maximum number of groups whose claims (rights to write offsets) a broker keeps in memory. The
 least recently used claim is evicted."""
 ATTEMPTS_MAX = 20
-DELETES_PER_WRITE_MAX = 1000
 COMMIT_WAIT_S = 5.0
 """Seconds after which a commit that ZooKeeper has not confirmed fails with a retriable error."""
-
-
-class GroupAge(NamedTuple):
-    """The times from which a group's retention of offsets is counted.
-
-    ``empty_since_ms`` is the time at which the last member left, or None if the group has members
-    or the time is unknown. ``newest_commit_ms`` is the time of the newest commit, or None if the
-    group has no offsets. Brokers only poll the members of a native group (without a coordinator),
-    and may miss a member that leaves soon. In such a group, the registration of a member and each
-    change of a partition's owner therefore count as commits."""
-
-    empty_since_ms: int | None
-    newest_commit_ms: int | None
-
-
-class _OffsetRow(NamedTuple):
-    """An offset znode.
-
-    ``touched_ms`` is the time of its last commit or, in a native group (without a coordinator), of
-    the partition's last change of owner if that is later."""
-
-    key: TopicPartition
-    path: str
-    version: int
-    topic_id: str
-    touched_ms: int
 
 
 class PendingRow(NamedTuple):
@@ -213,6 +183,10 @@ class GroupOffsets:
             session_timeout_ms=session_timeout_ms,
         )
         await asyncio.shield(self._writer.begin_generation(claim, value))
+
+    def forget(self, group: str) -> None:
+        """Forget the cached versions of the group's znodes, after other writes than commits."""
+        self._writer.forget(group)
 
     def unwritten(self, claim: GroupClaim) -> asyncio.Future[None] | None:
         """Return a future that completes when the queued writes of the group are confirmed or
@@ -348,7 +322,7 @@ class GroupOffsets:
     ) -> None:
         topics = {}
         if is_commit:
-            topics = await self._assignments(
+            topics = await self.assignments(
                 {key.topic for row in ended for key in row.value.offsets}
             )
         loop = asyncio.get_running_loop()
@@ -405,7 +379,7 @@ class GroupOffsets:
         offsets = await self.fetch(group, partitions, with_former=with_former)
         rows = {key: row for part in pending for key, row in part.value.offsets.items()}
         if rows:
-            topics = await self._assignments({key.topic for key in rows})
+            topics = await self.assignments({key.topic for key in rows})
             rows = {
                 key: row
                 for key, row in rows.items()
@@ -430,7 +404,7 @@ class GroupOffsets:
         or end of the log."""
         await self._store.sync(znodes.group_path(group))
         if partitions is None:
-            keys = await self._committed(group)
+            keys = await self.committed(group)
         else:
             # Leave out invalid topic names: as a part of a znode's path they could be invalid too.
             keys = [key for key in partitions if is_valid_name(key.topic)]
@@ -441,7 +415,7 @@ class GroupOffsets:
         }
         # Read the topics after the offsets. Otherwise, if a topic is recreated between the reads,
         # the new topic's offsets would not match the id of the old one.
-        topics = await self._assignments({key.topic for key in offsets})
+        topics = await self.assignments({key.topic for key in offsets})
         committed = {}
         for key, offset in offsets.items():
             topic = topics.get(key.topic)
@@ -455,7 +429,8 @@ class GroupOffsets:
                 committed[key] = CommittedOffset(NO_OFFSET, topic_id=offset.topic_id)
         return committed
 
-    async def _assignments(self, topics: Iterable[str]) -> dict[str, znodes.Assignment]:
+    async def assignments(self, topics: Iterable[str]) -> dict[str, znodes.Assignment]:
+        """Return the replica assignments of those topics that exist, read from ZooKeeper."""
         names = sorted(topics)
         rows = await gather([self._assignment(name) for name in names])
         return {name: row for name, row in zip(names, rows) if row is not None}
@@ -540,192 +515,12 @@ class GroupOffsets:
             claim.held = False
         return claim.held
 
-    async def age(self, group: str) -> GroupAge:
-        """Return when the last member left the group, and when its newest commit was. The retention
-        of offsets depends on both times."""
-        znode = await self._store.get(znodes.coordinator_path(group))
-        empty_ms = znodes.read_coordinator(group, znode).empty_since_ms
-        if await self.native_members(group):
-            empty_ms = None
-        rows = await self._rows(group)
-        newest_ms = max((row.touched_ms for row in rows), default=None)
-        registry = await self._store.get(znodes.consumers_path(group))
-        if newest_ms is not None and registry is not None:
-            newest_ms = max(newest_ms, registry.modified_ms)
-        return GroupAge(empty_ms, newest_ms)
-
-    async def _rows(self, group: str) -> list[_OffsetRow]:
-        paths = {znodes.offset_path(group, *key): key for key in await self._committed(group)}
-        is_native = await self.kind(group) == znodes.KIND_NATIVE
-        rows = []
-        for path, znode in (await read_znodes(self._store, paths)).items():
-            offset = znodes.decode_offset(path, znode.data)
-            # Use the modification time of a native group's znode: a member that becomes the owner
-            # of a partition writes the offset again, unchanged.
-            touched_ms = max(offset.commit_ms, znode.modified_ms * is_native)
-            rows.append(_OffsetRow(paths[path], path, znode.version, offset.topic_id, touched_ms))
-        return rows
-
-    async def delete(
-        self, group: str, check_empty: Callable[[], Awaitable[None]] | None = None
-    ) -> None:
-        """Delete a group with its offsets.
-
-        ``check_empty`` is called before each attempt. It raises NonEmptyGroupError if this broker
-        knows members, which may have joined since the last attempt. Without this check, repeated
-        attempts would keep new members out, because each attempt takes the group from its
-        coordinator.
-
-        Raises GroupIdNotFoundError, WriteConflictError, and NonEmptyGroupError if the group has
-        members or offsets of open transactions."""
-        for _ in range(ATTEMPTS_MAX):
-            if check_empty is not None:
-                await check_empty()
-            await self._check_exists(group)
-            await self._check_without_natives(group)
-            if await self.has_pending(group):
-                raise NonEmptyGroupError(
-                    f"group {group!r} has offsets of open transactions; end these first (see: "
-                    "logbus transactions list)"
-                )
-            claim = await self.claim(group)
-            if claim.value.members:
-                raise _has_members(group)
-            if await self._delete_group(claim) is None:
-                return
-        raise _changing(group)
-
-    async def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Delete the group's offsets of these partitions.
-
-        Raises GroupIdNotFoundError, WriteConflictError, and NonEmptyGroupError if the group has
-        native members (without a coordinator)."""
-        await self._check_exists(group)
-        paths = [znodes.offset_path(group, *key) for key in partitions]
-        for _ in range(ATTEMPTS_MAX):
-            await self._check_without_natives(group)
-            claim = await self.claim(group)
-            checks = claim.checks
-            present = list(await read_znodes(self._store, paths))
-            self._writer.forget(group)
-            refused = await self._delete(checks, present, [])
-            if refused is None:
-                return
-            if refused.operation in checks and claim.checks == checks:
-                self.release(claim)
-        raise _changing(group)
-
-    async def _check_exists(self, group: str) -> None:
-        if await self.kind(group) is None:
-            raise GroupIdNotFoundError(
-                f"group {group!r} does not exist; list the groups with: logbus groups list"
-            )
-
-    async def _check_without_natives(self, group: str) -> None:
-        if await self.native_members(group):
-            raise _has_members(group)
-
-    async def expire(self, group: str, is_over: Callable[[GroupAge], bool]) -> bool:
-        """Delete the group if ``is_over`` returns True for its age (the times of its last member
-        and its newest commit). Return whether it was deleted.
-
-        A group with native members or offsets of open transactions is never deleted. A commit or
-        join meanwhile changes the coordinator znode, so that ZooKeeper refuses the deletion."""
-        if await self.native_members(group) or not is_over(await self.age(group)):
-            return False
-        if await self.has_pending(group):
-            return False
-        claim = await self.claim(group)
-        # Release the claim. A commit or join must then make a new claim, which changes the
-        # coordinator znode, so ZooKeeper refuses the deletion.
-        self.release(claim)
-        if await self.native_members(group) or not is_over(await self.age(group)):
-            return False
-        return await self._delete_group(claim) is None
-
-    async def expire_former(self, group: str, before_ms: int) -> int:
-        """Delete a group's offsets of deleted topics that were committed before ``before_ms``.
-        Return their number.
-
-        A later offset is kept, because it tells members that their group has read the former topic
-        of that name. Raises NotCoordinatorError, CoordinationUnavailableError."""
-        await self._store.sync(znodes.group_path(group))
-        old = [row for row in await self._rows(group) if row.touched_ms < before_ms]
-        # Read the topics after the offsets. Otherwise, if a topic is recreated between the reads,
-        # the new topic's offsets would count as expired.
-        topics = await self._assignments({row.key.topic for row in old})
-        expired = [
-            row
-            for row in old
-            if row.key.topic not in topics or topics[row.key.topic].topic_id != row.topic_id
-        ]
-        if not expired:
-            return 0
-        claim = await self.claim(group)
-        # Delete half the usual number in one write: the paths may be long, and a write holds 1 MB.
-        deleted, step = 0, DELETES_PER_WRITE_MAX // 2
-        for first in range(0, len(expired), step):
-            part = expired[first : first + step]
-            # Check the znode's version, so that an offset stays if it was committed since it was
-            # read, for a new topic of the same name.
-            deletes = [Delete(row.path, row.version) for row in part]
-            if await self._store.write([*claim.checks, *deletes]) is None:
-                deleted += len(part)
-        self._writer.forget(group)
-        for topic in sorted({row.key.topic for row in expired} - topics.keys()):
-            # ZooKeeper refuses to delete a znode that has children, so offsets of other partitions
-            # keep their parent.
-            for parent_path in (znodes.topic_offsets_path, znodes.topic_owners_path):
-                await self._store.write([*claim.checks, Delete(parent_path(group, topic))])
-        return deleted
-
     async def note_members(self, group: str, *, is_empty: bool) -> None:
         """Record in ZooKeeper when a native group (without a coordinator) became empty, or that it
         has members again. Do nothing if neither has changed."""
         claim = await self.claim(group)
         if (claim.value.empty_since_ms is not None) is not is_empty:
             await self.begin_generation(claim, claim.value.generation, is_empty=is_empty)
-
-    async def _delete_group(self, claim: GroupClaim) -> Refused | None:
-        """Delete all znodes of a group; return None, or the operation that ZooKeeper refused.
-
-        The znodes that every write of a coordinator checks are deleted last, because the earlier
-        writes of this deletion check them, too."""
-        path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
-        # Release the claim. A join or commit must then make a new one, which changes the
-        # coordinator znode, so ZooKeeper refuses this deletion. Under the old claim, a new
-        # generation could begin while this method lists the znodes.
-        self.release(claim)
-        checks, version = claim.checks, claim.version
-        # Leave out the znodes below ``parents``, of live members and of open transactions. While
-        # there are any, ZooKeeper refuses to delete the parents, and with them the whole first
-        # write.
-        parents = znodes.consumers_path(claim.group), znodes.pending_path(claim.group)
-        theirs = tuple(f"{parent}/" for parent in parents)
-        below = await self._below(group)
-        last_paths = {path, group, claim.mark}
-        paths = [p for p in below if p not in last_paths and not p.startswith(theirs)]
-        paths.sort(key=lambda path: path not in parents)
-        self._writer.forget(claim.group)
-        last: list[Operation] = [Delete(claim.mark), Delete(path, version), Delete(group)]
-        return await self._delete(checks, paths, last)
-
-    async def _delete(
-        self, checks: tuple[Check, ...], paths: list[str], last: list[Operation]
-    ) -> Refused | None:
-        writes: list[list[Operation]] = []
-        size = WRITE_BYTES_MAX
-        for path in paths:
-            size += len(path)
-            if size > WRITE_BYTES_MAX or len(writes[-1]) > DELETES_PER_WRITE_MAX:
-                writes.append(list(checks))
-                size = len(path)
-            writes[-1].append(Delete(path))
-        for write in (*writes, last) if last else writes:
-            refused = await self._store.write(write)
-            if refused is not None:
-                return refused
-        return None
 
     def close(self) -> None:
         """Stop the writer, and fail all commits that are not confirmed."""
@@ -746,7 +541,8 @@ class GroupOffsets:
         commit_ms = self._now_ms() if offset.commit_ms == NO_TIMESTAMP else offset.commit_ms
         return offset._replace(topic_id=topic.topic_id, commit_ms=commit_ms)
 
-    async def _committed(self, group: str) -> list[TopicPartition]:
+    async def committed(self, group: str) -> list[TopicPartition]:
+        """Return the partitions of which the group has an offset znode."""
         topics = await self._store.children(znodes.offsets_path(group)) or []
         rows = await gather(
             [self._store.children(znodes.topic_offsets_path(group, topic)) for topic in topics]
@@ -756,24 +552,6 @@ class GroupOffsets:
             for topic, row in zip(topics, rows)
             for name in row or ()
         ]
-
-    async def _below(self, path: str) -> list[str]:
-        """Return the paths of a znode and of all znodes below it, children before parents."""
-        found: list[str] = []
-        level = [path]
-        while level:
-            found += level
-            rows = await gather([self._store.children(parent) for parent in level])
-            level = [f"{parent}/{name}" for parent, row in zip(level, rows) for name in row or ()]
-        return found[::-1]
-
-
-def _has_members(group: str) -> NonEmptyGroupError:
-    return NonEmptyGroupError(f"group {group!r} has members; stop them first")
-
-
-def _changing(group: str) -> WriteConflictError:
-    return WriteConflictError(f"group {group!r} is changing; stop its consumers and try again")
 
 
 def _unconfirmed() -> CoordinationUnavailableError:

@@ -61,7 +61,7 @@ def test_member_converts_an_empty_group_to_a_zk_based_group_and_keeps_its_offset
         await commit(broker, 7)
         again = await registry.groups.claim("g")
         assert (again.kind, again.value.epoch) == ("native", claim.value.epoch + 2)
-        await registry.groups.delete("g")
+        await registry.group_deletion.delete("g")
         assert await registry.groups.kind("g") is None
 
     run(world, body)
@@ -84,7 +84,7 @@ def test_group_that_changes_during_its_conversion_to_a_zk_based_group_is_not_con
         assert await one.store.write(taking) is not None
         await one.store.sync(znodes.group_path("g"))
         taking = await native_takeover(one)
-        await two.registry.groups.delete("g")
+        await two.registry.group_deletion.delete("g")
         for broker in (one, two):
             await broker.store.sync(znodes.group_path("g"))
             await commit(broker, 8)

@@ -389,12 +389,12 @@ def test_group_with_pending_offsets_is_neither_deleted_nor_expired(world: World)
         await topic(cluster)
         await add(broker, {T0: 5})
         with pytest.raises(NonEmptyGroupError):
-            await broker.registry.groups.delete("g")
-        assert not await broker.registry.groups.expire("g", lambda age: True)
+            await broker.registry.group_deletion.delete("g")
+        assert not await broker.registry.group_deletion.expire("g", lambda age: True)
         assert await parts(broker) == ["1000-0-1-0"]
         await end(broker)
         assert await committed(broker) == {T0: 5}
-        await broker.registry.groups.delete("g")
+        await broker.registry.group_deletion.delete("g")
         assert await broker.registry.groups.kind("g") is None
 
     run(world, body)
@@ -406,15 +406,15 @@ def test_pending_offsets_added_while_their_group_is_deleted_are_kept(world: Worl
         await topic(cluster)
         await add(one, {T0: 5})
         await end(one)
-        groups = one.registry.groups
-        delete = groups._delete_group
+        deletion = one.registry.group_deletion
+        delete = deletion._delete_group
 
         async def late(claim: Any) -> Any:
             await add(two, {T0: 6}, NEXT)
             return await delete(claim)
 
-        groups._delete_group = late  # type: ignore[method-assign]
-        assert not await one.registry.groups.expire("g", lambda age: True)
+        deletion._delete_group = late  # type: ignore[method-assign]
+        assert not await deletion.expire("g", lambda age: True)
         await end(two, NEXT)
         assert await committed(two) == {T0: 6}
 

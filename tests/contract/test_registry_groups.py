@@ -22,8 +22,9 @@ from broker_lite.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from broker_lite.metadata import group_offsets, znodes
-from broker_lite.metadata.group_offsets import GroupAge, GroupOffsets
+from broker_lite.metadata import group_deletion, znodes
+from broker_lite.metadata.group_deletion import GroupAge
+from broker_lite.metadata.group_offsets import GroupOffsets
 from broker_lite.metadata.loader import READS_AT_ONCE_MAX
 from broker_lite.metadata.store import Create, Delete
 from broker_lite.model import (
@@ -65,12 +66,12 @@ def test_offsets_are_stored_by_group_and_topic(world: World) -> None:
         result = await one.registry.groups.commit("g", {t0: CommittedOffset(1, topic_id="B" * 22)})
         assert isinstance(result[t0], UnknownTopicIdError)
 
-        await one.registry.groups.delete_offsets("g", [t0])
+        await one.registry.group_deletion.delete_offsets("g", [t0])
         assert list(await two.registry.groups.fetch("g")) == [t1]
-        await two.registry.groups.delete("g")
+        await two.registry.group_deletion.delete("g")
         assert await one.registry.groups.kind("g") is None
         with pytest.raises(GroupIdNotFoundError):
-            await one.registry.groups.delete("g")
+            await one.registry.group_deletion.delete("g")
         # Broker one still caches the deleted znodes as existing. Its commit must recreate them.
         await one.registry.groups.commit("g", {t1: CommittedOffset(8)})
         assert (await two.registry.groups.fetch("g"))[t1].offset == 8
@@ -100,7 +101,7 @@ def test_deletion_of_a_group_reads_many_znodes_at_once() -> None:
                 counts[0] -= 1
 
         store.children = counted
-        await broker.registry.groups.delete("g")
+        await broker.registry.group_deletion.delete("g")
         assert counts == [0, READS_AT_ONCE_MAX]
         assert await broker.registry.groups.kind("g") is None
 
@@ -133,11 +134,12 @@ def test_old_offsets_of_deleted_topics_expire_in_a_group_with_members(world: Wor
         for name, tp in tps.items():
             await create(broker, name)
             await registry.groups.commit("g", {tp: CommittedOffset(5, commit_ms=1000)})
-        assert await registry.groups.expire_former("g", 2000) == 0
+        assert await registry.group_deletion.expire_former("g", 2000) == 0
         await registry.administration.delete_topics(["gone", "again"])
         await create(broker, "again")
-        assert await registry.groups.expire_former("g", 1000) == 0, "a recent offset expired"
-        assert await registry.groups.expire_former("g", 2000) == 2
+        deletion = registry.group_deletion
+        assert await deletion.expire_former("g", 1000) == 0, "a recent offset expired"
+        assert await deletion.expire_former("g", 2000) == 2
         assert await store.children(znodes.offsets_path("g")) == ["again", "stays"]
         assert list(await registry.groups.fetch("g")) == [tps["stays"]]
         # The deletion must also drop the znodes from the broker's cache.
@@ -171,7 +173,7 @@ def test_expiry_of_old_offsets_keeps_a_concurrent_commit_to_a_recreated_topic(
             return await claim(offsets, group)
 
         monkeypatch.setattr(GroupOffsets, "claim", slow)
-        assert await registry.groups.expire_former("g", 1 << 60) == 0
+        assert await registry.group_deletion.expire_former("g", 1 << 60) == 0
         assert (await registry.groups.fetch("g"))[tp].offset == 1
 
     run(world, body)
@@ -321,7 +323,7 @@ def test_former_coordinator_is_fenced_once_the_next_coordinator_has_stored_a_gen
             await one.registry.groups.commit("g", {t0: CommittedOffset(7)}, claim)
         await two.registry.groups.begin_generation(other, 2, is_empty=False)
         ages: list[GroupAge] = []
-        assert not await two.registry.groups.expire("g", lambda age: bool(ages.append(age)))
+        assert not await two.registry.group_deletion.expire("g", lambda age: bool(ages.append(age)))
         assert [age.empty_since_ms for age in ages] == [None]
         assert (await one.registry.groups.fetch("g"))[t0].offset == 6
 
@@ -352,7 +354,7 @@ def test_zk_based_group_with_members_does_not_expire_despite_old_commits(
 
     ZooKeeper then refuses the first write, so that no offset is deleted.
     """
-    monkeypatch.setattr(group_offsets, "DELETES_PER_WRITE_MAX", 1)
+    monkeypatch.setattr(group_deletion, "DELETES_PER_WRITE_MAX", 1)
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -371,7 +373,7 @@ def test_zk_based_group_with_members_does_not_expire_despite_old_commits(
             ages.append(age)
             return True
 
-        assert not await broker.registry.groups.expire("g", judge)
+        assert not await broker.registry.group_deletion.expire("g", judge)
         assert ages == [], "the age of a group with native members was read"
         assert set(await broker.registry.groups.fetch("g")) == set(tps)
         await store.write([Delete(first)])
@@ -385,11 +387,11 @@ def test_zk_based_group_with_members_does_not_expire_despite_old_commits(
                 joining.append(asyncio.ensure_future(write))
             return True
 
-        assert not await broker.registry.groups.expire("g", joins_as_it_is_over)
+        assert not await broker.registry.group_deletion.expire("g", joins_as_it_is_over)
         assert await joining[0] is None
         assert set(await broker.registry.groups.fetch("g")) == set(tps)
         await store.write([Delete(second)])
-        assert await broker.registry.groups.expire("g", lambda age: True)
+        assert await broker.registry.group_deletion.expire("g", lambda age: True)
         assert await broker.registry.groups.kind("g") is None
 
     run(world, body)
@@ -411,9 +413,9 @@ def test_deletion_of_a_zk_based_group_with_members_is_refused(world: World) -> N
         await broker.registry.groups.commit("g", {TopicPartition("t", 0): CommittedOffset(1)})
         assert await broker.registry.groups.kind("g") == "native"
         with pytest.raises(NonEmptyGroupError):
-            await broker.registry.groups.delete("g")
+            await broker.registry.group_deletion.delete("g")
         await broker.store.write([Delete(member)])
-        await broker.registry.groups.delete("g")
+        await broker.registry.group_deletion.delete("g")
         assert await broker.registry.groups.kind("g") is None
 
     run(world, body)
@@ -438,7 +440,7 @@ def test_deletion_of_a_group_with_long_znode_paths_is_split_into_several_writes(
             return await write(operations)
 
         broker.store.write = measured  # type: ignore[method-assign]
-        await broker.registry.groups.delete(group)
+        await broker.registry.group_deletion.delete(group)
         assert sum(sizes) > 600_000 > max(sizes)
         assert await broker.registry.groups.kind(group) is None
 
@@ -518,7 +520,7 @@ def test_coordinator_loses_a_group_that_is_deleted_and_recreated(world: World) -
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         claim = await one.registry.groups.claim("g")
-        await two.registry.groups.delete("g")
+        await two.registry.group_deletion.delete("g")
         again = await two.registry.groups.claim("g")
         assert (again.version, again.value.epoch) == (claim.version, claim.value.epoch)
         await one.store.sync(znodes.coordinator_path("g"))
@@ -560,7 +562,7 @@ def test_writes_by_the_coordinator_of_a_deleted_group_do_not_reach_the_recreated
         await reads.wait()
         made = {}
         for group in (*groups, "claims"):
-            await two.registry.groups.delete(group)
+            await two.registry.group_deletion.delete(group)
             made[group] = await two.registry.groups.claim(group)
         deleted.set()
         for claim in claims:
@@ -571,7 +573,7 @@ def test_writes_by_the_coordinator_of_a_deleted_group_do_not_reach_the_recreated
             await one.registry.groups.begin_generation(claims[1], 1, is_empty=False)
         await two.registry.groups.commit("deletes", {t0: CommittedOffset(1)})
         await one.store.sync(znodes.group_path("deletes"))
-        await one.registry.groups.delete_offsets("deletes", [t0])
+        await one.registry.group_deletion.delete_offsets("deletes", [t0])
         assert not claims[2].held, "the former claim is still held"
         assert (await claiming).value.epoch == 2, (
             "the new group did not have exactly one earlier claim"
@@ -605,7 +607,7 @@ def test_member_that_joins_during_the_deletion_of_a_group_prevents_the_deletion(
             return await children(path, watch=watch)
 
         store.children = late  # type: ignore[method-assign]
-        deleting = asyncio.ensure_future(registry.groups.delete("g"))
+        deleting = asyncio.ensure_future(registry.group_deletion.delete("g"))
         await looks.wait()
         claim = await registry.groups.claim("g")
         await registry.groups.begin_generation(claim, 1, is_empty=False, members=1)
@@ -640,7 +642,7 @@ def test_coordinator_znode_in_the_format_of_an_older_broker_is_replaced(world: W
         claim = await broker.registry.groups.claim("g")
         assert (claim.value.epoch, claim.value.generation) == (4, 7)
         assert await broker.registry.groups.is_held(claim)
-        await broker.registry.groups.delete("g")
+        await broker.registry.group_deletion.delete("g")
         assert await broker.registry.groups.kind("g") is None
 
     run(world, body)

@@ -18,7 +18,7 @@ from broker_lite.coordinator import events as ev
 from broker_lite.coordinator.group import Group
 from broker_lite.errors import LogbusError
 from broker_lite.metadata import znodes
-from broker_lite.metadata.group_offsets import GroupAge, GroupOffsets
+from broker_lite.metadata.group_deletion import GroupAge, GroupDeletion
 from broker_lite.metadata.store import Delete, Operation, Set, Znode
 from broker_lite.model import CommittedOffset
 from broker_lite.native import machine
@@ -118,13 +118,13 @@ def native_member_joins_a_kafka_group(patch: Patch) -> None:
 
 def group_with_members_expires(patch: Patch) -> None:
     """Plant a fault: a group with members expires if it commits nothing."""
-    age: Any = GroupOffsets.age
+    age: Any = GroupDeletion.age
 
-    async def blind(self: GroupOffsets, group: str) -> GroupAge:
+    async def blind(self: GroupDeletion, group: str) -> GroupAge:
         found: GroupAge = await age(self, group)
         return found._replace(empty_since_ms=None)
 
-    patch.setattr(GroupOffsets, "age", blind)
+    patch.setattr(GroupDeletion, "age", blind)
 
 
 def commits_without_a_member_beside_members(patch: Patch) -> None:

@@ -19,6 +19,7 @@ from broker_lite.config import BrokerConfig
 from broker_lite.errors import ClosedError, CoordinationUnavailableError, LogbusError
 from broker_lite.metadata import acls, credentials, loader, quotas, security_znodes, znodes
 from broker_lite.metadata.cache import TRANSACTION_FEATURE, TRANSACTION_LEVEL, MetadataSnapshot
+from broker_lite.metadata.group_deletion import GroupDeletion
 from broker_lite.metadata.group_offsets import GroupOffsets
 from broker_lite.metadata.notices import merge
 from broker_lite.metadata.producer_ids import ProducerIds
@@ -78,7 +79,8 @@ stop (drains)."""
 class Registry:
     """The registration of one broker, and its access to the metadata in ZooKeeper.
 
-    ``groups`` reads and writes committed offsets. ``administration`` changes topics, settings and
+    ``groups`` reads and writes committed offsets, ``group_deletion`` deletes them.
+    ``administration`` changes topics, settings and
     users. ``now_ms`` returns wall time. Operations that need ZooKeeper raise
     CoordinationUnavailableError while it is unavailable."""
 
@@ -114,6 +116,7 @@ class Registry:
             identity=lambda: (config.broker_id, self.broker_epoch),
             wait_connected=self.wait_connected,
         )
+        self.group_deletion = GroupDeletion(store, self.groups)
         self.administration = Administration(self, self._controller, store, config, random_bytes)
         self._producer_ids = ProducerIds(store, config.broker_id)
         self._states = StateWrites(

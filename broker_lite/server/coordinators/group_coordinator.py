@@ -37,7 +37,7 @@ from broker_lite.errors import (
 from broker_lite.metadata import znodes
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.metadata.group_claims import GroupClaim
-from broker_lite.metadata.group_offsets import GroupAge
+from broker_lite.metadata.group_deletion import GroupAge
 from broker_lite.model import MIRROR_PREFIX, UNNUMBERED, BrokerView
 from broker_lite.server.clock import Clock
 from broker_lite.server.cluster.registry import Registry
@@ -360,7 +360,7 @@ class GroupCoordinator:
                     # Take over the group. If its members died together with its previous
                     # coordinator, it would otherwise never count as empty.
                     await self._load(group)
-                if await self._registry.groups.expire(group, partial(self._is_over, group)):
+                if await self._registry.group_deletion.expire(group, partial(self._is_over, group)):
                     logger.info(
                         "group %r: deleted after the retention time of an empty group",
                         group,
@@ -368,7 +368,7 @@ class GroupCoordinator:
                     )
                     continue
                 before_ms = self._clock.now_ms() - kept_ms
-                count = await self._registry.groups.expire_former(group, before_ms)
+                count = await self._registry.group_deletion.expire_former(group, before_ms)
                 if count:
                     logger.info("group %r: %d offsets of deleted topics removed", group, count)
             except (NotCoordinatorError, CoordinatorLoadInProgressError):

@@ -45,4 +45,4 @@ async def _delete(parts: BrokerContext, group: str) -> None:
         await parts.groups.check_empty(group)
         parts.groups.forget(group)
 
-    await parts.registry.groups.delete(group, check_empty)
+    await parts.registry.group_deletion.delete(group, check_empty)

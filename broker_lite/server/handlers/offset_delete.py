@@ -49,7 +49,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         if group is not None:
             subscribed = _subscribed(group)
         deletable = {key for key in known if key.topic in visible - subscribed}
-        work = parts.registry.groups.delete_offsets(message.group_id, deletable)
+        work = parts.registry.group_deletion.delete_offsets(message.group_id, deletable)
         await within(WAIT_MS, work)
     except LogbusError as error:
         return Response(error_code=wire_code(error), topics=[])
