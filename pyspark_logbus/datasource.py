@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pyspark_logbus.batch_reader import LogbusReader
-    from pyspark_logbus.query_options import ReadOptions, WriteOptions
+    from pyspark_logbus.query_options import WriteOptions
+    from pyspark_logbus.read_task import ReadPlan
     from pyspark_logbus.stream_reader import LogbusStreamReader
     from pyspark_logbus.writers import LogbusStreamWriter, LogbusWriter
 
@@ -104,19 +105,18 @@ class DefaultSource(DataSource):
     def reader(self, schema: StructType) -> LogbusReader:
         from pyspark_logbus.batch_reader import LogbusReader
 
-        chosen, plan = self._plan(schema, streaming=False)
-        return LogbusReader(chosen, plan.for_tasks())
+        plan = self._plan(schema, streaming=False)
+        return LogbusReader(plan.options, plan.for_tasks())
 
     def streamReader(self, schema: StructType) -> LogbusStreamReader:
         from pyspark_logbus.stream_reader import LogbusStreamReader
 
         try:
-            chosen, plan = self._plan(schema, streaming=True)
+            return LogbusStreamReader(self._plan(schema, streaming=True))
         except LogbusError as error:
             # Let the reader raise the error: raised here, it would be hidden behind an error of
             # Spark's runner.
-            return LogbusStreamReader(None, None, error)
-        return LogbusStreamReader(chosen, plan)
+            return LogbusStreamReader(None, error)
 
     @error_line()
     def writer(self, schema: StructType, overwrite: bool) -> LogbusWriter:
@@ -134,27 +134,14 @@ class DefaultSource(DataSource):
     def _write_options(self, *, streaming: bool) -> WriteOptions:
         return write_options(self._values, self._bootstrap, streaming=streaming)
 
-    def _plan(self, schema: StructType, *, streaming: bool) -> tuple[ReadOptions, Any]:
+    def _plan(self, schema: StructType, *, streaming: bool) -> ReadPlan:
         from pyspark_logbus.read_task import ReadPlan
         from pyspark_logbus.schema import check_user_schema
 
         check_user_schema(schema)
         chosen = read_options(self._values, self._bootstrap, streaming=streaming)
-        plan = ReadPlan(
-            bootstrap_servers=self._bootstrap,
-            schema=schema,
-            fail_on_data_loss=chosen.fail_on_data_loss,
-            isolation=chosen.isolation,
-            fetch_bytes=chosen.fetch_bytes,
-            local_reads=chosen.local_reads,
-            poll_timeout_ms=chosen.poll_timeout_ms,
-            request_timeout_ms=chosen.request_timeout_ms,
-            client_id=chosen.client_id,
-            security=chosen.security,
-            reads_once=streaming,
-        )
         self._is_planned = True
-        return chosen, plan
+        return ReadPlan(chosen, schema, reads_once=streaming)
 
 
 def register(spark: SparkSession) -> None:

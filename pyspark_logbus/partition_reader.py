@@ -101,9 +101,10 @@ class _TaskReader:
     """
 
     def __init__(self, plan: ReadPlan) -> None:
-        self._plan = plan
-        security = connection_security(plan.bootstrap_servers, plan.security)
-        self._pool = shared_pool(plan.client_id, security)
+        self._options = options = plan.options
+        self._reads_once = plan.reads_once
+        security = connection_security(options.bootstrap_servers, options.security)
+        self._pool = shared_pool(options.client_id, security)
 
     def parts(self, ranges: Iterable[OffsetRange]) -> Iterator[Part]:
         """Yield the rows of the ranges, in order, in parts of at most ROWS_MAX rows."""
@@ -129,7 +130,7 @@ class _TaskReader:
                 and left
                 and _is_small(left[0])
                 and (tp := left[0].tp) not in group
-                and size + left[0].stored_bytes <= self._plan.fetch_bytes
+                and size + left[0].stored_bytes <= self._options.fetch_bytes
             ):
                 group[tp] = left.popleft()
                 size += group[tp].stored_bytes
@@ -156,9 +157,9 @@ class _TaskReader:
                 if item.leader is not None
             ],
             pool=self._pool,
-            fetch_bytes=self._plan.fetch_bytes,
-            isolation=self._plan.isolation,
-            request_timeout_ms=self._plan.request_timeout_ms,
+            fetch_bytes=self._options.fetch_bytes,
+            isolation=self._options.isolation,
+            request_timeout_ms=self._options.request_timeout_ms,
         )
 
     def _fetch(self, item: OffsetRange, small: list[FetchedBatch] | None) -> Iterator[FetchedBatch]:
@@ -201,16 +202,16 @@ class _TaskReader:
             item.leader_epoch,
             start,
             item.end,
-            bootstrap=self._plan.bootstrap_servers,
+            bootstrap=self._options.bootstrap_servers,
             leader=item.leader,
-            fetch_bytes=self._plan.fetch_bytes,
-            isolation=self._plan.isolation,
-            on_corrupt="fail" if self._plan.fail_on_data_loss else "skip",
-            timeout_ms=self._plan.poll_timeout_ms,
-            request_timeout_ms=self._plan.request_timeout_ms,
+            fetch_bytes=self._options.fetch_bytes,
+            isolation=self._options.isolation,
+            on_corrupt="fail" if self._options.fail_on_data_loss else "skip",
+            timeout_ms=self._options.poll_timeout_ms,
+            request_timeout_ms=self._options.request_timeout_ms,
             pool=self._pool,
-            local_reads=self._plan.local_reads,
-            reads_once=self._plan.reads_once,
+            local_reads=self._options.local_reads,
+            reads_once=self._reads_once,
             start_epoch=item.start_epoch if start == item.start else -1,
             on_skipped=lambda at, first, end: skipped.add(at, first, end, "corrupt batch"),
         )
@@ -221,8 +222,9 @@ class _TaskReader:
         Return the offset at which to continue: the log's start offset, or the range's end if all
         its records were deleted. Raises DataLossError unless failOnDataLoss=false.
         """
+        options = self._options
         admin = Admin(
-            self._plan.bootstrap_servers, timeout_ms=self._plan.request_timeout_ms, pool=self._pool
+            options.bootstrap_servers, timeout_ms=options.request_timeout_ms, pool=self._pool
         )
         end = item.end
         # If the topic was deleted meanwhile, all records of the range are lost: keep ``end``.
@@ -233,8 +235,8 @@ class _TaskReader:
         return end
 
     def _lose(self, tp: TopicPartition, first: int, end: int, reason: str) -> None:
-        if self._plan.fail_on_data_loss:
-            again = "" if self._plan.reads_once else f". {PLANNED_ONCE}"
+        if self._options.fail_on_data_loss:
+            again = "" if self._reads_once else f". {PLANNED_ONCE}"
             raise DataLossError(
                 f"cannot fetch records in {tp} [{first}, {end}): {reason}. {CURE}{again}"
             )

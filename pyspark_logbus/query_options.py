@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Self
 
 from broker_lite.model import TopicPartition
 from pyspark_logbus.connection_security import QuerySecurity, for_tasks
@@ -49,8 +50,29 @@ class Topics:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """The checked settings of a source. Picklable. Times are in ms and sizes in bytes; 0 means no
+class QueryOptions:
+    """The checked settings that the source and the sink share. Picklable."""
+
+    bootstrap_servers: str
+    client_id: str
+    request_timeout_ms: int
+    security: QuerySecurity
+
+    def for_tasks(self) -> Self:
+        """Return the options in the form that Spark pickles for tasks, with the security settings
+        that ``connection_security.for_tasks`` returns.
+
+        Call it on the driver. It logs in to the cluster, and raises the login's error.
+        """
+        security = for_tasks(
+            self.bootstrap_servers, self.security, self.client_id, self.request_timeout_ms
+        )
+        return replace(self, security=security)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions(QueryOptions):
+    """The checked settings of a source. Times are in ms and sizes in bytes; 0 means no
     limit.
 
     ``starting_option`` and ``ending_option`` name the options that gave ``starting`` and
@@ -58,7 +80,6 @@ class ReadOptions:
     from which the name of a default consumer group is computed.
     """
 
-    bootstrap_servers: str
     topics: Topics
     starting: OffsetSpec
     starting_option: str
@@ -84,9 +105,6 @@ class ReadOptions:
     isolation: str
     fetch_bytes: int
     local_reads: bool
-    request_timeout_ms: int
-    client_id: str
-    security: QuerySecurity
     identity: tuple[tuple[str, str], ...]
 
     @property
@@ -100,11 +118,10 @@ class ReadOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteOptions:
+class WriteOptions(QueryOptions):
     """The checked settings of a sink. Picklable, and hashable because ``partition_writer`` keeps
     one producer for each different WriteOptions. Times are in ms and sizes in bytes."""
 
-    bootstrap_servers: str
     topic: str
     use_timestamp: bool
     acks: str
@@ -117,24 +134,10 @@ class WriteOptions:
     max_block_ms: int
     retry_backoff_ms: int
     idempotence: bool
-    request_timeout_ms: int
-    client_id: str
-    security: QuerySecurity = None
-    is_exactly_once: bool = False
-    transactional_id: str = ""
-    transaction_version: int = -1
+    is_exactly_once: bool
+    transactional_id: str
+    transaction_version: int
     """The option transactionVersion, which numbers a ``df.write``; -1 if the query does not give
     it."""
-    transaction_timeout_ms: int = 300_000
-    skips_replay_mismatch: bool = False
-
-    def for_tasks(self) -> WriteOptions:
-        """Return the options in the form that Spark pickles for tasks, with the security settings
-        that ``connection_security.for_tasks`` returns.
-
-        Call it on the driver. It logs in to the cluster, and raises the login's error.
-        """
-        security = for_tasks(
-            self.bootstrap_servers, self.security, self.client_id, self.request_timeout_ms
-        )
-        return self if security is self.security else replace(self, security=security)
+    transaction_timeout_ms: int
+    skips_replay_mismatch: bool

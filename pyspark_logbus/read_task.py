@@ -13,44 +13,31 @@ from pyspark.sql.types import StructType
 
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.security.bearer import AccessToken
-from pyspark_logbus.connection_security import QuerySecurity, for_tasks
 from pyspark_logbus.offset_ranges import OffsetRange
+from pyspark_logbus.query_options import ReadOptions
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """The settings that all tasks of a query share. Times are in ms and sizes in bytes."""
+    """The settings that all tasks of a query share: its options, and the columns to read."""
 
-    bootstrap_servers: str
+    options: ReadOptions
     schema: StructType
-    fail_on_data_loss: bool
-    isolation: str
-    fetch_bytes: int
-    local_reads: bool
-    poll_timeout_ms: int
-    request_timeout_ms: int
-    client_id: str
-    security: QuerySecurity = None
-    reads_once: bool = False
-    """Whether the query reads each record only once, as streams do. A task on the broker's machine
-    then reads the segment files without filling the page cache."""
+    reads_once: bool
+    """Whether the query reads each record only once, as streams do. A reader on the broker's
+    machine then keeps the segment files out of the page cache."""
 
     def for_tasks(self) -> ReadPlan:
-        """Return the plan in the form that Spark pickles for tasks, with the security settings that
-        ``connection_security.for_tasks`` returns.
-
-        Call it on the driver. It logs in to the cluster, and raises the login's error.
-        """
-        security = for_tasks(
-            self.bootstrap_servers, self.security, self.client_id, self.request_timeout_ms
-        )
-        return self if security is self.security else replace(self, security=security)
+        """Return the plan in the form that Spark pickles for tasks (``QueryOptions.for_tasks``)."""
+        return replace(self, options=self.options.for_tasks())
 
     def with_token(self, token: AccessToken | None) -> ReadPlan:
         """Return the plan with a newer access token, unless ``token`` is None."""
-        if token is None or not isinstance(self.security, ClientSecurity):
+        security = self.options.security
+        if token is None or not isinstance(security, ClientSecurity):
             return self
-        return replace(self, security=replace(self.security, secret=token))
+        secured = replace(self.options, security=replace(security, secret=token))
+        return replace(self, options=secured)
 
 
 class ReadTask(InputPartition):

@@ -28,7 +28,6 @@ from pyspark_logbus.worker_process import modules_are_no_garbage
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_logbus.query_options import ReadOptions
     from pyspark_logbus.stream_planner import StreamPlanner
 
 NO_LIMIT = (1 << 63) - 1
@@ -41,13 +40,7 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ``problem`` is an error in the options, which the first planning call raises.
     """
 
-    def __init__(
-        self,
-        options: ReadOptions | None,
-        plan: ReadPlan | None,
-        problem: LogbusError | None = None,
-    ) -> None:
-        self._options = options
+    def __init__(self, plan: ReadPlan | None, problem: LogbusError | None = None) -> None:
         self._plan = plan
         self._problem = problem
         self._planner: StreamPlanner | None = None
@@ -57,7 +50,7 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # plans.
         with pickled_error_line():
             plan = self._plan.for_tasks() if self._plan is not None else None
-        return {"_options": None, "_plan": plan, "_problem": None, "_planner": None}
+        return {"_plan": plan, "_problem": None, "_planner": None}
 
     def _planning(self) -> StreamPlanner:
         if self._problem is not None:
@@ -67,8 +60,8 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # needs.
             from pyspark_logbus.stream_planner import StreamPlanner
 
-            assert self._options is not None
-            self._planner = StreamPlanner(self._options)
+            assert self._plan is not None
+            self._planner = StreamPlanner(self._plan.options)
         return self._planner
 
     @error_line()
@@ -102,7 +95,7 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         planned = self._planning().ranges(start, end)
         assert self._plan is not None
-        token = task_token(self._plan.security)
+        token = task_token(self._plan.options.security)
         return [ReadTask(ranges, token) for ranges in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -254,7 +254,7 @@ def check_tasks(servers: str, login: dict[str, str]) -> None:
     try:
         start = reader.initialOffset()
         end = until(lambda: reader.latestOffset(start, ReadAllAvailable()), lambda at: at != start)
-        until(lambda: time.time() * 1000 > executor._plan.security.secret.ends_ms)
+        until(lambda: time.time() * 1000 > executor._plan.options.security.secret.ends_ms)
         tasks = pickle.dumps(reader.partitions(start, end))
         assert b"of carol" not in tasks
         batches = [rows for task in pickle.loads(tasks) for rows in executor.read(task)]

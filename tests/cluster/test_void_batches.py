@@ -14,6 +14,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from support import hand_made_log as by_hand
 from support.data_calls import ROWS_ONLY, Place, batches, read
 from support.plain_connection import PlainConnection
+from support.range_rows import plan_of
 from support.row_codec import decode_rows
 
 from broker_lite.bus import Bus, connect
@@ -32,7 +33,6 @@ from broker_lite.storage.files import OsFiles
 from broker_lite.wire import fetch
 from pyspark_logbus.offset_ranges import OffsetRange
 from pyspark_logbus.partition_reader import read_ranges
-from pyspark_logbus.read_task import ReadPlan
 
 SIZE = 20_000
 """Size of a value in bytes, so large that consumers read the log from its file."""
@@ -165,17 +165,8 @@ def test_spark_reads_committed_rows_only(planted: Planted, local_reads: bool, st
     schema = StructType(
         [StructField("offset", LongType(), False), StructField("value", BinaryType(), True)]
     )
-    plan = ReadPlan(
-        planted.bus.bootstrap_servers,
-        schema,
-        fail_on_data_loss=True,
-        isolation="read_committed",
-        fetch_bytes=8 << 20,
-        local_reads=local_reads,
-        poll_timeout_ms=10_000,
-        request_timeout_ms=10_000,
-        client_id="void-batches",
-    )
+    given = {"max.partition.fetch.bytes": str(8 << 20), "localReads": str(local_reads)}
+    plan = plan_of(planted.bus.bootstrap_servers, schema, **given)
     item = OffsetRange(TOPIC, 0, start, by_hand.END, planted.topic_id)
     found = [
         (row["offset"], row["value"])

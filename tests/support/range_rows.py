@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from broker_lite.client.fetch.range_reader import FetchedBatch
 from broker_lite.record import arrow
@@ -11,6 +12,8 @@ from broker_lite.record import format as fmt
 from broker_lite.record.arrow import TIMESTAMP_TYPE, Columns
 from broker_lite.record.batch import read_header
 from pyspark_logbus.offset_ranges import OffsetRange
+from pyspark_logbus.options import parse, read_options
+from pyspark_logbus.read_task import ReadPlan
 
 RANGE = OffsetRange("topic-a", 3, 100, 200)
 
@@ -36,3 +39,9 @@ def fetched(
     if deltas is not None:
         columns = columns._replace(offset_deltas=np.array(deltas, np.int32))
     return FetchedBatch(header, columns, first, count - first if rows is None else rows)
+
+
+def plan_of(servers: str, schema: StructType, **given: str) -> ReadPlan:
+    """Return the plan of a batch query with the given options."""
+    options = read_options(parse({"subscribe": "t", **given}), servers, streaming=False)
+    return ReadPlan(options, schema, reads_once=False)

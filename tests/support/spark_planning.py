@@ -13,10 +13,10 @@ from pyspark_logbus import options
 from pyspark_logbus.batch_planner import plan_batch
 from pyspark_logbus.offset_ranges import OffsetRange
 from pyspark_logbus.partition_reader import read_ranges
-from pyspark_logbus.read_task import ReadPlan
 from pyspark_logbus.schema import source_schema
 from pyspark_logbus.stream_planner import StreamPlanner
 from support.patience import until
+from support.range_rows import plan_of
 
 DEADLINE_S = 30
 _NUMBERS = itertools.count()
@@ -90,10 +90,14 @@ def values_of(
     bus: Bus, ranges: Iterable[OffsetRange], fail: bool, *, request_timeout_ms: int = 10_000
 ) -> list[bytes]:
     """Return the values that a task reads from these ranges."""
-    plan = ReadPlan(
-        bus.bootstrap_servers, source_schema(False), fail, "read_uncommitted", 1 << 20, True,
-        600_000, request_timeout_ms, "test",
-    )  # fmt: skip
+    given = {
+        "failOnDataLoss": str(fail),
+        "isolation.level": "read_uncommitted",
+        "max.partition.fetch.bytes": str(1 << 20),
+        "pollTimeoutMs": "600000",
+        "request.timeout.ms": str(request_timeout_ms),
+    }
+    plan = plan_of(bus.bootstrap_servers, source_schema(False), **given)
     return [v for found in read_ranges(ranges, plan) for v in found.column("value").to_pylist()]
 
 

@@ -13,12 +13,13 @@ from importlib.machinery import ModuleSpec
 from pyspark.util import handle_worker_exception
 from pyspark_logbus.batch_reader import LogbusReader
 from pyspark_logbus.datasource import DefaultSource
-from pyspark_logbus.partition_reader import ReadPlan
-from pyspark_logbus.read_task import ReadTask
+from pyspark_logbus.options import parse, read_options
+from pyspark_logbus.read_task import ReadPlan, ReadTask
 from pyspark_logbus.schema import source_schema
 
 sys.modules["__main__"].__spec__ = {spec}
-plan = ReadPlan("h:1", source_schema(False), True, "x", 1, False, 1, 1, "c")
+options = read_options(parse({{"subscribe": "t"}}), "h:1", streaming=False)
+plan = ReadPlan(options, source_schema(False), False)
 try:
     {call}
 except BaseException as error:

@@ -108,7 +108,7 @@ def test_cluster_address_in_the_environment_is_read_on_the_driver(monkeypatch):
     monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", "env:1234")
     datasource._resolved.clear()
     source = datasource.DefaultSource({"subscribe": "t"})
-    assert source.reader(source.schema())._plan.bootstrap_servers == "env:1234"
+    assert source.reader(source.schema())._plan.options.bootstrap_servers == "env:1234"
 
 
 def test_error_for_an_invalid_stream_option_is_raised_where_spark_reports_it():

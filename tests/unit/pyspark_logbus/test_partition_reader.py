@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
-from support.range_rows import RANGE, fetched
+from support.range_rows import RANGE, fetched, plan_of
 
 from broker_lite.errors import DataLossError
 from broker_lite.record.arrow import Columns
 from pyspark_logbus import partition_reader as reader
-from pyspark_logbus.read_task import ReadPlan
 from pyspark_logbus.row_columns import build
 from pyspark_logbus.schema import source_schema
 
@@ -26,7 +23,7 @@ def test_batch_of_millions_of_tiny_rows_is_read(monkeypatch):
     columns = Columns(count, None, None, None, None)
     batch = batch._replace(columns=columns, first_row=5, row_count=count - 5)
     monkeypatch.setattr(reader._TaskReader, "_fetch", lambda task, item, small: [batch])
-    plan = ReadPlan("h:1", source_schema(True), True, "", 0, True, 0, 0, "")
+    plan = plan_of("h:1", source_schema(True))
     expected, last = 105, None
     for found in reader.read_ranges([RANGE._replace(topic=name, end=count + 100)], plan):
         assert 0 < found.num_rows <= reader.ROWS_MAX
@@ -52,14 +49,14 @@ def test_rows_that_an_unclean_election_wrote_at_planned_offsets_are_reported_as_
     ]
     monkeypatch.setattr(reader._TaskReader, "_range", lambda *_: iter(batches))
     item = RANGE._replace(end=112, end_epoch=3, leader_epoch=4)
-    plan = ReadPlan("h:1", source_schema(True), True, "", 0, True, 0, 0, "")
+    plan = plan_of("h:1", source_schema(True))
     found = reader.read_ranges([item], plan)
     with pytest.raises(
         DataLossError, match=r"\[104, 112\).*offset 104 has leader epoch 4, at most 3"
     ):
         list(found)
     before = reader.skipped.records
-    found = reader.read_ranges([item], replace(plan, fail_on_data_loss=False))
+    found = reader.read_ranges([item], plan_of("h:1", source_schema(True), failOnDataLoss="false"))
     assert sum(batch.num_rows for batch in found) == 12
     assert reader.skipped.records - before == 8
     assert caplog.text.count("written anew") == 1
