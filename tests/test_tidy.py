@@ -61,7 +61,7 @@ LAZY_IMPORTS = {
     "broker_lite/server/handlers/list_transactions.py": "only a pattern needs pyarrow's RE2",
     "broker_lite/server/network/listener.py": "cryptography takes 30 ms; only TLS needs it",
     "broker_lite/server/partitions/ranges.py": "brokers that decode no body need no numpy",
-    "broker_lite/storage/reader.py": "a broker that decodes no body needs no numpy, no pyarrow",
+    "broker_lite/storage/lookups.py": "a broker that decodes no body needs no numpy, no pyarrow",
     "pyspark_logbus/batch_reader.py": "executors unpickle it and must not import what plans",
     "pyspark_logbus/connection_security.py": "tasks and commits import it; only planning logs in",
     "pyspark_logbus/datasource.py": "each Spark process imports its own part: reader or writer",

@@ -1,4 +1,4 @@
-"""Read a log from any thread while its writer appends: slices, offsets, timestamps and checks.
+"""Read a log from any thread while its writer appends: slices, offsets, walks over its batches.
 
 The writer publishes its state with single assignments: after it has written bytes, first
 ``unstable`` (the transactions that hold back the last stable offset), then ``tail`` (end offset,
@@ -25,8 +25,6 @@ from broker_lite.errors import (
 )
 from broker_lite.model import (
     NO_OFFSET,
-    NO_TIMESTAMP,
-    ListedOffset,
     OffsetAndEpoch,
     PartitionKey,
 )
@@ -40,11 +38,6 @@ from broker_lite.storage.scan import CorruptRange, read_batch, walk_batches, wal
 from broker_lite.storage.segment import LoadedSegments, Segment
 from broker_lite.storage.transaction_index import AbortedEntry
 
-TIMESTAMP_MIN = -(1 << 63)
-SKIPPED_BATCHES_MAX = 1000
-"""Maximum number of batches without a visible record (empty or aborted) that ``first_at`` skips.
-
-Each takes about 30 µs."""
 HINTS = 61
 """Number of cached batch positions of a log, for readers that continue after their last read. It is
 a prime: the offsets of equally large batches then have different slots."""
@@ -62,7 +55,7 @@ def read_failure(what: str, error: OSError, offset: int = NO_OFFSET) -> StorageE
     return UnreadableRecordsError(text, offset) if error.errno == errno.EIO else StorageError(text)
 
 
-def _translated(
+def translated(
     function: Callable[Concatenate[LogReader, P], R],
 ) -> Callable[Concatenate[LogReader, P], R]:
     """Convert the OSErrors of a lookup: to OffsetOutOfRangeError if the file was deleted, else to
@@ -81,7 +74,7 @@ def _translated(
 
 
 @contextlib.contextmanager
-def _locating(reader: LogReader, offset: int) -> Iterator[None]:
+def locating(reader: LogReader, offset: int) -> Iterator[None]:
     """Name, in the error of a failed read, the offset at which the scan began."""
     try:
         yield
@@ -176,7 +169,7 @@ class LogReader:
         """Return whether ``offset`` is in the active segment, whose indexes are in memory."""
         return offset >= self.chain[0][-1]
 
-    @_translated
+    @translated
     def aborted_in(self, start: int, end: int) -> list[AbortedEntry]:
         """Return the aborted transactions with records in [start, end), up to the last stable
         offset.
@@ -213,7 +206,7 @@ class LogReader:
 
     # Methods that read slices of whole batches.
 
-    @_translated
+    @translated
     def read(self, offset: int, max_bytes: int, end_offset: int, min_one: bool = True) -> LogSlice:
         """Return a slice of whole batches below ``end_offset``. Its first batch holds
         ``offset``.
@@ -464,118 +457,7 @@ class LogReader:
         i = bisect_right(bases, segment.base_offset)
         return bases[i] if i < len(bases) else self.tail[0]
 
-    # Methods that look up offsets by timestamp, by bytes and by offset.
-
-    @_translated
-    def offset_for_timestamp(
-        self, timestamp: int, end: int, damage: list[CorruptRange] | None = None
-    ) -> ListedOffset | None:
-        """Return the first record at or after ``timestamp`` and below ``end``, or None.
-
-        Skips damaged ranges, and appends them to ``damage``. Decodes batches, so do not call it on
-        the event loop's thread."""
-        end = min(end, self.tail[0])
-        for segment in self.chain[1]:
-            if segment.max_timestamp < timestamp or segment.base_offset >= end:
-                continue
-            start = max(segment.times.start_for(timestamp), self.log_start_offset)
-            with _locating(self, start):
-                for item in self.checked_batches(start, min(end, segment.next_offset)):
-                    if isinstance(item, CorruptRange):
-                        if damage is not None:
-                            damage.append(item)
-                        continue
-                    batch = item[1]
-                    if batch.header.max_timestamp >= timestamp and not batch.is_void:
-                        listed = self._first_in_batch(segment, batch, timestamp)
-                        if listed is not None:
-                            return listed if listed.offset < end else None
-        return None
-
-    @_translated
-    def max_timestamp(
-        self, end: int, damage: list[CorruptRange] | None = None
-    ) -> ListedOffset | None:
-        """Return the first record below ``end`` with the maximum timestamp; None for an empty log.
-
-        Skips damaged ranges, and appends them to ``damage``."""
-        start, end = self.log_start_offset, min(end, self.tail[0])
-        if end <= start:
-            return None
-        newest = NO_TIMESTAMP
-        partly = []
-        for segment in self.chain[1]:
-            if start <= segment.base_offset and segment.next_offset <= end:
-                newest = max(newest, segment.max_timestamp)
-            elif segment.base_offset < end:
-                partly.append(segment)
-        for segment in partly:
-            if segment.max_timestamp > newest:
-                newest = max(newest, self._newest_time(segment, start, end))
-        return self.offset_for_timestamp(newest, end, damage)
-
-    def _newest_time(self, segment: Segment, start: int, end: int) -> int:
-        """Return the newest timestamp of a segment's records in [start, end), or -1."""
-        newest, first = NO_TIMESTAMP, max(start, segment.base_offset)
-        with _locating(self, first):
-            for batch in self.headers(segment, first, end):
-                time_ms, header = batch.header.max_timestamp, batch.header
-                if header.is_control:
-                    continue
-                is_cut = header.base_offset < start and not header.is_log_append_time
-                if is_cut and time_ms > newest:
-                    time_ms = self._newest_in_batch(segment, batch, start)
-                newest = max(newest, time_ms)
-        return newest
-
-    def _newest_in_batch(self, segment: Segment, batch: LogBatch, first: int) -> int:
-        whole = read_batch(segment.file, batch.position, segment.size_bytes)
-        if whole is None:
-            return NO_TIMESTAMP
-        # Import here: row_times loads pyarrow and numpy, which only lookups by time need.
-        from broker_lite.record.row_times import newest_row
-
-        try:
-            return newest_row(whole[1], batch.header, first)
-        except CorruptMessageError:
-            return batch.header.max_timestamp
-
-    @_translated
-    def first_at(self, offset: int, end: int) -> ListedOffset | None:
-        """Return the first record at or after ``offset`` and below ``end``, with its timestamp.
-
-        Skips known damage, and up to ``SKIPPED_BATCHES_MAX`` empty batches and batches of aborted
-        transactions. A batch around ``offset`` may be decoded, so do not call it on the event
-        loop's thread."""
-        end = min(end, self.tail[0])
-        offset = self.next_readable(max(offset, self.log_start_offset))
-        skipped = 0
-        while offset < end:
-            with _locating(self, offset):
-                segment, batch = self.locate(offset)
-                header = batch.header
-                if skipped < SKIPPED_BATCHES_MAX and self._has_no_row(batch):
-                    skipped += 1
-                else:
-                    if offset <= header.base_offset or header.is_log_append_time:
-                        base = max(offset, header.base_offset)
-                        return ListedOffset(base, header.constant_timestamp, header.leader_epoch)
-                    listed = self._first_in_batch(segment, batch, first=offset)
-                    if listed is not None:
-                        return listed
-            offset = self.next_readable(header.next_offset)
-        return None
-
-    def _has_no_row(self, batch: LogBatch) -> bool:
-        """Return whether a read_committed reader gets no record from a batch."""
-        header = batch.header
-        return batch.is_void or (
-            header.is_transactional
-            and any(
-                entry.producer_id == header.producer_id
-                for entry in self.aborted_in(header.base_offset, header.next_offset)
-            )
-        )
+    # Methods that walk over batches, and look up an offset by bytes.
 
     def headers(
         self,
@@ -627,31 +509,7 @@ class LogReader:
                 damage = self._note_damage(segment, bad)
                 at, position = damage.next_offset, damage.position + damage.length
 
-    def _first_in_batch(
-        self, segment: Segment, batch: LogBatch, timestamp: int = TIMESTAMP_MIN, *, first: int = 0
-    ) -> ListedOffset | None:
-        """Return the first record of a batch whose offset is at least ``first`` and whose timestamp
-        is at least ``timestamp``, or None."""
-        header, position = batch.header, batch.position
-        first = max(header.base_offset, self.log_start_offset, first)
-        if header.is_log_append_time:
-            return ListedOffset(first, header.max_timestamp, header.leader_epoch)
-        whole = read_batch(segment.file, position, segment.size_bytes)
-        if whole is None:
-            return None
-        # Import here: row_times loads pyarrow and numpy, which only lookups by time need.
-        from broker_lite.record.row_times import first_row
-
-        try:
-            row = first_row(whole[1], header, first, timestamp)
-        except CorruptMessageError:
-            # The producer sent undecodable records. Return the batch itself: an error here would
-            # hide every later batch from lookups. A reader that starts at this batch gets the
-            # error.
-            row = first, header.max_timestamp
-        return None if row is None else ListedOffset(*row, header.leader_epoch)
-
-    @_translated
+    @translated
     def offset_for_bytes(self, start: int, max_bytes: int, end: int) -> tuple[int, int]:
         """Return the offset that is about ``max_bytes`` stored bytes after ``start``, and the exact
         size of that range.
@@ -674,7 +532,7 @@ class LogReader:
             if (beyond := self.next_readable(offset)) != offset:
                 offset = beyond
                 continue
-            with _locating(self, offset):
+            with locating(self, offset):
                 try:
                     segment, begin = self._boundary(offset)
                 except CorruptMessageError:

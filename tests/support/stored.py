@@ -145,6 +145,13 @@ class Disk:
         self.start()
         return self.log
 
+    def lives(self) -> Iterator[Log]:
+        """Yield the open log, then the log reopened after a clean stop, then reopened after a
+        crash."""
+        yield self.log
+        yield self.reopen(clean=True)
+        yield self.reopen()
+
     # The methods below damage the files of a stopped broker.
 
     def names(self, suffix: str = "") -> list[str]:

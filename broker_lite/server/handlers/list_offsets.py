@@ -15,6 +15,7 @@ KAFKA_STORAGE_ERROR, and leadership moves, too."""
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from broker_lite.errors import (
@@ -39,6 +40,7 @@ from broker_lite.model import (
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.server.partitions.replica import Replica
+from broker_lite.storage.lookups import offset_for_max_timestamp, offset_for_timestamp
 from broker_lite.storage.scan import CorruptRange
 from broker_lite.wire.fetch import READ_COMMITTED
 from broker_lite.wire.tables import ListOffsetsResponse, build
@@ -121,11 +123,10 @@ async def _find(
     end = replica.readable_end(is_committed)
     damage: list[CorruptRange] = []
     if timestamp_ms == MAX_TIMESTAMP:
-        listed = await parts.disk.run_read(lambda: log.reader.max_timestamp(end, damage))
+        look_up = partial(offset_for_max_timestamp, log.reader, end, damage)
     else:
-        listed = await parts.disk.run_read(
-            lambda: log.reader.offset_for_timestamp(timestamp_ms, end, damage)
-        )
+        look_up = partial(offset_for_timestamp, log.reader, timestamp_ms, end, damage)
+    listed = await parts.disk.run_read(look_up)
     if damage and len(replica.isr) > 1:
         error = CorruptMessageError(str(damage[0]))
         replica.report_corruption(damage[0].first_offset, error)

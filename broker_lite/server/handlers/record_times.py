@@ -18,6 +18,7 @@ from broker_lite.model import NO_OFFSET, NO_TIMESTAMP
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.server.partitions.replica import Replica
+from broker_lite.storage.lookups import first_at
 from broker_lite.wire.calls.offsets import RecordTimesResponse, TimeAnswer, TimePartition
 
 NONE = TimeAnswer(0, NO_OFFSET, NO_TIMESTAMP)
@@ -95,7 +96,7 @@ def _found(
 
 def _first(lookup: _TimeLookup) -> TimeAnswer | LogbusError:
     try:
-        listed = lookup.replica.log.reader.first_at(lookup.offset, lookup.end)
+        listed = first_at(lookup.replica.log.reader, lookup.offset, lookup.end)
     except LogbusError as error:
         return error
     return NONE if listed is None else TimeAnswer(0, listed.offset, listed.timestamp_ms)

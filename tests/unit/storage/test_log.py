@@ -38,6 +38,7 @@ from broker_lite.record.batch import read_header
 from broker_lite.record.crc32c import crc32c
 from broker_lite.storage.directory import RESERVE_BYTES, SPACE_BYTES_MIN
 from broker_lite.storage.files import OsFiles
+from broker_lite.storage.lookups import offset_for_max_timestamp, offset_for_timestamp
 from broker_lite.storage.manager import LogManager
 
 HOUR = 3_600_000
@@ -388,7 +389,7 @@ def test_log_append_time_is_stamped_and_the_checksum_updated() -> None:
     assert appended.log_append_time_ms == 777
     (header,) = stored(disk.log)
     assert header.is_log_append_time and header.max_timestamp == 777
-    listed = disk.log.reader.offset_for_timestamp(700, 1)
+    listed = offset_for_timestamp(disk.log.reader, 700, 1, [])
     assert listed is not None and (listed.offset, listed.timestamp_ms) == (0, 777)
 
 
@@ -645,7 +646,7 @@ def test_deleted_partitions_leave_no_file_open(tmp_path: Path) -> None:
         log = manager.create(KEY)
         append(log)
         log.flush()
-        log.reader.max_timestamp(log.log_end_offset, [])
+        offset_for_max_timestamp(log.reader, log.log_end_offset, [])
         assert len(open_files()) > len(before)
         manager.delete(KEY, 0)
         del log  # The log's reader would keep the file open.

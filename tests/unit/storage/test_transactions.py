@@ -18,6 +18,7 @@ from broker_lite.record import format as fmt
 from broker_lite.record.batch import read_header
 from broker_lite.record.control import Marker
 from broker_lite.storage.log import Log
+from broker_lite.storage.lookups import first_at, offset_for_max_timestamp, offset_for_timestamp
 from broker_lite.storage.reader import LogReader
 
 TRANSACTIONAL = fmt.ATTRIBUTE_TRANSACTIONAL
@@ -492,7 +493,7 @@ def test_timestamp_lookups_skip_transaction_markers() -> None:
     log = Disk().log
     write(log, timestamp=1000)
     log.append_markers([Marker(7, 0, 1, True)], 1, 9000)
-    newest = log.reader.max_timestamp(log.log_end_offset)
+    newest = offset_for_max_timestamp(log.reader, log.log_end_offset, [])
     assert newest is not None and newest.offset == 0
-    assert log.reader.offset_for_timestamp(2000, log.log_end_offset) is None
-    assert log.reader.first_at(1, log.log_end_offset) is None
+    assert offset_for_timestamp(log.reader, 2000, log.log_end_offset, []) is None
+    assert first_at(log.reader, 1, log.log_end_offset) is None
