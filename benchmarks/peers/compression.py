@@ -25,7 +25,7 @@ MEASURED = (
         "python-batches",
         "defaults",
         "records_per_s",
-        "rate of poll_arrow that reads the files in place {:.2f}",
+        "rate of poll_arrow from local log files {:.2f}",
     ),
     ("python-send-100b", "defaults", "records_per_s", "rate of send {:.2f}"),
     ("python-table", "defaults", "records_per_s", "of send_arrow {:.2f}"),

@@ -139,8 +139,8 @@ def _counts(missed: list[Missed]) -> Iterator[str]:
         f"only the unavoidable work would miss them in every round. {where[AT]} are *{AT}*: such a "
         f"program would reach them in some rounds. {where[WITHIN]} are *{WITHIN}*: such a program "
         f"would reach them, so logbus's own cost decides. {where['']} have no measured bound. "
-        "A line has the ratio, the bound with its lowest and highest round, and the ratio's share "
-        "of the bound."
+        "Each line below has the measured ratio, the bound (in brackets its lowest and highest "
+        "round), and the ratio as a share of the bound."
     )
 
 

@@ -17,9 +17,10 @@ FLAT = 1.5
 BENT = 2.0
 """A measure counts as growing if it is this many times its value at the smallest size, or more."""
 OF_A_SYSTEM = ("produced_per_s", "consumed_per_s")
-HOW = f"""The table compares each measure with its value at the smallest size. A *flat* measure is
-within a factor of {FLAT:g} at the largest size. For a measure that grows, the table has the factor
-at the largest size, and the first size at which the factor passes {BENT:g}.
+HOW = f"""The table compares each measure with its value at the smallest size, such as the lowest
+number of partitions. A *flat* measure is within a factor of {FLAT:g} at the largest size. For a
+measure that grows, the table has the factor at the largest size, and the first size at which the
+factor passes {BENT:g}.
 """
 
 

@@ -7,7 +7,7 @@ settings, medians and processes of a row; each run writes it, and git ignores it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -106,15 +106,21 @@ def _where(rows: list[Found]) -> Iterator[str]:
     }
     yield f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}:"
     yield ""
-    yield from (f"- {each}" for each in sorted(machines))
+    yield from (f"- machine{_some(machines)}: {each}" for each in sorted(machines))
     busy = sum(each["machine"]["load_before"] > each["machine"]["cpus"] for each in variants)
     yield (
         f"- load average before a measurement: {min(loads)} to {max(loads)}, above the number of "
-        f"cores before {busy} of {len(variants)} measurements: compare their ratios, not rates"
+        f"cores before {busy} of {len(variants)} measurements; of these compare ratios, not rates"
     )
-    yield from (f"- versions: {each}" for each in sorted(versions))
-    yield f"- input: {', '.join(sorted({each['input'] for each in variants}))}, made unique"
+    yield from (f"- versions{_some(versions)}: {each}" for each in sorted(versions))
+    inputs = ", ".join(sorted({each["input"] for each in variants}))
+    yield f"- input: {inputs}, each line made unique"
     yield ""
+
+
+def _some(values: Collection[str]) -> str:
+    """Return the words that say that each of several values holds for a part of the results."""
+    return " of some results" if len(values) > 1 else ""
 
 
 def _unmeasured(rows: list[Found]) -> Iterator[str]:

@@ -46,8 +46,9 @@ logbus's sink needs none: it makes batches of 2 MB by default.
 ONCE: Options = {LOGBUS: {"deliveryGuarantee": "exactly_once"}, KAFKA: {}}
 """Options of sinks in the variant ``exactly once``."""
 TUNED_BOUND = (
-    "Spark converts the rows of its Python source, which is most of a read. A tuned Kafka source "
-    "no longer waits. *At most*: a Python source that does nothing (the side floor)"
+    "Spark converts the rows of its Python source, which is most of a read. With tuned settings, "
+    "Kafka's source does not pause in each task. *At most*: a Python source that does nothing (the "
+    "side floor)"
 )
 
 

@@ -64,13 +64,14 @@ def _counts(all_: list[tuple[Found, Found, Found]]) -> Iterator[str]:
     yield f"{met} of {len(all_)} goals are met{_by_column(all_)}."
     yield ""
     behind = [
-        f"- {found['row']} [{variant['variant']}] {each['measure']} {each['ratio']:.3g}"
+        f"- {found['row']} [{variant['variant']}]: {each['measure']} is {each['ratio']:.3g} times "
+        f"{each['peer'].capitalize()}'s"
         for found, variant, each in all_
         if is_behind(each)
     ]
     peers = "/".join(dict.fromkeys(each["peer"] for _, _, each in all_)).capitalize()
     if behind:
-        yield f"{peers} is ahead in {len(behind)} (the number is the ratio):"
+        yield f"{peers} is ahead in {len(behind)}:"
         yield ""
         yield from behind
     else:
@@ -83,7 +84,7 @@ def _by_column(all_: list[tuple[Found, Found, Found]]) -> str:
         name = variant["variant"]
         by_name[name if name in COLUMNS else OTHERS].append(bool(each["met"]))
     said = [f"{sum(met)} of {len(met)} *{name}*" for name, met in by_name.items() if met]
-    return f": {', '.join(said)}" if said else ""
+    return f", by settings: {', '.join(said)}" if said else ""
 
 
 def _of_row(found: Found) -> Iterator[str]:
