@@ -27,6 +27,14 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Iterator[None]
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
+    """Stop the timer of a test that failed: on a busy machine the report may take longer than the
+    time after which the limit raises again. The teardown starts the timer anew."""
+    if call.excinfo is not None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Apply the time limit of a test to its teardown."""
     settings = item.stash.get(_SETTINGS, None)
