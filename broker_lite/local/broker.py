@@ -22,7 +22,7 @@ from broker_lite.model import Endpoint
 if TYPE_CHECKING:
     from broker_lite.local.secure import ClusterSecurity
 
-START_TIMEOUT_SECONDS = 30.0
+START_TIMEOUT_SECONDS = 60.0
 """Maximum seconds from a broker's start until it reports that it is ready."""
 
 

@@ -33,7 +33,7 @@ from broker_lite.local.guard import Guard
 from broker_lite.local.process import ending_of
 
 HOST = "127.0.0.1"
-START_TIMEOUT_SECONDS = 20.0
+START_TIMEOUT_SECONDS = 60.0
 """Maximum seconds from the start of the JVM until it serves."""
 STOP_TIMEOUT_SECONDS = 6.0
 """Seconds after which a stopping JVM is killed. The kill loses no data, because ZooKeeper syncs its
@@ -184,7 +184,7 @@ class EmbeddedZooKeeper:
         With ``wait=False`` return at once. The server then needs a fixed port, and the caller calls
         ``has_started`` until it returns True. ``start`` calls ``meanwhile`` once while the JVM
         starts. Raises MissingDependencyError, PortInUseError, and CoordinationUnavailableError,
-        which names the log, if the JVM ends or does not serve within 20 s."""
+        which names the log, if the JVM ends or does not serve within 60 s."""
         if self.is_running:
             return self.address
         java, jars = find_java(), find_jars(self._jars)
