@@ -65,6 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _shares_a_module_fixture(item: pytest.Item) -> bool:
-    """Return whether a test uses a fixture of its module, which each worker would create."""
+    """Return whether a test uses a module-scoped fixture, which every worker that runs tests of
+    the module would create."""
     definitions = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009
     return any(found[-1].scope == "module" for found in definitions.values() if found)

@@ -43,7 +43,8 @@ def test_pyspark_logbus_can_be_imported_without_spark(tmp_path: Path) -> None:
 
 
 def launched(bin_: Path, path: str) -> str:
-    """Return the PYTHONPATH of a Python process that a copy of the launcher has started."""
+    """Return the PYTHONPATH of a Python process that a copy of the launcher ``logbus-python``
+    has started."""
     bin_.mkdir(parents=True, exist_ok=True)
     shutil.copy(ROOT / "pyspark_logbus" / "logbus-python", bin_)
     python = bin_ / "python3"

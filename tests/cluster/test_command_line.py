@@ -286,8 +286,8 @@ def test_consume_command_reports_a_start_offset_beyond_the_log_end(
 def test_export_to_a_symbolic_link_writes_the_file_to_which_the_link_points(
     logbus: Logbus, new_topic: str, tmp_path: Path
 ) -> None:
-    """Regression: a file replaced the link or the pipe, whose reader then waited for ever. With
-    /dev/stdout it would have replaced the link in /dev."""
+    """Regression: the export replaced the link or the pipe by a new file, so the reader of the
+    pipe waited for ever. With /dev/stdout, the export would have replaced the link in /dev."""
     os.mkfifo(tmp_path / "pipe.csv")
     refused = logbus("export", new_topic, "pipe.csv", "--yes", code=2).stderr.decode()
     assert f"logbus consume {new_topic} -e -o jsonl" in " ".join(refused.split())

@@ -206,7 +206,7 @@ def test_exported_csv_keeps_binary_values_line_breaks_and_quotes(
 
 
 class _Tail:
-    """Read the events of one live tail."""
+    """The server-sent events of one live tail, which the console sends to a browser."""
 
     def __init__(self, console: RunningConsole, path: str, after: str = "") -> None:
         self._connection = http.client.HTTPConnection(console.address, timeout=60)
@@ -232,7 +232,7 @@ class _Tail:
         return found
 
     def event(self) -> tuple[str, str]:
-        """Return the name and the data of the next named event."""
+        """Return the name and the data of the next server-sent event that has a name."""
         while True:
             line = self._answer.readline().decode().rstrip("\n")
             if line.startswith("id: "):

@@ -269,7 +269,7 @@ def test_client_with_a_byte_quota_receives_records_in_the_response_not_an_open_f
 def test_reader_that_cannot_reach_the_brokers_unix_socket_falls_back_to_fetches(
     secured: Secured, monkeypatch: pytest.MonkeyPatch, reads_once: bool
 ) -> None:
-    """As in a container with another network namespace."""
+    """A reader in a container with another network namespace cannot reach the socket."""
     attempts: list[bytes] = []
 
     def unreachable(socket_id: bytes) -> bytes:

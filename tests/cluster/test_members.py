@@ -209,7 +209,8 @@ def until_taken_over(readers: Sequence[Reader]) -> None:
 def test_group_of_logbus_and_kafka_clients_continues_after_a_members_death(
     cluster: LocalCluster, bus: Bus, topic: str, assignors: str
 ) -> None:
-    """The first member leads the group: a logbus consumer, and after its death another client."""
+    """The group's leader is a logbus consumer. After its death, a member with another client
+    leads."""
     servers, cooperative = cluster.bootstrap_servers, assignors == "cooperative-sticky"
     sent = fill(bus, topic, 0, 30)
     dying = of_logbus(bus, topic, assignors=assignors)

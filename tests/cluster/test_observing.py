@@ -108,8 +108,8 @@ def test_command_top_prints_its_view_once_and_exits_if_its_output_is_a_pipe(
 def test_command_top_prints_the_whole_name_of_a_group_whatever_its_characters(
     bus: Bus, cluster: LocalCluster, topic: str
 ) -> None:
-    """Regression: brackets ended top with a traceback. Into a pipe, it cut names as for a terminal
-    of 80 columns."""
+    """Regression: a name with brackets ended ``top`` with a traceback. When the output was a
+    pipe, ``top`` cut names as on a terminal of 80 columns."""
     name = f"[/b] \x1b[2J{'x' * 80}"
     bus.admin.commit_offsets(name, {TopicPartition(topic, 0): 0})
     command = [sys.executable, "-m", "broker_lite", "top", "-b", cluster.bootstrap_servers]

@@ -44,7 +44,8 @@ class SimReply:
         start()
 
     def answer(self, parts: Sequence[Part]) -> None:
-        """Send the response. Read the bytes of files that belong to it now, as sendfile does."""
+        """Send the response. If bytes of files belong to it, read them now, as sendfile reads
+        them when it sends."""
         data = bytearray()
         for part in parts:
             if isinstance(part, FileRange):

@@ -263,5 +263,5 @@ class SimCluster:
 
 
 def pick(rng: random.Random, values: Sequence[T]) -> T:
-    """Return a value that ``rng`` chooses at random."""
+    """Return one of ``values``, which ``rng`` chooses at random."""
     return values[rng.randrange(len(values))]

@@ -38,7 +38,7 @@ class Faults:
 
     @staticmethod
     def names() -> tuple[str, ...]:
-        """Return the kinds that any seed may use, in the order of their definition."""
+        """Return the kinds of faults that any seed may use, in the order of their definition."""
         return tuple(
             name
             for name, value in vars(Faults).items()

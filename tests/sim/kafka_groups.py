@@ -349,10 +349,9 @@ class World:
     # The methods below check writes.
 
     def incarnation_of(self, claim: str | None) -> int:
-        """Return of which incarnation of the group a coordinator is, by its claim.
+        """Return the number of the group's incarnation in which a coordinator made this claim.
 
-        A group that was deleted and recreated is another incarnation.
-        """
+        A group that was deleted and recreated is another incarnation."""
         if claim is None:
             raise NetworkError("the coordinator lost the group while it answered")
         return self._incarnations[claim]

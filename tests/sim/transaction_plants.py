@@ -1,4 +1,6 @@
-"""Rules of transactions, each with a switch that removes the rule; see ``plants``."""
+"""Rules of transactions, each with a switch that removes the rule. The simulator must then
+detect a fault; see ``plants``.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ SECTOR_BYTES = 512
 
 
 class PowerCut(Exception):
-    """Raised by operation ``stop_at`` and all later operations, until ``crash`` or ``kill``."""
+    """Raised by the operation with the number ``stop_at`` and by all later operations, until
+    ``crash`` or ``kill`` is called."""
 
 
 class _Inode:

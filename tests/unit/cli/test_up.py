@@ -102,7 +102,8 @@ def test_command_up_warns_of_an_advertised_address_that_other_machines_cannot_us
 
 
 def test_command_up_recognises_its_running_cluster_on_an_ipv6_address() -> None:
-    """Regression: "cannot change to --host ::1 (it has [::1])"."""
+    """Regression: the command took ::1 and [::1] for different addresses: "cannot change to
+    --host ::1 (it has [::1])"."""
     context = click.Context(up.up)
     up.up.parse_args(context, ["-d", "--host", "::1"])
     facts = {

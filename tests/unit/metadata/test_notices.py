@@ -31,7 +31,8 @@ def changes(topic: str, *versions: int) -> list[StateChange]:
 
 
 def after(*news: NoticeContent) -> Notices:
-    """Return the content of /changes after these notices, encoded and decoded again."""
+    """Return the content of the znode /changes after these notices were added, encoded and
+    decoded again."""
     notices = Notices(0, ())
     for each in news:
         notices = n.announce(notices, each).after

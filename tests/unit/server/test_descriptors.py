@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Holder:
-    """A client's connection."""
+    """Stands for the connection of a client that gets tickets."""
 
     def __init__(self, user: str = "alice") -> None:
         self.closed = False

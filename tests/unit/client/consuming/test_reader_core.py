@@ -61,9 +61,8 @@ class Bench:
         )
 
     def begin(self) -> Generator[Any, Any, None]:
-        """Return the task that begins a new partition, at the step that commits the partition's
-        start offset.
-        """
+        """Return the reader's task that begins a new partition; it has stopped at the commit of
+        the partition's start offset."""
         self.reader.assignment.queue.append(Assign({T0: 1}))
         task = self.reader.take_changes()
         next(task)

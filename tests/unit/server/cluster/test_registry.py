@@ -41,7 +41,8 @@ def test_metadata_age_grows_only_while_zookeeper_is_unreachable() -> None:
 def test_topic_request_does_not_wait_for_metadata_that_a_later_change_has_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: the broker may read both changes together, and then never sees the first."""
+    """Regression: a broker may read a change only together with a later one. It then never sees
+    the metadata of the first change alone."""
     monkeypatch.setattr(registry_module, "VISIBLE_WITHIN_S", 3600)
 
     async def body(world: World) -> None:
@@ -73,8 +74,8 @@ def test_topic_request_does_not_wait_for_metadata_that_a_later_change_has_replac
 def test_user_acl_or_quota_request_does_not_wait_for_metadata_that_was_overwritten(
     monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """Regression: a broker that read both changes together waited for its own until the time
-    limit."""
+    """Regression: if another change overwrote the broker's change before the broker read it, the
+    broker waited for its own change until the time limit."""
     monkeypatch.setattr(registry_module, "VISIBLE_WITHIN_S", 3600)
     keys = (KeyPair(b"stored", b"server"),)
     topics = Pattern(ResourceKind.TOPIC, PatternType.LITERAL, "t")

@@ -457,7 +457,7 @@ def test_envelope_is_authorized_for_the_forwarded_client_not_for_the_broker(
 
 
 def test_envelope_is_not_charged_to_the_quotas_of_the_forwarded_client() -> None:
-    """The broker that forwards the request has charged them."""
+    """The broker that forwarded the request has charged the client's quotas already."""
 
     async def body(world: World) -> None:
         await world.start()
