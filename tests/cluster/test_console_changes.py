@@ -118,7 +118,8 @@ def test_console_sends_every_header_of_a_repeated_name(
 
 
 def test_links_of_the_console_lead_to_a_topic_named_new(console: RunningConsole, bus: Bus) -> None:
-    """Regression: /topics/new is the form for a new topic, so the links led there."""
+    """Regression: /topics/new is the form for a new topic, so the links of a topic named "new"
+    led to this form."""
     bus.create_topic("new", partitions=1)
     try:
         until(lambda: 'href="/topics/new/messages"' in console.get("/topics?q=new").text)

@@ -53,9 +53,8 @@ def test_sarama_produces_reads_and_seeks(steps: Steps, note: OwnNote) -> None:
 
 
 def test_sarama_records_are_found_by_timestamp(steps: Steps, note: OwnNote) -> None:
-    """The old version of sarama sets no maximum timestamp in batches, so the broker reads their
-    records.
-    """
+    """The old version of sarama sets no maximum timestamp in batches, so the broker computes it
+    from the records."""
     names = ("GetOffset newest", "GetOffset of a time", "GetOffset oldest")
     assert steps.answers(*names) == [10, 0, 3]
     note("offsets: newest, oldest, by time", "served")

@@ -80,8 +80,8 @@ def test_offsets_are_stored_by_group_and_topic(world: World) -> None:
 
 
 def test_deletion_of_a_group_reads_many_znodes_at_once() -> None:
-    """Regression: they were read one by one. A group with 32,000 offsets could never be deleted,
-    because the deletion took longer than its time limit."""
+    """Regression: the broker read the znodes one by one. A group with 32,000 offsets could never
+    be deleted, because the deletion took longer than its time limit."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)

@@ -116,7 +116,6 @@ class LoopDisk:
         run("mount", "-o", "loop", self._image, self.place)
 
     def unmount(self) -> None:
-        """Unmount the file system."""
         run("umount", self.place)
 
     def fill(self) -> None:
@@ -214,7 +213,6 @@ class Network:
 
     @staticmethod
     def address(host: int) -> str:
-        """Return the address of a host."""
         return f"10.77.0.{host + 1}"
 
     def inside(self, host: int) -> contextlib.AbstractContextManager[None]:

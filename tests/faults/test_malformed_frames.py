@@ -150,7 +150,7 @@ def test_randomly_damaged_requests_neither_crash_the_broker_nor_corrupt_records(
 
 
 def test_connection_with_an_incomplete_frame_is_closed(make_cluster: object) -> None:
-    """The broker must close idle connections too."""
+    """The broker must also close a connection that sends nothing."""
     running = make_cluster(  # type: ignore[operator]
         1, config={"socket.request.timeout.ms": "1000", "connections.max.idle.ms": "1000"}
     )

@@ -26,5 +26,4 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_for(key: bytes, partition_count: int) -> int:
-    """Return the partition of a key."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count

@@ -22,9 +22,9 @@ from broker_lite.native.view import WatchedTopic
 
 
 def test_member_does_not_wait_for_a_former_owner_that_left_before_its_znode_was_read() -> None:
-    """Regression: the member waited two seconds before it took the partition if the watch reported
-    the deletion of the owner's znode before the response that contained the znode.
-    """
+    """Regression: the watch event that the owner's znode was deleted may arrive before the
+    response that contains the znode. The member then waited two seconds before it took the
+    partition."""
     requests, tp = PendingRequests(), TopicPartition("t", 0)
     ownership = Ownership(requests, "g", "me")
     ownership.set_target({tp: (0, WatchedTopic("id", 1, 1))}, owned_by_others={tp})
