@@ -126,11 +126,11 @@ class PageRequest(NamedTuple):
             )
         return group
 
-    def number(self, key: str, default: int | None = None) -> int | None:
+    def number(self, key: str) -> int | None:
         """Return a query field as a number that is not negative. Raises InvalidRequestError."""
         text = self.query.get(key, "").strip()
         if not text:
-            return default
+            return None
         if not text.isascii() or not text.isdigit() or len(text) > 18:
             raise InvalidRequestError(f"{key}={text[:40]!r}: give a whole number")
         return int(text)

@@ -105,9 +105,7 @@ def open_consumer(bus: Bus, ranges: Ranges) -> Consumer:
     return bus.consumer(partitions=list(ranges), **READ_OPTIONS)
 
 
-def batches(
-    consumer: Consumer, ranges: Ranges, budget: SearchBudget, *, headers: bool = True
-) -> Iterator[pa.RecordBatch]:
+def batches(consumer: Consumer, ranges: Ranges, budget: SearchBudget) -> Iterator[pa.RecordBatch]:
     """Yield the records of the ranges until all ranges are read or the budget is spent.
 
     Before it yields a batch, this generator moves the first offsets of ``ranges`` past the batch,
@@ -120,7 +118,7 @@ def batches(
         consumer.pause(*idle)
     ends = {tp: end for tp, (_, end) in ranges.items()}
     while ranges and budget.spent is None:
-        batch = consumer.poll_arrow(POLL_S, headers=headers, max_rows=ROWS_MAX)
+        batch = consumer.poll_arrow(POLL_S, headers=True, max_rows=ROWS_MAX)
         budget.count(batch)
         for tp in list(ranges):
             position = consumer.position(tp)
