@@ -118,17 +118,6 @@ class NativeMachine:
             times.append(self._refresh_ms)
         return min((each for each in times if each is not None), default=None)
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether the consumer owns exactly the partitions of its last assignment, and knows of no
-        later change in the group."""
-        return (
-            self.phase == MEMBER
-            and self._read_ms is None
-            and not self.view.is_reading
-            and self.ownership.is_settled
-        )
-
     def step(self, now_ms: int, event: Event) -> list[Effect]:
         """Return the effects (requests and other actions) of an event at the time ``now_ms``, which
         the caller must carry out in order."""
