@@ -25,7 +25,8 @@ from broker_lite.cli.context import bootstrap, cluster_options
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.administration.health import broker_loads
-from broker_lite.observing.sampler import INTERVAL_S, ClusterReading, Sampler, take_reading
+from broker_lite.observing.reading import ClusterReading, take_reading
+from broker_lite.observing.sampler import INTERVAL_S, Sampler
 
 ONCE_S = 1.0
 """Seconds between the two readings of the cluster from which ``--once`` computes rates."""

@@ -23,13 +23,8 @@ from broker_lite.errors import (
     SearchLimitError,
     UnknownTopicOrPartitionError,
 )
-from broker_lite.observing.sampler import (
-    ClusterReading,
-    GroupReading,
-    Sampler,
-    topic_lags,
-    total_lag,
-)
+from broker_lite.observing.reading import ClusterReading, GroupReading, topic_lags, total_lag
+from broker_lite.observing.sampler import Sampler
 from broker_lite.observing.verdict import causes
 
 Data = dict[str, Any]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from broker_lite.client.operations.cluster import PartitionMetadata
 from broker_lite.model import TopicPartition
-from broker_lite.observing.sampler import ClusterReading
+from broker_lite.observing.reading import ClusterReading
 from broker_lite.server.metrics import GAUGE, Metric, Sample
 
 PREFIX = "kafka_"

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from broker_lite.model import TopicPartition
-from broker_lite.observing.sampler import ClusterReading, Sampler
+from broker_lite.observing.reading import ClusterReading
+from broker_lite.observing.sampler import Sampler
 from broker_lite.server.metrics import COUNTER, GAUGE, HISTOGRAM, Metric, Sample
 
 SERIES_MAX = 20_000

@@ -14,7 +14,8 @@ from broker_lite.bus import Bus
 from broker_lite.client import Admin
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
-from broker_lite.observing.sampler import RECORDS, WHOLE_S, ClusterReading, Sampler, take_reading
+from broker_lite.observing.reading import WHOLE_S, ClusterReading, take_reading
+from broker_lite.observing.sampler import RECORDS, Sampler
 
 
 def test_sampler_of_the_console_reads_topics_groups_and_rates(bus: Bus, topic: str) -> None:

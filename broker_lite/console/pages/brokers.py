@@ -10,7 +10,7 @@ from broker_lite.client.administration.health import broker_loads
 from broker_lite.console.lists import Column, listing
 from broker_lite.console.page_request import Data, PageRequest
 from broker_lite.errors import BrokerIdNotRegisteredError, LogbusError
-from broker_lite.observing.sampler import ClusterReading
+from broker_lite.observing.reading import ClusterReading
 
 PARTITIONS = (
     Column("name", "Partition"),

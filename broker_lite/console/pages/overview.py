@@ -7,7 +7,8 @@ from typing import Any
 
 from broker_lite.console.page_request import Data, PageRequest
 from broker_lite.console.pages.brokers import broker_rows
-from broker_lite.observing.sampler import LAG, RECORDS, SIZE, ClusterReading
+from broker_lite.observing.reading import ClusterReading
+from broker_lite.observing.sampler import LAG, RECORDS, SIZE
 from broker_lite.observing.verdict import partitions
 
 FIRST = 5

@@ -7,7 +7,7 @@ from typing import Any
 from broker_lite.config import TopicConfig, keys, text
 from broker_lite.console.lists import Column, listing
 from broker_lite.console.page_request import Data, PageRequest
-from broker_lite.observing.sampler import total_lag
+from broker_lite.observing.reading import total_lag
 from broker_lite.observing.verdict import partitions as health_of
 
 TOPICS = (
