@@ -20,11 +20,11 @@ from broker_lite.client.client_config import take_security
 from broker_lite.client.closing import ClosedByAsyncWith
 from broker_lite.client.consuming.aio_consumer import AsyncConsumer
 from broker_lite.client.consuming.reader_core import Joining
-from broker_lite.client.discovery import parse_endpoints, resolve, security_for
+from broker_lite.client.discovery import resolve, security_for
 from broker_lite.client.membership.kafka_membership import in_group
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.operations import requests
-from broker_lite.client.operations.cluster import Cluster, ClusterView
+from broker_lite.client.operations.cluster import ClusterView, cluster_at
 from broker_lite.client.options import build, check_names
 from broker_lite.client.producing.aio_producer import AsyncProducer
 from broker_lite.client.transport.clock import monotonic_ms
@@ -97,9 +97,7 @@ class AsyncBus(ClosedByAsyncWith):
         self.security = security_for(bootstrap_servers, security)
         self.admin = Admin(bootstrap_servers, client_id=client_id, security=self.security)
         self._shell = LoopShell(client_id, self.security)
-        self._cluster = Cluster(
-            parse_endpoints(bootstrap_servers), monotonic_ms, self.security.user
-        )
+        self._cluster = cluster_at(bootstrap_servers, self.security.user)
         self._options = {"client_id": client_id, **options, "security": self.security}
         self._idle: IdleProducers[AsyncTransactionalProducer] | None = None
         self._consumers: weakref.WeakSet[AsyncConsumer] = weakref.WeakSet()

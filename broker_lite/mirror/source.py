@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from broker_lite import __version__
 from broker_lite.client.administration.admin import Admin
-from broker_lite.client.discovery import parse_endpoints, security_for
+from broker_lite.client.discovery import security_for
 from broker_lite.client.fetch.fetches import answers_of, fetch_request
 from broker_lite.client.fetch.position import Corrupt, Failed, FetchPosition, Retry
 from broker_lite.client.operations import requests
-from broker_lite.client.operations.cluster import Cluster, ClusterView
+from broker_lite.client.operations.cluster import ClusterView, cluster_at
 from broker_lite.client.received import WalkResult
 from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.client.transport.pool import Pool
@@ -84,7 +84,7 @@ class MirrorSource:
         self.servers = servers
         self._pool = Pool(client_id, security_for(servers, security))
         self.admin = Admin(servers, pool=self._pool)
-        self._cluster = Cluster(parse_endpoints(servers), monotonic_ms)
+        self._cluster = cluster_at(servers)
         self._turn = 0
         self._is_stale = True
         self._fetch_version = CLIENT_VERSION

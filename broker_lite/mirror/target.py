@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker_lite.client.administration.admin import Admin
-from broker_lite.client.discovery import parse_endpoints, security_for
+from broker_lite.client.discovery import security_for
 from broker_lite.client.fetch.range_reader import read_range
 from broker_lite.client.operations import requests
-from broker_lite.client.operations.cluster import Cluster, backoff_ms
+from broker_lite.client.operations.cluster import backoff_ms, cluster_at
 from broker_lite.client.received import Slice
 from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.client.transport.pool import Pool, PooledConnection
@@ -80,7 +80,7 @@ class MirrorTarget:
         self._pool = Pool(client_id, security_for(servers, security))
         self.servers = servers
         self.admin = Admin(servers, pool=self._pool)
-        self._cluster = Cluster(parse_endpoints(servers), monotonic_ms)
+        self._cluster = cluster_at(servers)
         self._identity: tuple[int, int] | None = None
         self._check: Callable[[], None] = lambda: None
         self._sequences: dict[TopicPartition, int] = {}

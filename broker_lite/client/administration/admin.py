@@ -22,7 +22,7 @@ from broker_lite.client.administration.replica_requests import Reassignment
 from broker_lite.client.closing import ClosedByWith
 from broker_lite.client.discovery import join, parse_endpoints, security_for
 from broker_lite.client.operations import group_requests, offset_requests, requests
-from broker_lite.client.operations.cluster import Cluster, ClusterView
+from broker_lite.client.operations.cluster import Cluster, ClusterView, cluster_at
 from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.client.transport.pool import Pool
 from broker_lite.client.transport.steps import Operation
@@ -139,13 +139,12 @@ class Admin(ClosedByWith):
         pool: Pool | None = None,
         security: ClientSecurity | None = None,
     ) -> None:
-        endpoints = parse_endpoints(bootstrap_servers)
-        self.bootstrap_servers = join(endpoints)
+        self.bootstrap_servers = join(parse_endpoints(bootstrap_servers))
         self.timeout_ms = timeout_ms
         if pool is None:
             pool = Pool(client_id, security_for(self.bootstrap_servers, security))
         self._pool = pool
-        self._cluster = Cluster(endpoints, monotonic_ms, pool.security.user)
+        self._cluster = cluster_at(self.bootstrap_servers, pool.security.user)
 
     def within(self, timeout_ms: float) -> Admin:
         """Return an ``Admin`` that shares this object's connections but has another ``timeout_ms``.

@@ -21,10 +21,9 @@ from broker_lite.client.consuming.face import ConsumerFace
 from broker_lite.client.consuming.no_membership import standalone
 from broker_lite.client.consuming.reader_core import Joining, ReaderCore
 from broker_lite.client.consuming.waits import FOREVER_MS, Await, RunOperation, Task, Wait
-from broker_lite.client.discovery import parse_endpoints, security_for
-from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.discovery import security_for
+from broker_lite.client.operations.cluster import cluster_at
 from broker_lite.client.received import Record
-from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.client.transport.loop import LoopShell
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import ClosedError
@@ -65,12 +64,7 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
         self.core = ReaderCore(
             self,
             self._shell,
-            Cluster(
-                parse_endpoints(bootstrap_servers),
-                monotonic_ms,
-                security.user,
-                config.has_answered,
-            ),
+            cluster_at(bootstrap_servers, security.user, has_answered=config.has_answered),
             config,
             group=group,
             joining=joining or standalone(tuple(dict.fromkeys(topics)), partitions),

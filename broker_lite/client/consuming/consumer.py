@@ -23,9 +23,9 @@ from broker_lite.client.consuming.face import ConsumerFace
 from broker_lite.client.consuming.no_membership import standalone
 from broker_lite.client.consuming.reader_core import Joining, ReaderCore
 from broker_lite.client.consuming.waits import Await, RunOperation, Task, Wait
-from broker_lite.client.discovery import parse_endpoints, security_for
+from broker_lite.client.discovery import security_for
 from broker_lite.client.in_place.partitions import InPlace
-from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.operations.cluster import cluster_at
 from broker_lite.client.received import Record
 from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.client.transport.pool import Pool
@@ -84,12 +84,7 @@ class Consumer(ConsumerFace, ClosedByWith):
     ) -> None:
         config = config or ConsumerConfig()
         security = security_for(bootstrap_servers, config.security)
-        cluster = Cluster(
-            parse_endpoints(bootstrap_servers),
-            monotonic_ms,
-            security.user,
-            config.has_answered,
-        )
+        cluster = cluster_at(bootstrap_servers, security.user, has_answered=config.has_answered)
         self._condition = threading.Condition()
         self._pool = Pool(config.client_id, security)
         self._reactor = Reactor(config.client_id, "logbus-consumer", security)

@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from broker_lite.client.closing import ClosedByWith
-from broker_lite.client.discovery import parse_endpoints, security_for
+from broker_lite.client.discovery import security_for
 from broker_lite.client.fetch.fetches import answers_of, fetch_request
 from broker_lite.client.operations import offset_requests, requests
-from broker_lite.client.operations.cluster import Cluster, ClusterView, backoff_ms, unknown_topic
-from broker_lite.client.transport.clock import monotonic_ms
+from broker_lite.client.operations.cluster import ClusterView, backoff_ms, cluster_at, unknown_topic
 from broker_lite.client.transport.reactor import Reactor
 from broker_lite.client.transport.steps import FetchExchange, Operation, Send, Timer, spawn
 from broker_lite.config.client_security import ClientSecurity
@@ -101,8 +100,7 @@ class EndOffsetsWatch(ClosedByWith):
         """The error of the last metadata refresh or poll; None while the end offsets are
         current."""
         security = security_for(bootstrap_servers, security)
-        endpoints = parse_endpoints(bootstrap_servers)
-        self._cluster = Cluster(endpoints, monotonic_ms, security.user)
+        self._cluster = cluster_at(bootstrap_servers, security.user)
         self._reactor = Reactor(client_id, "logbus-ends", security)
         self._reactor.call_soon(self._renew)
         self._reactor.start(self._crashed)

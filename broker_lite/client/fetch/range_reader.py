@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
-from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.fetch.fetches import answers_of, fetch_request
 from broker_lite.client.fetch.position import (
     REPAIR_MS,
@@ -28,7 +27,7 @@ from broker_lite.client.fetch.position import (
 from broker_lite.client.in_place.partitions import LOCAL_BYTES_MIN, InPlace
 from broker_lite.client.operations import offset_requests, requests
 from broker_lite.client.operations.bounds import check_offsets
-from broker_lite.client.operations.cluster import Cluster, backoff_ms
+from broker_lite.client.operations.cluster import backoff_ms, cluster_at
 from broker_lite.client.received import (
     Item,
     LogTruncatedError,
@@ -276,9 +275,7 @@ class _RangeSession:
         prefetch thread."""
         self._options = options
         pool = self._pool = options.pool
-        self._cluster = Cluster(
-            parse_endpoints(options.bootstrap), monotonic_ms, pool.security.user
-        )
+        self._cluster = cluster_at(options.bootstrap, pool.security.user)
         self._leader = leader
         self._leader_epoch = leader_epoch
         self._connection: PooledConnection | None = None

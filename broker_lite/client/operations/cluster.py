@@ -12,6 +12,8 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.errors import (
     LeaderNotAvailableError,
     LogbusError,
@@ -194,6 +196,16 @@ class Cluster:
             except LogbusError as error:
                 errors[tp] = error
         return groups, errors
+
+
+def cluster_at(
+    bootstrap_servers: str | Sequence[str], user: str = "", *, has_answered: bool = False
+) -> Cluster:
+    """Return the empty metadata of the cluster at these addresses, for a new client.
+
+    ``user`` and ``has_answered``: see ``Cluster``. Raises InvalidConfigError for an invalid
+    address."""
+    return Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, user, has_answered)
 
 
 def _without_older_rows(view: ClusterView, known: ClusterView) -> ClusterView:

@@ -23,10 +23,10 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from broker_lite.client.closing import ClosedByWith
-from broker_lite.client.discovery import parse_endpoints, security_for
+from broker_lite.client.discovery import security_for
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.bounds import INT32_MAX
-from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.operations.cluster import cluster_at
 from broker_lite.client.producing.accumulator import (
     PARTITIONS_FILLED_MAX,
     RECORD_OVERHEAD_BYTES,
@@ -41,7 +41,6 @@ from broker_lite.client.producing.accumulator import (
 )
 from broker_lite.client.producing.futures import BatchFuture, Outcome, RecordFuture
 from broker_lite.client.producing.sender import Sender
-from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.client.transport.reactor import Reactor
 from broker_lite.client.transport.steps import Operation, Shell, spawn
 from broker_lite.config import ProducerConfig
@@ -113,11 +112,8 @@ class Producer(ClosedByWith):
         else None."""
         self._record_bytes_max = config.max_request_bytes - RECORD_OVERHEAD_BYTES
         security = security_for(bootstrap_servers, config.security)
-        self._cluster = Cluster(
-            parse_endpoints(bootstrap_servers),
-            monotonic_ms,
-            security.user,
-            config.has_answered,
+        self._cluster = cluster_at(
+            bootstrap_servers, security.user, has_answered=config.has_answered
         )
         # Without a shell, run the sender on a thread of its own. ``AsyncProducer`` passes the shell
         # of its event loop, on which no call may block.

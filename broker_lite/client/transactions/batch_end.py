@@ -5,8 +5,8 @@ producer."""
 
 from __future__ import annotations
 
-from broker_lite.client.discovery import parse_endpoints, security_for
-from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.discovery import security_for
+from broker_lite.client.operations.cluster import cluster_at
 from broker_lite.client.operations.group_requests import CachedCoordinator
 from broker_lite.client.operations.sink_requests import ask_sink
 from broker_lite.client.transport.clock import monotonic_ms
@@ -30,7 +30,7 @@ def end_batch(
     SinkRowsDifferError if it has committed this batch with other rows, and the last retriable error
     after the timeout. The batch may be committed despite a timeout; when Spark repeats the batch,
     the coordinator answers that it is committed."""
-    cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, has_answered=True)
+    cluster = cluster_at(bootstrap_servers, has_answered=True)
     operation = ask_sink(
         cluster, CachedCoordinator(request.sink), request, monotonic_ms() + timeout_ms
     )

@@ -10,6 +10,7 @@ from support.client_world import ONE, TOPIC_ID, Asked, World
 
 from broker_lite.client.fetch import ends
 from broker_lite.client.fetch.ends import REFRESH_MS, EndOffsetsWatch
+from broker_lite.client.operations import cluster
 from broker_lite.config.client_security import NO_SECURITY
 from broker_lite.errors import (
     ClosedError,
@@ -65,7 +66,7 @@ class Bench:
         self.names, self.partitions, self.holds_lookups = ["t"], 1, False
         self.epoch = 5
         monkeypatch.setattr(ends, "Reactor", lambda *_: reactor)
-        monkeypatch.setattr(ends, "monotonic_ms", reactor.now_ms)
+        monkeypatch.setattr(cluster, "monotonic_ms", reactor.now_ms)
         reactor.automatic[ApiKey.METADATA] = self.metadata
         reactor.automatic[ApiKey.LIST_OFFSETS] = self.list_offsets
         reactor.automatic[ApiKey.FETCH] = self.fetch
