@@ -404,10 +404,11 @@ SPARK_KEYS = frozenset(line for words in _SPARK_LINES for line in words.split())
 SECRET_OPTIONS = SECRET_KEYS | {JAAS}
 """Options whose values are secrets. Error messages leave out these values."""
 
-_BY_KEY: Mapping[str, Option] = {
-    spelling.lower(): option for option in OPTIONS for spelling in (option.name, *option.spellings)
+_SPELLINGS: Mapping[str, tuple[str, Option]] = {
+    spelling.lower(): (spelling, option)
+    for option in OPTIONS
+    for spelling in (option.name, *option.spellings)
 }
-_SPELLINGS = {s.lower(): s for o in OPTIONS for s in (o.name, *o.spellings)}
 _warned: set[str] = set()
 
 Parsed = Mapping[str, Any]
@@ -426,27 +427,27 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
     ignored: list[str] = []
     for key, text in given.items():
         lower = key.lower()
-        option = _BY_KEY.get(lower)
-        if option is None:
-            if lower in SPARK_KEYS:
-                continue
+        if lower in SPARK_KEYS:
+            continue
+        if lower not in _SPELLINGS:
             if security_options.is_kafkas_handler(lower, text):
                 ignored.append(lower)
-                continue
-            _refuse_or_ignore(key, lower, ignored)
+            else:
+                _refuse_or_ignore(key, lower, ignored)
             continue
-        value = option.parse(_SPELLINGS[lower], str(text))
+        spelling, option = _SPELLINGS[lower]
+        value = option.parse(spelling, str(text))
         before = origin.get(option.name)
         if before is not None and values[option.name] != value:
-            first, second = (f"{before[0]}={before[1]!r}", f"{_SPELLINGS[lower]}={text!r}")
+            first, second = (f"{before[0]}={before[1]!r}", f"{spelling}={text!r}")
             if option.name in SECRET_OPTIONS:
-                first, second = before[0], _SPELLINGS[lower]
+                first, second = before[0], spelling
             raise InvalidConfigError(
                 f"{first} and {second} are two spellings of one option with different values; "
                 "give one of them"
             )
         values[option.name] = value
-        origin[option.name] = (_SPELLINGS[lower], str(text))
+        origin[option.name] = (spelling, str(text))
     _check_choice_of_topics(values)
     _check_limits(values)
     query_security(values)
@@ -501,7 +502,7 @@ def _refuse_or_ignore(key: str, lower: str, ignored: list[str]) -> None:
         raise InvalidConfigError(f"option {key!r} is not supported: {reason}")
     known = [*_SPELLINGS, *(f"kafka.{name}" for name in KAFKA_IGNORED)]
     hint = nearest(lower, known)
-    for spelling in (*_SPELLINGS.values(),):
+    for spelling, _ in _SPELLINGS.values():
         hint = hint.replace(f"'{spelling.lower()}'", f"'{spelling}'")
     raise InvalidConfigError(f"unknown option {key!r}{hint}")
 
