@@ -22,6 +22,7 @@ from broker_lite.cli.context import (
 )
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.numbers import Real, Whole
+from broker_lite.client.administration import log_positions
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 from broker_lite.security.acls import Operation
 
@@ -135,7 +136,7 @@ def consume(
     with Admin(servers, client_id="logbus-cli") as admin:
         chosen = partitions_to_read(admin, topics, partition)
         spec = offset_spec.parse(start) if start else None
-        starts = offset_spec.resolve(admin, chosen, spec) if spec is not None else {}
+        starts = log_positions.resolve(admin, chosen, spec) if spec is not None else {}
         ends = end_offsets(admin, chosen, end, at_end)
     _print_start(group, start, spec, starts)
     options: dict[str, Any] = {
@@ -177,7 +178,7 @@ def _check_member_options(
 def _print_start(
     group: str | None,
     start: str | None,
-    spec: offset_spec.PositionSpec | None,
+    spec: log_positions.PositionSpec | None,
     starts: dict[TopicPartition, int],
 ) -> None:
     """Tell the user on stderr that --start replaces the group's committed offsets, and warn of a
@@ -307,7 +308,7 @@ def end_offsets(
 ) -> dict[TopicPartition, int]:
     """Return the offset at which to stop, by partition; empty without --end and --exit."""
     if end is not None:
-        return offset_spec.resolve(admin, chosen, offset_spec.parse(end))
+        return log_positions.resolve(admin, chosen, offset_spec.parse(end))
     if at_end:
         ends = admin.list_offsets(dict.fromkeys(chosen, LATEST_TIMESTAMP))
         return {tp: listed.offset for tp, listed in ends.items()}

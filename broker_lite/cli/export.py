@@ -23,6 +23,7 @@ from broker_lite.cli.consume import (
 )
 from broker_lite.cli.context import bootstrap, cluster_options
 from broker_lite.cli.contexts import ChosenCluster
+from broker_lite.client.administration import log_positions
 from broker_lite.errors import StorageError
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ def export(
     servers = bootstrap(cluster)
     with Admin(servers, client_id="logbus-cli") as admin:
         chosen = partitions_to_read(admin, (topic,), partition)
-        starts = offset_spec.resolve(admin, chosen, offset_spec.parse(start))
-        ends = offset_spec.resolve(admin, chosen, offset_spec.parse(end))
+        starts = log_positions.resolve(admin, chosen, offset_spec.parse(start))
+        ends = log_positions.resolve(admin, chosen, offset_spec.parse(end))
     row = {"topic": topic, "file": str(file), "records": None, "exported": False}
     if change.dry_run:
         most = sum(max(ends[tp] - starts[tp], 0) for tp in chosen)

@@ -22,6 +22,7 @@ from broker_lite.cli.context import (
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.nouns import Noun
 from broker_lite.cli.progress import group_progress, pending, uncounted
+from broker_lite.client.administration import log_positions
 from broker_lite.client.administration.group_lag import owned_by
 from broker_lite.client.administration.query_lease import holder_of, lease_of
 from broker_lite.errors import (
@@ -347,14 +348,14 @@ def _move(
     admin: Admin,
     group: str,
     ids: Mapping[TopicPartition, str],
-    spec: offset_spec.PositionSpec,
+    spec: log_positions.PositionSpec,
     *,
     change: ChangeOptions,
     form: str | None,
 ) -> None:
     """Show each partition's old and new offset, and commit the new ones if the user agrees."""
     chosen = list(ids)
-    resolved = offset_spec.resolved_offsets(admin, chosen, spec)
+    resolved = log_positions.resolved_offsets(admin, chosen, spec)
     before = admin.committed(group, chosen)
     for tp, at in resolved.items():
         if at.wanted != at.offset:

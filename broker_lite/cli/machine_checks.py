@@ -16,15 +16,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from broker_lite.cli import output
-from broker_lite.errors import (
-    LogbusError,
-)
-
-if TYPE_CHECKING:
-    pass
+from broker_lite.errors import LogbusError
 
 JAVA_MIN = 17
 """Lowest major version of Java that is accepted; Spark 4 needs it."""

@@ -6,16 +6,12 @@ from __future__ import annotations
 import click
 
 from broker_lite.client.administration import log_positions
-from broker_lite.client.administration.log_positions import PositionSpec as PositionSpec
-from broker_lite.client.administration.log_positions import resolve as resolve
-from broker_lite.client.administration.log_positions import resolved_offsets as resolved_offsets
 from broker_lite.errors import InvalidRequestError
 
 
-def parse(text: str, now_ms: int | None = None) -> PositionSpec:
-    """Parse a position in a log. Times such as ``@-1h`` count back from ``now_ms``. Raises
-    click.BadParameter with the accepted forms."""
+def parse(text: str) -> log_positions.PositionSpec:
+    """Parse a position in a log. Raises click.BadParameter with the accepted forms."""
     try:
-        return log_positions.parse(text, now_ms)
+        return log_positions.parse(text)
     except InvalidRequestError as error:
         raise click.BadParameter(error.message) from None

@@ -23,6 +23,7 @@ from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.nouns import Noun
 from broker_lite.cli.numbers import INT16, INT32
 from broker_lite.cli.replicas import elect, reassign
+from broker_lite.client.administration import log_positions
 from broker_lite.client.administration.health import partition_health
 from broker_lite.config import loss_of, min_insync_of
 from broker_lite.errors import TopicExistsError, UnknownTopicOrPartitionError
@@ -294,7 +295,7 @@ def trim(
     """
     with open_admin(cluster) as admin:
         partitions = chosen_partitions(found_topic(admin.cluster(), name), partition)
-        targets = offset_spec.resolve(admin, partitions, offset_spec.parse(before))
+        targets = log_positions.resolve(admin, partitions, offset_spec.parse(before))
         for tp, offset in targets.items():
             output.say(f"{tp}: all records before offset {offset}")
         if not change.is_wanted("Delete these records?"):
