@@ -65,7 +65,7 @@ def broker(
     import logging.config
 
     from broker_lite.config import BrokerConfig, load
-    from broker_lite.server.broker import main
+    from broker_lite.server.process import main
 
     gc.freeze()
     gc.enable()

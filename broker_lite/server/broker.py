@@ -1,12 +1,11 @@
 """Start and stop a broker: create its parts and connect them.
 
 At its start, the broker binds its ports, opens the data directory (lock, identity, recovery),
-registers in ZooKeeper, accepts connections, and prints the ready line. To stop (SIGTERM), it gives
-up leadership, closes the listeners, finishes requests in flight, flushes every log, writes the
-clean-shutdown marker, and removes its registration.
+registers in ZooKeeper, and accepts connections. To stop, it gives up leadership, closes the
+listeners, finishes requests in flight, flushes every log, writes the clean-shutdown marker, and
+removes its registration.
 
-An error that an operator can fix ends the process with one line on stderr. Other threads recover
-and close the logs; all else runs on the event loop's thread."""
+Other threads recover and close the logs; all else runs on the event loop's thread."""
 
 from __future__ import annotations
 
@@ -14,12 +13,9 @@ import asyncio
 import contextlib
 import dataclasses
 import errno
-import gc
-import json
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -61,9 +57,7 @@ from broker_lite.server.coordinators.transaction_verifier import TransactionVeri
 from broker_lite.server.descriptors import Descriptors
 from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.http_login import HttpLogin
-from broker_lite.server.json_log import JsonFormatter
 from broker_lite.server.log_events import log_event
-from broker_lite.server.log_limits import OutputFile, RepeatLimit
 from broker_lite.server.loop_watch import LoopWatch
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.access import Authorizer, check_start
@@ -73,29 +67,12 @@ from broker_lite.server.network.logins import CHECK_THREADS, SWEEP_MS, Issuer, L
 from broker_lite.server.network.quotas import Quotas
 from broker_lite.server.partitions.disk import Disk
 from broker_lite.server.partitions.replica_manager import ReplicaManager
-from broker_lite.server.service_manager import READY, STOPPING, notify
 from broker_lite.server.task_set import TaskSet
-from broker_lite.server.text_log import TextFormatter
 from broker_lite.storage.files import OsFiles
 from broker_lite.storage.manager import LogManager
 
-new_event_loop: Callable[[], asyncio.AbstractEventLoop]
-try:
-    from uvloop import new_event_loop
-except ImportError:  # uvloop is optional: the broker uses only asyncio's interface.
-    from asyncio import new_event_loop
-
-NO_UVLOOP = (
-    "uvloop is not installed, so asyncio's event loop runs. "
-    "To install it: pip install 'pyspark-logbus[broker]'"
-)
 logger = logging.getLogger("logbus.broker")
 
-SWITCH_INTERVAL_S = 0.0005
-"""Seconds after which a disk thread must yield Python's interpreter lock to the event loop.
-
-Python's default, 5 ms, would delay requests."""
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 HOUSEKEEPING_MS = 1000
 """Milliseconds between two runs that delete files of deleted segments and expire idle producers."""
 FINISH_S = 0.7
@@ -106,8 +83,6 @@ DEREGISTER_S = 0.5
 """Maximum seconds for which a stopping broker waits for ZooKeeper to remove its registration.
 
 If ZooKeeper does not answer, the registration ends when the session expires."""
-
-Ready = Callable[[dict[str, Any]], None]
 
 
 class Broker:
@@ -632,74 +607,3 @@ async def _every(interval_ms: int, work: Callable[[], Any]) -> None:
                 interval_ms,
                 extra=log_event("housekeeping_failed"),
             )
-
-
-async def run(config: BrokerConfig, *, ready: Ready, stop: asyncio.Event) -> None:
-    """Run a broker until ``stop`` is set.
-
-    ``ready`` is called once, when the broker serves clients, with the fields of the ready line.
-    Raises LogbusError if the broker cannot start, or if another process takes its id or data
-    directory."""
-    broker = Broker(config)
-    ready(await broker.start())
-    notify(READY)
-    # The objects that exist now live as long as the process. Exclude them from all later garbage
-    # collections, which are faster then.
-    gc.collect()
-    gc.freeze()
-    broker.watch_loop()
-    stopping = asyncio.ensure_future(stop.wait())
-    await asyncio.wait((stopping, broker.fatal), return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    notify(STOPPING)
-    await broker.stop()
-    if broker.fatal.done():
-        raise broker.fatal.result()
-
-
-def main(config: BrokerConfig, ready_fd: int | None = None, output_path: str | None = None) -> int:
-    """Run a broker until SIGTERM or SIGINT, and return the process's exit code.
-
-    When it is ready, one JSON line ``{"id", "host", "port", "pid"}`` goes to ``ready_fd``, or to
-    stdout for None. ``output_path`` is the rotated file of stdout and stderr."""
-    if sys.flags.optimize:
-        sys.stderr.write("logbus broker: python -O removes checks that it relies on\n")
-        return 2
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    if config.keeps_files_private:
-        os.umask(0o077)
-    own = OutputFile(Path(output_path)) if output_path else logging.StreamHandler()
-    is_json = config.log_format == "json"
-    own.setFormatter(JsonFormatter() if is_json else TextFormatter(LOG_FORMAT))
-    logging.basicConfig(level=logging.INFO, handlers=[own])
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(RepeatLimit())
-        if isinstance(handler.formatter, JsonFormatter):
-            handler.formatter.broker_id = config.broker_id
-    if new_event_loop is asyncio.new_event_loop:
-        logger.info(NO_UVLOOP)
-    try:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(_main(config, ready_fd))
-    except LogbusError as error:
-        sys.stderr.write(f"logbus broker {config.broker_id}: {error}\n")
-        return 1
-    return 0
-
-
-async def _main(config: BrokerConfig, ready_fd: int | None) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-
-    def ready(facts: dict[str, Any]) -> None:
-        line = json.dumps(facts) + "\n"
-        if ready_fd is None:
-            sys.stdout.write(line)
-            sys.stdout.flush()
-            return
-        with contextlib.suppress(BrokenPipeError), os.fdopen(ready_fd, "w") as pipe:
-            pipe.write(line)
-
-    await run(config, ready=ready, stop=stop)

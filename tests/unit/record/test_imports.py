@@ -89,6 +89,6 @@ def test_commands_and_the_console_read_and_write_records_without_pandas(tmp_path
 
 def test_broker_module_imports_neither_numpy_nor_pyarrow() -> None:
     run(
-        "import sys, broker_lite.server.broker;"
+        "import sys, broker_lite.server.process;"
         "assert not {'numpy', 'pandas', 'pyarrow'} & sys.modules.keys()"
     )

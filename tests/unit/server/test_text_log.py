@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from broker_lite.server.broker import LOG_FORMAT
+from broker_lite.server.process import LOG_FORMAT
 from broker_lite.server.text_log import TextFormatter
 
 
