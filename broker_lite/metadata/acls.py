@@ -13,12 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from urllib.parse import quote, unquote
 
 from broker_lite.errors import InvalidRequestError
-from broker_lite.metadata.security_znodes import (
-    Unreadable,
-    ZnodeKind,
-    refreshed,
-    replace_value,
-)
+from broker_lite.metadata.security_znodes import Unreadable, ZnodeKind, refreshed, replace_value
 from broker_lite.metadata.store import MetadataStore
 from broker_lite.metadata.znodes import decode_value, encode_value
 from broker_lite.security import acls

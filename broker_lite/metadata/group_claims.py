@@ -16,15 +16,7 @@ from dataclasses import dataclass
 
 from broker_lite.errors import WriteConflictError
 from broker_lite.metadata import znodes
-from broker_lite.metadata.store import (
-    Check,
-    Create,
-    Delete,
-    MetadataStore,
-    Operation,
-    Znode,
-    put,
-)
+from broker_lite.metadata.store import Check, Create, Delete, MetadataStore, Operation, Znode, put
 
 ATTEMPTS_MAX = 20
 

@@ -27,13 +27,7 @@ from broker_lite.metadata.group_kind import is_open
 from broker_lite.metadata.group_writer import GroupWriter
 from broker_lite.metadata.loader import gather, read_znodes
 from broker_lite.metadata.native_members import NativeMember, read_members
-from broker_lite.metadata.pending_offsets import (
-    AddPart,
-    EndPart,
-    PartWrite,
-    part_cost,
-    split,
-)
+from broker_lite.metadata.pending_offsets import AddPart, EndPart, PartWrite, part_cost, split
 from broker_lite.metadata.store import MetadataStore
 from broker_lite.model import (
     NO_EPOCH,

@@ -15,13 +15,7 @@ from broker_lite.errors import WriteConflictError
 from broker_lite.metadata import znodes
 from broker_lite.metadata.notices import Notices, decode_notices
 from broker_lite.metadata.store import MetadataStore, Znode
-from broker_lite.model import (
-    BrokerView,
-    LeaderAndIsr,
-    PartitionView,
-    StateChange,
-    TopicView,
-)
+from broker_lite.model import BrokerView, LeaderAndIsr, PartitionView, StateChange, TopicView
 
 READS_AT_ONCE_MAX = 100
 """Maximum reads that ``gather`` has in flight, so that many reads do not block the event loop."""

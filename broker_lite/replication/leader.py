@@ -43,12 +43,7 @@ from broker_lite.replication.events import (
     IsrRefused,
     ReplicaLimits,
 )
-from broker_lite.replication.isr import (
-    CommittedIsr,
-    IsrState,
-    PendingExpandIsr,
-    PendingShrinkIsr,
-)
+from broker_lite.replication.isr import CommittedIsr, IsrState, PendingExpandIsr, PendingShrinkIsr
 from broker_lite.replication.local_log import LocalLog
 
 ISR_RETRY_MS = 500

@@ -23,12 +23,7 @@ from broker_lite.storage import (
     time_index,
     transaction_index,
 )
-from broker_lite.storage.checkpoint import (
-    CorruptCheckpoint,
-    decode_lines,
-    read_offsets,
-    read_whole,
-)
+from broker_lite.storage.checkpoint import CorruptCheckpoint, decode_lines, read_offsets, read_whole
 from broker_lite.storage.files import File, Files
 from broker_lite.storage.leader_epochs import LeaderEpochs
 from broker_lite.storage.offset_index import CorruptIndex

@@ -12,11 +12,7 @@ from broker_lite.config import DAY, TopicConfig
 from broker_lite.errors import StorageError
 from broker_lite.model import PartitionKey
 from broker_lite.storage import paths
-from broker_lite.storage.directory import (
-    DataDirectory,
-    random_directory_id,
-    remove_tree,
-)
+from broker_lite.storage.directory import DataDirectory, random_directory_id, remove_tree
 from broker_lite.storage.files import Files
 from broker_lite.storage.log import Log
 from broker_lite.storage.recovery import RecoveryReport, create_log, open_log

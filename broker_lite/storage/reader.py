@@ -23,11 +23,7 @@ from broker_lite.errors import (
     StorageError,
     UnreadableRecordsError,
 )
-from broker_lite.model import (
-    NO_OFFSET,
-    OffsetAndEpoch,
-    PartitionKey,
-)
+from broker_lite.model import NO_OFFSET, OffsetAndEpoch, PartitionKey
 from broker_lite.record.batch import BatchHeader
 from broker_lite.record.walker import BadBatch, LogBatch
 from broker_lite.storage.files import File

@@ -24,13 +24,7 @@ from broker_lite.storage import offset_index, paths, time_index, transaction_ind
 from broker_lite.storage.checkpoint import read_whole, write_atomic
 from broker_lite.storage.files import File, Files
 from broker_lite.storage.offset_index import CorruptIndex, IndexEntry, OffsetIndex
-from broker_lite.storage.scan import (
-    CorruptRange,
-    read_batch,
-    resync,
-    walk_batches,
-    walk_headers,
-)
+from broker_lite.storage.scan import CorruptRange, read_batch, resync, walk_batches, walk_headers
 from broker_lite.storage.time_index import TimeIndex
 from broker_lite.storage.transaction_index import TransactionIndex
 

@@ -32,11 +32,7 @@ from broker_lite.errors import (
 from broker_lite.model import NO_PRODUCER
 from broker_lite.transactions import effects as fx
 from broker_lite.transactions import events as ev
-from broker_lite.transactions.records import (
-    NO_PRODUCER_EPOCH,
-    TransactionRecord,
-    TransactionState,
-)
+from broker_lite.transactions.records import NO_PRODUCER_EPOCH, TransactionRecord, TransactionState
 
 NEVER = 1 << 62
 EPOCH_LAST = 32_766

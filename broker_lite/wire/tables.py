@@ -24,12 +24,7 @@ import kafka.protocol.metadata as metadata
 import kafka.protocol.producer as producer
 import kafka.protocol.sasl as sasl
 
-from broker_lite.errors import (
-    LogbusError,
-    ProtocolError,
-    UnsupportedVersionError,
-    wire_code,
-)
+from broker_lite.errors import LogbusError, ProtocolError, UnsupportedVersionError, wire_code
 from broker_lite.wire.api import (
     PARTITIONS_MAX,
     VERSIONS,
@@ -37,14 +32,7 @@ from broker_lite.wire.api import (
     is_flexible,
     response_header_bytes,
 )
-from broker_lite.wire.calls import (
-    broker_transactions,
-    groups,
-    log_dirs,
-    sinks,
-    users,
-    verification,
-)
+from broker_lite.wire.calls import broker_transactions, groups, log_dirs, sinks, users, verification
 from broker_lite.wire.calls.envelope import EnvelopeRequest, encode_envelope
 from broker_lite.wire.calls.group_transactions import (
     TAG_ADD_GROUP,

@@ -20,28 +20,12 @@ from typing import Any, TypeVar
 from broker_lite.client.client_config import security_of_environment
 from broker_lite.client.transport.access_tokens import RENEWED_AFTER, with_token
 from broker_lite.client.transport.clock import monotonic_ms
-from broker_lite.client.transport.connection import (
-    FRAME_BYTES_MAX,
-    addresses_of,
-    open_socket,
-)
+from broker_lite.client.transport.connection import FRAME_BYTES_MAX, addresses_of, open_socket
 from broker_lite.client.transport.login import LoggedIn, TaskSecret, login
 from broker_lite.client.transport.received_buffers import received_buffers
-from broker_lite.client.transport.steps import (
-    Exchange,
-    Operation,
-    Pause,
-    Send,
-    SendAll,
-    overdue,
-)
+from broker_lite.client.transport.steps import Exchange, Operation, Pause, Send, SendAll, overdue
 from broker_lite.config.client_security import NO_SECURITY, ClientSecurity
-from broker_lite.errors import (
-    LogbusError,
-    NetworkError,
-    ProtocolError,
-    RequestTimedOutError,
-)
+from broker_lite.errors import LogbusError, NetworkError, ProtocolError, RequestTimedOutError
 from broker_lite.model import Endpoint
 from broker_lite.net.opening import client_transport, connection_failure, early_end
 from broker_lite.net.transport import Transport

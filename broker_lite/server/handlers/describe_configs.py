@@ -9,11 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from broker_lite.errors import (
-    InvalidRequestError,
-    LogbusError,
-    UnknownTopicOrPartitionError,
-)
+from broker_lite.errors import InvalidRequestError, LogbusError, UnknownTopicOrPartitionError
 from broker_lite.replication.throttle import RATES
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.topic_settings import (

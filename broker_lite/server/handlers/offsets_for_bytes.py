@@ -14,12 +14,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from broker_lite.errors import (
-    LogbusError,
-    OffsetOutOfRangeError,
-    UnreadableRecordsError,
-    wire_code,
-)
+from broker_lite.errors import LogbusError, OffsetOutOfRangeError, UnreadableRecordsError, wire_code
 from broker_lite.model import EARLIEST_TIMESTAMP, NO_OFFSET
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext

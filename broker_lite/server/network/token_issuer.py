@@ -16,13 +16,7 @@ from broker_lite.config.broker import BrokerConfig
 from broker_lite.errors import InvalidConfigError, LogbusError, NetworkError
 from broker_lite.net.https import fetch_https
 from broker_lite.security.bearer import CheckedToken
-from broker_lite.security.tokens import (
-    TokenKeys,
-    TokenRules,
-    check_token,
-    key_id_of,
-    parse_keys,
-)
+from broker_lite.security.tokens import TokenKeys, TokenRules, check_token, key_id_of, parse_keys
 from broker_lite.server.clock import Clock
 from broker_lite.server.log_events import log_event
 
