@@ -27,7 +27,8 @@ class ReplicaLimits(NamedTuple):
 
 
 class LeaderAndIsrChanged(NamedTuple):
-    """The metadata has a state for this partition. A repeated or older state has no effect.
+    """The metadata has a state for this partition, or the topic settings that the replica obeys
+    (``limits``) changed. A repeated or older state has no effect.
 
     ``broker_epochs`` has all broker epochs of this process. It gets a new one with each
     registration, so after each lost ZooKeeper session. If the controller elected an earlier process
@@ -39,12 +40,6 @@ class LeaderAndIsrChanged(NamedTuple):
     broker_epochs: frozenset[int]
     limits: ReplicaLimits = ReplicaLimits()
     replicas: tuple[int, ...] = ()
-
-
-class LimitsChanged(NamedTuple):
-    """The topic settings that the replica obeys (``limits``) changed."""
-
-    limits: ReplicaLimits
 
 
 class AppendRequested(NamedTuple):
@@ -232,7 +227,6 @@ class Tick(NamedTuple):
 
 Event = (
     LeaderAndIsrChanged
-    | LimitsChanged
     | AppendRequested
     | EpochStarted
     | Appended

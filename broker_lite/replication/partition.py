@@ -37,8 +37,6 @@ from broker_lite.replication.events import (
     IsrRefused,
     IsrWritten,
     LeaderAndIsrChanged,
-    LimitsChanged,
-    ReplicaLimits,
     StorageFailed,
     Synced,
     Tick,
@@ -71,7 +69,7 @@ class Partition:
     ``log_end_offset``, ``flushed_end`` and ``last_epoch`` describe the opened local log.
     ``high_watermark`` comes from the checkpoint file, or is the log start offset."""
 
-    __slots__ = ("_limits", "_replicas", "log", "role")
+    __slots__ = ("log", "role")
 
     def __init__(
         self,
@@ -91,8 +89,6 @@ class Partition:
         )
         self.log = LocalLog(key, local, log_end_offset, flushed_end, high_watermark, last_epoch)
         self.role: Role = Offline(NotLeaderError(), final=False)
-        self._limits = ReplicaLimits()
-        self._replicas: tuple[int, ...] = ()
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
         """Apply an event. Return the operations (effects) to carry out, in order."""
@@ -111,8 +107,6 @@ class Partition:
                 return self._append_failed(event)
             case LeaderAndIsrChanged():
                 return self._change_role(now_ms, event)
-            case LimitsChanged():
-                return self._change_limits(event.limits)
             case EpochStarted():
                 return self._epoch_started(event)
             case Truncated():
@@ -324,18 +318,8 @@ class Partition:
 
     # Methods that change the role.
 
-    def _change_limits(self, limits: ReplicaLimits) -> list[Effect]:
-        if limits == self._limits:
-            return []
-        self._limits = limits
-        if not isinstance(self.role, Leader):
-            return []
-        self.role.limits = limits
-        return self.role.advance()
-
     def _change_role(self, now_ms: int, event: LeaderAndIsrChanged) -> list[Effect]:
         state, role = event.state, self.role
-        self._limits, self._replicas = event.limits, event.replicas
         if isinstance(role, Leader):
             role.limits, role.replicas = event.limits, event.replicas
         if isinstance(role, Offline):
@@ -344,16 +328,18 @@ class Partition:
         elif state.leader_epoch < role.state.leader_epoch:
             return []
         mine = leads(state, self.local, event.broker_epochs)
-        if isinstance(role, Offline) or state.leader_epoch > role.state.leader_epoch:
-            return self._lead(now_ms, state) if mine else self._follow(state)
-        if mine is isinstance(role, Leader):
+        if (
+            not isinstance(role, Offline)
+            and state.leader_epoch == role.state.leader_epoch
+            and mine is isinstance(role, Leader)
+        ):
             return role.adopt_state(state)
-        return self._lead(now_ms, state) if mine else self._follow(state)
+        return self._lead(now_ms, event) if mine else self._follow(state)
 
-    def _lead(self, now_ms: int, state: LeaderAndIsr) -> list[Effect]:
+    def _lead(self, now_ms: int, event: LeaderAndIsrChanged) -> list[Effect]:
         before = self._leave()
         role = self.role = Leader(
-            state, self.log, self._limits, self._replicas, CommittedIsr(state.isr)
+            event.state, self.log, event.limits, event.replicas, CommittedIsr(event.state.isr)
         )
         return in_order([*role.begin(now_ms), *before])
 

@@ -91,9 +91,6 @@ class PartitionMachine:
     def _isr_refused(self, words: Words) -> ev.Event:
         return ev.IsrRefused(_state_in(words))
 
-    def _limits(self, words: Words) -> ev.Event:
-        return ev.LimitsChanged(ev.ReplicaLimits(int(words["min_insync"])))
-
     def _append(self, words: Words) -> ev.Event:
         return ev.AppendRequested(
             int(words["token"]), _ACKS[words["acks"]], "batch", int(words.get("records", "1"))
