@@ -107,7 +107,6 @@ class Replica:
         "has_followers",
         "key",
         "log",
-        "min_insync",
         "participant",
         "partition",
         "pending_columns",
@@ -145,8 +144,7 @@ class Replica:
         """Whether the partition has other replicas. If so, the append thread reports an append
         before its flush, so that followers can fetch it earlier.
         """
-        self.assigned_count = self.min_insync = 1
-        """Number of assigned replicas, and the partition's ``min.insync.replicas``."""
+        self.assigned_count = 1
         self.pending_columns: set[int] = set()
         """Tokens of the appends in progress whose batch is in logbus's column format."""
         self.participant = Participant()
@@ -207,7 +205,8 @@ class Replica:
     def is_below_min_isr(self) -> bool:
         """Whether this replica leads a partition whose ISR is smaller than
         ``min.insync.replicas``."""
-        return self.role.is_leader and len(self.isr) < self.min_insync
+        role = self.role.role
+        return isinstance(role, Leader) and len(role.state.isr) < role.limits.min_insync_replicas
 
     @property
     def lag(self) -> int:

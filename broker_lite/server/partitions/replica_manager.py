@@ -326,7 +326,7 @@ class ReplicaManager:
         for view in snapshot.topics.values():
             if before.topics.get(view.name) is view and not self._is_leader_renewed(view):
                 continue
-            config = self._config_of(view)
+            config = self._configs.of(view)
             for partition in view.partitions:
                 if self.local.broker_id in partition.replicas:
                     self._apply_partition(view, partition, config)
@@ -445,7 +445,7 @@ class ReplicaManager:
         if view is None or partition is None or not self._is_mine(key):
             self._delete_log(key)
             return
-        self._host(view.name, log, partition, self._config_of(view))
+        self._host(view.name, log, partition, self._configs.of(view))
 
     def _host(self, topic: str, log: Log, partition: PartitionView, config: TopicConfig) -> None:
         role = Partition(
@@ -479,7 +479,6 @@ class ReplicaManager:
         self._ticks.watch(replica, is_replicated=is_replicated)
         replica.has_followers = is_replicated
         replica.assigned_count = len(partition.target)
-        replica.min_insync = limits.min_insync_replicas
         replica.deliver(
             LeaderAndIsrChanged(
                 partition.state, self._cluster.broker_epochs, limits, partition.replicas
@@ -550,10 +549,7 @@ class ReplicaManager:
         to this broker."""
         view = self._snapshot.topics_by_id.get(key.topic_id)
         if view is not None and self._is_mine(key):
-            self._apply_partition(view, view.partitions[key.partition], self._config_of(view))
-
-    def _config_of(self, view: TopicView) -> TopicConfig:
-        return self._configs.of(view)
+            self._apply_partition(view, view.partitions[key.partition], self._configs.of(view))
 
     # Methods that handle disk failures and the shutdown.
 
