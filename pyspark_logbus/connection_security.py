@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from broker_lite.client.client_config import FILE, OPTIONS, security_of_file, security_of_options
-from broker_lite.client.discovery import security_for
+from broker_lite.client.client_config import FILE, OPTIONS, security_of_options
 from broker_lite.client.transport.access_tokens import with_token
 from broker_lite.config.client_security import KEY_PASSWORD, ClientSecurity
 from broker_lite.config.secret import Secret
@@ -44,13 +43,6 @@ def query_security(values: Mapping[str, Any]) -> QuerySecurity:
     given = {name: str(values[name]) for name in OPTIONS if name in values}
     security = security_of_options(given)
     return Path(given[FILE]) if set(given) == {FILE} else security
-
-
-def connection_security(servers: str, security: QuerySecurity) -> ClientSecurity:
-    """Return the TLS and login settings with which this process connects to ``servers``. Raises
-    InvalidConfigError."""
-    given = security_of_file(security) if isinstance(security, Path) else security
-    return security_for(servers, given)
 
 
 def for_tasks(
@@ -88,15 +80,10 @@ def for_tasks(
     derived = _derived.get(key)
     if derived is not None and now - derived[0] < DERIVED_S:
         return derived[1]
-    # Import here, because only the driver needs these modules.
-    from broker_lite.client.administration.admin import Admin
-    from broker_lite.client.operations.requests import FIRST_CONTACT_MS
-    from pyspark_logbus.first_contact import warn_if_silent
+    # Import here, because only the driver needs this module.
+    from pyspark_logbus.first_contact import first_admin
 
-    with (
-        Admin(servers, client_id=client_id, timeout_ms=timeout_ms, security=security) as admin,
-        warn_if_silent(servers, min(timeout_ms, FIRST_CONTACT_MS) / 1000),
-    ):
+    with first_admin(servers, security, client_id, timeout_ms) as admin:
         admin.cluster(())
         secured = admin.security_without_password()
     _derived.clear()

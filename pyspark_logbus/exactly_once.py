@@ -26,7 +26,6 @@ from broker_lite.errors import (
     SinkAheadOfCheckpointError,
     SinkRowsDifferError,
 )
-from pyspark_logbus.connection_security import connection_security
 from pyspark_logbus.query_options import WriteOptions
 
 log = logging.getLogger("pyspark_logbus")
@@ -209,6 +208,5 @@ def _end(
 
     request = EndBatchRequest(attempt.sink, attempt.run, attempt.batch, is_commit, winners, rows)
     timeout_ms = timeout_ms or options.transaction_timeout_ms
-    servers = options.bootstrap_servers
-    security = connection_security(servers, options.security)
-    end_batch(servers, options.client_id, request, timeout_ms, security=security)
+    security = options.given_security()
+    end_batch(options.bootstrap_servers, options.client_id, request, timeout_ms, security=security)

@@ -13,6 +13,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from broker_lite.client.administration.admin import Admin
+from broker_lite.client.operations.requests import FIRST_CONTACT_MS
+from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import LogbusError, NoBrokersError
 
 log = logging.getLogger("pyspark_logbus")
@@ -45,6 +48,21 @@ def warn_if_silent(servers: str, seconds: float) -> Iterator[None]:
         raise NoBrokersError(f"bootstrap.servers={servers}: {error.message}; {CURE}") from None
     finally:
         hint.cancel()
+
+
+@contextmanager
+def first_admin(
+    servers: str, security: ClientSecurity | None, client_id: str, timeout_ms: int
+) -> Iterator[Admin]:
+    """Yield an Admin for the first requests of a sink or of tasks to ``servers``, and close it.
+
+    Warns and raises as ``warn_if_silent`` does.
+    """
+    with (
+        Admin(servers, client_id=client_id, timeout_ms=timeout_ms, security=security) as admin,
+        warn_if_silent(servers, min(timeout_ms, FIRST_CONTACT_MS) / 1000),
+    ):
+        yield admin
 
 
 class Silence:

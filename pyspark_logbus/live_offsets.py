@@ -19,7 +19,6 @@ from broker_lite.errors import (
     TopicAuthorizationError,
 )
 from broker_lite.model import OffsetAndEpoch
-from pyspark_logbus.connection_security import connection_security
 from pyspark_logbus.offset_ranges import Live, LiveTopic
 from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
@@ -43,7 +42,7 @@ class LiveOffsets:
             refresh_ms=options.metadata_age_ms,
             client_id=options.client_id,
             request_timeout_ms=options.request_timeout_ms,
-            security=connection_security(options.bootstrap_servers, options.security),
+            security=options.given_security(),
         )
         self._snapshot: EndsSnapshot | None = None
         self._live: Live | None = None

@@ -34,7 +34,6 @@ from broker_lite.model import (
     TopicPartition,
 )
 from pyspark_logbus import first_contact, offsets
-from pyspark_logbus.connection_security import connection_security
 from pyspark_logbus.losses import CURE
 from pyspark_logbus.offset_ranges import TASK_BYTES
 from pyspark_logbus.offsets import OffsetSpec, SourceOffset, TopicOffsets
@@ -62,7 +61,7 @@ class OffsetReader:
             options.bootstrap_servers,
             client_id=options.client_id,
             timeout_ms=options.request_timeout_ms,
-            security=connection_security(options.bootstrap_servers, options.security),
+            security=options.given_security(),
         )
         self.view = ClusterView()
         self.reach: dict[TopicPartition, tuple[int, int]] = {}

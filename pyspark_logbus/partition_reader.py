@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from broker_lite.client.administration.admin import Admin
+from broker_lite.client.discovery import security_for
 from broker_lite.client.fetch.range_reader import FetchedBatch, read_range
 from broker_lite.client.fetch.small_ranges import SmallRange, read_small_ranges
 from broker_lite.client.received import LogTruncatedError
@@ -30,7 +31,6 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_lite.model import EARLIEST_TIMESTAMP, TopicPartition
-from pyspark_logbus.connection_security import connection_security
 from pyspark_logbus.losses import CURE
 from pyspark_logbus.offset_ranges import OffsetRange
 from pyspark_logbus.read_task import ReadPlan
@@ -103,7 +103,7 @@ class _TaskReader:
     def __init__(self, plan: ReadPlan) -> None:
         self._options = options = plan.options
         self._reads_once = plan.reads_once
-        security = connection_security(options.bootstrap_servers, options.security)
+        security = security_for(options.bootstrap_servers, options.given_security())
         self._pool = shared_pool(options.client_id, security)
 
     def parts(self, ranges: Iterable[OffsetRange]) -> Iterator[Part]:

@@ -23,7 +23,6 @@ from broker_lite.client.producing.batches import ProducerIdentity
 from broker_lite.client.producing.producer import Producer
 from broker_lite.client.transactions.attempt import AttemptProducer
 from broker_lite.config import ProducerConfig
-from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import (
     InvalidPartitionsError,
     InvalidRecordError,
@@ -35,7 +34,6 @@ from broker_lite.model import NO_EPOCH
 from broker_lite.record.arrays import bitmap, fixed, nulls_of, numpy_of
 from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
 from broker_lite.wire.calls.sinks import JoinBatchRequest
-from pyspark_logbus.connection_security import connection_security
 from pyspark_logbus.exactly_once import NO_PRODUCER, Attempt, TaskIdentity, abort_attempt
 from pyspark_logbus.query_options import WriteOptions
 from pyspark_logbus.schema import SinkColumns
@@ -91,15 +89,9 @@ def producer_config(options: WriteOptions, transactional_id: str = "") -> Produc
         compression=options.compression,
         idempotence=options.idempotence,
         client_id=options.client_id,
-        security=_given_security(options),
+        security=options.given_security(),
         has_answered=True,  # A broker has already answered the driver.
     )
-
-
-def _given_security(options: WriteOptions) -> ClientSecurity | None:
-    if options.security is None:
-        return None
-    return connection_security(options.bootstrap_servers, options.security)
 
 
 def sink_for(options: WriteOptions, transactional_id: str = "") -> Sink:

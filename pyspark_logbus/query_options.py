@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Self
 
+from broker_lite.client.client_config import security_of_file
+from broker_lite.config.client_security import ClientSecurity
 from broker_lite.model import TopicPartition
 from pyspark_logbus.connection_security import QuerySecurity, for_tasks
 from pyspark_logbus.offsets import OffsetSpec
@@ -57,6 +60,12 @@ class QueryOptions:
     client_id: str
     request_timeout_ms: int
     security: QuerySecurity
+
+    def given_security(self) -> ClientSecurity | None:
+        """Return the TLS and login settings that the query's options give, or None. Raises
+        InvalidConfigError for a wrong setting in the file of ``client.config``."""
+        given = self.security
+        return security_of_file(given) if isinstance(given, Path) else given
 
     def for_tasks(self) -> Self:
         """Return the options in the form that Spark pickles for tasks, with the security settings

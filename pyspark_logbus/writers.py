@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from broker_lite.errors import InvalidConfigError, NoBrokersError
 from pyspark_logbus import exactly_once
-from pyspark_logbus.connection_security import QuerySecurity, connection_security
+from pyspark_logbus.connection_security import QuerySecurity
 from pyspark_logbus.error_line import error_line, pickled_error_line
 from pyspark_logbus.exactly_once import BatchWrite, TaskIdentity
 from pyspark_logbus.query_options import WriteOptions
@@ -174,20 +174,12 @@ def _check_topic(options: WriteOptions) -> None:
         return
     # Import here: only the planning process comes here, and the committing process must not load
     # the client.
-    from broker_lite.client.administration.admin import Admin
-    from broker_lite.client.operations.requests import FIRST_CONTACT_MS
-    from pyspark_logbus.first_contact import warn_if_silent
+    from pyspark_logbus.first_contact import first_admin
 
-    servers, timeout_ms = options.bootstrap_servers, options.request_timeout_ms
+    servers, security = options.bootstrap_servers, options.given_security()
     names = (options.topic,) if options.topic else ()
-    security = connection_security(servers, options.security)
     try:
-        with (
-            Admin(
-                servers, client_id=options.client_id, timeout_ms=timeout_ms, security=security
-            ) as admin,
-            warn_if_silent(servers, min(timeout_ms, FIRST_CONTACT_MS) / 1000),
-        ):
+        with first_admin(servers, security, options.client_id, options.request_timeout_ms) as admin:
             topic = admin.cluster(names).topics.get(options.topic)
             if options.topic and (topic is None or topic.error is not None):
                 raise admin.missing_topic(options.topic)
