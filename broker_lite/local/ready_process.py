@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import subprocess
 
-from broker_lite.local.process import ending_of
+from broker_lite.local.child_process import ChildProcess
 from broker_lite.local.ready_pipe import STOP_TIMEOUT_SECONDS, ReadyPipe
 
 
-class ReadyProcess:
+class ReadyProcess(ChildProcess):
     """A child process that reports through a pipe that it is ready. A subclass starts the process;
     its ``wait_ready`` reads the report, and then sets ``_ready`` to None."""
 
@@ -17,18 +17,8 @@ class ReadyProcess:
     """Seconds after SIGTERM at which ``wait_stopped`` kills the process."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__()
         self._ready: ReadyPipe | None = None
-
-    @property
-    def pid(self) -> int | None:
-        """The process id, or None while the process is not running."""
-        return self._process.pid if self._process is not None and self.is_running else None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the process is running."""
-        return self._process is not None and self._process.poll() is None
 
     @property
     def is_starting(self) -> bool:
@@ -40,11 +30,6 @@ class ReadyProcess:
         """Whether ``wait_ready`` would return at once, because the process has reported or
         ended."""
         return self._ready is not None and self._ready.has_report
-
-    @property
-    def ending(self) -> str:
-        """The exit code or signal of a process that ended by itself, as text; otherwise empty."""
-        return ending_of(self._process)
 
     def stop(self) -> None:
         """Stop the process with SIGTERM, and kill it after ``stop_timeout_seconds``. A second call
@@ -70,13 +55,6 @@ class ReadyProcess:
         except subprocess.TimeoutExpired:
             self.kill()
         self._process = None
-
-    def kill(self) -> None:
-        """Kill the process (SIGKILL) and wait until it has ended."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
 
     def close_ready_pipe(self) -> None:
         """Close the ready pipe of a process that is stopped before it has reported."""

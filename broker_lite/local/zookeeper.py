@@ -28,9 +28,9 @@ from broker_lite.errors import (
     MissingDependencyError,
     PortInUseError,
 )
+from broker_lite.local.child_process import ChildProcess
 from broker_lite.local.class_archive import ClassArchive
 from broker_lite.local.guard import Guard
-from broker_lite.local.process import ending_of
 
 HOST = "127.0.0.1"
 START_TIMEOUT_SECONDS = 60.0
@@ -128,7 +128,7 @@ def four_letters(host: str, port: int, word: str) -> str:
     return b"".join(parts).decode("utf-8", "replace")
 
 
-class EmbeddedZooKeeper:
+class EmbeddedZooKeeper(ChildProcess):
     """A standalone ZooKeeper server with its data in ``directory``.
 
     With ``port`` 0 the server picks a free port at its first start, and uses the same port at later
@@ -144,6 +144,7 @@ class EmbeddedZooKeeper:
         guard: Guard | None = None,
         log_level: str = "WARN",
     ) -> None:
+        super().__init__()
         self.directory = Path(directory)
         self.port = port
         self._any_port = port == 0
@@ -151,7 +152,6 @@ class EmbeddedZooKeeper:
         self._level = f"-Dorg.apache.logging.log4j.level={log_level}"
         self._guard = guard
         self._owns_guard = guard is None
-        self._process: subprocess.Popen[bytes] | None = None
         self._classes: ClassArchive | None = None
         self._deadline = 0.0
         self.is_starting = False
@@ -162,21 +162,6 @@ class EmbeddedZooKeeper:
     def address(self) -> str:
         """``host:port`` of the client port."""
         return f"{HOST}:{self.port}"
-
-    @property
-    def pid(self) -> int | None:
-        """The process id of the JVM, or None while it is stopped."""
-        return self._process.pid if self._process is not None else None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the JVM is running."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def ending(self) -> str:
-        """The exit code or signal of a JVM that ended by itself, as text; otherwise empty."""
-        return ending_of(self._process)
 
     def start(self, *, wait: bool = True, meanwhile: Callable[[], None] | None = None) -> str:
         """Start the server, wait until it serves, and return ``host:port``.
@@ -243,8 +228,7 @@ class EmbeddedZooKeeper:
             try:
                 self._process.wait(STOP_TIMEOUT_SECONDS)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+                self.kill()
             else:
                 if self._classes is not None:
                     self._classes.take()
@@ -254,12 +238,8 @@ class EmbeddedZooKeeper:
             self._guard = None
 
     def kill(self) -> None:
-        """Kill the server (SIGKILL) and wait until it has ended."""
         self.is_starting = False
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        super().kill()
 
     def write_config(self) -> Path:
         """Write the server's configuration file, with the settings of conf/zookeeper.cfg."""
