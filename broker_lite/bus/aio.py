@@ -166,19 +166,19 @@ class AsyncBus(ClosedByAsyncWith):
         kind = membership(coordination, subscription, given, callbacks)
         joining: Joining | None = None
         if kind == "zookeeper":
-            from broker_lite.native.streams import joining_on_loop
+            from broker_lite.native.streams import NativeOptions, joining_on_loop
 
             session_timeout_ms = options.pop("session_timeout_ms", NATIVE_SESSION_TIMEOUT_MS)
             config = build(ConsumerConfig, options, self._options)
-            joining = joining_on_loop(
-                self.admin,
+            native = NativeOptions(
                 subscription.topics,
-                pattern=pattern,
-                group=group,
-                zookeeper=zookeeper or self.zookeeper,
-                session_timeout_ms=session_timeout_ms,
-                config=config,
+                pattern,
+                group,
+                zookeeper or self.zookeeper,
+                session_timeout_ms,
+                config,
             )
+            joining = joining_on_loop(self.admin, native)
         elif kind == "kafka":
             config = build(MemberConfig, options, self._options)
             joining = in_group(subscription.topics, pattern)

@@ -239,7 +239,7 @@ class Bus(ClosedByWith):
         Raises InconsistentGroupProtocolError if the group has Kafka members,
         CoordinationUnavailableError, and UnknownTopicOrPartitionError.
         """
-        from broker_lite.native.streams import open_streams
+        from broker_lite.native.streams import NativeOptions, open_streams
 
         group = options.pop("group_id", group) if group is None else group
         subscription = reading(topics, None, pattern, group)
@@ -247,18 +247,17 @@ class Bus(ClosedByWith):
             raise InvalidConfigError(
                 "with a group, give topics and not partitions: the group assigns the partitions"
             )
-        opened = open_streams(
-            self.admin,
-            self.bootstrap_servers,
+        native = NativeOptions(
             subscription.topics,
-            pattern=pattern,
-            streams=streams,
-            group=group,
-            zookeeper=zookeeper or self.zookeeper,
-            session_timeout_ms=session_timeout_ms,
-            config=build(ConsumerConfig, options, self._options),
-            callbacks=Callbacks(on_assign, on_revoke, on_lost),
+            pattern,
+            group,
+            zookeeper or self.zookeeper,
+            session_timeout_ms,
+            build(ConsumerConfig, options, self._options),
+            streams,
         )
+        callbacks = Callbacks(on_assign, on_revoke, on_lost)
+        opened = open_streams(self.admin, self.bootstrap_servers, native, callbacks)
         # Add ``opened`` and each of its streams: ``_streams`` and ``_consumers`` refer to their
         # members weakly, and the caller may drop ``opened`` and use a stream alone.
         self._streams.add(opened)

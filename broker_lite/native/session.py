@@ -108,7 +108,7 @@ class GroupSession:
         self.name = name
         self.group = group
         self._find_address = find_address
-        self._subscription = subscription
+        self.subscription = subscription
         self._session_timeout_ms = session_timeout_ms
         self._readers: list[ReaderCore] = []
         self._member: NativeShell | None = None
@@ -134,7 +134,7 @@ class GroupSession:
         member = self._member = NativeShell(
             self.group,
             self.name,
-            self._subscription,
+            self.subscription,
             dispatcher,
             make_store=lambda: ZooKeeperStore(address, session_timeout_ms=self._session_timeout_ms),
             now_ms=lease_ms,

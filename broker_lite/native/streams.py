@@ -11,9 +11,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import NamedTuple, TypeVar
 
 from broker_lite.client.administration.admin import Admin
-from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
+from broker_lite.client.callbacks import Callbacks
 from broker_lite.client.closing import ClosedByWith
 from broker_lite.client.consuming.consumer import Consumer
 from broker_lite.client.consuming.reader_core import Joining, ReaderCore
@@ -27,6 +28,8 @@ from broker_lite.metadata.zookeeper.connection import split_address
 from broker_lite.model import TopicPartition
 from broker_lite.native.membership import NativeMembership
 from broker_lite.native.session import GroupSession, ThreadSession, consumer_name
+
+S = TypeVar("S", bound=GroupSession)
 
 SESSION_TIMEOUT_MIN_MS, SESSION_TIMEOUT_MAX_MS = 1000, 2**31 - 1
 """Limits of the option ``session_timeout_ms``. A request to ZooKeeper has 32 bits for it."""
@@ -111,48 +114,39 @@ class MessageStreams(ClosedByWith):
             raise problems[0]
 
 
+class NativeOptions(NamedTuple):
+    """The arguments of a consumer in a native group: see ``Bus.create_message_streams``."""
+
+    topics: Sequence[str]
+    pattern: str | None
+    group: str | None
+    zookeeper: str | None
+    session_timeout_ms: int
+    config: ConsumerConfig
+    streams: int = 1
+
+
 def open_streams(
-    admin: Admin,
-    bootstrap_servers: str,
-    topics: Sequence[str],
-    *,
-    pattern: str | None,
-    streams: int,
-    group: str | None,
-    zookeeper: str | None,
-    session_timeout_ms: int,
-    config: ConsumerConfig,
-    callbacks: Callbacks = NO_CALLBACKS,
+    admin: Admin, bootstrap_servers: str, options: NativeOptions, callbacks: Callbacks
 ) -> MessageStreams:
-    """Join a group that ZooKeeper coordinates, as one blocking consumer with ``streams`` streams,
-    and return them. The arguments and errors are those of ``Bus.create_message_streams``."""
-    subscription = subscribe(
-        topics,
-        pattern,
-        streams=streams,
-        group=group,
-        session_timeout_ms=session_timeout_ms,
-        config=config,
-    )
-    assert group is not None
-    name = consumer_name(config.client_id, subscription.host)
-    session = ThreadSession(
-        partial(zookeeper_address, admin, zookeeper), group, name, subscription, session_timeout_ms
-    )
+    """Join a group that ZooKeeper coordinates, as one blocking consumer with several streams, and
+    return them. The errors are those of ``Bus.create_message_streams``."""
+    session = _session(ThreadSession, admin, options)
     memberships: list[NativeMembership] = []
 
     def joining(reader: ReaderCore) -> NativeMembership:
-        memberships.append(NativeMembership(reader, session=session, topics=subscription.topics))
+        topics = session.subscription.topics
+        memberships.append(NativeMembership(reader, session=session, topics=topics))
         return memberships[-1]
 
     consumers: list[Consumer] = []
     try:
-        for _ in range(streams):
+        for _ in range(options.streams):
             consumers.append(
                 Consumer(
                     bootstrap_servers,
-                    group=group,
-                    config=config,
+                    group=options.group,
+                    config=options.config,
                     callbacks=callbacks,
                     joining=joining,
                 )
@@ -165,45 +159,25 @@ def open_streams(
     return MessageStreams(session, consumers, memberships)
 
 
-def joining_on_loop(
-    admin: Admin,
-    topics: Sequence[str],
-    *,
-    pattern: str | None,
-    group: str | None,
-    zookeeper: str | None,
-    session_timeout_ms: int,
-    config: ConsumerConfig,
-) -> Joining:
+def joining_on_loop(admin: Admin, options: NativeOptions) -> Joining:
     """Return a function that creates an asyncio consumer's membership in a native group. The
     consumer has one stream, and belongs to the running event loop."""
-    subscription = subscribe(
-        topics,
-        pattern,
-        streams=1,
-        group=group,
-        session_timeout_ms=session_timeout_ms,
-        config=config,
-    )
-    assert group is not None
-    name = consumer_name(config.client_id, subscription.host)
-    session = GroupSession(
-        partial(zookeeper_address, admin, zookeeper), group, name, subscription, session_timeout_ms
-    )
-    return partial(NativeMembership, session=session, topics=subscription.topics)
+    session = _session(GroupSession, admin, options)
+    return partial(NativeMembership, session=session, topics=session.subscription.topics)
 
 
-def subscribe(
-    topics: Sequence[str],
-    pattern: str | None,
-    *,
-    streams: int,
-    group: str | None,
-    session_timeout_ms: int,
-    config: ConsumerConfig,
-) -> NativeSubscription:
+def _session(kind: type[S], admin: Admin, options: NativeOptions) -> S:
+    subscription = subscribe(options)
+    assert options.group is not None
+    name = consumer_name(options.config.client_id, subscription.host)
+    find_address = partial(zookeeper_address, admin, options.zookeeper)
+    return kind(find_address, options.group, name, subscription, options.session_timeout_ms)
+
+
+def subscribe(options: NativeOptions) -> NativeSubscription:
     """Check a consumer's options, and return its registration for ZooKeeper: topics or pattern, and
     number of streams. Raises InvalidConfigError or InvalidGroupIdError."""
+    topics, pattern, group, _, session_timeout_ms, config, streams = options
     if group is None:
         raise InvalidGroupIdError("coordination='zookeeper' is for groups; give group='…'")
     znodes.group_path(group)

@@ -17,7 +17,7 @@ from broker_lite.metadata.znodes import NativeSubscription, OwnerZnode
 from broker_lite.model import TopicPartition
 from broker_lite.native.assignment import assign, covers
 from broker_lite.native.session import consumer_name
-from broker_lite.native.streams import subscribe
+from broker_lite.native.streams import NativeOptions, subscribe
 
 
 def names(*topics: str, streams: int = 1) -> NativeSubscription:
@@ -119,14 +119,7 @@ def test_invalid_subscription_of_a_zk_based_group_is_refused_before_any_request(
     def registered(
         *topics: str, group: str = "g", pattern: str | None = None
     ) -> NativeSubscription:
-        return subscribe(
-            topics,
-            pattern,
-            streams=1,
-            group=group,
-            session_timeout_ms=6000,
-            config=ConsumerConfig(),
-        )
+        return subscribe(NativeOptions(topics, pattern, group, None, 6000, ConsumerConfig()))
 
     assert registered("𝒳" * 10, group="𝒳").topics == ("𝒳" * 10,)
     with pytest.raises(InvalidGroupIdError, match="surrogate"):
