@@ -148,7 +148,7 @@ def _run(running: Mirror, servers: str, form: str | None, *, once: bool) -> int:
         output.say("stopped before anything was copied")
         return EXIT_INTERRUPTED if running.hindrance is None else exit_code(running.hindrance)
     _print_addresses(running, servers)
-    return EXIT_PARTLY if running.aside or (once and running.absent) else 0
+    return EXIT_PARTLY if running.copies.aside or (once and running.topic_sync.absent) else 0
 
 
 def _offsets(text: str) -> dict[str, dict[str, int]]:
@@ -190,7 +190,7 @@ def _group_rows(running: Mirror) -> list[dict[str, Any]]:
             "target_offset": row.target_offset,
             "state": row.state,
         }
-        for row in running.group_rows
+        for row in running.group_sync.rows
     ]
 
 
@@ -205,7 +205,7 @@ def _show(running: Mirror, form: str | None, *, brief: bool) -> None:
         )
         return
     if form in ("json", "jsonl"):
-        aside = {topic: error.message for topic, error in running.aside.items()}
+        aside = {topic: error.message for topic, error in running.copies.aside.items()}
         report = {
             "mirror": running.name,
             "partitions": partitions,
@@ -224,7 +224,7 @@ def _show(running: Mirror, form: str | None, *, brief: bool) -> None:
 
 
 def _print_addresses(running: Mirror, servers: str) -> None:
-    names = sorted({row.group for row in running.group_rows if row.state == "same"})
+    names = sorted({row.group for row in running.group_sync.rows if row.state == "same"})
     for name in names:
         command = f"logbus groups describe {shlex.quote(name)} -b {servers}"
         output.say(f"offsets of group {name}: {command}")

@@ -7,9 +7,9 @@ These modules do no I/O, in reading order:
 - ``rewrite``: turns a fetched batch into the batch that the mirror sends
 - ``positions``: the format of the state that a mirror stores, and where a copy resumes
 - ``planning``: decisions about topics, settings and groups
-- ``copies``: the state of one copied partition
+- ``copies``: the state of the copied partitions
 
 These modules do I/O: ``source`` and ``target`` (the two clusters), ``claim`` (ensures that only one
 mirror copies a source), ``checkpoint`` (stores the state), ``resuming`` (finds where to resume),
-``group_sync`` (copies group offsets), and ``mirror``, which runs them. One mirror belongs to one
-thread."""
+``topic_sync`` (copies topics and settings), ``group_sync`` (copies group offsets), and ``mirror``,
+which runs them. One mirror belongs to one thread."""

@@ -10,13 +10,13 @@ and only the mirror's thread makes them."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from broker_lite.client.received import records
-from broker_lite.errors import LogbusError
+from broker_lite.errors import UnknownTopicIdError
 from broker_lite.mirror import planning, positions
 from broker_lite.mirror.claim import MirrorClaim
-from broker_lite.mirror.copies import Copy
+from broker_lite.mirror.copies import Copies, Copy
 from broker_lite.mirror.rewrite import RewrittenBatch
 from broker_lite.mirror.source import MirrorSource
 from broker_lite.mirror.target import MirrorTarget
@@ -33,10 +33,14 @@ Entries = dict[TopicPartition, list[positions.CopiedEntry]]
 
 
 class MirrorCheckpoint:
-    """Reads and writes the stored state of one mirror. Call ``open`` when the mirror has its claim
-    (the exclusive right to copy the source), and ``save`` after it has copied records."""
+    """Reads and writes the stored state of one mirror's ``copies``. Call ``open`` when the mirror
+    has its claim (the exclusive right to copy the source), and ``save`` after it has copied
+    records."""
 
-    def __init__(self, target: MirrorTarget, claim: MirrorClaim, replication_factor: int) -> None:
+    def __init__(
+        self, target: MirrorTarget, claim: MirrorClaim, copies: Copies, replication_factor: int
+    ) -> None:
+        self.copies = copies
         self._target = target
         self._claim = claim
         self._replication_factor = replication_factor
@@ -88,10 +92,10 @@ class MirrorCheckpoint:
         for a partition."""
         return self._entries.get(tp, ())
 
-    def save(self, copies: Iterable[Copy]) -> dict[TopicPartition, LogbusError | None]:
-        """Store the state of these copies: first new runs (copied offsets), then positions. Return
-        an error, or None, for each position. If the runs cannot be written, raises the error."""
-        dirty = list(copies)
+    def save(self) -> None:
+        """Store the state about all records that the mirror has written so far: first new runs
+        (copied offsets), then positions."""
+        dirty = [copy for copy in self.copies.values() if copy.is_dirty]
         self._save_runs(dirty)
         commits = {
             copy.tp: positions.commit_of(
@@ -108,7 +112,15 @@ class MirrorCheckpoint:
             )
             for copy in dirty
         }
-        return self._claim.commit(commits) if commits else {}
+        saved = self._claim.commit(commits) if commits else {}
+        for tp, failed in saved.items():
+            if isinstance(failed, UnknownTopicIdError):
+                self.copies.set_aside(tp.topic, failed)
+            elif failed is not None:
+                raise failed
+        for copy in dirty:
+            copy.unsaved.clear()
+            copy.is_dirty = copy.is_cut = False
 
     def _save_runs(self, dirty: Sequence[Copy]) -> None:
         entries = (

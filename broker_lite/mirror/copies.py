@@ -1,11 +1,13 @@
-"""The state of one partition that a mirror copies from the source to the target cluster. The module
-does no I/O. Only the mirror's thread uses it."""
+"""The state of the partitions that a mirror copies from the source to the target cluster. No I/O.
+Only the mirror's thread uses it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from broker_lite.client.fetch.position import KAFKA_LOG, FetchPosition
+from broker_lite.errors import LogbusError
+from broker_lite.mirror.log import MirrorLog
 from broker_lite.mirror.offset_map import OffsetMap, Run
 from broker_lite.mirror.rewrite import RewrittenBatch
 from broker_lite.model import TopicPartition
@@ -77,3 +79,31 @@ class Copy:
         if next_offset > self.known.source_next:
             self.known.passed(next_offset)
             self.is_dirty = True
+
+
+class Copies(dict[TopicPartition, Copy]):
+    """The partitions that a mirror copies."""
+
+    def __init__(self, log: MirrorLog) -> None:
+        super().__init__()
+        self._log = log
+        self.aside: dict[str, LogbusError] = {}
+        """The topics that the mirror does not copy any more, and why."""
+        self.counted: dict[TopicPartition, int] = {}
+        """For each partition, the number of records that this mirror had copied when an error made
+        it start again. It continues to count from this number."""
+
+    def restart(self) -> None:
+        """Forget the partitions, but not the numbers of their copied records."""
+        self.counted = {tp: copy.copied for tp, copy in self.items()}
+        self.clear()
+
+    def set_aside(self, topic: str, error: LogbusError) -> None:
+        """Stop copying a topic because of ``error``, until the mirror is started again."""
+        self.aside[topic] = error
+        for tp in [tp for tp in self if tp.topic == topic]:
+            del self[tp]
+        self._log.write(
+            f"topic {topic} is not copied any more: {error.message}. Correct this (for a recreated "
+            "topic: delete the copy) and start the mirror again"
+        )

@@ -15,7 +15,7 @@ from threading import Event
 from typing import Any
 
 from broker_lite.client.fetch.position import Corrupt, Failed, Retry
-from broker_lite.client.operations.cluster import ClusterView, backoff_ms
+from broker_lite.client.operations.cluster import backoff_ms
 from broker_lite.client.received import WalkResult
 from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.config.client_security import ClientSecurity
@@ -25,27 +25,24 @@ from broker_lite.errors import (
     OffsetOutOfRangeError,
     UnknownTopicIdError,
 )
-from broker_lite.mirror import checkpoint, planning, positions
+from broker_lite.mirror import checkpoint, positions
 from broker_lite.mirror.checkpoint import MirrorCheckpoint
 from broker_lite.mirror.claim import SESSION_MS, MirrorClaim
-from broker_lite.mirror.copies import Copy
+from broker_lite.mirror.copies import Copies, Copy
 from broker_lite.mirror.group_sync import GroupCommits, GroupSync
 from broker_lite.mirror.log import MirrorLog
-from broker_lite.mirror.planning import GroupRow
 from broker_lite.mirror.resuming import Resumer
 from broker_lite.mirror.rewrite import RewrittenBatch, rewrite
 from broker_lite.mirror.source import MirrorSource
 from broker_lite.mirror.target import MirrorTarget
-from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from broker_lite.mirror.topic_sync import CHECK_MS, TopicSync
+from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 from broker_lite.wire.fetch import FetchedPartition
 
 WAIT_MS = 250
 """Maximum milliseconds for which a broker of the source holds a fetch until new records arrive."""
 SAVE_MS = 1_000
 """Milliseconds after which the mirror stores its positions again."""
-CHECK_MS = 10_000
-"""Milliseconds after which the mirror looks again for new topics, changed settings and group
-offsets."""
 SYNC_MS = 200
 """Milliseconds that the mirror spends on group offsets at a time, before it copies records
 again."""
@@ -85,32 +82,30 @@ class Mirror:
         self.source = MirrorSource(source, name, source_security)
         self.target = MirrorTarget(target, name, target_security)
         self.claim = MirrorClaim(target, name, session_timeout_ms, target_security)
-        self._topics = topics
-        self._replication_factor = replication_factor
         self._log = MirrorLog(tell)
-        self._checkpoint = MirrorCheckpoint(self.target, self.claim, replication_factor)
+        self.copies = Copies(self._log)
+        self._checkpoint = MirrorCheckpoint(
+            self.target, self.claim, self.copies, replication_factor
+        )
         self._resumer = Resumer(self.source, self.target, self._log)
-        self._group_sync = GroupSync(self.source, self.target, self._log, groups)
+        self.topic_sync = TopicSync(
+            self.source,
+            self.target,
+            self._log,
+            self._checkpoint,
+            self._resumer,
+            pattern=topics,
+            replication_factor=replication_factor,
+        )
+        self.group_sync = GroupSync(self.source, self.target, self._log, groups)
         self.name = self._target_id = ""
-        self.copies: dict[TopicPartition, Copy] = {}
-        self.aside: dict[str, LogbusError] = {}
-        self.absent: list[str] = []
-        """Topics that the caller named but that do not exist at the source."""
         self.has_begun = False
         """Whether this mirror has ever reached both clusters and taken its claim (the right to copy
         the source)."""
         self.hindrance: LogbusError | None = None
         """The temporary error after which the mirror is trying again; None while it copies."""
         self._is_once = False
-        self._counted: dict[TopicPartition, int] = {}
-        """For each partition, the number of records that this mirror had copied when an error made
-        it start again. It continues to count from this number."""
         self._executor = ThreadPoolExecutor(1, "logbus-mirror-fetch")
-
-    @property
-    def group_rows(self) -> list[GroupRow]:
-        """The outcome of the last copy of each committed offset of the source's groups."""
-        return self._group_sync.rows
 
     def close(self) -> None:
         """Stop the prefetching thread, release the claim (the right to copy the source), and close
@@ -128,8 +123,6 @@ class Mirror:
         an offset if the records before it are not all copied yet."""
         return checkpoint.translated(self.source, self.target, offsets)
 
-    # Methods that open the mirror and copy topics and settings.
-
     def open(self, stop: Event) -> bool:
         """Connect to both clusters, take the claim (the right to copy the source), create missing
         topics, and find where the copy of each partition resumes. Return False if ``stop`` is set
@@ -145,147 +138,11 @@ class Mirror:
         if not self.claim.acquire(self.name, stop):
             return False
         self._checkpoint.open(self.name)
-        self._counted = {tp: copy.copied for tp, copy in self.copies.items()}
-        self.copies.clear()
-        self.sync_topics()
-        self.save()
+        self.copies.restart()
+        self.topic_sync.run(self._target_id, once=self._is_once)
+        self._checkpoint.save()
         self.has_begun, self.hindrance = True, None
         return True
-
-    def sync_topics(self) -> None:
-        """Create new topics and partitions on the target, copy changed settings, and begin to copy
-        the new partitions."""
-        view = self.source.view()
-        names = planning.chosen_topics(view, self._topics)
-        self._log_absent(view, names)
-        self._exclude_loops(view, names)
-        names = [name for name in names if name not in self.aside]
-        settings = self.source.admin.describe_configs(names) if names else {}
-        there = self.target.admin.cluster()
-        fresh = [name for name in names if name not in there.topics]
-        for name in names:
-            copy_settings = planning.wanted_settings(settings["topic", name])
-            for text in (
-                *copy_settings.notes,
-                *(f"{x} is not known here" for x in copy_settings.unknown),
-            ):
-                self._log.write_once(f"topic {name}: {text}")
-            count = len(view.topics[name].partitions)
-            if name in fresh:
-                created = planning.settings_to_create(copy_settings)
-                self.target.admin.create_topic(name, count, self._replication_factor, created)
-                self._checkpoint.settings[name] = copy_settings.values
-                continue
-            if len(there.topics[name].partitions) < count:
-                self.target.admin.create_partitions(name, count)
-        self._alter([name for name in names if name not in fresh], settings)
-        there = self.target.admin.cluster(names) if names else there
-        self._begin_copies(
-            {
-                tp: (view.topics[name].topic_id, there.topics[name].topic_id)
-                for name in names
-                if name not in self.aside
-                for tp in view.partitions_of(name)
-            }
-        )
-
-    def _log_absent(self, view: ClusterView, names: list[str]) -> None:
-        self.absent = planning.absent(self._topics, names)
-        waits = "" if self._is_once else f"; looking for it every {CHECK_MS // 1000} s"
-        if not names:
-            there = planning.chosen_topics(view, ".*")
-            text = planning.nothing_matches(self._topics, self.source.servers, there)
-            if self._is_once:
-                raise InvalidConfigError(text)
-            self._log.write_once(text + waits)
-            return
-        for name in self.absent:
-            self._log.write_once(f"there is no topic {name} at {self.source.servers}{waits}")
-
-    def _exclude_loops(self, view: ClusterView, names: list[str]) -> None:
-        """Stop copying topics that another mirror copies in the opposite direction, from this
-        target to this source. The two mirrors would copy each record for ever."""
-        for name in self.source.made_of(self._target_id, view).intersection(names):
-            if name not in self.aside:
-                self.save()
-                error = InvalidConfigError(
-                    f"another mirror copies the topic from this target to {self.source.servers}, "
-                    f"and the two mirrors would copy each record for ever; stop that mirror first"
-                )
-                self._set_aside(name, error)
-
-    def _alter(self, names: list[str], settings: Mapping[tuple[str, str], Any]) -> None:
-        current = self.target.admin.describe_configs(names) if names else {}
-        for name in names:
-            refused = planning.refusal(name, current["topic", name])
-            if refused is not None:
-                # Store the positions before ``_set_aside`` drops them. Without a stored position, a
-                # later mirror recognises copies only if their timestamps equal the source's. In a
-                # topic with LogAppendTime they differ.
-                self.save()
-                self._set_aside(name, refused)
-                continue
-            copy_settings = planning.wanted_settings(settings["topic", name])
-            given = self._checkpoint.settings.get(name, {})
-            changes = planning.settings_to_alter(copy_settings, current["topic", name], given)
-            if changes:
-                self.target.admin.alter_configs(name, changes)
-                self._log.write(
-                    f"topic {name}: {planning.describe_changes(changes)}, as at the source"
-                )
-            self._checkpoint.settings[name] = copy_settings.values
-            first = self.copies.get(TopicPartition(name, 0))
-            if first is not None and given != copy_settings.values:
-                first.is_dirty = True
-
-    def _begin_copies(self, ids: Mapping[TopicPartition, tuple[str, str]]) -> None:
-        for tp, copy in list(self.copies.items()):
-            if tp in ids and ids[tp] != (copy.source_id, copy.target_id):
-                self._set_aside(
-                    tp.topic, UnknownTopicIdError("the topic was deleted and recreated")
-                )
-        fresh = [w for w in ids if w not in self.copies and w.topic not in self.aside]
-        if not fresh:
-            return
-        commits = self._checkpoint.committed(fresh)
-        first = self.source.ends(fresh, EARLIEST_TIMESTAMP)
-        listed = dict.fromkeys(fresh, LATEST_TIMESTAMP)
-        ends = self.target.admin.list_offsets(listed, isolation="read_uncommitted")
-        starts = self.target.admin.list_offsets(dict.fromkeys(fresh, EARLIEST_TIMESTAMP))
-        for tp in fresh:
-            if tp.topic in self.aside:
-                continue
-            source_id, target_id = ids[tp]
-            commit = commits.get(tp)
-            position = (
-                positions.read_commit(commit) if commit and commit.topic_id == target_id else None
-            )
-            stored = (self._checkpoint.entries(tp), position, source_id, target_id)
-            if positions.is_of_another(*stored):
-                self._set_aside(
-                    tp.topic, UnknownTopicIdError("the topic was deleted and recreated")
-                )
-                continue
-            known = positions.restored(*stored)
-            copy = Copy(tp, source_id, target_id, known, copied=self._counted.get(tp, 0))
-            try:
-                self._resumer.reconcile(copy, first[tp], starts[tp].offset, ends[tp].offset)
-            except LogbusError as error:
-                if error.retriable:
-                    raise
-                self._set_aside(tp.topic, error)
-                continue
-            offset = copy.position.offset
-            copy.position.seek(offset, positions.epoch_before(offset, position, source_id))
-            self.copies[tp] = copy
-
-    def _set_aside(self, topic: str, error: LogbusError) -> None:
-        self.aside[topic] = error
-        self.copies = {w: copy for w, copy in self.copies.items() if w.topic != topic}
-        self._log.write(
-            f"topic {topic} is not copied any more: {error.message}. Correct this (for a recreated "
-            "topic: delete the copy) and start the mirror again"
-        )
 
     # Methods that copy records.
 
@@ -317,11 +174,11 @@ class Mirror:
             if copy.is_cut:
                 # The source lost records. Store the loss before the mirror copies the records that
                 # the source has at the same offsets now.
-                self.save()
+                self._checkpoint.save()
         elif isinstance(error, UnknownTopicIdError) and self._is_gone(copy):
-            self._set_aside(topic, UnknownTopicIdError("the topic was deleted at the source"))
+            self.copies.set_aside(topic, UnknownTopicIdError("the topic was deleted at the source"))
         elif not error.retriable:
-            self._set_aside(topic, error)
+            self.copies.set_aside(topic, error)
         else:
             self._tolerate(copy, error)
 
@@ -351,13 +208,13 @@ class Mirror:
             try:
                 rewritten = [rewrite(batch, tp, froms[tp]) for batch in walked.batches]
             except LogbusError as error:
-                self._set_aside(tp.topic, error)
+                self.copies.set_aside(tp.topic, error)
                 continue
             pieces[tp] = [piece for piece in rewritten if piece is not None]
         refused = self.target.write(pieces, self._written)
         for tp, why in refused.items():
-            if tp.topic not in self.aside:
-                self._set_aside(tp.topic, why)
+            if tp.topic not in self.copies.aside:
+                self.copies.set_aside(tp.topic, why)
         for tp, walked in good.items():
             if tp in self.copies:
                 self.copies[tp].passed(walked.next_offset)
@@ -367,18 +224,6 @@ class Mirror:
         copy = self.copies.get(tp)
         if copy is not None and copy.record_write(piece, offset):
             self._log.write_once(f"topic {tp.topic}: another client writes to the copy")
-
-    def save(self) -> None:
-        """Store the mirror's state about all records that it has written so far."""
-        dirty = [copy for copy in self.copies.values() if copy.is_dirty]
-        for tp, failed in self._checkpoint.save(dirty).items():
-            if isinstance(failed, UnknownTopicIdError):
-                self._set_aside(tp.topic, failed)
-            elif failed is not None:
-                raise failed
-        for copy in dirty:
-            copy.unsaved.clear()
-            copy.is_dirty = copy.is_cut = False
 
     # Methods that run the mirror.
 
@@ -426,7 +271,7 @@ class Mirror:
         self, stop: Event, on_sync: Callable[[], None], on_left: Callable[[int], None]
     ) -> None:
         once = self._is_once
-        groups = list(self._group_sync.read()) if once else []
+        groups = list(self.group_sync.read()) if once else []
         syncing: Iterator[str] | None = None
         goal = self.source.ends(list(self.copies), LATEST_TIMESTAMP) if once else None
         sync_at, save_at = monotonic_ms() + CHECK_MS, monotonic_ms()
@@ -444,26 +289,26 @@ class Mirror:
                     stop.wait(WAIT_MS / 1000.0)
                 now_ms = monotonic_ms()
                 if now_ms >= save_at:
-                    self.save()
+                    self._checkpoint.save()
                     save_at = monotonic_ms() + SAVE_MS
                 if now_ms >= sync_at and goal is None and syncing is None:
                     # Drop the records of the fetch in flight; the fetch below returns them again.
                     under_way.result()
-                    self.sync_topics()
+                    self.topic_sync.run(self._target_id, once=self._is_once)
                     under_way = self._begin_fetch(0)
-                    syncing = self._sync_groups(self._group_sync.read())
+                    syncing = self._sync_groups(self.group_sync.read())
                 if syncing is not None and _is_over(syncing, SYNC_MS):
                     on_sync()
                     syncing, sync_at = None, monotonic_ms() + CHECK_MS
         finally:
             under_way.exception()
-        self.save()
-        for _ in self._sync_groups(groups if once else self._group_sync.read()):
+        self._checkpoint.save()
+        for _ in self._sync_groups(groups if once else self.group_sync.read()):
             pass
         on_sync()
 
     def _sync_groups(self, at_source: Iterable[GroupCommits]) -> Iterator[str]:
-        return self._group_sync.write(self.name, self.copies, at_source)
+        return self.group_sync.write(self.name, self.copies, at_source)
 
     def _left(self, goal: Mapping[TopicPartition, int]) -> int:
         """Return the number of source offsets left to copy, up to each partition's offset in

@@ -144,13 +144,13 @@ def test_mirror_copies_arrow_batches_unchanged(
     with bus.consumer(added, start="earliest") as late:
         assert [record.value for record in late.poll(5.0)] == [b"late"]
     assert bus.admin.describe_configs([copied])["topic", copied]["segment.ms"].value == "7200000"
-    assert [row.state for row in done.group_rows if row.group == f"g-{copied}"] == ["own"]
+    assert [row.state for row in done.group_sync.rows if row.group == f"g-{copied}"] == ["own"]
     assert bus.admin.committed(f"g-{copied}")[TopicPartition(copied, 1)].offset == 80
     with bus.consumer(copied, group=f"h-{copied}", start="earliest") as member:
         member.poll(5.0)
         origin.admin.commit_offsets(f"h-{copied}", {TopicPartition(copied, 0): 3})
         origin.admin.alter_configs(copied, {"segment.ms": None})
-        assert mirror().aside == {}
+        assert mirror().copies.aside == {}
     # The mirror updates settings that it copied, and keeps settings that the target changed.
     settings = bus.admin.describe_configs([copied])["topic", copied]
     assert settings["segment.ms"].source == "default"
@@ -261,7 +261,7 @@ def test_mirror_copies_the_records_that_replaced_lost_records_of_the_source(
         for n in range(100):
             producer.send(copied, f"instead {n}", partition=0)
     done = mirror()
-    assert done.aside == {} and {copy.copied for copy in done.copies.values()} == {100, 0}
+    assert done.copies.aside == {} and {copy.copied for copy in done.copies.values()} == {100, 0}
     send(origin, copied, 1000, 200)
     done = mirror()
     assert done.translated({copied: {"0": 100, "1": 100}}) == {copied: {"0": 150, "1": 150}}
@@ -284,7 +284,7 @@ def test_two_mirrors_in_opposite_directions_copy_no_record_back(
     assert there.open(threading.Event())
     try:
         back.run(once=True, stop=threading.Event(), on_sync=lambda: None)
-        assert "copy each record for ever" in back.aside[copied].message
+        assert "copy each record for ever" in back.copies.aside[copied].message
     finally:
         there.claim.release()
         there.close()
@@ -334,7 +334,7 @@ def test_zk_based_group_resumes_from_copied_offsets(
         member.commit()
         done = mirror()
     # Ten foreign records follow the first twenty of each partition.
-    assert {row.tp.partition: row.target_offset for row in done.group_rows} == {0: 15, 1: 35}
+    assert {row.tp.partition: row.target_offset for row in done.group_sync.rows} == {0: 15, 1: 35}
     (listed,) = [row for row in bus.admin.list_groups() if row.group == group]
     assert (listed.kind, listed.protocol_type) == ("Classic", "")
     found: dict[int, int] = {}
@@ -347,7 +347,7 @@ def test_zk_based_group_resumes_from_copied_offsets(
     assert found == {0: 15, 1: 35}
     (listed,) = [row for row in bus.admin.list_groups() if row.group == group]
     assert (listed.kind, listed.state) == ("Native", "Empty")
-    assert {row.state for row in mirror().group_rows if row.group == group} == {"own"}
+    assert {row.state for row in mirror().group_sync.rows if row.group == group} == {"own"}
 
 
 def test_checkpoint_of_a_spark_query_on_kafka_is_converted_for_the_mirrored_topic(
@@ -410,9 +410,9 @@ def test_mirror_refuses_a_target_topic_with_log_append_time(
     refused = mirror()
     assert refused.copies == {} and rows_of(bus, copied) == [[], []]
     cure = f"logbus topic alter {copied} -c message.timestamp.type=CreateTime"
-    assert cure in refused.aside[copied].message
+    assert cure in refused.copies.aside[copied].message
     bus.admin.alter_configs(copied, {"message.timestamp.type": "CreateTime"})
-    assert mirror().aside == {}
+    assert mirror().copies.aside == {}
     assert rows_of(bus, copied) == rows_of(origin, copied)
 
 
@@ -494,7 +494,7 @@ def test_mirror_stops_copying_a_topic_switched_to_log_append_time(
         send(origin, copied, 50, 50)
         until(lambda: sum(copy.copied for copy in list(running.copies.values())) == 100)
         bus.admin.alter_configs(copied, {"message.timestamp.type": "LogAppendTime"})
-        until(lambda: copied in running.aside)
+        until(lambda: copied in running.copies.aside)
     finally:
         stop.set()
         thread.join(WAIT_SECONDS)
