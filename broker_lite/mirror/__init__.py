@@ -11,5 +11,5 @@ These modules do no I/O, in reading order:
 
 These modules do I/O: ``source`` and ``target`` (the two clusters), ``claim`` (ensures that only one
 mirror copies a source), ``checkpoint`` (stores the state), ``resuming`` (finds where to resume),
-``topic_sync`` (copies topics and settings), ``group_sync`` (copies group offsets), and ``mirror``,
-which runs them. One mirror belongs to one thread."""
+``topic_sync`` (copies topics and settings), ``record_sync`` (copies records), ``group_sync``
+(copies group offsets), and ``mirror``, which runs them. One mirror belongs to one thread."""

@@ -2,42 +2,32 @@
 current.
 
 The cluster that is copied is the source, the other one the target. One thread runs a mirror; a
-second thread only prefetches. The mirror writes copied records first, then stores its state
-(``MirrorCheckpoint``), then writes group offsets (``GroupSync``). The stored state is therefore
-never ahead of the records. If the mirror is killed, the next one finds where to resume
+second thread only prefetches (``RecordSync``). The mirror writes copied records first, then stores
+its state (``MirrorCheckpoint``), then writes group offsets (``GroupSync``). The stored state is
+therefore never ahead of the records. If the mirror is killed, the next one finds where to resume
 (``Resumer``), and no record is lost or copied twice."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
-from typing import Any
 
-from broker_lite.client.fetch.position import Corrupt, Failed, Retry
 from broker_lite.client.operations.cluster import backoff_ms
-from broker_lite.client.received import WalkResult
 from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.config.client_security import ClientSecurity
-from broker_lite.errors import (
-    InvalidConfigError,
-    LogbusError,
-    OffsetOutOfRangeError,
-    UnknownTopicIdError,
-)
+from broker_lite.errors import InvalidConfigError, LogbusError
 from broker_lite.mirror import checkpoint, positions
 from broker_lite.mirror.checkpoint import MirrorCheckpoint
 from broker_lite.mirror.claim import SESSION_MS, MirrorClaim
-from broker_lite.mirror.copies import Copies, Copy
+from broker_lite.mirror.copies import Copies
 from broker_lite.mirror.group_sync import GroupCommits, GroupSync
 from broker_lite.mirror.log import MirrorLog
+from broker_lite.mirror.record_sync import RecordSync
 from broker_lite.mirror.resuming import Resumer
-from broker_lite.mirror.rewrite import RewrittenBatch, rewrite
 from broker_lite.mirror.source import MirrorSource
 from broker_lite.mirror.target import MirrorTarget
 from broker_lite.mirror.topic_sync import CHECK_MS, TopicSync
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
-from broker_lite.wire.fetch import FetchedPartition
 
 WAIT_MS = 250
 """Maximum milliseconds for which a broker of the source holds a fetch until new records arrive."""
@@ -48,13 +38,8 @@ SYNC_MS = 200
 again."""
 ATTEMPTS_ONCE = 3
 """Number of times that a mirror with ``once`` retries after a temporary error."""
-REFUSED_MS = 10_000
-"""Milliseconds for which fetches of a partition may fail before the mirror logs the error. The
-election of a new leader takes less time."""
 PROVEN_MS = 60_000
 """Milliseconds without an error after which the backoff of retries is reset."""
-
-Fetched = dict[TopicPartition, FetchedPartition | LogbusError]
 
 
 class Mirror:
@@ -87,15 +72,18 @@ class Mirror:
         self._checkpoint = MirrorCheckpoint(
             self.target, self.claim, self.copies, replication_factor
         )
-        self._resumer = Resumer(self.source, self.target, self._log)
+        resumer = Resumer(self.source, self.target, self._log)
         self.topic_sync = TopicSync(
             self.source,
             self.target,
             self._log,
             self._checkpoint,
-            self._resumer,
+            resumer,
             pattern=topics,
             replication_factor=replication_factor,
+        )
+        self._record_sync = RecordSync(
+            self.source, self.target, self._log, self._checkpoint, resumer
         )
         self.group_sync = GroupSync(self.source, self.target, self._log, groups)
         self.name = self._target_id = ""
@@ -105,12 +93,11 @@ class Mirror:
         self.hindrance: LogbusError | None = None
         """The temporary error after which the mirror is trying again; None while it copies."""
         self._is_once = False
-        self._executor = ThreadPoolExecutor(1, "logbus-mirror-fetch")
 
     def close(self) -> None:
         """Stop the prefetching thread, release the claim (the right to copy the source), and close
         the connections."""
-        self._executor.shutdown(wait=True)
+        self._record_sync.close()
         self.claim.close()
         self.source.close()
         self.target.close()
@@ -143,89 +130,6 @@ class Mirror:
         self._checkpoint.save()
         self.has_begun, self.hindrance = True, None
         return True
-
-    # Methods that copy records.
-
-    def _begin_fetch(self, wait_ms: int) -> Future[Fetched]:
-        positions = [copy.position for copy in self.copies.values()]
-        return self._executor.submit(self.source.fetch, positions, wait_ms)
-
-    def _advance(self, fetched: Fetched) -> dict[TopicPartition, WalkResult]:
-        """Advance each partition past its fetched batches, and return the batches.
-
-        After a failed fetch, retry, resume at another offset, or stop copying the topic."""
-        good: dict[TopicPartition, WalkResult] = {}
-        for tp, row in fetched.items():
-            copy = self.copies.get(tp)
-            if copy is None:
-                continue
-            match copy.position.evaluate(row):
-                case WalkResult() as walked:
-                    copy.refused_since_ms = 0.0
-                    good[tp] = walked
-                case Corrupt(error) | Failed(error) | Retry(LogbusError() as error):
-                    self._refused(copy, error)
-        return good
-
-    def _refused(self, copy: Copy, error: LogbusError) -> None:
-        topic = copy.tp.topic
-        if isinstance(error, OffsetOutOfRangeError):
-            self._resumer.handle_missing_offset(copy, error)
-            if copy.is_cut:
-                # The source lost records. Store the loss before the mirror copies the records that
-                # the source has at the same offsets now.
-                self._checkpoint.save()
-        elif isinstance(error, UnknownTopicIdError) and self._is_gone(copy):
-            self.copies.set_aside(topic, UnknownTopicIdError("the topic was deleted at the source"))
-        elif not error.retriable:
-            self.copies.set_aside(topic, error)
-        else:
-            self._tolerate(copy, error)
-
-    def _tolerate(self, copy: Copy, error: LogbusError) -> None:
-        """Ignore a partition's retriable fetch errors for REFUSED_MS, then log the error.
-
-        A mirror that runs ``once`` raises the error instead."""
-        now_ms = monotonic_ms()
-        copy.refused_since_ms = copy.refused_since_ms or now_ms
-        if now_ms - copy.refused_since_ms < REFUSED_MS:
-            return
-        text = f"{copy.tp}: the next records cannot be fetched: {error.message}"
-        if self._is_once:
-            raise type(error)(text)
-        self._log.write_once(f"{text}; trying again")
-
-    def _is_gone(self, copy: Copy) -> bool:
-        view = self.source.admin.cluster((copy.tp.topic,))
-        return view.topic_id(copy.tp.topic) != copy.source_id
-
-    def _write(self, good: Mapping[TopicPartition, WalkResult], froms: Mapping[Any, int]) -> bool:
-        pieces: dict[TopicPartition, list[RewrittenBatch]] = {}
-        for tp, walked in good.items():
-            copy = self.copies.get(tp)
-            if copy is None:
-                continue
-            try:
-                rewritten = [rewrite(batch, tp, froms[tp]) for batch in walked.batches]
-            except LogbusError as error:
-                self.copies.set_aside(tp.topic, error)
-                continue
-            pieces[tp] = [piece for piece in rewritten if piece is not None]
-        refused = self.target.write(pieces, self._written)
-        for tp, why in refused.items():
-            if tp.topic not in self.copies.aside:
-                self.copies.set_aside(tp.topic, why)
-        for tp, walked in good.items():
-            if tp in self.copies:
-                self.copies[tp].passed(walked.next_offset)
-        return any(pieces.values())
-
-    def _written(self, tp: TopicPartition, piece: RewrittenBatch, offset: int) -> None:
-        copy = self.copies.get(tp)
-        if copy is not None and copy.record_write(piece, offset):
-            self._log.write_once(f"topic {tp.topic}: another client writes to the copy")
-
-    # Methods that run the mirror.
 
     def run(
         self,
@@ -270,22 +174,21 @@ class Mirror:
     def _copy(
         self, stop: Event, on_sync: Callable[[], None], on_left: Callable[[int], None]
     ) -> None:
-        once = self._is_once
+        once, records = self._is_once, self._record_sync
         groups = list(self.group_sync.read()) if once else []
         syncing: Iterator[str] | None = None
         goal = self.source.ends(list(self.copies), LATEST_TIMESTAMP) if once else None
         sync_at, save_at = monotonic_ms() + CHECK_MS, monotonic_ms()
-        under_way = self._begin_fetch(0)
+        under_way = records.begin_fetch(0)
         is_idle = False
         try:
             while not stop.is_set() and (goal is None or self._left(goal)):
                 if goal is not None:
                     on_left(self._left(goal))
-                froms = {w: copy.position.offset for w, copy in self.copies.items()}
-                good = self._advance(under_way.result())
-                under_way = self._begin_fetch(WAIT_MS if is_idle and syncing is None else 0)
-                is_idle = not self._write(good, froms)
-                if not good:
+                walked = records.advance(under_way.result(), once=once)
+                under_way = records.begin_fetch(WAIT_MS if is_idle and syncing is None else 0)
+                is_idle = not records.write(walked)
+                if not walked:
                     stop.wait(WAIT_MS / 1000.0)
                 now_ms = monotonic_ms()
                 if now_ms >= save_at:
@@ -294,8 +197,8 @@ class Mirror:
                 if now_ms >= sync_at and goal is None and syncing is None:
                     # Drop the records of the fetch in flight; the fetch below returns them again.
                     under_way.result()
-                    self.topic_sync.run(self._target_id, once=self._is_once)
-                    under_way = self._begin_fetch(0)
+                    self.topic_sync.run(self._target_id, once=once)
+                    under_way = records.begin_fetch(0)
                     syncing = self._sync_groups(self.group_sync.read())
                 if syncing is not None and _is_over(syncing, SYNC_MS):
                     on_sync()

@@ -33,18 +33,18 @@ def test_mirror_reports_an_unreadable_source_partition_and_fails_only_with_the_o
         mirror.copies[tp] = Copy(tp, "s", "t", OffsetMap())
     fetched = {WHERE: LeaderNotAvailableError("nobody leads it"), OTHER: EMPTY}
     # A missing leader is reported only after REFUSED_MS, because an election is usually short.
-    assert list(mirror._advance(fetched)) == [OTHER] and not said
-    monkeypatch.setattr("broker_lite.mirror.mirror.REFUSED_MS", 0)
+    records = mirror._record_sync
+    assert list(records.advance(fetched, once=False)) == [OTHER] and not said
+    monkeypatch.setattr("broker_lite.mirror.record_sync.REFUSED_MS", 0)
     for _ in range(2):
-        mirror._advance(fetched)
-    mirror._advance({WHERE: CorruptMessageError("offset 7 is damaged")})
+        records.advance(fetched, once=False)
+    records.advance({WHERE: CorruptMessageError("offset 7 is damaged")}, once=False)
     assert said == [
         "t-0: the next records cannot be fetched: nobody leads it; trying again",
         "t-0: the next records cannot be fetched: offset 7 is damaged; trying again",
     ]
-    mirror._is_once = True
     with pytest.raises(LeaderNotAvailableError, match=r"t-0: the next records .* nobody leads it"):
-        mirror._advance(fetched)
+        records.advance(fetched, once=True)
     mirror.close()
 
 
