@@ -76,7 +76,7 @@ class Administrator(Client):
     async def run(self) -> None:
         """Send requests until the task is cancelled."""
         while True:
-            await self.pause(8.0)
+            await self.pause(self.cluster.options.administrator_pause_s)
             kind = pick(self.rng, (self._move, self._cancel, self._cancel, self._prefer, self._add))
             async with self._requests:
                 await kind()

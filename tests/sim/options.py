@@ -44,6 +44,8 @@ class Options:
     faults: Sequence[str] = ()
     administrates: bool = False
     """Whether an administrator reassigns partitions, adds some and elects leaders."""
+    administrator_pause_s: float = 8.0
+    """Average seconds between two requests of the administrator."""
     rots: bool = False
     """Whether bits on disks are flipped."""
     loses: bool = False

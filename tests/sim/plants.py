@@ -290,7 +290,7 @@ def rolled_back_directory_registers(patch: Patch) -> None:
         found = await self._store.get(path)
         return Create(path, data) if found is None else Set(path, data, found.version)
 
-    patch.setattr(registration.Registrar, "_check_disk", check_disk)
+    patch.setattr(registration.Registrar, "check_disk", check_disk)
 
 
 # The next functions remove rules that followers obey.
