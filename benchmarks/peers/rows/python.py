@@ -171,7 +171,6 @@ HASTY_WORDS = ", ".join(f"{key}={value}" for key, value in HASTY_READING.items()
 READ = {
     "defaults": {"written by": OWN},
     "fetched": {"written by": OWN, "logbus client": "local_reads=False, as on another machine"},
-    "rows in both": {"written by": "confluent-kafka to both (rows in both logs)"},
     "lz4": {"written by": f"{OWN}, lz4"},
     "tuned": {"written by": OWN, "logbus client": "its defaults", "confluent client": HASTY_WORDS},
     "tuned, fetched": {
@@ -189,11 +188,10 @@ IN_PLACE_NOTE = (
 )
 
 
-def fill(servers: Servers, topic: str, values: list[bytes], *, rows: bool, packed: bool) -> None:
-    """Write all values to a topic. For a broker of logbus, send column batches with logbus's
-    client, unless ``rows`` is set. Otherwise send row batches (Kafka's format) with
+def fill(servers: Servers, topic: str, values: list[bytes], *, packed: bool) -> None:
+    """Write all values to a topic: to logbus as columns with its client, to Kafka as rows with
     confluent-kafka."""
-    if servers.peer == LOGBUS and not rows:
+    if servers.peer == LOGBUS:
         with (
             connect(servers.bootstrap_servers) as bus,
             bus.producer(**(LZ4[LOGBUS] if packed else {})) as producer,
@@ -224,8 +222,7 @@ def open_reading(bench: Bench, variant: Variant, *, task: Task) -> Iterator[Mapp
     }
     for each in (bench.logbus(), bench.kafka(tuned=is_tuned)):
         topic = each.new_topic()
-        fill(each, topic, values, rows=variant.name == "rows in both",
-             packed=variant.name == "lz4")  # fmt: skip
+        fill(each, topic, values, packed=variant.name == "lz4")
         where = {"servers": each.bootstrap_servers, "topic": topic}
         asked = task.asked(bench, CLIENTS[each.peer], **where, options=options[each.peer])
         topics.append((each, topic))
@@ -263,10 +260,7 @@ def _reading(name: str, task: Task, what: str, *, goal: float, bound: str, **mor
         name,
         12,
         f"{what}, {task.size} B",
-        goals=tuple(
-            Goal("records_per_s", None if each == "rows in both" else goal, variant=each)
-            for each in READ
-        ),
+        goals=(Goal("records_per_s", goal),),
         open=partial(open_reading, task=task),
         variants=tuple(map(_reading_variant, READ)),
         note=IN_PLACE_NOTE,

@@ -11,13 +11,10 @@ from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.rows.produce import FLUSH_NOTE
 from peers.spark import LINES, PARTITIONS, both, must_agree, rate
 from peers.spark_variants import (
-    AS_ADVISED,
-    DEFAULTS,
     SINK,
     SOURCE,
     TUNED_BOUND,
     reading,
-    variant,
     variants,
     writing,
 )
@@ -34,22 +31,22 @@ def wanted(bench: Bench) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def open_pipeline(bench: Bench, chosen: Variant, *, call: str) -> Iterator[Mapping[str, Side]]:
+def open_pipeline(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
     count = bench.size(LINES)
     needle, word = wanted(bench)
     with both(bench, chosen) as sides:
         sources = sides.filled(count, chosen.compression[LOGBUS])
         written: dict[str, int] = {}
-        more = {"needle": needle, **({"word": word} if call == "pipeline" else {})}
+        query = {"needle": needle, "word": word}
 
         def run(name: str) -> Measures:
             target = sides.servers[name].new_topic(PARTITIONS)
             try:
                 done = sides.spark.call(
-                    call,
+                    "pipeline",
                     source=sides.end(name, sources[name], reading(chosen, name)),
                     target=sides.end(name, target, writing(chosen, name)),
-                    **more,
+                    **query,
                 )
                 written[name] = sides.count(name, target)
                 must_agree(written)
@@ -62,9 +59,8 @@ def open_pipeline(bench: Bench, chosen: Variant, *, call: str) -> Iterator[Mappi
         found = {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
         # The floor (the side that does only the necessary work) has no sink, because reading takes
         # most of the time and the sinks write few rows.
-        if call == "pipeline":
-            found |= sides.floor(count, call, source=sides.ready(count), target=sides.dropped(),
-                                 **more)  # fmt: skip
+        found |= sides.floor(count, "pipeline", source=sides.ready(count), target=sides.dropped(),
+                             **query)  # fmt: skip
         yield found
 
 
@@ -74,20 +70,10 @@ ROWS = (
         5,
         "Spark: read a topic, filter, aggregate, write to another topic",
         goals=(Goal("rows_per_s", 2.5),),
-        open=partial(open_pipeline, call="pipeline"),
+        open=open_pipeline,
         variants=variants(source=SOURCE, sink=SINK),
         note="counts the errors of an access log by page: few rows pass the filter; logbus reads "
         f"only the value (.schema), Kafka's connector always reads all columns; {FLUSH_NOTE}",
         bound=TUNED_BOUND,
-    ),
-    Row(
-        "spark-copy",
-        5,
-        "Spark stream (availableNow): read a topic, drop a few rows, write the rest to another",
-        goals=(),
-        open=partial(open_pipeline, call="copy"),
-        variants=(variant(DEFAULTS), variant(AS_ADVISED)),
-        note=f"the query reads and writes nearly every row; it has no own goal; {FLUSH_NOTE}",
-        quick=False,
     ),
 )
