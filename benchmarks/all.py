@@ -6,31 +6,15 @@ python benchmarks/all.py [NAME …]
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 FOLDER = Path(__file__).parent
-
-BENCHMARKS = (
-    "broker",
-    "console",
-    "failover",
-    "kafka_groups",
-    "read_committed",
-    "record",
-    "security",
-    "small_partitions",
-    "storage",
-    "transactions",
-    "wire",
-)
+BENCHMARKS = tuple(sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "all"))
 
 
 def start(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -45,51 +29,26 @@ def start(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _machine() -> dict[str, Any]:
-    """Return the facts about this machine that a reader of the results needs, but not its name."""
-    return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "cpus": os.cpu_count(),
-        "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "python": platform.python_version(),
-        "load_before": round(os.getloadavg()[0], 1),
-    }
-
-
-def run(name: str) -> dict[str, Any] | None:
-    """Run one benchmark; write and return its result. If it fails, print why and return None."""
-    machine = _machine()
+def run(name: str) -> bool:
+    """Run one benchmark; print and write its result. Return False if the benchmark fails."""
     started = time.monotonic()
     done = start(name)
     print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
-    try:
-        found = json.loads(done.stdout)
-    except ValueError:
-        found = None
-    if done.returncode or not isinstance(found, dict):
+    if done.returncode:
         print(f"{name} failed ({done.returncode}): {done.stdout}", file=sys.stderr)
-        return None
-    found["machine"] = machine
-    kept = FOLDER / "results" / f"{name}.json"
-    kept.parent.mkdir(exist_ok=True)
-    kept.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
-    return {"benchmark": name, **found}
+        return False
+    (FOLDER / "results" / f"{name}.json").write_text(done.stdout, "utf-8")
+    print(json.dumps({"benchmark": name, **json.loads(done.stdout)}), flush=True)
+    return True
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
-    wanted = parser.parse_args().names
+    wanted = parser.parse_args().names or BENCHMARKS
     if unknown := sorted(set(wanted) - set(BENCHMARKS)):
         parser.error(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
-    failed = False
-    for name in BENCHMARKS:
-        if not wanted or name in wanted:
-            found = run(name)
-            failed |= found is None
-            if found is not None:
-                print(json.dumps(found), flush=True)
-    return int(failed)
+    return int(sum(not run(name) for name in wanted) > 0)
 
 
 if __name__ == "__main__":

@@ -10,25 +10,22 @@ loop, which should stay below 5 ms under the whole load.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
 import selectors
 import socket
 import struct
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from peers.meter import fine_cpu_seconds
+from peers import figures
+from peers.meter import CpuUse, resident_mb
+from peers.servers import LogbusServers, dotted
 
-from broker_lite.client.administration.admin import Admin
 from broker_lite.local.broker import LocalBroker
-from broker_lite.local.cluster import LocalCluster
 from broker_lite.record import arrow
 from broker_lite.record.records import encode_entries
 from broker_lite.wire import fetch, produce
@@ -109,26 +106,23 @@ def produce_request(topic_id: str, batch: bytes | memoryview, partitions: int = 
     return b"".join(bytes(part) for part in parts)
 
 
-def fetch_request(topic_id: str, size: int, *, reader: tuple[int, int]) -> bytes:
-    """Return a fetch request.
+RAW, ROWS = (fetch.FLAG_CHECKS_CRC, 1), (0, 0)
+"""Clients that receive batches as they are stored, and clients of rows: the fetch flags, and the
+newest format version of column batches that the client decodes."""
 
-    ``reader`` has the fetch flags, and the newest format version of column batches that the client
-    decodes.
-    """
-    row = fetch.FetchPartition(0, 0, size)
-    return bytes(
-        fetch.encode_request(
-            fetch.FetchRequest(
-                [fetch.FetchTopic("", topic_id, [row])],
-                max_wait_ms=500,
-                max_bytes=size,
-                columns_body_version=reader[1],
-                flags=reader[0],
-            ),
-            correlation_id=1,
-            client_id="bench",
-        )
+
+def fetch_request(
+    topic_id: str, size: int, *, reader: tuple[int, int] = RAW, offset: int = 0
+) -> bytes:
+    row = fetch.FetchPartition(0, offset, size)
+    request = fetch.FetchRequest(
+        [fetch.FetchTopic("", topic_id, [row])],
+        max_wait_ms=500,
+        max_bytes=size,
+        columns_body_version=reader[1],
+        flags=reader[0],
     )
+    return bytes(fetch.encode_request(request, correlation_id=1, client_id="bench"))
 
 
 def columns_batch(size: int, value_bytes: int = 200) -> memoryview:
@@ -152,15 +146,15 @@ def loop_delays(broker: LocalBroker) -> dict[str, float]:
 class Bench:
     """One broker under load; ``results`` holds the figures of each measured case."""
 
-    def __init__(self, cluster: LocalCluster, admin: Admin, seconds: float) -> None:
-        self._admin = admin
-        self._broker = cluster.brokers[0]
+    def __init__(self, servers: LogbusServers, seconds: float) -> None:
+        self._bus = servers.bus
+        self._broker = servers.cluster.brokers[0]
         self._seconds = seconds
         self.results: dict[str, dict[str, float]] = {}
 
     def topic(self, name: str, partitions: int = 1) -> str:
         """Create a topic; return its id once its leader accepts produce requests."""
-        topic_id = self._admin.create_topic(name, partitions, 1)
+        topic_id = self._bus.create_topic(name, partitions, 1)
         time.sleep(0.2)
         return topic_id
 
@@ -171,12 +165,9 @@ class Bench:
         If ``size`` is 0, the throughput counts the bytes of the responses.
         """
         load = Load(("127.0.0.1", self._broker.port), request, connections, depth)
-        pid = self._broker.pid
-        assert pid is not None
-        before = fine_cpu_seconds(pid)
-        took = load.run(self._seconds)
-        cpu = fine_cpu_seconds(pid) - before
-        answers = max(load.answers, 1)
+        with CpuUse({"broker": [self._broker.pid]}) as use:
+            took = load.run(self._seconds)
+        cpu, answers = use.seconds["broker"], max(load.answers, 1)
         moved = size * answers if size else load.received
         self.results[name] = {
             "requests_per_s": round(load.answers / took),
@@ -192,34 +183,23 @@ class Bench:
         self.measure("produce_100B_1_connection_1_deep", request, 1, 1, len(small))
         self.measure(SMALL, request, 16, 8, len(small))
 
+    def rss_mb(self) -> float:
+        return round(resident_mb(self._broker.pid), 1)
+
     def loop(self) -> dict[str, int]:
         """Return how many delays of the broker's event loop were measured, and how many exceeded
         5 ms."""
         return {name: int(loop_delays(self._broker)[name]) for name in ("samples", "over_5_ms")}
 
-    def rss_mb(self) -> float:
-        with open(f"/proc/{self._broker.pid}/status", encoding="ascii") as status:
-            line = next(line for line in status if line.startswith("VmRSS"))
-        return round(int(line.split()[1]) / 1024, 1)
-
 
 @contextlib.contextmanager
 def one_broker(seconds: float, **config: str) -> Iterator[Bench]:
     """Start a broker with these settings, in which "_" stands for "."."""
-    settings = {key.replace("_", "."): value for key, value in config.items()}
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        LocalCluster(1, directory=directory, config=settings) as cluster,
-        Admin(cluster.bootstrap_servers) as admin,
-    ):
-        yield Bench(cluster, admin, seconds)
+    with LogbusServers(1, dotted(config)) as servers:
+        yield Bench(servers, seconds)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=3.0)
-    seconds = parser.parse_args().seconds
-    raw, rows = (fetch.FLAG_CHECKS_CRC, 1), (0, 0)
+def measure(seconds: float = 3.0) -> dict[str, Any]:
     big = columns_batch(1 << 20)
     with one_broker(seconds, metrics_port="0") as bench:
         idle = bench.rss_mb()
@@ -233,23 +213,21 @@ def main() -> None:
         topic_id = bench.topic("big")
         request = produce_request(topic_id, big)
         bench.measure("produce_1MB_1_connection_5_deep", request, 1, 5, len(big))
-        request = fetch_request(topic_id, 8 << 20, reader=raw)
+        request = fetch_request(topic_id, 8 << 20)
         bench.measure("fetch_8MB_sendfile", request, 1, 2, 0)
-        request = fetch_request(topic_id, 1 << 20, reader=rows)
+        request = fetch_request(topic_id, 1 << 20, reader=ROWS)
         bench.measure("fetch_1MB_columns_to_rows", request, 1, 2, 0)
         request = fetch_request(topic_id, 1, reader=(fetch.FLAG_ENDS_ONLY, 1))
         bench.measure("fetch_ends_only_16_connections_4_deep", request, 16, 4, 0)
-        results: dict[str, Any] = bench.results
-        results["rss_mb"] = {"idle": idle, "after": bench.rss_mb()}
-        results["loop"] = bench.loop()
+        rss_mb = {"idle": idle, "after": bench.rss_mb()}
+        found = {**bench.results, "rss_mb": rss_mb, "loop": bench.loop()}
     with one_broker(seconds, fetch_verify="always") as bench:
         topic_id = bench.topic("big")
         bench.measure("warm_up", produce_request(topic_id, big), 1, 5, len(big))
-        request = fetch_request(topic_id, 8 << 20, reader=raw)
-        bench.measure("fetch_8MB_checked_by_broker", request, 1, 2, 0)
-        results["fetch_8MB_checked_by_broker"] = bench.results["fetch_8MB_checked_by_broker"]
-    print(json.dumps(results, indent=1))
+        name = "fetch_8MB_checked_by_broker"
+        bench.measure(name, fetch_request(topic_id, 8 << 20), 1, 2, 0)
+        return {**found, name: bench.results[name]}
 
 
 if __name__ == "__main__":
-    main()
+    figures.main(measure)

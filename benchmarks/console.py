@@ -18,26 +18,24 @@ the pytest plugin's cluster of one broker.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
-import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from peers.meter import fine_cpu_seconds, peak_mb, resident_mb
+from peers.figures import main, median, percentile, timed
+from peers.meter import CpuUse, peak_mb, resident_mb
+from peers.servers import LogbusServers
 
-from broker_lite.bus import Bus, connect
+from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
 
@@ -117,35 +115,28 @@ def request(address: str, path: str) -> int:
         return len(answer.read())
 
 
-def shares(pids: list[int], seconds: float) -> list[float]:
-    """Return the processor time of each process during ``seconds``, in percent of a core."""
-    began, before = time.monotonic(), [fine_cpu_seconds(pid) for pid in pids]
-    time.sleep(seconds)
-    lasted = time.monotonic() - began
-    return [100 * (fine_cpu_seconds(pid) - at) / lasted for pid, at in zip(pids, before)]
-
-
 def sampling(cluster: LocalCluster, rounds: int, seconds: float) -> list[float]:
-    pids = [broker.pid for broker in cluster.brokers if broker.pid is not None]
+    def percent() -> list[float]:
+        with CpuUse({broker.id: [broker.pid] for broker in cluster.brokers}) as use:
+            time.sleep(seconds)
+        return list(use.percent.values())
+
     differences = []
     for _ in range(rounds):
-        without = shares(pids, seconds)
+        without = percent()
         with console(cluster):
-            differences.append([b - a for a, b in zip(without, shares(pids, seconds))])
-    return [round(statistics.median(row), 2) for row in zip(*differences)]
+            differences.append([b - a for a, b in zip(without, percent())])
+    return [median(row, 2) for row in zip(*differences)]
 
 
 def pages(cluster: LocalCluster) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with console(cluster) as (address, pid):
         for path in PAGES:
-            took, sizes = [], []
-            for _ in range(REQUESTS + WARM):
-                began = time.perf_counter()
-                sizes.append(request(address, path))
-                took.append(1000 * (time.perf_counter() - began))
-            p95 = statistics.quantiles(took[WARM:], n=20)[-1]
-            found[path] = {"p95_ms": round(p95, 1), "kb": round(max(sizes) / 1000, 1)}
+            took = [timed(request, address, path) * 1000 for _ in range(REQUESTS + WARM)]
+            size = request(address, path)
+            p95 = percentile(took[WARM:], 95)
+            found[path] = {"p95_ms": round(p95, 1), "kb": round(size / 1000, 1)}
         memory = {"console_mb": round(resident_mb(pid)), "console_peak_mb": round(peak_mb(pid))}
     largest = {key: max(row[key] for row in found.values()) for key in ("p95_ms", "kb")}
     return {"pages": found, "pages_largest": largest, **memory}
@@ -158,15 +149,16 @@ def median_ms(*words: str, cache: str, is_cold: bool = False, **variables: str) 
     """
     command = [sys.executable, "-P", "-m", "broker_lite", *words]
     environment = os.environ | variables | {"XDG_CACHE_HOME": cache}
+
+    def run() -> None:
+        assert subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout
+
     took = []
     for _ in range(RUNS + WARM):
         if is_cold:
             shutil.rmtree(cache, ignore_errors=True)
-        began = time.perf_counter()
-        said = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout
-        took.append(1000 * (time.perf_counter() - began))
-        assert said, (words, variables)
-    return round(statistics.median(took[WARM:]), 1)
+        took.append(timed(run) * 1000)
+    return median(took[WARM:])
 
 
 def commands(servers: str) -> dict[str, float]:
@@ -187,40 +179,33 @@ def plugin() -> dict[str, float]:
     marks = []
     for _ in range(RUNS):
         with tempfile.TemporaryDirectory() as folder:
-            cluster = LocalCluster(brokers=1, directory=Path(folder))
-            began = time.perf_counter()
-            cluster.start()
-            ready = time.perf_counter()
-            cluster.kill()
-            marks.append((ready - began, time.perf_counter() - ready))
-    ready_s, stop_s = (round(statistics.median(row), 2) for row in zip(*marks))
+            cluster = LocalCluster(brokers=1, directory=folder)
+            marks.append((timed(cluster.start), timed(cluster.kill)))
+    ready_s, stop_s = (median(row, 2) for row in zip(*marks))
     return {"ready_s": ready_s, "stop_s": stop_s}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="console.py", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=31.0)
-    parser.add_argument("--only", default="sampling,pages,commands,plugin")
-    given = parser.parse_args()
-    wanted = given.only.split(",")
+def measure(
+    rounds: int = 2, seconds: float = 31.0, only: str = "sampling,pages,commands,plugin"
+) -> dict[str, Any]:
+    wanted = only.split(",")
     result: dict[str, Any] = {}
-    with LocalCluster(brokers=3) as cluster, connect(cluster.bootstrap_servers) as bus:
-        groups = fill(bus)
+    with LogbusServers(3) as servers:
+        groups = fill(servers.bus)
         if "sampling" in wanted:
             time.sleep(SETTLE_S)
-            windows = cluster, given.rounds, given.seconds
+            windows = servers.cluster, rounds, seconds
             result["sampling_at_rest_core_percent"] = sampling(*windows)
-            with moving(bus, groups):
+            with moving(servers.bus, groups):
                 result["sampling_moving_core_percent"] = sampling(*windows)
         if "pages" in wanted:
-            result |= pages(cluster)
+            result |= pages(servers.cluster)
         if "commands" in wanted:
-            result["commands"] = commands(cluster.bootstrap_servers)
+            result["commands"] = commands(servers.bootstrap_servers)
     if "plugin" in wanted:
         result["plugin"] = plugin()
-    print(json.dumps(result))
+    return result
 
 
 if __name__ == "__main__":
-    main()
+    main(measure)

@@ -1,17 +1,14 @@
 """Measure how long a partition accepts no record when a broker dies, hangs or is restarted.
 
-    python benchmarks/failover.py [--kills 50] [--foreign-kills 12] [--pauses 10]
-        [--partitions 1000] [--only NAME,…]
+    python benchmarks/failover.py [--kills 50] [--foreign-kills 12] [--pauses 10] [--only NAME,…]
 
 There are three brokers, three replicas and acks=all. One client sends 1,000 records of 100 B a
 second to one partition. The figure is the longest gap in ms between two acknowledgements around
 each event; the client must not report an error. ``many_partitions`` kills a broker that leads a
 third of the partitions, and starts it again. Its figures are seconds: from the creation until all
 replicas are in sync, from the kill until each partition acknowledges a record, and from the start
-until the broker listens and until all replicas are in sync. Before the kill it also measures the
-Metadata answer for all the topics, and the memory and processor time of brokers without load. A
-topic has at most 1,800 partitions, so more partitions are in several topics. All processes share
-the machine's cores. The script prints one JSON object.
+until the broker listens and until all replicas are in sync. All processes share the machine's
+cores. The script prints one JSON object.
 
 librdkafka, Apache Kafka's Java client and franz-go send 600 records/s to 6 partitions while each
 broker in turn is killed. Each partition that the broker led counts separately. ``quick`` rows set
@@ -21,11 +18,8 @@ JDK, franz-go needs Go; without them their rows are skipped.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import os
-import statistics
 import subprocess
 import sys
 import threading
@@ -35,13 +29,13 @@ from typing import Any
 
 import clients
 from peers.fetch import Cannot
-from peers.meter import fine_cpu_seconds, peak_mb
+from peers.figures import main, spread_ms
+from peers.servers import LogbusServers
 
-from broker_lite.bus import Bus, connect
+from broker_lite.bus import Bus
 from broker_lite.client.operations.cluster import TopicMetadata
 from broker_lite.client.producing.futures import RecordFuture
 from broker_lite.local.broker import LocalBroker
-from broker_lite.local.cluster import LocalCluster
 
 RATE = 1000
 FOREIGN_RATE = 100
@@ -49,16 +43,9 @@ FOREIGN_RATE = 100
 FOREIGN_PARTITIONS = 6
 SETTLED_S = 0.5
 """Seconds for which acknowledgements must arrive regularly before and after an event."""
-WAIT_S = 60.0
-WAIT_A_PARTITION_S = 0.02
-"""Seconds that each of many partitions adds to the maximum wait."""
-TOPIC_PARTITIONS_MAX = 1_800
-"""Number of partitions, with three replicas each, that one ZooKeeper write can create, rounded
-down."""
-IDLE_S = 10.0
-"""Seconds for which idle brokers' processor time is measured."""
+WAIT_S = 80.0
+PARTITIONS = 1_000
 REBALANCE_MS = "300"
-_NUMBERS = itertools.count()
 
 
 class Acks:
@@ -171,39 +158,30 @@ class Bench:
     """A cluster in which broker n is the preferred leader of partition n."""
 
     def __init__(self, session_ms: int) -> None:
-        self.cluster = LocalCluster(
-            3,
-            config={
-                "leader.rebalance.ms": REBALANCE_MS,
-                "zookeeper.session.timeout.ms": str(session_ms),
-            },
-        )
+        session = {"zookeeper.session.timeout.ms": str(session_ms)}
+        self._servers = LogbusServers(3, {"leader.rebalance.ms": REBALANCE_MS, **session})
 
     def __enter__(self) -> Bench:
-        self.cluster.start()
-        self.bus = connect(self.cluster.bootstrap_servers)
+        self._servers.__enter__()
+        self.bus, self.brokers = self._servers.bus, self._servers.cluster.brokers
         self.topic = self.make_topic(3)
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self.bus.close()
-        self.cluster.stop()
+        self._servers.__exit__()
 
-    def make_topic(self, partitions: int, wait_s: float = WAIT_S) -> str:
+    def make_topic(self, partitions: int) -> str:
         """Create a topic with three replicas; return its name when all are in sync."""
-        name = f"failover-{next(_NUMBERS)}"
-        self.bus.create_topic(name, partitions, 3)
-        self.settle(name, wait_s)
+        name = self._servers.new_topic(partitions, 3)
+        self.settle(name)
         return name
 
-    def settle(
-        self, topic: str, wait_s: float = WAIT_S, *, by_preferred: bool = True
-    ) -> TopicMetadata:
+    def settle(self, topic: str, *, by_preferred: bool = True) -> TopicMetadata:
         """Wait until all replicas are in sync.
 
         With ``by_preferred``, wait also until the preferred replicas lead.
         """
-        until = time.monotonic() + wait_s
+        until = time.monotonic() + WAIT_S
         while time.monotonic() < until:
             rows = self.bus.admin.cluster([topic]).topics[topic]
             if all(
@@ -215,11 +193,11 @@ class Bench:
             time.sleep(0.05)
         late = [row for row in rows.partitions if set(row.isr) != set(row.replicas)]
         raise AssertionError(
-            f"{len(late)} partitions of {topic} are not in sync after {wait_s:.0f} s: {late[:3]}"
+            f"{len(late)} partitions of {topic} are not in sync after {WAIT_S:.0f} s: {late[:3]}"
         )
 
     def broker(self, number: int) -> LocalBroker:
-        return next(broker for broker in self.cluster.brokers if broker.id == number)
+        return next(broker for broker in self.brokers if broker.id == number)
 
     def victim(self, who: str) -> tuple[int, LocalBroker]:
         """Return a partition, and the broker that is its leader or follower, as ``who`` says."""
@@ -247,26 +225,13 @@ class Bench:
             broker.resume()
             broker.start()
             failed += len(load.acks.failures)
-        return {"events": count, "failed_sends": failed, **percentiles(gaps)}
+        return {"events": count, "failed_sends": failed, **spread_ms(gaps)}
 
-    def restarts(self, count: int) -> dict[str, Any]:
-        """Stop and start the leader cleanly, ``count`` times; return the gaps between
-        acknowledgements.
-
-        A gap includes the stop and the start.
-        """
-        gaps, failed = [], 0
-        for _ in range(count):
-            partition, broker = self.victim("leader")
-            with Load(self.bus, self.topic, partition) as load:
-                since = time.time()
-                broker.stop()
-                broker.start()
-                self.settle(self.topic)
-                load.acks.wait_flowing(since)
-                gaps.append(load.acks.longest_gap_ms(since))
-            failed += len(load.acks.failures)
-        return {"events": count, "failed_sends": failed, **percentiles(gaps)}
+    def restart(self, broker: LocalBroker) -> None:
+        """Stop and start a broker cleanly. The gap includes the stop and the start."""
+        broker.stop()
+        broker.start()
+        self.settle(self.topic)
 
     def foreign_gaps(self, client: str, settings: tuple[str, ...], count: int) -> dict[str, Any]:
         """Kill ``count`` brokers, one after another, while a producer of another project sends.
@@ -277,8 +242,8 @@ class Bench:
         topic = self.make_topic(FOREIGN_PARTITIONS)
         gaps: list[float] = []
         others = [0.0]
-        with ForeignLoad(client, self.cluster.bootstrap_servers, topic, settings) as load:
-            for broker in itertools.islice(itertools.cycle(self.cluster.brokers), count):
+        with ForeignLoad(client, self._servers.bootstrap_servers, topic, settings) as load:
+            for broker in itertools.islice(itertools.cycle(self.brokers), count):
                 rows = self.settle(topic).partitions
                 time.sleep(0 if settings else clients.REST_S.get(client, 0))
                 load.wait_flowing(time.time())
@@ -290,110 +255,65 @@ class Bench:
                     found.append(acks.longest_gap_ms(since))
                 broker.start()
         found = {"failed_sends": load.failed, "others_max_ms": round(max(others))}
-        return {"events": count, **found, **percentiles(gaps)}
+        return {"events": count, **found, **spread_ms(gaps)}
 
-    def many_partitions(self, count: int) -> dict[str, Any]:
-        """Kill the broker that leads a third of all partitions, and start it again; return the
-        times."""
-        wait_s = WAIT_S + count * WAIT_A_PARTITION_S
-        topics: dict[str, int] = {}
+    def many_partitions(self) -> dict[str, Any]:
+        """Kill the broker that leads a third of PARTITIONS partitions, and start it again; return
+        the times."""
         began = time.monotonic()
-        for first in range(0, count, TOPIC_PARTITIONS_MAX):
-            partitions = min(TOPIC_PARTITIONS_MAX, count - first)
-            topics[self.make_topic(partitions, wait_s)] = partitions
-            created = time.monotonic() - began
-            print(f"{first + partitions} partitions in sync: {created:.1f} s", file=sys.stderr)
-        idle = self.idle(list(topics))
-        places = [(name, number) for name, size in topics.items() for number in range(size)]
+        topic = self.make_topic(PARTITIONS)
+        created = time.monotonic() - began
         with self.bus.producer(linger_ms=0) as producer:
-            for name, number in places:
-                producer.send(name, b"before", partition=number)
+            for number in range(PARTITIONS):
+                producer.send(topic, b"before", partition=number)
             producer.flush()
-            for name in topics:
-                self.settle(name, wait_s)
+            self.settle(topic)
             began = time.monotonic()
             self.broker(0).kill()
-            futures = [producer.send(name, b"after", partition=n) for name, n in places]
-            failed = sum(future.exception(wait_s) is not None for future in futures)
+            futures = [producer.send(topic, b"after", partition=n) for n in range(PARTITIONS)]
+            failed = sum(future.exception(WAIT_S) is not None for future in futures)
             seconds = time.monotonic() - began
         began = time.monotonic()
-        self.broker(0).start()
+        self.broker(0).start(wait=False)
+        self.broker(0).wait_ready(WAIT_S)
         listens = time.monotonic() - began
-        for name in topics:
-            self.settle(name, wait_s, by_preferred=False)
-        in_sync = time.monotonic() - began
+        self.settle(topic, by_preferred=False)
         return {
-            "partitions": count,
-            "topics": len(topics),
+            "partitions": PARTITIONS,
             "created_in_sync_seconds": round(created, 2),
-            **idle,
             "failed_sends": failed,
             "seconds": round(seconds, 2),
             "restart_listens_seconds": round(listens, 2),
-            "restart_in_sync_seconds": round(in_sync, 2),
-        }
-
-    def idle(self, topics: list[str]) -> dict[str, float]:
-        """Return the duration of a Metadata request for ``topics``, and the memory and processor
-        time of a broker without load."""
-        began = time.monotonic()
-        self.bus.admin.cluster(topics)
-        answered = time.monotonic() - began
-        pids = [broker.pid for broker in self.cluster.brokers if broker.pid is not None]
-        before = sum(map(fine_cpu_seconds, pids))
-        time.sleep(IDLE_S)
-        cores = (sum(map(fine_cpu_seconds, pids)) - before) / IDLE_S / len(pids)
-        return {
-            "metadata_seconds": round(answered, 2),
-            "broker_peak_mb": round(max(map(peak_mb, pids))),
-            "idle_broker_cores": round(cores, 3),
+            "restart_in_sync_seconds": round(time.monotonic() - began, 2),
         }
 
 
-def percentiles(samples: list[float]) -> dict[str, float]:
-    ranked = sorted(samples)
-    return {
-        "p50_ms": round(statistics.median(ranked)),
-        "p99_ms": round(ranked[min(len(ranked) - 1, int(len(ranked) * 0.99))]),
-        "max_ms": round(ranked[-1]),
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--foreign-kills", type=int, default=12)
-    parser.add_argument("--pauses", type=int, default=10)
-    parser.add_argument("--partitions", type=int, default=1000)
-    parser.add_argument("--only", default="")
-    options = parser.parse_args()
-    only = set(filter(None, options.only.split(",")))
+def measure(
+    kills: int = 50, foreign_kills: int = 12, pauses: int = 10, only: str = ""
+) -> dict[str, Any]:
+    wanted = set(filter(None, only.split(",")))
     results: dict[str, Any] = {"load_average": round(os.getloadavg()[0], 1)}
+
+    def run(name: str, row: Callable[..., dict[str, Any]], *arguments: Any) -> None:
+        if not wanted or name in wanted:
+            try:
+                results[name] = row(*arguments)
+            except Cannot as error:
+                results[name] = {"skipped": str(error)}
+            print(name, results[name], file=sys.stderr)
+
     with Bench(session_ms=6000) as bench:
-        rows: dict[str, Callable[[], dict[str, Any]]] = {
-            f"killed_{who}": lambda who=who: bench.gaps(who, options.kills, LocalBroker.kill)
-            for who in ("leader", "leader_controller", "follower")
-        }
-        rows["graceful_restart"] = lambda: bench.restarts(options.pauses)
-        rows["many_partitions"] = lambda: bench.many_partitions(options.partitions)
+        for who in ("leader", "leader_controller", "follower"):
+            run(f"killed_{who}", bench.gaps, who, kills, LocalBroker.kill)
+        run("graceful_restart", bench.gaps, "leader", pauses, bench.restart)
+        run("many_partitions", bench.many_partitions)
         for client, quick in clients.QUICK.items():
-            for name, settings in ((client, ()), (f"{client}_quick", quick)):
-                rows[f"killed_leader_{name}"] = lambda client=client, settings=settings: (
-                    bench.foreign_gaps(client, settings, options.foreign_kills)
-                )
-        for name, row in rows.items():
-            if not only or name in only:
-                try:
-                    results[name] = row()
-                except Cannot as error:
-                    results[name] = {"skipped": str(error)}
-                print(name, results[name], file=sys.stderr)
-    if not only or "paused_leader_1s_session" in only:
-        with Bench(session_ms=1000) as bench:
-            found = bench.gaps("leader", options.pauses, LocalBroker.pause)
-            results["paused_leader_1s_session"] = found
-    print(json.dumps(results, indent=1))
+            run(f"killed_leader_{client}", bench.foreign_gaps, client, (), foreign_kills)
+            run(f"killed_leader_{client}_quick", bench.foreign_gaps, client, quick, foreign_kills)
+    with Bench(session_ms=1000) as bench:
+        run("paused_leader_1s_session", bench.gaps, "leader", pauses, LocalBroker.pause)
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    main(measure)

@@ -14,25 +14,24 @@ loop in this time, which should stay below 5 ms.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
+import itertools
 import os
-import statistics
-import tempfile
 import time
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from broker import loop_delays
+from peers import figures
+from peers.servers import LogbusServers
 
-from broker_lite.bus import Bus, connect
+from broker_lite.bus import Bus
 from broker_lite.client.administration import transactions
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.transport.steps import CallExchange, Operation, Send
 from broker_lite.local.broker import LocalBroker
-from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
 from broker_lite.server.coordinators.transaction_markers import PARTITIONS_PER_CALL
 from broker_lite.wire.calls.broker_transactions import (
@@ -74,25 +73,20 @@ def rate(bus: Bus, topic: str, rows: int, **options: Any) -> float:
 
 def read(bus: Bus, rows: int, rounds: int) -> dict[str, Any]:
     """Return the median rates by topic, kind of read and isolation level, and their ratios."""
-    cases = [
-        (topic, in_place, level)
-        for topic in ("plain", "marked")
-        for in_place in (False, True)
-        for level in LEVELS
-    ]
-    found: dict[tuple[str, bool, str], list[float]] = {case: [] for case in cases}
-    for number in range(rounds + 1):
-        for case in cases[:: 1 if number % 2 else -1]:
-            topic, in_place, level = case
-            measured = rate(bus, topic, rows, isolation_level=level, local_reads=in_place)
-            if number:
-                found[case].append(measured)
+
+    def run(case: tuple[str, bool, str]) -> float:
+        topic, in_place, level = case
+        return rate(bus, topic, rows, isolation_level=level, local_reads=in_place)
+
+    kinds = list(itertools.product(("plain", "marked"), (False, True)))
+    cases = [(*kind, level) for kind in kinds for level in LEVELS]
+    found = figures.in_turns(cases, run, rounds)
     results: dict[str, Any] = {}
-    for topic, in_place, _ in cases[::2]:
-        pairs = list(zip(*(found[topic, in_place, level] for level in LEVELS)))
+    for topic, in_place in kinds:
+        committed, uncommitted = (found[topic, in_place, level] for level in LEVELS)
         results[f"{topic}_{'in_place' if in_place else 'fetched'}"] = {
-            "rows_per_s": round(statistics.median(committed for committed, _ in pairs)),
-            "ratio": round(statistics.median(one / other for one, other in pairs), 3),
+            "rows_per_s": round(figures.median(committed)),
+            "ratio": figures.ratio(committed, uncommitted, 3),
         }
     return results
 
@@ -139,7 +133,7 @@ def end(bus: Bus, broker: LocalBroker) -> dict[str, Any]:
         markers = begin(bus, stack)
         before = loop_delays(broker)
         began = time.perf_counter()
-        refused = bus.admin.run(lambda cluster, end_ms: write(markers, cluster, end_ms))
+        refused = bus.admin.run(partial(write, markers))
         took = time.perf_counter() - began
         after = loop_delays(broker)
     assert refused == 0
@@ -150,21 +144,13 @@ def end(bus: Bus, broker: LocalBroker) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--transactions", type=int, default=1500)
-    parser.add_argument("--rounds", type=int, default=15)
-    given = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        LocalCluster(1, directory=directory, config={"metrics.port": "0"}) as cluster,
-        connect(cluster.bootstrap_servers) as bus,
-    ):
-        fill(bus, given.transactions)
-        results = read(bus, given.transactions * ROWS, given.rounds)
-        results["markers"] = end(bus, cluster.brokers[0])
-    print(json.dumps(results, indent=1))
+def measure(transactions: int = 1500, rounds: int = 15) -> dict[str, Any]:
+    with LogbusServers(1, {"metrics.port": "0"}) as servers:
+        fill(servers.bus, transactions)
+        results = read(servers.bus, transactions * ROWS, rounds)
+        results["markers"] = end(servers.bus, servers.cluster.brokers[0])
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    figures.main(measure)

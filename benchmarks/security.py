@@ -41,21 +41,20 @@ place divided by those over TLS; ``cpu_ratio`` compares the processor time of br
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import datetime
-import json
+import itertools
 import multiprocessing
 import os
 import socket
 import ssl
-import statistics
 import struct
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,12 +64,12 @@ import pyarrow as pa
 from broker import SMALL, one_broker
 from confluent_kafka import admin as ck_admin
 from peers.fetch import Cannot
-from peers.meter import fine_cpu_seconds
-from peers.servers import KafkaServers, LogbusServers, free_ports
+from peers.figures import in_turns, main, median, percentile, ratio, timed
+from peers.meter import CpuUse
+from peers.servers import KafkaServers, LogbusServers, dotted, free_ports, send_all
 
 from broker_lite.bus import Bus, connect
 from broker_lite.client.administration import users
-from broker_lite.client.administration.admin import Admin
 from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.client.transport.login import TaskSecret
 from broker_lite.client.transport.pool import PooledConnection
@@ -133,10 +132,9 @@ class Side(NamedTuple):
             "ssl.ca.location": self.ca,
         }
 
-    def cpu_s(self) -> float:
-        """Return the broker's processor seconds so far."""
-        (pid,) = self.servers.processes()["broker"]
-        return fine_cpu_seconds(pid)
+    def cpu_use(self) -> CpuUse:
+        """Return a context that measures the broker's processor time."""
+        return CpuUse({"broker": self.servers.processes()["broker"]})
 
 
 @contextlib.contextmanager
@@ -157,9 +155,7 @@ def logbus_side() -> Iterator[tuple[Side, str]]:
             "sasl.enabled.mechanisms": "SCRAM-SHA-256",
         }
         servers = stack.enter_context(LogbusServers(1, config))
-        with Admin(servers.bootstrap_servers) as admin:
-            mechanisms = [ScramMechanism.SHA_256]
-            admin.run(users.set_password, USER, PASSWORD, mechanisms)
+        servers.bus.admin.run(users.set_password, USER, PASSWORD, [ScramMechanism.SHA_256])
         yield Side(servers, ours, str(folder / "clients-ca.pem")), str(pem)
 
 
@@ -217,75 +213,64 @@ class Speed(NamedTuple):
 
 def transfer(side: Side, seconds: float, *, tls: bool) -> tuple[Speed, Speed]:
     """Produce for ``seconds``, then consume all records; return both speeds."""
-    topic = side.servers.new_topic(PARTITIONS)
     options = side.options(tls=tls)
-    producer = ck.Producer({**options, "acks": "all", "linger.ms": 5})
-    producer.list_topics(topic, timeout=30)
-    count, began, cpu_s = 0, time.perf_counter(), side.cpu_s()
-    while time.perf_counter() - began < seconds:
-        for _ in range(200):
-            try:
-                producer.produce(topic, VALUE, partition=count % PARTITIONS)
-                count += 1
-            except BufferError:
-                producer.poll(0.01)
-        producer.poll(0)
-    assert producer.flush(120) == 0
-    size_mb, took = count * len(VALUE) / 1e6, time.perf_counter() - began
-    produced = Speed(size_mb / took, (side.cpu_s() - cpu_s) * 1000 / size_mb)
-    cpu_s = side.cpu_s()
-    consumer = ck.Consumer({**options, "group.id": topic, "enable.auto.commit": False})
-    consumer.assign([ck.TopicPartition(topic, each, 0) for each in range(PARTITIONS)])
-    seen, first = 0, 0.0
-    while seen < count:
-        rows = [row for row in consumer.consume(10_000, 1.0) if row.error() is None]
-        if rows and not first:
-            first, skipped = time.perf_counter(), len(rows)
-        seen += len(rows)
-    rate = (seen - skipped) * len(VALUE) / (time.perf_counter() - first) / 1e6
-    consumed = Speed(rate, (side.cpu_s() - cpu_s) * 1000 / size_mb)
-    consumer.close()
-    side.servers.delete_topic(topic)
-    return produced, consumed
+    with side.servers.topic(PARTITIONS) as topic:
+        producer = ck.Producer({**options, "acks": "all", "linger.ms": 5})
+        producer.list_topics(topic, timeout=30)
+        count, until = 0, time.perf_counter() + seconds
+        with side.cpu_use() as producing:
+            while time.perf_counter() < until:
+                for _ in range(200):
+                    try:
+                        producer.produce(topic, VALUE, partition=count % PARTITIONS)
+                        count += 1
+                    except BufferError:
+                        producer.poll(0.01)
+                producer.poll(0)
+            assert producer.flush(120) == 0
+        size_mb = count * len(VALUE) / 1e6
+        consumer = ck.Consumer({**options, "group.id": topic, "enable.auto.commit": False})
+        seen, first = 0, 0.0
+        with side.cpu_use() as consuming, contextlib.closing(consumer):
+            consumer.assign([ck.TopicPartition(topic, each, 0) for each in range(PARTITIONS)])
+            while seen < count:
+                rows = [row for row in consumer.consume(10_000, 1.0) if row.error() is None]
+                if rows and not first:  # Leave out the login and the first fetch.
+                    first, skipped = time.perf_counter(), len(rows)
+                seen += len(rows)
+            rate = (seen - skipped) * len(VALUE) / (time.perf_counter() - first) / 1e6
+    return (
+        Speed(size_mb / producing.wall_s, producing.seconds["broker"] * 1000 / size_mb),
+        Speed(rate, consuming.seconds["broker"] * 1000 / size_mb),
+    )
 
 
 def transfers(found: dict[str, Side], rounds: int, seconds: float) -> dict[str, Any]:
-    cases = [(name, tls) for name in found for tls in (False, True)]
-    kept: dict[tuple[str, bool], list[tuple[Speed, Speed]]] = {case: [] for case in cases}
-    for number in range(rounds + 1):
-        for name, tls in cases if number % 2 else reversed(cases):
-            speeds = transfer(found[name], seconds, tls=tls)
-            if number:  # Do not count the first round, which warms caches and compilers.
-                kept[name, tls].append(speeds)
+    cases = list(itertools.product(found, (False, True)))
+    runs = in_turns(cases, lambda case: transfer(found[case[0]], seconds, tls=case[1]), rounds)
     result: dict[str, Any] = {}
     for index, kind in enumerate(("produce", "consume")):
-        rows: dict[str, Any] = {}
-        for name in found:
-            speeds = {tls: [each[index] for each in kept[name, tls]] for tls in (False, True)}
-            plain, secured = ([each.mb_per_s for each in speeds[tls]] for tls in (False, True))
-            rows[name] = {
+        speeds = {case: [each[index] for each in runs[case]] for case in cases}
+        rates = {case: [each.mb_per_s for each in speeds[case]] for case in cases}
+        result[kind] = rows = {
+            name: {
                 "broker_cpu_ms_per_mb": [
-                    round(statistics.median(each.cpu_ms_per_mb for each in speeds[tls]), 2)
+                    median((each.cpu_ms_per_mb for each in speeds[name, tls]), 2)
                     for tls in (False, True)
                 ],
-                "plaintext_mb_per_s": round(statistics.median(plain), 1),
-                "tls_mb_per_s": round(statistics.median(secured), 1),
-                "tls": _ratio(secured, plain),
+                "plaintext_mb_per_s": median(rates[name, False]),
+                "tls_mb_per_s": median(rates[name, True]),
+                "tls": ratio(rates[name, True], rates[name, False]),
             }
+            for name in found
+        }
         if "kafka" in found:
-            ours = [a[index][0] / b[index][0] for a, b in _pairs(kept, "logbus")]
-            theirs = [a[index][0] / b[index][0] for a, b in _pairs(kept, "kafka")]
-            rows["beside_kafka"] = _ratio(ours, theirs)
-        result[kind] = rows
+            ours, theirs = (
+                [secured / plain for secured, plain in zip(rates[name, True], rates[name, False])]
+                for name in ("logbus", "kafka")
+            )
+            rows["beside_kafka"] = ratio(ours, theirs)
     return result
-
-
-def _pairs(kept: dict[tuple[str, bool], Any], name: str) -> Iterator[tuple[Any, Any]]:
-    return zip(kept[name, True], kept[name, False], strict=True)
-
-
-def _ratio(above: list[float], below: list[float]) -> float:
-    return round(statistics.median(a / b for a, b in zip(above, below, strict=True)), 2)
 
 
 def key_security(port: int, ca: str) -> ClientSecurity:
@@ -314,40 +299,32 @@ def log_in(side: Side, seconds: float) -> tuple[float, float]:
     Return the logins per second, and the broker's processor time for one login in ms.
     """
     address, keys = Endpoint("127.0.0.1", side.port), key_security(side.port, side.ca)
-    counts = [0] * LOGIN_THREADS
     until = time.perf_counter() + seconds
 
-    def run(number: int) -> None:
+    def run(_: int) -> int:
+        count = 0
         while time.perf_counter() < until:
             PooledConnection(address, "bench", LOGIN_TIMEOUT_S, keys).close()
-            counts[number] += 1
+            count += 1
+        return count
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(LOGIN_THREADS)]
-    before, began = side.cpu_s(), time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    took, cpu_s = time.perf_counter() - began, side.cpu_s() - before
-    return sum(counts) / took, cpu_s * 1000 / max(sum(counts), 1)
+    with side.cpu_use() as use, ThreadPoolExecutor(LOGIN_THREADS) as pool:
+        count = sum(pool.map(run, range(LOGIN_THREADS)))
+    return count / use.wall_s, use.seconds["broker"] * 1000 / max(count, 1)
 
 
 def logins(found: dict[str, Side], rounds: int, seconds: float) -> dict[str, Any]:
-    kept: dict[str, list[tuple[float, float]]] = {name: [] for name in found}
-    for number in range(rounds + 1):
-        for name in found if number % 2 else reversed(found):
-            measured = log_in(found[name], seconds)
-            if number:
-                kept[name].append(measured)
+    runs = in_turns(found, lambda name: log_in(found[name], seconds), rounds)
+    per_s = {name: [each[0] for each in rows] for name, rows in runs.items()}
     result: dict[str, Any] = {
         name: {
-            "per_s": round(statistics.median(each[0] for each in rows), 1),
-            "broker_cpu_ms": round(statistics.median(each[1] for each in rows), 2),
+            "per_s": median(per_s[name]),
+            "broker_cpu_ms": median((each[1] for each in rows), 2),
         }
-        for name, rows in kept.items()
+        for name, rows in runs.items()
     }
-    if "kafka" in kept:
-        result["ratio"] = _ratio([a[0] for a in kept["logbus"]], [a[0] for a in kept["kafka"]])
+    if "kafka" in found:
+        result["ratio"] = ratio(per_s["logbus"], per_s["kafka"])
     return result
 
 
@@ -408,22 +385,24 @@ class Probe:
 
     def __init__(self, side: Side) -> None:
         batch = PartitionRecords(0, encode_entries([(None, bytes(100))], 1))
-        rows = [TopicRecords("", topic_id_of(side), [batch])]
+        topic_id = side.servers.bus.create_topic("probe", 1, 1)
+        rows = [TopicRecords("", topic_id, [batch])]
         self._exchange = ProduceExchange(rows, acks=-1, timeout_ms=30_000)
         address = Endpoint("127.0.0.1", side.port)
         keys = key_security(side.port, side.ca)
         self._connection = PooledConnection(address, "probe", LOGIN_TIMEOUT_S, keys)
 
     def p99_ms(self, seconds: float) -> float:
-        took, until = [], time.perf_counter() + seconds
-        while time.perf_counter() < until:
-            began = time.perf_counter()
+        def once() -> None:
             deadline_ms = monotonic_ms() + LOGIN_TIMEOUT_S * 1000
             self._connection.send(self._exchange, deadline_ms)
             self._connection.receive(deadline_ms)
-            took.append((time.perf_counter() - began) * 1000)
+
+        took, until = [], time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            took.append(timed(once) * 1000)
             time.sleep(PROBE_GAP_S)
-        return statistics.quantiles(took, n=100)[98]
+        return percentile(took, 99)
 
     def close(self) -> None:
         self._connection.close()
@@ -451,9 +430,9 @@ def crowds(rounds: int, seconds: float) -> dict[str, Any]:
         probe = Probe(side)
 
         def turn() -> Turn:
-            cpu_s, began = side.cpu_s(), time.perf_counter()
-            p99_ms = probe.p99_ms(seconds)
-            return Turn(p99_ms, (side.cpu_s() - cpu_s) / (time.perf_counter() - began))
+            with side.cpu_use() as use:
+                p99_ms = probe.p99_ms(seconds)
+            return Turn(p99_ms, use.percent["broker"] / 100)
 
         turn()
         for _ in range(rounds):
@@ -470,25 +449,18 @@ def crowds(rounds: int, seconds: float) -> dict[str, Any]:
     found: dict[str, Any] = {
         name: {
             key: [
-                round(statistics.median(getattr(each, key) for each in column), 2)
+                median((getattr(each, key) for each in column), 2)
                 for column in zip(*rows, strict=True)
             ]
             for key in Turn._fields
         }
-        | {"ratio": _ratio([b.p99_ms for _, b in rows], [a.p99_ms for a, _ in rows])}
+        | {"ratio": ratio([b.p99_ms for _, b in rows], [a.p99_ms for a, _ in rows])}
         for name, rows in kept.items()
     }
-    found["storm"]["own_share"] = _ratio(
+    found["storm"]["own_share"] = ratio(
         *([beside.p99_ms for _, beside in kept[name]] for name in ("storm", "storm_at_another"))
     )
     return found
-
-
-def topic_id_of(side: Side) -> str:
-    """Create a topic with one partition; return its id."""
-    name = side.servers.new_topic(1)
-    with Admin(side.servers.bootstrap_servers) as admin:
-        return admin.cluster([name]).topics[name].topic_id
 
 
 def fill_topics(bus: Bus, config: str) -> None:
@@ -501,15 +473,8 @@ def fill_topics(bus: Bus, config: str) -> None:
         for _ in range(count // 1000):
             columns.send_arrow("columns", table, partition=0)
     settings = dict(row.split("=", 1) for row in Path(config).read_text("utf-8").splitlines())
-    rows = ck.Producer({**settings, "acks": "all", "linger.ms": 5, "log_level": 0})
-    for _ in range(count):
-        while True:
-            try:
-                rows.produce("rows", VALUE, partition=0)
-                break
-            except BufferError:
-                rows.poll(0.01)
-    assert rows.flush(120) == 0
+    sends = itertools.repeat({"topic": "rows", "value": VALUE, "partition": 0}, count)
+    send_all(bus.bootstrap_servers, sends, **settings, acks="all", linger_ms=5)
 
 
 def read_topic(bus: Bus, topic: str, *, in_place: bool) -> float:
@@ -530,35 +495,29 @@ def read_topic(bus: Bus, topic: str, *, in_place: bool) -> float:
 
 def in_place(rounds: int) -> dict[str, Any]:
     """Measure alternately reads of a secured broker's files and fetches over TLS."""
-    cases = [(topic, local) for topic in ("columns", "rows") for local in (False, True)]
-    rates: dict[tuple[str, bool], list[float]] = {case: [] for case in cases}
-    costs: dict[tuple[str, bool], list[float]] = {case: [] for case in cases}
-    with tempfile.TemporaryDirectory() as folder:
-        cluster = LocalCluster(1, directory=folder, secure=True)
-        with (
-            cluster,
-            connect(cluster.bootstrap_servers, client_config=cluster.client_config) as bus,
-        ):
-            fill_topics(bus, str(cluster.client_config))
-            pid = cluster.brokers[0].pid
-            for number in range(rounds + 1):
-                for topic, local in cases if number % 2 else reversed(cases):
-                    cpu_s = time.process_time() + fine_cpu_seconds(pid)
-                    rate = read_topic(bus, topic, in_place=local)
-                    if number:
-                        rates[topic, local].append(rate)
-                        costs[topic, local].append(
-                            time.process_time() + fine_cpu_seconds(pid) - cpu_s
-                        )
-    return {
-        topic: {
-            "tls_mb_per_s": round(statistics.median(rates[topic, False])),
-            "in_place_mb_per_s": round(statistics.median(rates[topic, True])),
-            "ratio": _ratio(rates[topic, True], rates[topic, False]),
-            "cpu_ratio": _ratio(costs[topic, True], costs[topic, False]),
+    with (
+        LocalCluster(1, secure=True) as cluster,
+        connect(cluster.bootstrap_servers, client_config=cluster.client_config) as bus,
+    ):
+        fill_topics(bus, str(cluster.client_config))
+        pids = [os.getpid(), cluster.brokers[0].pid]
+
+        def run(case: tuple[str, bool]) -> tuple[float, float]:
+            with CpuUse({"all": pids}) as use:
+                rate = read_topic(bus, case[0], in_place=case[1])
+            return rate, use.seconds["all"]
+
+        runs = in_turns(itertools.product(("columns", "rows"), (False, True)), run, rounds)
+    found = {}
+    for topic in ("columns", "rows"):
+        (tls, tls_cost), (local, local_cost) = (zip(*runs[topic, each]) for each in (False, True))
+        found[topic] = {
+            "tls_mb_per_s": round(median(tls)),
+            "in_place_mb_per_s": round(median(local)),
+            "ratio": ratio(local, tls),
+            "cpu_ratio": ratio(local_cost, tls_cost),
         }
-        for topic in ("columns", "rows")
-    }
+    return found
 
 
 class _Topic(NamedTuple):
@@ -572,7 +531,7 @@ def authorizer(small_us: float) -> dict[str, float]:
     rows = [_Topic("events")]
 
     def made(**settings: str) -> Callable[[], float]:
-        config = parse(BrokerConfig, {key.replace("_", "."): settings[key] for key in settings})
+        config = parse(BrokerConfig, dotted(settings))
         decider = Authorizer(config)
         pattern = Pattern(ResourceKind.TOPIC, PatternType.LITERAL, "events")
         decider.index = decider.index.with_entries({pattern: frozenset({grant})})
@@ -598,16 +557,14 @@ def authorizer(small_us: float) -> dict[str, float]:
         Pattern(ResourceKind.TOPIC, kinds[number % 2], f"team-{number}-"): frozenset({grant})
         for number in range(ACLS)
     })  # fmt: skip
-    took = []
-    for number in range(ACLS):
-        began = time.perf_counter()
-        index.may(f"User:{USER}", "h", Operation.WRITE, ResourceKind.TOPIC, f"team-{number}-x")
-        took.append(time.perf_counter() - began)
+    asked = [(f"User:{USER}", "h", Operation.WRITE, ResourceKind.TOPIC, f"team-{number}-x")
+             for number in range(ACLS)]  # fmt: skip
+    took = [timed(index.may, *each) * 1e6 for each in asked]
     return {
         "cached_us": round(cached_us, 3),
         "small_produce_cpu_us": small_us,
         "share": round(cached_us / small_us, 4),
-        "uncached_us": round(statistics.median(took) * 1e6, 2),
+        "uncached_us": median(took, 2),
     }
 
 
@@ -618,37 +575,26 @@ def small_produce_us(seconds: float) -> float:
     return bench.results[SMALL]["cpu_us"]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default=PARTS)
-    options = parser.parse_args()
-    wanted = set(options.only.split(","))
+def measure(seconds: float = 2.0, rounds: int = 5, only: str = PARTS) -> dict[str, Any]:
+    wanted = set(only.split(","))
     result: dict[str, Any] = {}
 
-    def measure(name: str, work: Callable[[], dict[str, Any]]) -> None:
-        load = os.getloadavg()[0]
-        result[name] = work()
-        result[name]["load"] = [round(load, 1), round(os.getloadavg()[0], 1)]
+    def run(name: str, work: Callable[[], dict[str, Any]]) -> None:
+        if name in wanted:
+            load = os.getloadavg()[0]
+            result[name] = {**work(), "load": [round(load, 1), round(os.getloadavg()[0], 1)]}
 
     if wanted & {"transfer", "logins"}:
         with sides() as found:
             for side in found.values():
                 until_logged_in(side)
-            if "transfer" in wanted:
-                measure("transfer", lambda: transfers(found, options.rounds, options.seconds))
-            if "logins" in wanted:
-                measure("logins", lambda: logins(found, options.rounds, options.seconds))
-    if "authorizer" in wanted:
-        small_us = small_produce_us(options.seconds)
-        measure("authorizer", lambda: dict(authorizer(small_us)))
-    if "crowds" in wanted:
-        measure("crowds", lambda: crowds(options.rounds, options.seconds))
-    if "in_place" in wanted:
-        measure("in_place", lambda: in_place(options.rounds))
-    print(json.dumps(result, indent=1))
+            run("transfer", lambda: transfers(found, rounds, seconds))
+            run("logins", lambda: logins(found, rounds, seconds))
+    run("authorizer", lambda: authorizer(small_produce_us(seconds)))
+    run("crowds", lambda: crowds(rounds, seconds))
+    run("in_place", lambda: in_place(rounds))
+    return result
 
 
 if __name__ == "__main__":
-    main()
+    main(measure)

@@ -8,33 +8,25 @@ of this process and of the broker in ms, and ratios of 1,000 partitions to 8 par
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
+from peers import figures
 from peers.meter import fine_cpu_seconds
+from peers.servers import LogbusServers
+from peers.spark_host import start_session
 
 import pyspark_logbus as logbus
 from broker_lite.bus import Bus
-from broker_lite.local.cluster import LocalCluster
 from pyspark_logbus.batch_reader import LogbusReader
 from pyspark_logbus.datasource import DefaultSource
 from pyspark_logbus.schema import source_schema
 
-Part = Callable[[], tuple[float, float]]
-"""A function that does a part of the benchmark once, and returns its wall time and processor time
-in seconds.
-
-The processor time is that of this process and the broker.
-"""
+PARTITIONS = {"few": 8, "many": 1000}
+ROWS = 10_000
 
 
 def fill(bus: Bus, topic: str, partitions: int, rows: int) -> None:
@@ -47,17 +39,12 @@ def fill(bus: Bus, topic: str, partitions: int, rows: int) -> None:
             producer.flush()
 
 
-def measured(call: Callable[[], Any], broker: int) -> tuple[float, float]:
-    began, used = time.perf_counter(), time.process_time() + fine_cpu_seconds(broker)
-    call()
-    return time.perf_counter() - began, time.process_time() + fine_cpu_seconds(broker) - used
+def parts(bus: Bus, topic: str, rows: int, spark: Any) -> dict[str, Callable[[], Any]]:
+    """Return functions that do the parts of the benchmark once."""
 
-
-def parts(bus: Bus, topic: str, rows: int, broker: int, spark: Any) -> dict[str, Part]:
     def reader() -> LogbusReader:
         given = {"bootstrap.servers": bus.bootstrap_servers, "subscribe": topic}
-        source = DefaultSource(given)
-        return source.reader(source_schema(include_headers=False))
+        return DefaultSource(given).reader(source_schema(include_headers=False))
 
     planned = reader()
     tasks = planned.partitions()
@@ -69,64 +56,43 @@ def parts(bus: Bus, topic: str, rows: int, broker: int, spark: Any) -> dict[str,
         source = spark.read.format("logbus").option("bootstrap.servers", bus.bootstrap_servers)
         assert source.option("subscribe", topic).load().count() == rows
 
-    calls: dict[str, Callable[[], Any]] = {"plan": lambda: reader().partitions(), "read": read}
-    if spark is not None:
-        calls["load_and_count"] = load_and_count
-    return {name: partial(measured, call, broker) for name, call in calls.items()}
+    return {
+        "plan": lambda: reader().partitions(),
+        "read": read,
+        "load_and_count": load_and_count,
+    }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--partitions", type=int, default=1000)
-    parser.add_argument("--rows", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--no-spark", action="store_true", help="only plan and read")
-    given = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        LocalCluster(brokers=1, directory=Path(folder)) as cluster,
-        logbus.connect(cluster.bootstrap_servers) as bus,
-    ):
-        spark = None if given.no_spark else session()
-        broker = cluster.brokers[0].pid
-        assert broker is not None
-        sides = {}
-        for topic, partitions in (("few", 8), ("many", given.partitions)):
-            fill(bus, topic, partitions, given.rows)
-            sides[topic] = parts(bus, topic, given.rows, broker, spark)
-        print(json.dumps(compare(sides, given.rounds), indent=1))
-
-
-def session() -> Any:
-    from pyspark.sql import SparkSession
-
+def measure(rounds: int = 15) -> dict[str, Any]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master("local[2]").config(map=logbus.spark_conf())
-    spark = builder.config("spark.ui.enabled", "false").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    with LogbusServers() as servers:
+        spark = start_session({**logbus.spark_conf(), "spark.ui.enabled": "false"})
+        broker = servers.cluster.brokers[0].pid
+        calls = {}
+        for topic, partitions in PARTITIONS.items():
+            fill(servers.bus, topic, partitions, ROWS)
+            for part, call in parts(servers.bus, topic, ROWS, spark).items():
+                calls[part, topic] = call
 
+        def run(case: tuple[str, str]) -> tuple[float, float]:
+            used = time.process_time() + fine_cpu_seconds(broker)
+            wall = figures.timed(calls[case])
+            used = time.process_time() + fine_cpu_seconds(broker) - used
+            return 1000 * wall, 1000 * used
 
-def compare(sides: dict[str, dict[str, Part]], rounds: int) -> dict[str, Any]:
+        runs = figures.in_turns(calls, run, rounds)
     found: dict[str, Any] = {}
-    for part in sides["few"]:
-        runs: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
-        for number in range(rounds + 2):
-            for side in sorted(sides, reverse=bool(number % 2)):
-                run = sides[side][part]()
-                if number >= 2:  # Do not count the first runs, which warm caches and compilers.
-                    runs[side].append(run)
-        wall = {side: statistics.median(one for one, _ in each) for side, each in runs.items()}
-        used = {side: statistics.median(one for _, one in each) for side, each in runs.items()}
+    for part in dict.fromkeys(part for part, _ in calls):
+        (few, few_used), (many, many_used) = (zip(*runs[part, topic]) for topic in PARTITIONS)
         found[part] = {
-            "few_ms": round(1000 * wall["few"], 1),
-            "many_ms": round(1000 * wall["many"], 1),
-            "ratio": round(wall["many"] / wall["few"], 2),
-            "few_processor_ms": round(1000 * used["few"], 1),
-            "many_processor_ms": round(1000 * used["many"], 1),
+            "few_ms": figures.median(few),
+            "many_ms": figures.median(many),
+            "ratio": figures.ratio(many, few),
+            "few_processor_ms": figures.median(few_used),
+            "many_processor_ms": figures.median(many_used),
         }
     return found
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    figures.main(measure)

@@ -10,9 +10,8 @@ flushes every batch and the state of the coordinator to disk before it answers; 
 ``coordinator_killed``: the time from the kill of a producer's coordinator until its commit returns,
 on three brokers. The broker restarts after each kill. Without Maven, Kafka's figures are missing.
 
-``idle_ids``: one broker starts with few transactional ids, with IDS idle ids, and after CHANGES
-changes of the few ids. ``load_ms`` and ``changed_ms`` are how much later than at the first start
-the broker can describe an id of every state partition.
+``idle_ids``: one broker starts with few transactional ids, and with IDS idle ids. ``load_ms`` is
+how much later than at the first start the broker can describe an id of every state partition.
 
 ``sink``: one broker and one Spark session run both guarantees, each round in the reverse order of
 the round before. ``stream`` is one micro-batch of SINK_ROWS rows, from a topic to a topic.
@@ -23,45 +22,42 @@ the p50.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import contextlib
 import itertools
-import json
 import statistics
 import tempfile
-import threading
 import time
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka as ck
-import pyarrow as pa
-import pyarrow.parquet as pq
 from peers.fetch import Cannot
-from peers.servers import KafkaServers, LogbusServers
-from peers.spark_session import SparkHost
+from peers.figures import in_turns, main, median, ratio, spread_ms, timed
+from peers.rows.spark_latency import Probe
+from peers.servers import KafkaServers, LogbusServers, Servers
+from peers.spark import PARTITIONS, write_parquet
+from peers.spark_session import SparkHost, ending
 
-from broker_lite.client.administration.admin import Admin
 from broker_lite.client.administration.transactions import (
     describe_transaction,
     list_transactions,
 )
-from broker_lite.local.cluster import LocalCluster
 from broker_lite.wire.api import decode_call, encode_call
 from broker_lite.wire.calls.producers import InitProducerIdRequest
 
 VALUE = b"v" * 100
 WARM_S = 2.0
 WAIT_S = 60.0
-SINK_ROWS, SINK_PARTITIONS = 1_200_000, 4
+SINK_ROWS = 1_200_000
 SINK_ROW = b"%0200d"
-IDS, IDS_CONNECTIONS, CHANGES = 100_000, 64, 128_000
+IDS, IDS_CONNECTIONS = 100_000, 64
 STARTS = 3
 TRIGGERS, TRIGGERS_WARM = 40, 10
 GUARANTEES = ("at_least_once", "exactly_once")
-CASES = tuple(itertools.product((1, 3), (1, 10, 100), (1, 4)))
-"""The cases: replication factor, number of producers, number of partitions."""
+CASES = tuple(itertools.product((1, 10, 100), (1, 4)))
+"""The cases: number of producers, number of partitions."""
 
 
 def producer(servers: str, name: str) -> ck.Producer:
@@ -72,103 +68,73 @@ def producer(servers: str, name: str) -> ck.Producer:
     return made
 
 
-def transact(sender: ck.Producer, topic: str, partitions: int) -> None:
+def send(sender: ck.Producer, topic: str, partitions: int) -> None:
+    """Begin a transaction and send a record to each partition."""
     sender.begin_transaction()
     for number in range(partitions):
         sender.produce(topic, VALUE, partition=number)
-    sender.commit_transaction(WAIT_S)
 
 
-def rate(servers: str, topic: str, producers: int, partitions: int, seconds: float) -> Any:
+def rate(servers: Servers, topic: str, producers: int, partitions: int, seconds: float) -> Any:
     """Commit transactions with all producers for ``seconds``; return commits per second and
     latencies.
 
     The first WARM_S seconds do not count.
     """
-    senders = [producer(servers, f"{topic}-{number}") for number in range(producers)]
+    at = servers.bootstrap_servers
+    senders = [producer(at, f"{topic}-{number}") for number in range(producers)]
     begin = time.perf_counter() + WARM_S
-    end = begin + seconds
-    took: list[list[float]] = [[] for _ in senders]
-    failures: list[Exception] = []
 
-    def run(number: int) -> None:
-        try:
-            while (started := time.perf_counter()) < end:
-                transact(senders[number], topic, partitions)
-                if started >= begin:
-                    took[number].append(time.perf_counter() - started)
-        except Exception as error:
-            failures.append(error)
+    def run(sender: ck.Producer) -> list[float]:
+        took = []
+        while (started := time.perf_counter()) < begin + seconds:
+            send(sender, topic, partitions)
+            sender.commit_transaction(WAIT_S)
+            if started >= begin:
+                took.append(1000 * (time.perf_counter() - started))
+        return took
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(producers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-    every = sorted(itertools.chain.from_iterable(took))
-    marks = statistics.quantiles(every, n=100)
-    return {
-        "per_s": round(len(every) / seconds, 1),
-        "p50_ms": round(marks[49] * 1000, 2),
-        "p99_ms": round(marks[98] * 1000, 2),
-    }
+    with ThreadPoolExecutor(producers) as pool:
+        every = list(itertools.chain.from_iterable(pool.map(run, senders)))
+    return {"per_s": round(len(every) / seconds, 1), **spread_ms(every, 2)}
 
 
 def side_by_side(factor: int, seconds: float) -> dict[str, Any]:
     """Run all cases of a replication factor with logbus and with Kafka; return the figures."""
     found: dict[str, Any] = {}
-    kinds: tuple[Callable[[int], Any], ...] = (LogbusServers, KafkaServers)
-    for kind in kinds:
+    for kind in (LogbusServers, KafkaServers):
         try:
             with kind(factor) as servers:
-                for case in CASES:
-                    _, producers, partitions = case
-                    if case[0] != factor:
-                        continue
+                for producers, partitions in CASES:
                     topic = servers.new_topic(partitions, factor)
-                    at = servers.bootstrap_servers
-                    row = found.setdefault(
-                        f"rf{factor}_{producers}_producers_{partitions}_partitions", {}
-                    )
-                    row[servers.peer] = rate(at, topic, producers, partitions, seconds)
+                    name = f"rf{factor}_{producers}_producers_{partitions}_partitions"
+                    row = rate(servers, topic, producers, partitions, seconds)
+                    found.setdefault(name, {})[servers.peer] = row
         except Cannot as why:
-            found["kafka"] = str(why)
+            return {**found, "kafka": str(why)}
     for row in found.values():
-        if isinstance(row, dict) and "kafka" in row:
-            row["ratio"] = round(row["logbus"]["per_s"] / row["kafka"]["per_s"], 2)
+        row["ratio"] = round(row["logbus"]["per_s"] / row["kafka"]["per_s"], 2)
     return found
 
 
 def coordinator_killed(kills: int) -> dict[str, Any]:
-    """Measure, for logbus and for Kafka, the commit of a transaction whose coordinator was just
-    killed."""
+    """Measure the commit of a transaction whose coordinator was just killed."""
     took = []
-    with LocalCluster(3) as cluster, Admin(cluster.bootstrap_servers) as admin:
-        admin.create_topic("t", 4, 3)
-        sender = producer(cluster.bootstrap_servers, "killed")
+    with LogbusServers(3) as servers:
+        topic, admin = servers.new_topic(4, 3), servers.bus.admin
+        sender = producer(servers.bootstrap_servers, "killed")
         for _ in range(kills):
-            transact(sender, "t", 4)
+            send(sender, topic, 4)
+            sender.commit_transaction(WAIT_S)
             (row,) = admin.run(list_transactions)
-            (victim,) = [broker for broker in cluster.brokers if broker.id == row.coordinator]
-            sender.begin_transaction()
-            for number in range(4):
-                sender.produce("t", VALUE, partition=number)
+            (victim,) = (each for each in servers.cluster.brokers if each.id == row.coordinator)
+            send(sender, topic, 4)
             sender.flush(WAIT_S)
             victim.kill()
-            began = time.perf_counter()
-            sender.commit_transaction(WAIT_S)
-            took.append(time.perf_counter() - began)
+            took.append(1000 * timed(sender.commit_transaction, WAIT_S))
             victim.start()
             admin.run(list_transactions)
-    took.sort()
-    return {
-        "kills": kills,
-        "p50_ms": round(statistics.median(took) * 1000),
-        "p99_ms": round(took[min(len(took) - 1, round(0.99 * len(took)))] * 1000),
-        "most_ms": round(took[-1] * 1000),
-    }
+    return {"kills": kills, **spread_ms(took)}
 
 
 async def begin_ids(host: str, port: int, names: list[str]) -> None:
@@ -188,138 +154,101 @@ async def begin_ids(host: str, port: int, names: list[str]) -> None:
     await asyncio.gather(*map(run, parts))
 
 
-def idle_ids(count: int) -> dict[str, Any]:
-    """Measure the start of a coordinator: with few transactional ids, with many ids, and after many
-    changes of the few ids.
-    """
+def idle_ids() -> dict[str, Any]:
+    """Measure the start of a coordinator with few transactional ids and with many ids."""
     few = [f"idle-{number}" for number in range(IDS_CONNECTIONS)]
-    names = few + [f"idle-{number}" for number in range(len(few), count)]
-    changes = few * (CHANGES // len(few))
-    with LocalCluster(1) as cluster, Admin(cluster.bootstrap_servers) as admin:
-        (broker,) = cluster.brokers
+    many = [f"idle-{number}" for number in range(len(few), IDS)]
+    with LogbusServers() as servers:
+        (broker,) = servers.cluster.brokers
         # Start a transactional producer before the measurement: the first one creates the topic
         # __transaction_state.
-        producer(cluster.bootstrap_servers, "first")
+        producer(servers.bootstrap_servers, "first")
 
         def start() -> float:
             broker.stop()
             broker.start()
             began = time.perf_counter()
             for name in few:
-                admin.run(describe_transaction, name)
-            return time.perf_counter() - began
+                servers.bus.admin.run(describe_transaction, name)
+            return 1000 * (time.perf_counter() - began)
 
         took = []
-        for rows in (few, names, changes):
-            asyncio.run(begin_ids(broker.host, broker.port, rows))
+        for names in (few, many):
+            asyncio.run(begin_ids(broker.host, broker.port, names))
             took.append(statistics.median(start() for _ in range(STARTS)))
-    return {
-        "ids": count,
-        "load_ms": round(1000 * (took[1] - took[0])),
-        "changed_ms": round(1000 * (took[2] - took[0])),
-        "few_ms": round(1000 * took[0]),
-    }
+    return {"ids": IDS, "load_ms": round(took[1] - took[0]), "few_ms": round(took[0])}
 
 
 class SinkBench:
-    """A cluster of one broker, a Spark session, and the input for both delivery guarantees."""
+    """A broker, a Spark session, and the input for both delivery guarantees."""
 
-    def __init__(self, cluster: LocalCluster, spark: SparkHost, folder: Path) -> None:
-        self._servers = cluster.bootstrap_servers
+    def __init__(self, servers: LogbusServers, spark: SparkHost, folder: Path) -> None:
+        self._servers = servers
         self._spark = spark
-        self._admin = Admin(self._servers)
-        self._names = (f"sink-{number}" for number in itertools.count())
-        self._folder = folder / "rows"
-        self._folder.mkdir()
-        step = SINK_ROWS // SINK_PARTITIONS
-        for number in range(SINK_PARTITIONS):
-            first = number * step
-            values = pa.array([SINK_ROW % row for row in range(first, first + step)], pa.binary())
-            pq.write_table(pa.table({"value": values}), self._folder / f"{number}.parquet")
-        self._source = self._topic(SINK_PARTITIONS)
-        spark.call("write", folder=str(self._folder), target=self._end(self._source))
-
-    def _topic(self, partitions: int) -> str:
-        name = next(self._names)
-        self._admin.create_topic(name, partitions, 1)
-        return name
-
-    def _end(self, topic: str, **options: str) -> dict[str, Any]:
-        return {"side": "logbus", "address": self._servers, "topic": topic, "options": options}
+        write_parquet(folder / "rows", [SINK_ROW % row for row in range(SINK_ROWS)])
+        self._source = servers.new_topic(PARTITIONS)
+        target = ending(servers, self._source)
+        spark.call("write", folder=str(folder / "rows"), target=target)
 
     def stream(self, guarantee: str) -> float:
         """Run one micro-batch; return the rows per second."""
-        topic = self._topic(SINK_PARTITIONS)
-        target = self._end(topic, deliveryGuarantee=guarantee)
-        source = self._end(self._source)
-        took = self._spark.call("copy", source=source, target=target, needle="none")["seconds"]
-        self._admin.delete_topic(topic)
-        return float(SINK_ROWS / took)
+        with self._servers.topic(PARTITIONS) as topic:
+            target = ending(self._servers, topic, deliveryGuarantee=guarantee)
+            source = ending(self._servers, self._source)
+            return float(
+                SINK_ROWS / self._spark.call("copy", source=source, target=target)["seconds"]
+            )
 
     def trigger(self, guarantee: str) -> float:
         """Run triggers with one row each; return the p50 of their durations in ms."""
-        source, topic = self._topic(1), self._topic(1)
-        target = self._end(topic, deliveryGuarantee=guarantee)
-        self._spark.call("loop_start", source=self._end(source), target=target)
-        sender = ck.Producer({"bootstrap.servers": self._servers, "linger.ms": 0})
-        reader = ck.Consumer({"bootstrap.servers": self._servers, "group.id": topic})
-        reader.assign([ck.TopicPartition(topic, 0, 0)])
-        for number in range(TRIGGERS_WARM + TRIGGERS):
-            sender.produce(source, b"%d" % number, partition=0)
-            sender.flush(WAIT_S)
-            while (row := reader.poll(WAIT_S)) is None or row.error():
-                pass
-        reader.close()
+        source, topic = self._servers.new_topic(), self._servers.new_topic()
+        target = ending(self._servers, topic, deliveryGuarantee=guarantee)
+        self._spark.call("loop_start", source=ending(self._servers, source), target=target)
+        with contextlib.closing(Probe(self._servers.bootstrap_servers, source, topic)) as probe:
+            for number in range(TRIGGERS_WARM + TRIGGERS):
+                probe.turn_ms(b"%d" % number)
         took = self._spark.call("loop_stop")["triggers_ms"]
         return float(statistics.median(took[TRIGGERS_WARM:]))
 
 
 def sink(rounds: int) -> dict[str, Any]:
-    """Compare the sink of Spark with exactly-once and with at-least-once delivery. The first round
-    warms the session and does not count."""
-    found: dict[str, Any] = {}
+    """Compare the sink of Spark with exactly-once and with at-least-once delivery."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        LocalCluster(1) as cluster,
+        LogbusServers() as servers,
         SparkHost() as spark,
     ):
-        bench = SinkBench(cluster, spark, Path(folder))
-        for run in (bench.stream, bench.trigger):
-            pairs = []
-            for number in range(rounds + 1):
-                order = GUARANTEES[:: 1 if number % 2 else -1]
-                pairs.append({guarantee: run(guarantee) for guarantee in order})
-            del pairs[0]
-            middles = {name: statistics.median(pair[name] for pair in pairs) for name in GUARANTEES}
-            row = found[f"sink_{run.__name__}"] = {k: round(v, 1) for k, v in middles.items()}
-            many, once = ([pair[name] for pair in pairs] for name in GUARANTEES)
-            if run == bench.trigger:
-                row["more_ms"] = round(statistics.median(b - a for a, b in zip(many, once)), 1)
-            else:
-                row["ratio"] = round(statistics.median(b / a for a, b in zip(many, once)), 3)
-    return found
+        bench = SinkBench(servers, spark, Path(folder))
+        stream = in_turns(GUARANTEES, bench.stream, rounds)
+        trigger = in_turns(GUARANTEES, bench.trigger, rounds)
+    more_ms = (b - a for a, b in zip(*(trigger[name] for name in GUARANTEES)))
+    return {
+        "sink_stream": {name: median(runs) for name, runs in stream.items()}
+        | {"ratio": ratio(stream["exactly_once"], stream["at_least_once"], 3)},
+        "sink_trigger": {name: median(runs) for name, runs in trigger.items()}
+        | {"more_ms": median(more_ms)},
+    }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="transactions.py", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", default="rf1,rf3,coordinator_killed,idle_ids,sink")
-    options = parser.parse_args()
-    wanted = options.only.split(",")
+def measure(
+    seconds: float = 4.0,
+    kills: int = 20,
+    rounds: int = 7,
+    only: str = "rf1,rf3,coordinator_killed,idle_ids,sink",
+) -> dict[str, Any]:
+    wanted = only.split(",")
     result: dict[str, Any] = {}
     for factor in (1, 3):
         if f"rf{factor}" in wanted:
-            result |= side_by_side(factor, options.seconds)
+            result |= side_by_side(factor, seconds)
     if "coordinator_killed" in wanted:
-        result["coordinator_killed"] = coordinator_killed(options.kills)
+        result["coordinator_killed"] = coordinator_killed(kills)
     if "idle_ids" in wanted:
-        result["idle_ids"] = idle_ids(IDS)
+        result["idle_ids"] = idle_ids()
     if "sink" in wanted:
-        result |= sink(options.rounds)
-    print(json.dumps(result))
+        result |= sink(rounds)
+    return result
 
 
 if __name__ == "__main__":
-    main()
+    main(measure)

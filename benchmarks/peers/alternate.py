@@ -20,12 +20,9 @@ from peers import versions
 from peers.bench import Bench
 from peers.fetch import Cannot
 from peers.meter import Meter
-from peers.row import LOGBUS, Goal, Measures, Row, Side, Variant, is_floor
+from peers.row import LOGBUS, Goal, Row, Side, Variant, is_floor
 
 QUICK_ROUNDS = 2
-RETRIED_SECONDS_MAX = 240.0
-"""A variant (a benchmark with certain settings) that fails after this time is not retried, so that
-the whole run ends."""
 
 
 class TookTooLong(Exception):
@@ -49,7 +46,6 @@ def run(row: Row, bench: Bench, names: Collection[str] = ()) -> dict[str, Any]:
         "row": row.name,
         "number": row.number,
         "work": row.work,
-        "note": row.note,
         "bound": row.bound,
         "quick": bench.quick,
         "variants": [_variant(row, bench, variant) for variant in chosen],
@@ -57,51 +53,50 @@ def run(row: Row, bench: Bench, names: Collection[str] = ()) -> dict[str, Any]:
 
 
 def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
-    """Run one variant of a benchmark (with certain settings), and return its result.
-
-    A failed variant is retried once with new servers. If it fails again, the result has the reason.
-    """
+    """Run one variant of a benchmark (with certain settings), and return its result."""
     kept: dict[str, Any] = {
         "variant": variant.name,
         "settings": dict(variant.settings),
-        "compression": dict(variant.compression),
+        "compression": variant.compression,
         "input": bench.lines.source,
         "machine": versions.machine(),
         "versions": versions.found(),
     }
-    whole = time.monotonic()
-    for is_last in (False, True):
-        began = time.monotonic()
-        try:
-            limit = contextlib.nullcontext() if row.apart else _at_most(row.seconds_max)
-            with limit, row.open(bench, variant) as opened:
-                sides = {name: s for name, s in opened.items() if not bench.is_left_out(name)}
-                kept["settings"] |= {name: s.settings for name, s in sides.items() if s.settings}
-                kept["absent"] = {name: s.cannot for name, s in sides.items() if s.cannot}
-                found = _alternate(row, bench, sides, kept["absent"])
-            if not found:
-                raise Cannot("; ".join(kept["absent"].values()) or "it has no sides")
-            kept["seconds"] = round(time.monotonic() - whole, 1)
-            return kept | {"sides": found, "compared": compared(row, variant, found)}
-        except Cannot as why:
-            return kept | {"cannot": str(why)}
-        except Exception as error:  # Record why the benchmark failed.
-            why_not = f"{type(error).__name__}: {error}"[:1000]
-            print(f"  {row.name} [{variant.name}]: {why_not}", file=sys.stderr, flush=True)
-            with contextlib.suppress(Exception):
-                bench.stop_all()  # The failure may have left a server unusable, so end all servers.
-            if is_last or time.monotonic() - began > RETRIED_SECONDS_MAX:
-                return kept | {"cannot": why_not, "failed": True}
-            kept["failed_first"] = why_not
-    raise AssertionError("unreachable: the last attempt returns")
+    began = time.monotonic()
+    try:
+        with _at_most(None if row.apart else row.seconds_max), row.open(bench, variant) as opened:
+            sides = {name: s for name, s in opened.items() if not bench.is_left_out(name)}
+            kept["settings"] |= {name: s.settings for name, s in sides.items() if s.settings}
+            kept["absent"] = {name: s.cannot for name, s in sides.items() if s.cannot}
+            found = _alternate(row, bench, sides, kept["absent"])
+        if not found:
+            raise Cannot("; ".join(kept["absent"].values()) or "it has no sides")
+        kept["seconds"] = round(time.monotonic() - began, 1)
+        return kept | {"sides": found, "compared": compared(row, variant, found)}
+    except Cannot as why:
+        return kept | {"cannot": str(why)}
+    except Exception as error:  # Record why the benchmark failed.
+        why_not = _said(error)
+        print(f"  {row.name} [{variant.name}]: {why_not}", file=sys.stderr, flush=True)
+        with contextlib.suppress(Exception):
+            bench.stop_all()  # The failure may have left a server unusable, so end all servers.
+        return kept | {"cannot": why_not, "failed": True}
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:600]
 
 
 @contextlib.contextmanager
-def _at_most(seconds: float) -> Iterator[None]:
-    """Raise TookTooLong here, in the main thread, if the block takes longer than ``seconds``.
+def _at_most(seconds: float | None) -> Iterator[None]:
+    """Raise TookTooLong here, in the main thread, if the block takes longer than ``seconds``. None
+    means no limit.
 
     This way, a benchmark that hangs does not prevent the later ones.
     """
+    if seconds is None:
+        yield
+        return
 
     def expired(*_: object) -> None:
         raise TookTooLong(f"took longer than {seconds:.0f} s")
@@ -130,18 +125,18 @@ def _alternate(
         for name in names if number % 2 == 0 else names[::-1]:
             if name in absent:
                 continue
-            limit = _at_most(row.seconds_max) if row.apart else contextlib.nullcontext()
             try:
-                with limit:
+                with _at_most(row.seconds_max if row.apart else None):
                     runs[name].append(_once(row, bench, sides, name))
             except Exception as error:
                 if not row.apart:
                     raise
-                why = f"failed: {type(error).__name__}: {error}"[:600]
-                absent[name] = str(error) if isinstance(error, Cannot) else why
+                cannot = isinstance(error, Cannot)
+                absent[name] = str(error) if cannot else f"failed: {_said(error)}"
                 print(f"  {row.name} {name}: {absent[name]}", file=sys.stderr, flush=True)
                 continue
-            brief = ", ".join(f"{key} {value:g}" for key, value in _last(runs[name]).items())
+            measures = runs[name][-1]["measures"]
+            brief = ", ".join(f"{key} {value:g}" for key, value in measures.items())
             print(f"  {row.name} {number} {name}: {brief}", file=sys.stderr, flush=True)
     return {name: _summary(each) for name, each in runs.items() if name not in absent}
 
@@ -155,11 +150,6 @@ def _once(row: Row, bench: Bench, sides: Mapping[str, Side], name: str) -> dict[
         measures = sides[name].run()
     measures |= row.derive(measures, meter.found)
     return {"measures": measures, "processes": meter.found}
-
-
-def _last(runs: list[dict[str, Any]]) -> Measures:
-    found: Measures = runs[-1]["measures"]
-    return found
 
 
 def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -200,20 +190,15 @@ def compared(row: Row, variant: Variant, sides: Mapping[str, Any]) -> list[dict[
 
 def _against(goal: Goal, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
     name = goal.measure
-    if goal.of == "first":
-        pairs = [(ours["first"]["measures"][name], theirs["first"]["measures"][name])]
-        both = pairs[0]
-    else:
-        pairs = [
-            (a["measures"][name], b["measures"][name])
-            for a, b in zip(ours["runs"], theirs["runs"], strict=True)
-        ]
-        both = ours["median"][name], theirs["median"][name]
+    pairs = [
+        (a["measures"][name], b["measures"][name])
+        for a, b in zip(ours["runs"], theirs["runs"], strict=True)
+    ]
+    both = ours["median"][name], theirs["median"][name]
     ratio = both[0] / both[1] if both[1] else float("inf")
     ratios = [a / b if b else float("inf") for a, b in pairs]
     return {
         "measure": name,
-        "of": goal.of,
         "logbus": rounded(both[0]),
         "other": rounded(both[1]),
         "ratio": round(ratio, 3),

@@ -1,4 +1,4 @@
-"""Minimal servers in Python, with which benchmarks 7, 10, 13 and 15 measure their floors.
+"""Minimal servers in Python, with which benchmarks 7, 10, 13 and 14 measure their floors.
 
 A *floor* is the result of a program that does only the unavoidable work of a benchmark.
 
@@ -11,27 +11,24 @@ Each program serves the listening socket DESCRIPTOR in one thread without an eve
 * ``flushed`` and ``silent`` support the part of Kafka's protocol that a producer needs. ``flushed``
   writes and flushes each request before it answers; ``silent`` answers and stores nothing.
 
-``start FOLDER`` starts a ZooKeeper and opens a session. ``BareServer`` runs one of the first three
-programs in a process that ends with its parent.
+``BareServer`` runs a program in a process that ends with its parent.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import selectors
 import socket
 import struct
 import sys
 import tempfile
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from broker_lite.local.guard import Guard
-from broker_lite.local.zookeeper import EmbeddedZooKeeper
-from broker_lite.model import topic_id_text
 from broker_lite.record.batch import read_header
 from broker_lite.wire import produce, tables
 from broker_lite.wire.api import ApiKey, RequestHeader, parse_header
@@ -39,6 +36,13 @@ from broker_lite.wire.frame import FrameReceiver
 
 FRAME_BYTES_MAX = 64 << 20
 LENGTH = struct.Struct(">i")
+TOPIC_ID = uuid.UUID(int=1)
+VERSIONS = {
+    ApiKey.PRODUCE: 12,
+    ApiKey.METADATA: 12,
+    ApiKey.API_VERSIONS: 4,
+    ApiKey.INIT_PRODUCER_ID: 4,
+}
 SETTINGS = {
     "turns": "one thread: receive, write, flush, answer, send on; no protocol, nothing checked",
     "flushed": "one thread: receive, write, flush what has arrived, answer; nothing checked",
@@ -140,8 +144,7 @@ class KafkaServer:
         self._flushes = flushes
         self._selector = selectors.DefaultSelector()
         self._files: dict[tuple[str, int], int] = {}
-        self._sizes: dict[int, int] = {}
-        self._dirty: dict[int, None] = {}
+        self._dirty: set[int] = set()
         self._offsets: dict[tuple[str, int], int] = {}
 
     def serve(self) -> None:
@@ -209,96 +212,49 @@ class KafkaServer:
         base = self._offsets.get(where, 0)
         self._offsets[where] = base + read_header(records).record_count
         if self._flushes:
-            file = self._files.get(where)
-            if file is None:
+            if where not in self._files:
                 path = self._folder / f"{topic}-{partition}"
-                file = self._files[where] = os.open(path, os.O_WRONLY | os.O_CREAT, 0o640)
-                self._sizes[file] = 0
-            self._sizes[file] += os.pwrite(file, records, self._sizes[file])
-            self._dirty[file] = None
+                self._files[where] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+            os.write(self._files[where], records)
+            self._dirty.add(self._files[where])
         return produce.ProducedPartition(partition, 0, base, log_start_offset=0)
 
     def _metadata(self, message: Any) -> Any:
-        response = tables.MetadataResponse
+        response, build = tables.MetadataResponse, tables.build
         row = response.MetadataResponseTopic
         host, port = self._listener.getsockname()
         partitions = [
-            tables.build(
-                row.MetadataResponsePartition,
-                error_code=0,
-                partition_index=number,
-                leader_id=0,
-                leader_epoch=0,
-                replica_nodes=[0],
-                isr_nodes=[0],
-                offline_replicas=[],
+            build(
+                row.MetadataResponsePartition, error_code=0, partition_index=number, leader_id=0,
+                leader_epoch=0, replica_nodes=[0], isr_nodes=[0], offline_replicas=[],
             )
             for number in range(self._partitions)
+        ]  # fmt: skip
+        topics = [
+            build(row, error_code=0, name=each.name, topic_id=TOPIC_ID, partitions=partitions)
+            for each in message.topics or ()
         ]
-        return response(
-            brokers=[
-                tables.build(
-                    response.MetadataResponseBroker, node_id=0, host=host, port=port, rack=None
-                )
-            ],
-            cluster_id="bare",
-            controller_id=0,
-            topics=[
-                tables.build(
-                    row,
-                    error_code=0,
-                    name=each.name,
-                    topic_id=tables.uuid(topic_id_text(bytes(range(16)))),
-                    partitions=partitions,
-                )
-                for each in message.topics or ()
-            ],
-        )
+        broker = build(response.MetadataResponseBroker, node_id=0, host=host, port=port, rack=None)
+        return response(brokers=[broker], cluster_id="bare", controller_id=0, topics=topics)
 
 
 def _api_versions(_: Any) -> Any:
     response = tables.ApiVersionsResponse
-    served = {
-        ApiKey.PRODUCE: (0, 12),
-        ApiKey.METADATA: (0, 12),
-        ApiKey.API_VERSIONS: (0, 4),
-        ApiKey.INIT_PRODUCER_ID: (0, 4),
-    }
+    keys = [
+        tables.build(response.ApiVersion, api_key=int(key), min_version=0, max_version=version)
+        for key, version in VERSIONS.items()
+    ]
     return response(
-        error_code=0,
-        api_keys=[
-            tables.build(response.ApiVersion, api_key=int(key), min_version=low, max_version=high)
-            for key, (low, high) in served.items()
-        ],
-        supported_features=[],
-        finalized_features_epoch=-1,
+        error_code=0, api_keys=keys, supported_features=[], finalized_features_epoch=-1,
         finalized_features=[],
-    )
+    )  # fmt: skip
 
 
 def _producer_id(_: Any) -> Any:
     return tables.InitProducerIdResponse(producer_id=1, producer_epoch=0)
 
 
-def start(folder: Path) -> None:
-    """Start a ZooKeeper, create a znode in a session, print a line, and stop when stdin ends."""
-    server = EmbeddedZooKeeper(folder / "zookeeper")
-    server.start(meanwhile=lambda: importlib.import_module("kazoo.client"))
-    client = importlib.import_module("kazoo.client").KazooClient(server.address)
-    client.start()
-    client.create("/served-", sequence=True)
-    print("it serves", flush=True)
-    sys.stdin.read()
-    client.stop()
-    server.stop()
-
-
-def main(program: str, *where: str) -> None:
-    """Run the program ``program`` with the arguments ``where``."""
-    if program == "start":
-        start(Path(where[0]))
-        return
-    descriptor, folder, partitions = where
+def main(program: str, descriptor: str, folder: str, partitions: str) -> None:
     with socket.socket(fileno=int(descriptor)) as listener:
         if program == "turns":
             turns(listener, Path(folder))

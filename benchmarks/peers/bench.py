@@ -6,12 +6,11 @@ import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from peers.lines import Lines
 from peers.row import is_floor
-from peers.servers import KafkaServers, LogbusServers
+from peers.servers import HEAP, KafkaServers, LogbusServers, Servers
 from peers.spark_session import SparkHost
 
 QUICK_SHARE = 0.15
@@ -26,22 +25,16 @@ class Bench:
         self.quick = quick
         self.lines = Lines(given)
         self._up: dict[str, tuple[Any, Any]] = {}
-        self._stack: dict[str, contextlib.ExitStack] = {}
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._stack = contextlib.ExitStack()
+        self._folder: str | None = None
         self._within: Callable[[], Mapping[str, list[int]]] = dict
 
     def __enter__(self) -> Bench:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop_all()
-        if self._folder is not None:
-            self._folder.cleanup()
+    def __exit__(self, *_: object) -> None:
+        with self._stack:
+            self.stop_all()
 
     def size(self, full: int) -> int:
         """Return a number of records: ``full``, or less in a quick run."""
@@ -55,24 +48,18 @@ class Bench:
         """
         return self.quick and is_floor(side)
 
-    def logbus(self, brokers: int = 1, config: Mapping[str, str] | None = None) -> LogbusServers:
+    def logbus(self, brokers: int = 1) -> LogbusServers:
         """Return logbus servers with these settings; start them if necessary."""
-        key = (brokers, tuple(sorted((config or {}).items())))
-        return self._servers("logbus", key, lambda: LogbusServers(brokers, config))
+        return self._servers("logbus", brokers, lambda: LogbusServers(brokers))
 
-    def kafka(
-        self,
-        brokers: int = 1,
-        *,
-        tuned: bool = False,
-        heap: str = "",
-        config: Mapping[str, str] | None = None,
-    ) -> KafkaServers:
+    def kafka(self, brokers: int = 1, *, tuned: bool = False, heap: str = HEAP) -> KafkaServers:
         """Return Kafka servers with these settings; start them if necessary."""
-        key = (brokers, tuned, heap, tuple(sorted((config or {}).items())))
-        return self._servers(
-            "kafka", key, lambda: KafkaServers(brokers, tuned=tuned, heap=heap, config=config)
-        )
+        key = (brokers, tuned, heap)
+        return self._servers("kafka", key, lambda: KafkaServers(brokers, tuned=tuned, heap=heap))
+
+    def both(self, brokers: int = 1, *, tuned: bool = False) -> list[Servers]:
+        """Return the servers of both systems; ``tuned`` applies to Kafka."""
+        return [self.logbus(brokers), self.kafka(brokers, tuned=tuned)]
 
     def spark(self, tuned: bool = True) -> SparkHost:
         """Return a Spark session for both sides (the compared systems). Start it if necessary."""
@@ -80,22 +67,20 @@ class Bench:
 
     def folder(self) -> str:
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="logbus-bench-")
-        return self._folder.name
+            made = tempfile.TemporaryDirectory(prefix="logbus-bench-")
+            self._folder = self._stack.enter_context(made)
+        return self._folder
 
     def stop_all(self) -> None:
         with contextlib.ExitStack() as stack:  # The stack stops all servers even if one stop fails.
-            for peer in list(self._stack):
-                stack.callback(self._stop, peer)
+            for _, servers in self._up.values():
+                stack.push(servers)
+            self._up.clear()
 
     def pids(self) -> set[int]:
         """Return the pids of all processes of the running servers."""
-        return {
-            pid
-            for _, servers in self._up.values()
-            for pids in servers.processes().values()
-            for pid in pids
-        }
+        roles = [servers.processes() for _, servers in self._up.values()]
+        return {pid for each in roles for pids in each.values() for pid in pids}
 
     @contextlib.contextmanager
     def counting(self, processes: Callable[[], Mapping[str, list[int]]]) -> Iterator[None]:
@@ -115,15 +100,10 @@ class Bench:
         return self._within()
 
     def _servers(self, peer: str, key: Any, make: Any) -> Any:
-        if peer in self._up and self._up[peer][0] == key:
-            return self._up[peer][1]
-        self._stop(peer)
-        stack = contextlib.ExitStack()
-        servers = stack.enter_context(make())
-        self._stack[peer], self._up[peer] = stack, (key, servers)
+        before, servers = self._up.pop(peer, (None, None))
+        if servers is None or before != key:
+            if servers is not None:
+                servers.__exit__(None, None, None)
+            servers = make().__enter__()
+        self._up[peer] = key, servers
         return servers
-
-    def _stop(self, peer: str) -> None:
-        self._up.pop(peer, None)
-        if peer in self._stack:
-            self._stack.pop(peer).close()

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from peers.bench import Bench
 from peers.row import Measures
 from peers.servers import kafka_java
 
 RUN_SECONDS = 300
 IDLE_MS = 60_000
 """Milliseconds without a record after which ConsumerPerformance stops."""
+PAYLOADS_MB = 20
 HEAP = "-Xmx512M"
 """The heap option with which Kafka's own scripts start its tools."""
 
 _SENT = re.compile(
-    r"^(\d+) records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\), "
-    r"([\d.]+) ms avg latency, .* (\d+) ms 50th, .* (\d+) ms 99th",
-    re.M,
+    r"^(\d+) records sent, ([\d.]+) records/sec .* (\d+) ms 50th, .* (\d+) ms 99th", re.M
 )
 
 
@@ -35,8 +38,19 @@ def run(tool: str, *arguments: str) -> str:
     return done.stdout
 
 
+@contextlib.contextmanager
+def payloads(bench: Bench, size: int) -> Iterator[Path]:
+    """Yield a file of distinct values of one size from real log lines, of which ProducerPerformance
+    chooses at random."""
+    with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
+        path = Path(folder) / "payloads"
+        values = bench.lines.sized(PAYLOADS_MB * 1_000_000 // size, size)
+        path.write_bytes(b"\n".join(values) + b"\n")
+        yield path
+
+
 def produce(
-    servers: str, topic: str, *, count: int, payloads: Path, settings: Mapping[str, str]
+    servers: Any, topic: str, *, count: int, payloads: Path, settings: Mapping[str, str]
 ) -> Measures:
     """Run ProducerPerformance at full speed, with values from a file."""
     pairs = [f"{key}={value}" for key, value in settings.items()]
@@ -44,7 +58,7 @@ def produce(
         "ProducerPerformance",
         *("--topic", topic, "--num-records", str(count), "--throughput", "-1"),
         *("--payload-file", str(payloads)),
-        *("--producer-props", f"bootstrap.servers={servers}", "acks=all", *pairs),
+        *("--producer-props", f"bootstrap.servers={servers.bootstrap_servers}", "acks=all", *pairs),
     )
     return read_sent(said, count)
 
@@ -54,54 +68,34 @@ def read_sent(said: str, count: int) -> Measures:
     found = _SENT.findall(said)
     if not found or int(found[-1][0]) != count:
         raise ToolFailed(f"ProducerPerformance did not send {count} records: {said[-600:]}")
-    _, rate, mb, latency, median, tail = found[-1]
+    _, rate, median, tail = found[-1]
     return {
         "records_per_s": float(rate),
-        "mb_per_s": round(float(mb) * 1.048576, 2),
-        "latency_avg_ms": float(latency),
         "latency_p50_ms": float(median),
         "latency_p99_ms": float(tail),
     }
 
 
-def consume(
-    servers: str,
-    topic: str,
-    *,
-    count: int,
-    fetch_bytes: int = 0,
-    settings: Mapping[str, str] | None = None,
-) -> Measures:
+def consume(servers: Any, topic: str, *, count: int, settings: Mapping[str, str]) -> Measures:
     """Run ConsumerPerformance from the start of a topic; return its fetch rate.
 
-    ``fetch_bytes`` is the maximum size of a partition in a response; 0 is the tool's default, 1 MB.
+    The tool sets ``max.partition.fetch.bytes`` only by an option of its own.
     """
+    more = dict(settings)
+    size = more.pop("max.partition.fetch.bytes", None)
     said = run(
         "ConsumerPerformance",
-        *("--bootstrap-server", servers, "--topic", topic),
+        *("--bootstrap-server", servers.bootstrap_servers, "--topic", topic),
         *("--num-records", str(count), "--timeout", str(IDLE_MS), "--hide-header"),
-        *(("--fetch-size", str(fetch_bytes)) if fetch_bytes else ()),
-        *(
-            word
-            for key, value in (settings or {}).items()
-            for word in ("--command-property", f"{key}={value}")
-        ),
+        *(("--fetch-size", size) if size else ()),
+        *(word for each in more.items() for word in ("--command-property", "=".join(each))),
     )
     return read_consumed(said, count)
 
 
 def read_consumed(said: str, count: int) -> Measures:
     """Parse the line of numbers that ConsumerPerformance prints."""
-    fields = _last_row(said)
-    if len(fields) < 10 or int(fields[4]) < count:
-        raise ToolFailed(f"ConsumerPerformance did not read {count} records: {said[-600:]}")
-    return {
-        "records_per_s": float(fields[9]),
-        "mb_per_s": round(float(fields[8]) * 1.048576, 2),
-        "records_per_s_with_joining": float(fields[5]),
-    }
-
-
-def _last_row(said: str) -> Sequence[str]:
     rows = [line.split(", ") for line in said.splitlines() if line.count(", ") >= 9]
-    return rows[-1] if rows else ()
+    if not rows or int(rows[-1][4]) < count:
+        raise ToolFailed(f"ConsumerPerformance did not read {count} records: {said[-600:]}")
+    return {"records_per_s": float(rows[-1][9])}

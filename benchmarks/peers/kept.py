@@ -18,9 +18,6 @@ from peers.row import Row
 Found = Mapping[str, Any]
 
 RESULTS = Path(__file__).parent.parent / "results"
-OF_A_VARIANT = ("machine", "versions", "input")
-"""Fields of a stored result that older files have once for the whole row, newer files in each
-variant."""
 
 
 def folder(*, quick: bool) -> Path:
@@ -32,10 +29,7 @@ def read(path: Path) -> dict[str, Any]:
     """Return the stored result of a row, without variants if the file is missing or contains no
     result."""
     found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    if "variants" not in found:
-        return {"variants": []}
-    once = {name: found.pop(name) for name in OF_A_VARIANT if name in found}
-    return found | {"variants": [once | each for each in found["variants"]]}
+    return {"variants": [], **found}
 
 
 def keep(into: Path, found: Found, row: Row, *, whole: bool) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import threading
 import time
@@ -63,21 +64,23 @@ def fine_cpu_seconds(pid: int) -> float:
     return 0.0
 
 
-def resident_mb(pid: int) -> float:
-    """Return the resident memory of a process in MB (10^6 bytes)."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) * 1024 / 1e6
+def resident_mb(*pids: int) -> float:
+    """Return the resident memory of processes in MB (10^6 bytes)."""
+    return sum(_memory_mb(pid, "VmRSS") for pid in pids)
 
 
-def peak_mb(pid: int) -> float:
-    """Return the peak resident memory of a process in MB (10^6 bytes).
+def peak_mb(*pids: int) -> float:
+    """Return the sum of the peaks of the resident memory of processes in MB (10^6 bytes).
 
-    The peak counts from the start of the process, or from ``forget_peak``.
+    A peak counts from the start of the process, or from ``forget_peak``.
     """
+    return sum(_memory_mb(pid, "VmHWM") for pid in pids)
+
+
+def _memory_mb(pid: int, field: str) -> float:
     with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_bytes().splitlines():
-            if line.startswith(b"VmHWM:"):
-                return int(line.split()[1]) * 1024 / 1e6
+        found = re.search(rf"{field}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+        return int(found[1]) * 1024 / 1e6 if found else 0.0
     return 0.0
 
 
@@ -98,6 +101,26 @@ def below(pid: int, without: Collection[int] = ()) -> list[int]:
                     if child not in without:
                         found += [child, *below(child, without)]
     return found
+
+
+class CpuUse:
+    """Measures the processor time of the processes of each role (such as the brokers) while the
+    context is open: ``seconds``, and ``percent`` of a core. ``wall_s`` is the duration."""
+
+    def __init__(self, roles: Mapping[Any, Collection[int]]) -> None:
+        self._roles = roles
+
+    def __enter__(self) -> CpuUse:
+        self._before, self._began = self._spent(), time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wall_s = time.monotonic() - self._began
+        self.seconds = {role: spent - self._before[role] for role, spent in self._spent().items()}
+        self.percent = {role: 100 * each / self.wall_s for role, each in self.seconds.items()}
+
+    def _spent(self) -> dict[Any, float]:
+        return {role: sum(map(fine_cpu_seconds, pids)) for role, pids in self._roles.items()}
 
 
 def _own_cpu() -> float:
@@ -145,14 +168,13 @@ class Meter:
         after = self._spent()
         self._done.set()
         self._sampler.join()
-        of_before = self._before
         for role, seen in self._seen.items():
             after[role] = after.get(role, 0.0) + sum(seen.values())
             # The operating system adds the processor time of an ended server to that of the client
             # process that started the server, so subtract it.
             after[CLIENTS] -= sum(seen.values())
         for role, spent in after.items():
-            cpu = max(spent - of_before.get(role, 0.0), 0.0)
+            cpu = max(spent - self._before.get(role, 0.0), 0.0)
             peak = self._peaks.get(role, 0.0)
             self.found[role] = {"cpu_s": round(cpu, 2), "peak_mb": round(peak, 1)}
 
@@ -195,8 +217,7 @@ class Meter:
             roles = self._processes()
             roles[CLIENTS] = [pid for pid in roles[CLIENTS] if pid not in own]
             for role, pids in (roles | come).items():
-                peak = sum(map(peak_mb, pids))
-                self._peaks[role] = max(self._peaks.get(role, 0.0), peak)
+                self._peaks[role] = max(self._peaks.get(role, 0.0), peak_mb(*pids))
             if is_last:
                 return
 

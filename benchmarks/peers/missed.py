@@ -89,7 +89,7 @@ def _missed(rows: list[Found]) -> Iterator[Missed]:
     for found in rows:
         for variant in found["variants"]:
             for each in variant.get("compared", ()):
-                if each["met"] is False:
+                if not each["met"]:
                     bound = _bound(found, variant, each)
                     yield Missed(found, variant["variant"], each, bound)
 
@@ -99,14 +99,9 @@ def _bound(found: Found, variant: Found, missed: Found) -> Bound | None:
     goal. Return None for a quick run, which is too short to tell."""
     if found["quick"]:
         return None
-    sides = variant["sides"].values()
-    if missed["of"] == "first":
-        whole = _once(variant, [side["first"] for side in sides])
-        rounds = [whole]
-    else:
-        whole, all_runs = variant, (each["runs"] for each in sides)
-        rounds = [_once(variant, runs) for runs in zip(*all_runs, strict=False)]
-    best = _best(found, whole, missed)
+    all_runs = (each["runs"] for each in variant["sides"].values())
+    rounds = [_once(variant, runs) for runs in zip(*all_runs, strict=False)]
+    best = _best(found, variant, missed)
     if best is None:
         return None
     each_round = (_best(found, once, missed) for once in rounds)
@@ -147,11 +142,8 @@ def _counts(missed: list[Missed]) -> Iterator[str]:
 def _said(missed: Missed) -> str:
     """Return the report's line about one goal: its ratio, its bound, and how far the ratio is
     from the bound."""
-    measure = missed.compared["measure"] + (
-        ", first run" if missed.compared["of"] == "first" else ""
-    )
     ratio, goal = float(missed.compared["ratio"]), missed.compared["goal"]
-    head = f"{measure} of *{missed.variant}* {ratio:.2f}"
+    head = f"{missed.compared['measure']} of *{missed.variant}* {ratio:.2f}"
     if missed.bound is None:
         return f"{head} (goal {goal})"
     where, share = f"(goal {goal}, {missed.where})", ratio / missed.bound.ratio

@@ -15,8 +15,9 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from broker_lite.bus import aconnect, connect
 from broker_lite.client import Record
 from broker_lite.storage.files import OsFiles
 from peers import bare
+from peers.figures import percentile, timed
 
 WAIT_SECONDS = 60
 POLL_EVERY = 500
@@ -42,19 +44,24 @@ before a flush. With these values a loop of writes is fastest.
 """
 
 
-def values(path: str) -> list[bytes]:
-    return Path(path).read_bytes().splitlines()
+def rates(count: int, seconds: float) -> dict[str, float]:
+    return {"records_per_s": round(count / seconds)}
 
 
-def rates(count: int, size: int, seconds: float) -> dict[str, float]:
-    return {
-        "records_per_s": round(count / seconds),
-        "mb_per_s": round(count * size / seconds / 1e6, 2),
-    }
+def endless(ask: dict[str, Any], more: int = 0) -> Iterator[bytes]:
+    values = Path(ask["values"]).read_bytes().splitlines()
+    return itertools.islice(itertools.cycle(values), ask["count"] + more)
 
 
-def endless(path: str, count: int) -> Iterator[bytes]:
-    return itertools.islice(itertools.cycle(values(path)), count)
+def column(ask: dict[str, Any]) -> pa.Array:
+    return pa.array(endless(ask), pa.binary())
+
+
+@contextmanager
+def logbus_producer(ask: dict[str, Any]) -> Iterator[Any]:
+    with connect(ask["servers"]) as bus, bus.producer(**ask["options"]) as producer:
+        producer.send(ask["topic"], b"first").result()
+        yield producer
 
 
 def send_logbus(ask: dict[str, Any]) -> dict[str, float]:
@@ -66,17 +73,42 @@ def send_logbus(ask: dict[str, Any]) -> dict[str, float]:
         if future.exception() is None:
             done += 1
 
-    with connect(ask["servers"]) as bus, bus.producer(**ask["options"]) as producer:
-        lines = list(endless(ask["values"], ask["count"]))
+    with logbus_producer(ask) as producer:
+        lines = list(endless(ask))
         topic, send = ask["topic"], producer.send
-        send(topic, b"first").result()
         began = time.perf_counter()
         for line in lines:
             send(topic, line).add_done_callback(delivered)
         producer.flush()
         took = time.perf_counter() - began
     assert done == len(lines), (done, len(lines))
-    return rates(len(lines), len(lines[0]), took)
+    return rates(done, took)
+
+
+def _produced(
+    ask: dict[str, Any], lines: Iterable[bytes], on_delivery: Callable[..., None] | None
+) -> float:
+    """Produce lines with confluent-kafka; return the seconds until all are acknowledged."""
+    failed: list[Any] = []
+    options = {"error_cb": failed.append, **ask["options"]}
+    producer = ck.Producer({"bootstrap.servers": ask["servers"], **options})
+    topic = ask["topic"]
+    producer.produce(topic, b"first")
+    producer.flush(WAIT_SECONDS)
+    began = time.perf_counter()
+    for number, line in enumerate(lines):
+        while True:
+            try:
+                producer.produce(topic, line, on_delivery=on_delivery)
+                break
+            except BufferError:
+                producer.poll(0.01)
+        if on_delivery is not None and not number % POLL_EVERY:
+            producer.poll(0)
+    left = producer.flush(WAIT_SECONDS)
+    took = time.perf_counter() - began
+    assert not left and not failed, (left, failed)
+    return took
 
 
 def send_confluent(ask: dict[str, Any]) -> dict[str, float]:
@@ -87,58 +119,22 @@ def send_confluent(ask: dict[str, Any]) -> dict[str, float]:
         if error is None:
             done += 1
 
-    producer = ck.Producer({"bootstrap.servers": ask["servers"], **ask["options"]})
-    lines = list(endless(ask["values"], ask["count"]))
-    topic = ask["topic"]
-    producer.produce(topic, b"first")
-    producer.flush(WAIT_SECONDS)
-    began = time.perf_counter()
-    for number, line in enumerate(lines):
-        while True:
-            try:
-                producer.produce(topic, line, on_delivery=delivered)
-                break
-            except BufferError:
-                producer.poll(0.01)
-        if not number % POLL_EVERY:
-            producer.poll(0)
-    producer.flush(WAIT_SECONDS)
-    took = time.perf_counter() - began
+    lines = list(endless(ask))
+    took = _produced(ask, lines, delivered)
     assert done == len(lines), (done, len(lines))
-    return rates(len(lines), len(lines[0]), took)
+    return rates(done, took)
 
 
 def table_logbus(ask: dict[str, Any]) -> dict[str, float]:
-    table = pa.table({"value": pa.array(endless(ask["values"], ask["count"]), pa.binary())})
-    with connect(ask["servers"]) as bus, bus.producer(**ask["options"]) as producer:
-        producer.send(ask["topic"], b"first").result()
-        began = time.perf_counter()
-        producer.send_arrow(ask["topic"], table).result()
-        took = time.perf_counter() - began
-    return rates(table.num_rows, ask["size"], took)
+    table = pa.table({"value": column(ask)})
+    with logbus_producer(ask) as producer:
+        return rates(ask["count"], timed(lambda: producer.send_arrow(ask["topic"], table).result()))
 
 
 def table_confluent(ask: dict[str, Any]) -> dict[str, float]:
-    table = pa.table({"value": pa.array(endless(ask["values"], ask["count"]), pa.binary())})
-    failed: list[Any] = []
-    options = {"error_cb": failed.append, **ask["options"]}
-    producer = ck.Producer({"bootstrap.servers": ask["servers"], **options})
-    topic = ask["topic"]
-    producer.produce(topic, b"first")
-    producer.flush(WAIT_SECONDS)
-    began = time.perf_counter()
-    for batch in table.to_batches():
-        for line in batch.column(0).to_pylist():
-            while True:
-                try:
-                    producer.produce(topic, line)
-                    break
-                except BufferError:
-                    producer.poll(0.01)
-    left = producer.flush(WAIT_SECONDS)
-    took = time.perf_counter() - began
-    assert not left and not failed, (left, failed)
-    return rates(table.num_rows, ask["size"], took)
+    table = pa.table({"value": column(ask)})
+    lines = (line for batch in table.to_batches() for line in batch.column(0).to_pylist())
+    return rates(ask["count"], _produced(ask, lines, None))
 
 
 def table_bare(ask: dict[str, Any]) -> dict[str, float]:
@@ -146,8 +142,7 @@ def table_bare(ask: dict[str, Any]) -> dict[str, float]:
 
     Another thread compresses the values.
     """
-    column = pa.array(endless(ask["values"], ask["count"]), pa.binary())
-    values_, codec = memoryview(column.buffers()[2]), ask["options"].get("compression")
+    values, codec = memoryview(column(ask).buffers()[2]), ask["options"].get("compression")
     with (
         tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder,
         ThreadPoolExecutor(1) as disk,
@@ -155,8 +150,8 @@ def table_bare(ask: dict[str, Any]) -> dict[str, float]:
         file = OsFiles().create(f"{folder}/log")
         began = time.perf_counter()
         written = []
-        for number, at in enumerate(range(0, len(values_), PIECE_BYTES), 1):
-            piece = values_[at : at + PIECE_BYTES]
+        for number, at in enumerate(range(0, len(values), PIECE_BYTES), 1):
+            piece = values[at : at + PIECE_BYTES]
             packed = pa.compress(piece, codec) if codec else piece
             written.append(disk.submit(file.append, [packed], keep=False))
             if number % PIECES_A_FLUSH == 0:
@@ -165,53 +160,44 @@ def table_bare(ask: dict[str, Any]) -> dict[str, float]:
         for each in written:
             each.result()
         took = time.perf_counter() - began
-    return rates(ask["count"], ask["size"], took)
-
-
-def records_logbus(ask: dict[str, Any]) -> dict[str, float]:
-    with (
-        connect(ask["servers"]) as bus,
-        bus.consumer(ask["topic"], start="earliest", **ask["options"]) as consumer,
-    ):
-        records = iter(consumer)
-        next(records)
-        count, size = ask["count"] - 1, 0
-        began = time.perf_counter()
-        for record in itertools.islice(records, count):
-            size += len(record.value)
-        took = time.perf_counter() - began
-    return rates(count, size // count, took)
+    return rates(ask["count"], took)
 
 
 def records_bare(ask: dict[str, Any]) -> dict[str, float]:
     """Create records from values in memory, as logbus's consumer does."""
-    column = pa.array(endless(ask["values"], ask["count"]), pa.binary())
+    values = column(ask)
     size, repeat = 0, itertools.repeat
     began = time.perf_counter()
     for at in range(0, ask["count"], ROWS_AT_ONCE):
-        taken = column.slice(at, ROWS_AT_ONCE).to_pylist()
+        taken = values.slice(at, ROWS_AT_ONCE).to_pylist()
         offsets, headers = range(at, at + len(taken)), ([] for _ in taken)
         rows = zip(repeat("t"), repeat(0), offsets, repeat(1), repeat(None), taken, headers)
         for record in map(Record._make, rows):
             size += len(record.value)
-    took = time.perf_counter() - began
-    assert size == ask["count"] * ask["size"]
-    return rates(ask["count"], ask["size"], took)
+    return rates(ask["count"], time.perf_counter() - began)
 
 
-def _assigned(ask: dict[str, Any]) -> Any:
-    """Return a confluent-kafka consumer at the start of a topic's only partition."""
-    consumer = ck.Consumer(
-        {
-            "bootstrap.servers": ask["servers"],
-            "group.id": "bench",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            **ask["options"],
-        }
-    )
-    consumer.assign([ck.TopicPartition(ask["topic"], 0, ask.get("start", 0))])
-    return consumer
+@contextmanager
+def logbus_consumer(ask: dict[str, Any]) -> Iterator[Any]:
+    with (
+        connect(ask["servers"]) as bus,
+        bus.consumer(ask["topic"], start="earliest", **ask["options"]) as consumer,
+    ):
+        yield consumer
+
+
+@contextmanager
+def confluent_consumer(ask: dict[str, Any], start: int = 0) -> Iterator[Any]:
+    """Yield a confluent-kafka consumer that has read a record at ``start`` of the only
+    partition."""
+    settings = {"group.id": "bench", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+    consumer = ck.Consumer({"bootstrap.servers": ask["servers"], **settings, **ask["options"]})
+    consumer.assign([ck.TopicPartition(ask["topic"], 0, start)])
+    _polled(consumer)
+    try:
+        yield consumer
+    finally:
+        consumer.close()
 
 
 def _polled(consumer: Any) -> Any:
@@ -220,76 +206,65 @@ def _polled(consumer: Any) -> Any:
     return message
 
 
+def records_logbus(ask: dict[str, Any]) -> dict[str, float]:
+    with logbus_consumer(ask) as consumer:
+        records = iter(consumer)
+        next(records)
+        count, size = ask["count"] - 1, 0
+        began = time.perf_counter()
+        for record in itertools.islice(records, count):
+            size += len(record.value)
+        return rates(count, time.perf_counter() - began)
+
+
 def records_confluent(ask: dict[str, Any]) -> dict[str, float]:
-    consumer = _assigned(ask)
-    _polled(consumer)
-    poll, count, size = consumer.poll, ask["count"] - 1, 0
-    began = time.perf_counter()
-    for _ in range(count):
-        message = poll(WAIT_SECONDS)
-        if message.error() is not None:
-            raise ck.KafkaException(message.error())
-        size += len(message.value())
-    took = time.perf_counter() - began
-    consumer.close()
-    return rates(count, size // count, took)
+    with confluent_consumer(ask) as consumer:
+        poll, count, size = consumer.poll, ask["count"] - 1, 0
+        began = time.perf_counter()
+        for _ in range(count):
+            message = poll(WAIT_SECONDS)
+            if message.error() is not None:
+                raise ck.KafkaException(message.error())
+            size += len(message.value())
+        return rates(count, time.perf_counter() - began)
 
 
 def batches_logbus(ask: dict[str, Any]) -> dict[str, float]:
-    with (
-        connect(ask["servers"]) as bus,
-        bus.consumer(ask["topic"], start="earliest", **ask["options"]) as consumer,
-    ):
-        left = ask["count"] - consumer.poll_arrow(WAIT_SECONDS).num_rows
-        count, size = left, 0
+    with logbus_consumer(ask) as consumer:
+        count = left = ask["count"] - consumer.poll_arrow(WAIT_SECONDS).num_rows
+        size = 0
         began = time.perf_counter()
         while left > 0:
             batch = consumer.poll_arrow(WAIT_SECONDS)
             assert batch.num_rows
             size += pc.sum(pc.binary_length(batch.column("value"))).as_py()
             left -= batch.num_rows
-        took = time.perf_counter() - began
-    return rates(count, size // count, took)
+        return rates(count, time.perf_counter() - began)
 
 
 def batches_confluent(ask: dict[str, Any]) -> dict[str, float]:
-    consumer = _assigned(ask)
-    _polled(consumer)
-    count = left = ask["count"] - 1
-    size = 0
-    began = time.perf_counter()
-    while left > 0:
-        messages = consumer.consume(min(500, left), WAIT_SECONDS)
-        assert messages
-        for message in messages:
-            if message.error() is not None:
-                raise ck.KafkaException(message.error())
-            size += len(message.value())
-        left -= len(messages)
-    took = time.perf_counter() - began
-    consumer.close()
-    return rates(count, size // count, took)
-
-
-def _turns(ask: dict[str, Any]) -> list[bytes]:
-    return list(endless(ask["values"], ask["count"] + LATENCY_WARM_UP))
+    with confluent_consumer(ask) as consumer:
+        count = left = ask["count"] - 1
+        size = 0
+        began = time.perf_counter()
+        while left > 0:
+            messages = consumer.consume(min(500, left), WAIT_SECONDS)
+            assert messages
+            for message in messages:
+                if message.error() is not None:
+                    raise ck.KafkaException(message.error())
+                size += len(message.value())
+            left -= len(messages)
+        return rates(count, time.perf_counter() - began)
 
 
 def _ranked(seconds: list[float]) -> dict[str, float]:
-    ranked = sorted(each * 1000 for each in seconds[LATENCY_WARM_UP:])
-    return {
-        "p50_ms": round(ranked[len(ranked) // 2], 3),
-        "p99_ms": round(ranked[len(ranked) * 99 // 100], 3),
-    }
+    counted = [1000 * each for each in seconds[LATENCY_WARM_UP:]]
+    return {f"p{each}_ms": round(percentile(counted, each), 3) for each in (50, 99)}
 
 
 def _latency(once: Callable[[bytes], None], ask: dict[str, Any]) -> dict[str, float]:
-    taken = []
-    for line in _turns(ask):
-        began = time.perf_counter()
-        once(line)
-        taken.append(time.perf_counter() - began)
-    return _ranked(taken)
+    return _ranked([timed(once, line) for line in endless(ask, LATENCY_WARM_UP)])
 
 
 def latency_logbus(ask: dict[str, Any]) -> dict[str, float]:
@@ -326,7 +301,7 @@ async def _latency_asyncio(ask: dict[str, Any]) -> dict[str, float]:
         await producer.send(topic, b"first")
         while not await consumer.poll(1.0):
             pass
-        for line in _turns(ask):
+        for line in endless(ask, LATENCY_WARM_UP):
             began = time.perf_counter()
             sent = producer.send(topic, line)
             while not (found := await consumer.poll(1.0)):
@@ -344,17 +319,15 @@ def latency_confluent(ask: dict[str, Any]) -> dict[str, float]:
     where: list[Any] = []
     producer.produce(topic, b"first", on_delivery=lambda _, message: where.append(message))
     producer.flush(WAIT_SECONDS)
-    consumer = _assigned(ask | {"start": where[0].offset()})
-    _polled(consumer)
+    with confluent_consumer(ask, where[0].offset()) as consumer:
 
-    def once(line: bytes) -> None:
-        producer.produce(topic, line)
-        assert _polled(consumer).value() == line
-        producer.poll(0)
+        def once(line: bytes) -> None:
+            producer.produce(topic, line)
+            assert _polled(consumer).value() == line
+            producer.poll(0)
 
-    found = _latency(once, ask)
-    producer.flush(WAIT_SECONDS)
-    consumer.close()
+        found = _latency(once, ask)
+        producer.flush(WAIT_SECONDS)
     return found
 
 
@@ -375,16 +348,9 @@ def latency_bare(ask: dict[str, Any]) -> dict[str, float]:
         return _latency(once, ask)
 
 
-WORK: dict[str, Callable[[dict[str, Any]], dict[str, float]]] = {
-    f"{work}_{client}": globals()[f"{work}_{client}"]
-    for work in ("send", "table", "records", "batches", "latency")
-    for client in ("logbus", "confluent")
-} | {"latency_bare": latency_bare, "table_bare": table_bare, "records_bare": records_bare}
-
-
 def main() -> None:
     ask = json.loads(sys.argv[1])
-    print(json.dumps(WORK[f"{ask['work']}_{ask['client']}"](ask)))
+    print(json.dumps(globals()[f"{ask['work']}_{ask['client']}"](ask)))
 
 
 if __name__ == "__main__":

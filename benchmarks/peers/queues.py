@@ -7,20 +7,22 @@ with an Erlang port mapper of its own, which ends with RabbitMQ.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from peers import fetch
-from peers.servers import KAFKA_VERSION, free_ports
+from peers.servers import HEAP, KAFKA_VERSION, free_ports, stop
 
 JAVA = Path(__file__).parent / "netdb11"
 ACTIVEMQ_VERSION = "6.1.7"
+RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 START_SECONDS = 60
-STOP_SECONDS = 20
 LIBRARIES = (
     f"org.apache.activemq:activemq-broker:{ACTIVEMQ_VERSION}",
     f"org.apache.activemq:activemq-client:{ACTIVEMQ_VERSION}",
@@ -44,72 +46,85 @@ def class_path(folder: Path) -> str:
     if compiler is None:
         raise fetch.Cannot("the Java compiler is missing: apt-get install openjdk-17-jdk-headless")
     libraries = f"{fetch.artifacts('netdb11', LIBRARIES)}/*"
-    sources = [str(path) for path in sorted(JAVA.glob("*.java"))]
-    done = subprocess.run(
-        [compiler, "-cp", libraries, "-d", str(folder), *sources],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(done.stderr[-1000:])
+    command = [compiler, "-cp", libraries, "-d", str(folder), *map(str, JAVA.glob("*.java"))]
+    subprocess.run(command, check=True)
     return f"{folder}:{libraries}"
 
 
-class ActiveMq:
+class Queue:
+    """A queue server in a temporary folder. ``said`` is the output that marks the end of its
+    start."""
+
+    name: str
+    said: str
+
+    def __enter__(self) -> Queue:
+        with contextlib.ExitStack() as stack:
+            made = tempfile.TemporaryDirectory(prefix="logbus-bench-", ignore_cleanup_errors=True)
+            self._folder = Path(stack.enter_context(made))
+            self._stack, self._processes = stack, []
+            (port,) = free_ports(1)
+            self.address = f"127.0.0.1:{port}"
+            self.start(port)
+            self._wait()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def start(self, port: int) -> None:
+        """Run the processes of the server, which listens on ``port``."""
+        raise NotImplementedError
+
+    def run(self, *command: str, **settings: Any) -> None:
+        with (self._folder / "out").open("ab") as out:
+            process = subprocess.Popen(command, stdout=out, stderr=out, **settings)
+        self._stack.callback(stop, process)
+        self._processes.append(process)
+
+    def processes(self) -> dict[str, list[int]]:
+        return {"broker": [self._processes[-1].pid]}
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while self.said not in (out := (self._folder / "out").read_text("utf-8", "replace")):
+            if self._processes[-1].poll() is not None or time.monotonic() > deadline:
+                raise fetch.Cannot(f"{self.name} did not start: {out[-500:]}")
+            time.sleep(0.1)
+
+
+class ActiveMq(Queue):
     """Runs an embedded ActiveMQ with a KahaDB store."""
 
+    name = "ActiveMQ"
+    said = "ready\n"
     settings = f"ActiveMQ {ACTIVEMQ_VERSION}, KahaDB on its defaults: journal synced to disk"
 
     def __init__(self, classes: str) -> None:
         self._classes = classes
 
-    def __enter__(self) -> ActiveMq:
-        self._folder = tempfile.TemporaryDirectory(prefix="logbus-bench-activemq-")
-        (port,) = free_ports(1)
-        self.address = f"127.0.0.1:{port}"
-        self._out = (Path(self._folder.name) / "out").open("wb")
-        command = [fetch.java(), "-Xmx1G", "-Xms1G", "-cp", self._classes, "ActiveMqBroker"]
-        self._process = subprocess.Popen(
-            [*command, str(port), f"{self._folder.name}/data"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._out,
-            text=True,
-        )
-        assert self._process.stdout
-        if self._process.stdout.readline() != "ready\n":
-            self.__exit__()
-            raise fetch.Cannot("ActiveMQ did not start")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.close()
-        _end(self._process)
-        self._process.stdout.close()
-        self._out.close()
-        self._folder.cleanup()
-
-    def processes(self) -> dict[str, list[int]]:
-        return {"broker": [self._process.pid]}
+    def start(self, port: int) -> None:
+        java = [fetch.java(), *HEAP.split(), "-cp", self._classes, "ActiveMqBroker"]
+        self.run(*java, str(port), f"{self._folder}/data", stdin=subprocess.PIPE)
 
 
-class RabbitMq:
+class RabbitMq(Queue):
     """Runs RabbitMQ from its package, with its own data folder, names and ports."""
 
-    def __enter__(self) -> RabbitMq:
-        script = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+    name = "RabbitMQ"
+    said = "Starting broker... completed"
+    settings = "RabbitMQ of the Debian package, durable classic queue"
+
+    def start(self, port: int) -> None:
         mapper = shutil.which("epmd")
-        if not script.exists() or mapper is None:
+        if not RABBITMQ.exists() or mapper is None:
             raise fetch.Cannot(
                 "RabbitMQ is missing: apt-get install --no-install-recommends rabbitmq-server"
             )
-        self._folder = tempfile.mkdtemp(prefix="logbus-bench-rabbitmq-")
-        port, mapper_port, nodes = free_ports(3)
-        self.address = f"127.0.0.1:{port}"
+        mapper_port, nodes = free_ports(2)
         settings = os.environ | {
-            "HOME": self._folder,
+            "HOME": str(self._folder),
             "ERL_EPMD_PORT": str(mapper_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODENAME": f"bench{port}@localhost",
@@ -123,49 +138,5 @@ class RabbitMq:
             "RABBITMQ_LOG_BASE": f"{self._folder}/log",
             "RABBITMQ_PID_FILE": f"{self._folder}/pid",
         }
-        self._out = (Path(self._folder) / "out").open("w+b")
-        self._mapper = subprocess.Popen([mapper], env=settings, stdout=self._out, stderr=self._out)
-        self._process = subprocess.Popen(
-            [str(script)], env=settings, stdout=self._out, stderr=self._out, cwd=self._folder
-        )
-        try:
-            self._wait()
-        except BaseException:
-            self.__exit__()
-            raise
-        self.settings = f"RabbitMQ {self._version()}, durable classic queue"
-        return self
-
-    def _wait(self) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while b"Starting broker... completed" not in self._said():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                said = self._said().decode("utf-8", "replace")
-                raise fetch.Cannot(f"RabbitMQ did not start: {said[-500:]}")
-            time.sleep(0.1)
-
-    def _said(self) -> bytes:
-        return (Path(self._folder) / "out").read_bytes()
-
-    def _version(self) -> str:
-        words = self._said().decode("utf-8", "replace").split("RabbitMQ ")
-        return words[1].split()[0] if len(words) > 1 else ""
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        _end(self._process)
-        self._mapper.terminate()
-        _end(self._mapper)
-        self._out.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def processes(self) -> dict[str, list[int]]:
-        return {"broker": [self._process.pid]}
-
-
-def _end(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        self.run(mapper, env=settings)
+        self.run(str(RABBITMQ), env=settings, cwd=self._folder)

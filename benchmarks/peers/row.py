@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,35 +32,28 @@ def is_floor(side: str) -> bool:
     return side.partition(",")[0] == FLOOR
 
 
+def words(settings: Mapping[str, Any]) -> str:
+    """Return settings as text, for a table of results."""
+    return ", ".join(f"{key}={value}" for key, value in settings.items()) or "its defaults"
+
+
 @dataclass(frozen=True)
 class Goal:
     """A limit of a measure's ratio logbus / peer: at least or at most ``limit``.
 
-    With ``limit`` None, the report only shows the ratio. ``variant`` restricts the goal to one
-    variant; "" means all variants.
+    ``variant`` restricts the goal to one variant; "" means all variants.
     """
 
     measure: str
-    limit: float | None
+    limit: float
     better: str = "more"
     variant: str = ""
-    of: str = "runs"
-    """The compared figures of the sides: their medians (``runs``) or their first runs
-    (``first``)."""
-
-    def __post_init__(self) -> None:
-        assert self.better in ("more", "less") and self.of in ("runs", "first")
 
     @property
     def text(self) -> str:
-        if self.limit is None:
-            return "none"
         return f"{'≥' if self.better == 'more' else '≤'} {self.limit:g}"
 
-    def is_met(self, ratio: float) -> bool | None:
-        """Return whether the goal is met; None without a limit."""
-        if self.limit is None:
-            return None
+    def is_met(self, ratio: float) -> bool:
         return ratio >= self.limit if self.better == "more" else ratio <= self.limit
 
 
@@ -67,12 +61,12 @@ class Goal:
 class Variant:
     """Settings with which both sides (the compared systems) of a benchmark run.
 
-    ``settings`` describes them for the table. ``compression`` maps each side to its codec.
+    ``settings`` describes them for the table. ``compression`` is the codec of both sides.
     """
 
     name: str = "defaults"
     settings: Mapping[str, str] = field(default_factory=dict)
-    compression: Mapping[str, str] = field(default_factory=lambda: {LOGBUS: "none", KAFKA: "none"})
+    compression: str = "none"
 
 
 @dataclass(frozen=True)
@@ -93,14 +87,15 @@ class Side:
     within: Callable[[], Mapping[str, list[int]]] = dict
     cannot: str = ""
 
+    @classmethod
+    def of(cls, servers: Any, run: Callable[[Any], Measures]) -> Side:
+        """Return the side on which ``run`` uses these servers."""
+        return cls(partial(run, servers), servers.processes, servers.settings)
 
-def missing(why: object) -> Side:
-    """Return a side (a compared system) that cannot run on this machine, for the reason ``why``."""
-
-    def run() -> Measures:
-        raise AssertionError("it is not run")
-
-    return Side(run, cannot=str(why))
+    @classmethod
+    def missing(cls, why: object) -> Side:
+        """Return a side (a compared system) that cannot run on this machine."""
+        return cls(dict, cannot=str(why))
 
 
 @dataclass(frozen=True)
@@ -111,7 +106,6 @@ class Row:
     * ``number``: the row's number in the table.
     * ``open``: a function that prepares a variant (servers, topics, input) and yields its sides by
       name. It raises fetch.Cannot if the benchmark cannot run on this machine.
-    * ``note``: a text that readers of the row need.
     * ``bound``: a text about the row's limit, for the report of a missed goal.
     * ``ceiling``: a function for rows without a floor. It returns the highest possible ratio of a
       measure in a stored variant; None if the ratio is unknown.
@@ -129,7 +123,6 @@ class Row:
     goals: tuple[Goal, ...]
     open: Callable[[Bench, Variant], AbstractContextManager[Mapping[str, Side]]]
     variants: tuple[Variant, ...] = (Variant(),)
-    note: str = ""
     bound: str = ""
     quick: bool = True
     rounds: int = ROUNDS

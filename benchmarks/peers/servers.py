@@ -1,37 +1,39 @@
 """Run the brokers of both sides, each in a temporary folder that is removed with the context.
 
-Each set of servers has ``bootstrap_servers``, ``processes`` (pids by role), ``settings`` as text,
-``new_topic`` and ``stored_mb``. Kafka runs in KRaft's combined mode, with the heap and the garbage
-collector of its start script, and the settings of its ``server.properties``. ``tuned`` adds
-settings that Kafka's users change on a machine of this size. logbus always runs with its defaults.
+Kafka runs in KRaft's combined mode, with the heap and the garbage collector of its start script,
+and the settings of its ``server.properties``. ``tuned`` adds settings that Kafka's users change on
+a machine of this size. logbus always runs with its defaults.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker_lite.client.administration.admin import Admin
+from broker_lite.bus import connect
 from broker_lite.local.cluster import LocalCluster
 from peers import fetch
+from peers.row import words
 
 START_SECONDS = 120
 STOP_SECONDS = 20
+WAIT_SECONDS = 120.0
 HERE = Path(__file__).parent / "kafka"
 KAFKA_VERSION = "4.3.0"
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+HEAP = "-Xmx1G -Xms1G"
+"""The heap options of Kafka's start script."""
 
 _JVM = (
     "-server",
@@ -68,12 +70,26 @@ _TUNED = {
 
 def free_ports(count: int) -> list[int]:
     """Return free ports of the loopback interface."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [each.getsockname()[1] for each in sockets]
-    finally:
+    with contextlib.ExitStack() as stack:
+        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
         for each in sockets:
-            each.close()
+            stack.enter_context(each)
+        return [each.getsockname()[1] for each in sockets]
+
+
+def stop(process: subprocess.Popen[Any]) -> None:
+    """Stop a process: by the end of its stdin if that is a pipe, else by SIGTERM. Kill the process
+    after STOP_SECONDS."""
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+    else:
+        process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def kafka_java(heap: str, *, jvm: Sequence[str] = _JVM) -> list[str]:
@@ -83,78 +99,99 @@ def kafka_java(heap: str, *, jvm: Sequence[str] = _JVM) -> list[str]:
     return [fetch.java(), *heap.split(), *jvm, log, "-cp", f"{folder}/*"]
 
 
-def files_mb(folders: list[Path], pattern: str) -> float:
-    """Return the size in MB of the matching files in and below these folders."""
-    return sum(path.stat().st_size for each in folders for path in each.rglob(pattern)) / 1e6
+def send_all(servers: str, sends: Iterable[Mapping[str, Any]], **options: Any) -> None:
+    """Send records with confluent-kafka and wait until all are acknowledged.
+
+    ``sends`` has the arguments of ``Producer.produce`` for each record. In ``options``, "_" stands
+    for ".".
+    """
+    producer = ck.Producer({"bootstrap.servers": servers, "log_level": 0, **dotted(options)})
+    for each in sends:
+        while True:
+            try:
+                producer.produce(**each)
+                break
+            except BufferError:
+                producer.poll(0.01)
+    assert not producer.flush(WAIT_SECONDS)
 
 
-def processes_of(cluster: LocalCluster) -> dict[str, list[int]]:
-    """Return the pids of a cluster of logbus by role."""
-    zookeeper = cluster.zookeeper_server
-    return {
-        "broker": [broker.pid for broker in cluster.brokers if broker.pid],
-        "zookeeper": [zookeeper.pid] if zookeeper and zookeeper.pid else [],
-    }
+class Servers:
+    """The brokers of one system, with ``bootstrap_servers`` and ``processes`` (pids by role)."""
 
+    peer: str
+    shipped: str
+    bootstrap_servers: str
 
-class LogbusServers:
-    """Runs a LocalCluster with defaults: ZooKeeper, and a flush on every in-sync replica."""
-
-    peer = "logbus"
-
-    def __init__(self, brokers: int = 1, config: Mapping[str, str] | None = None) -> None:
-        self._cluster = LocalCluster(brokers, config=config)
+    def __init__(self, brokers: int, config: Mapping[str, str] | None) -> None:
         self._count = brokers
-        self._names = itertools.count()
         self._config = dict(config or {})
-
-    def __enter__(self) -> LogbusServers:
-        self._cluster.start()
-        self._admin = Admin(self.bootstrap_servers)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._admin.close()
-        self._cluster.stop()
-
-    @property
-    def bootstrap_servers(self) -> str:
-        return self._cluster.bootstrap_servers
+        self._names = map("bench-{}".format, itertools.count())
 
     @property
     def settings(self) -> str:
-        changed = ", ".join(f"{key}={value}" for key, value in self._config.items())
-        return f"{self._count} broker(s) and a ZooKeeper, {changed or 'defaults'}"
+        return f"{self._count} broker(s), {self.shipped}, {words(self._config)}"
+
+    def stored_mb(self) -> float:
+        """Return the MB of all segments of all topics."""
+        segments = (path for each in self.data_folders() for path in each.rglob("*.log"))
+        return sum(path.stat().st_size for path in segments) / 1e6
+
+    @contextlib.contextmanager
+    def topic(self, *arguments: Any, **config: str) -> Iterator[str]:
+        """Create a topic as ``new_topic`` does, and delete it when the context ends."""
+        name = self.new_topic(*arguments, **config)
+        try:
+            yield name
+        finally:
+            self.delete_topic(name)
+
+
+class LogbusServers(Servers):
+    """Runs a LocalCluster: ZooKeeper, and a flush on every in-sync replica."""
+
+    peer = "logbus"
+    shipped = "a ZooKeeper"
+
+    def __init__(self, brokers: int = 1, config: Mapping[str, str] | None = None) -> None:
+        super().__init__(brokers, config)
+        self.cluster = LocalCluster(brokers, config=config)
+
+    def __enter__(self) -> LogbusServers:
+        self.cluster.start()
+        self.bootstrap_servers = self.cluster.bootstrap_servers
+        self.bus = connect(self.bootstrap_servers)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bus.close()
+        self.cluster.stop()
 
     def processes(self) -> dict[str, list[int]]:
-        return processes_of(self._cluster)
+        zookeeper = self.cluster.zookeeper_server
+        return {
+            "broker": [broker.pid for broker in self.cluster.brokers if broker.pid],
+            "zookeeper": [zookeeper.pid] if zookeeper and zookeeper.pid else [],
+        }
 
-    def new_topic(
-        self,
-        partitions: int = 1,
-        replicas: int = 1,
-        *,
-        name: str = "",
-        config: Mapping[str, str] | None = None,
-    ) -> str:
-        """Create a topic; wait until every partition has a leader; return its name."""
-        name = name or f"bench-{next(self._names)}"
-        self._admin.create_topic(name, partitions, replicas, dict(config or {}))
+    def new_topic(self, partitions: int = 1, replicas: int = 1, **config: str) -> str:
+        """Create a topic; wait until every partition has a leader; return its name.
+
+        In the names of ``config``, "_" stands for ".".
+        """
+        name = next(self._names)
+        self.bus.create_topic(name, partitions, replicas, config=dotted(config))
         time.sleep(0.2)  # Wait until the partition's leader has the topic in its metadata.
         return name
 
     def delete_topic(self, name: str) -> None:
-        self._admin.delete_topic(name)
+        self.bus.delete_topic(name)
 
     def data_folders(self) -> list[Path]:
-        return [broker.directory / "data" for broker in self._cluster.brokers]
-
-    def stored_mb(self) -> float:
-        """Return the MB of all segments of all topics."""
-        return files_mb(self.data_folders(), "*.log")
+        return [broker.directory / "data" for broker in self.cluster.brokers]
 
 
-class KafkaServers:
+class KafkaServers(Servers):
     """Apache Kafka's brokers, each also a controller."""
 
     peer = "kafka"
@@ -164,23 +201,19 @@ class KafkaServers:
         brokers: int = 1,
         *,
         tuned: bool = False,
-        heap: str = "",
+        heap: str = HEAP,
         config: Mapping[str, str] | None = None,
         further: str = "",
     ) -> None:
         """Prepare to run Kafka's brokers.
 
-        ``heap`` has Java's heap options; the default is that of Kafka's start script, ``-Xmx1G
-        -Xms1G``. ``further`` is the name of one more listener, on ``further_port``, for a single
-        broker.
+        ``further`` is the name of one more listener, on ``further_port``, for a single broker.
         """
+        super().__init__(brokers, {**(_TUNED if tuned else {}), **(config or {})})
+        self.shipped = f"KRaft, {heap}, no wait for more members of a group"
         self._further = further
-        self.further_port = 0
-        self._count = brokers
-        self._heap = heap or "-Xmx1G -Xms1G"
-        self._config = {**(_TUNED if tuned else {}), **(config or {})}
+        self._heap = heap
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._names = itertools.count()
 
     def __enter__(self) -> KafkaServers:
         self._folder = Path(tempfile.mkdtemp(prefix="logbus-bench-kafka-"))
@@ -193,39 +226,21 @@ class KafkaServers:
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
-            process.send_signal(signal.SIGTERM)
+            process.terminate()
         for process in self._processes:
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self._processes = []
+            stop(process)
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    @property
-    def settings(self) -> str:
-        changed = ", ".join(f"{key}={value}" for key, value in self._config.items())
-        shipped = "the settings that it ships, no wait for more members of a group"
-        return (
-            f"{self._count} broker(s), KRaft, {self._heap}, "
-            f"{shipped + ' and ' + changed if changed else shipped}"
-        )
 
     def processes(self) -> dict[str, list[int]]:
         return {"broker": [process.pid for process in self._processes]}
 
-    def new_topic(
-        self,
-        partitions: int = 1,
-        replicas: int = 1,
-        *,
-        name: str = "",
-        config: Mapping[str, str] | None = None,
-    ) -> str:
-        """Create a topic; wait until every partition has a leader; return its name."""
-        name = name or f"bench-{next(self._names)}"
-        topic = NewTopic(name, partitions, replicas, config=dict(config or {}))
+    def new_topic(self, partitions: int = 1, replicas: int = 1, **config: str) -> str:
+        """Create a topic; wait until every partition has a leader; return its name.
+
+        In the names of ``config``, "_" stands for ".".
+        """
+        name = next(self._names)
+        topic = NewTopic(name, partitions, replicas, config=dotted(config))
         self._admin.create_topics([topic])[name].result(START_SECONDS)
         deadline = time.monotonic() + START_SECONDS
         while True:
@@ -242,10 +257,6 @@ class KafkaServers:
 
     def data_folders(self) -> list[Path]:
         return [self._folder / f"{number}" / "log" for number in range(1, self._count + 1)]
-
-    def stored_mb(self) -> float:
-        """Return the MB of all segments of all topics."""
-        return files_mb(self.data_folders(), "*.log")
 
     def _start(self) -> None:
         java = kafka_java(self._heap)
@@ -311,12 +322,12 @@ def kafka_settings(
 def format_storage(settings: Path) -> None:
     """Format the storage, which a Kafka user runs once before the first start."""
     java = kafka_java("-Xmx256M", jvm=["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
-    made = ("format", "-t", CLUSTER_ID, "-c", str(settings))
+    command = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(settings)]
     subprocess.run(
-        [*java, "kafka.tools.StorageTool", *made],
-        check=True,
-        capture_output=True,
-        timeout=START_SECONDS,
-        cwd=settings.parent,
-        env=os.environ,
+        command, check=True, capture_output=True, timeout=START_SECONDS, cwd=settings.parent
     )
+
+
+def dotted(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings in whose names "_" stands for "."."""
+    return {key.replace("_", "."): value for key, value in config.items()}

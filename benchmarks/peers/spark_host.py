@@ -62,21 +62,6 @@ class Host:
         )
         return {"result": list(found)}
 
-    def columns_seen(self, source: End) -> dict[str, Any]:
-        """Return sums over each of the seven columns, so that the caller can compare the systems'
-        results."""
-        frame = self._table(source, list(COLUMNS))
-        found = frame.selectExpr(
-            "count(*)",
-            "count(key)",
-            "count(value)",
-            "count(distinct topic)",
-            "count(distinct partition, offset)",
-            "count(timestamp)",
-            "sum(timestampType)",
-        ).collect()[0]
-        return {"result": list(found)}
-
     def stream(self, source: End) -> dict[str, Any]:
         """Process a backlog with availableNow; measure from ``start()`` until the query ends."""
         before = time.perf_counter()
@@ -90,12 +75,6 @@ class Host:
         query.awaitTermination()
         seconds = time.perf_counter() - before
         return {"seconds": seconds, "rows": sum(p.numInputRows for p in query.recentProgress)}
-
-    def generate(self, folder: str) -> dict[str, Any]:
-        """Read the Parquet files into a sink that drops all rows: the cost of the input alone."""
-        before = time.perf_counter()
-        self._noop(self.spark.read.parquet(folder))
-        return {"seconds": time.perf_counter() - before}
 
     def write(self, folder: str, target: End) -> dict[str, Any]:
         """Write the lines of a folder of Parquet files to a topic."""
@@ -117,12 +96,11 @@ class Host:
         self._save(found, target)
         return {"seconds": time.perf_counter() - before}
 
-    def copy(self, source: End, target: End, needle: str) -> dict[str, Any]:
-        """Copy all lines without ``needle`` to another topic with a streaming query."""
+    def copy(self, source: End, target: End) -> dict[str, Any]:
+        """Copy all values to another topic with a streaming query."""
         before = time.perf_counter()
-        frame = self._stream(source, "earliest")
-        kept = frame.select("value").where(f"not contains(cast(value as string), '{needle}')")
-        self._to(kept, target).trigger(availableNow=True).start().awaitTermination()
+        frame = self._stream(source, "earliest").select("value")
+        self._to(frame, target).trigger(availableNow=True).start().awaitTermination()
         return {"seconds": time.perf_counter() - before}
 
     def loop_start(self, source: End, target: End) -> dict[str, Any]:
@@ -159,7 +137,7 @@ class Host:
 
     def _stream(self, source: End, since: str) -> Any:
         if source.side == FLOOR:
-            return self.spark.readStream.format("nothing").options(**source.options).load()
+            return self.spark.readStream.format(FLOOR).options(**source.options).load()
         reader = self.spark.readStream.format(source.side)
         reader = reader.option("kafka.bootstrap.servers", source.address)
         reader = reader.option("startingOffsets", since).option("subscribe", source.topic)
@@ -181,10 +159,9 @@ class Host:
         Only sessions with this side register them: in others, the first read is measured.
         """
         if not self.has_floor:
-            from spark_floor import Floor, Nothing
+            from peers.spark_floor import Floor
 
             self.spark.dataSource.register(Floor)
-            self.spark.dataSource.register(Nothing)
             self.has_floor = True
 
     def _noop(self, frame: Any) -> None:

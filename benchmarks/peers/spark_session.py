@@ -6,7 +6,6 @@ connector and the same ``settings`` for both sides.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -19,6 +18,8 @@ from typing import Any
 
 import pyspark_logbus as logbus
 from peers import fetch
+from peers.row import FLOOR
+from peers.servers import stop
 
 SCRIPT = Path(__file__).with_name("spark_host.py")
 LAUNCHER = Path(__file__).parents[2] / "pyspark_logbus" / "logbus-python"
@@ -49,12 +50,20 @@ def settings(tuned: bool = True) -> dict[str, str]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.catalogImplementation": "in-memory",
-        "spark.jars": ",".join(map(str, sorted(_jars().glob("*.jar")))),
+        "spark.jars": ",".join(
+            map(str, sorted(fetch.artifacts("spark-kafka", CONNECTOR).glob("*.jar")))
+        ),
     }
 
 
-def _jars() -> Path:
-    return fetch.artifacts("spark-kafka", CONNECTOR)
+def ending(servers: Any, topic: str = "", **options: str) -> dict[str, Any]:
+    """Return a topic with Spark's options, as a ``source`` or ``target`` of ``spark_host.Host``.
+
+    ``servers`` may be FLOOR, which has no topics.
+    """
+    is_floor = servers == FLOOR
+    side, address = (FLOOR, "") if is_floor else (servers.peer, servers.bootstrap_servers)
+    return {"side": side, "address": address, "topic": topic, "options": options}
 
 
 class SparkHost:
@@ -86,15 +95,7 @@ class SparkHost:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin and self._process.stdout
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
+        stop(self._process)
         self._log.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -7,7 +7,7 @@ settings of the Spark session with options of the *sides* (the compared systems)
 * ``as advised``: the session settings that README.md advises, for both sides.
 * ``lz4``: as advised, with compressed topics on both sides.
 * ``tuned``: as advised, with options that users of each side change for this work. They were found
-  by trial (benchmarks/README.md, "What Spark's users tune").
+  by trial.
 * ``exactly once`` (writes only): as advised, and logbus's sink writes each row exactly once.
   Spark's connector has no such option: a repeated task writes its rows to Kafka again.
 """
@@ -16,34 +16,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from peers.row import KAFKA, LOGBUS, Variant
+from peers.row import KAFKA, LOGBUS, Variant, words
 from peers.spark_session import CONNECTOR_WORDS, TUNED_WORDS
 
 DEFAULTS, AS_ADVISED, LZ4, TUNED = "defaults", "as advised", "lz4", "tuned"
 EXACTLY_ONCE = "exactly once"
 
 Options = Mapping[str, Mapping[str, str]]
-"""Spark's options for each side (logbus or Kafka)."""
+"""Spark's options for a side (logbus or Kafka)."""
 
-SOURCE: Options = {
-    LOGBUS: {},
-    KAFKA: {"kafka.fetch.max.wait.ms": "10", "kafka.max.poll.records": "5000"},
-}
+SOURCE: Options = {KAFKA: {"kafka.fetch.max.wait.ms": "10", "kafka.max.poll.records": "5000"}}
 """Options of sources in ``tuned`` variants (settings that users change for this work).
 
 Spark's connector requests a topic's end offsets on the connection of a waiting fetch. The broker
 answers the requests of a connection in order, so with Kafka's default of 500 ms for
 ``fetch.max.wait.ms`` each task pauses for half a second.
 """
-SINK: Options = {
-    LOGBUS: {},
-    KAFKA: {"kafka.batch.size": "262144", "kafka.linger.ms": "10"},
-}
+SINK: Options = {KAFKA: {"kafka.batch.size": "262144", "kafka.linger.ms": "10"}}
 """Options of sinks in ``tuned`` variants, as in the benchmarks of producers.
 
 logbus's sink needs none: it makes batches of 2 MB by default.
 """
-ONCE: Options = {LOGBUS: {"deliveryGuarantee": "exactly_once"}, KAFKA: {}}
+ONCE: Options = {LOGBUS: {"deliveryGuarantee": "exactly_once"}}
 """Options of sinks in the variant ``exactly once``."""
 TUNED_BOUND = (
     "Spark converts the rows of its Python source, which is most of a read. With tuned settings, "
@@ -60,46 +54,34 @@ def is_advised(chosen: Variant) -> bool:
 def reading(chosen: Variant, side: str) -> dict[str, str]:
     """Return the options of the Spark source with which a side (a compared system) reads. They
     depend on the variant of the benchmark (the settings of this run)."""
-    return dict(SOURCE[side]) if chosen.name == TUNED else {}
+    return dict(SOURCE.get(side, {})) if chosen.name == TUNED else {}
 
 
 def writing(chosen: Variant, side: str) -> dict[str, str]:
     """Return the options of the Spark sink with which a side (a compared system) writes in a
     variant. Without compression, the compression option is left out."""
-    compression = chosen.compression[side]
+    packed = {"kafka.compression.type": chosen.compression}
     return {
-        **({} if compression == "none" else {"kafka.compression.type": compression}),
+        **({} if chosen.compression == "none" else packed),
         **{TUNED: SINK, EXACTLY_ONCE: ONCE}.get(chosen.name, {}).get(side, {}),
     }
 
 
-def variant(name: str, **tuned: Options) -> Variant:
+def variant(name: str, **parts: Options) -> Variant:
     """Return the variant ``name`` of a Spark benchmark: its settings and compression.
 
-    ``tuned`` has each side's options by part, such as ``source`` or ``sink``. The variant's
-    ``settings`` describe these options.
+    ``parts`` has the options of each part, such as ``source`` or ``sink``, for the description.
     """
-    advised = f"{TUNED_WORDS}, on both sides"
-    compression = LZ4 if name == LZ4 else "none"
-    words = {
-        side: "; ".join(f"its {part} {_said(options[side])}" for part, options in tuned.items())
-        for side in (LOGBUS, KAFKA)
+    spark = "as it comes" if name == DEFAULTS else f"{TUNED_WORDS}, on both sides"
+    changed = {
+        f"{side}'s {part}": words(options)
+        for part, sides in parts.items()
+        for side, options in sides.items()
     }
-    return Variant(
-        name,
-        settings={
-            "spark": f"local[2], 2 GB, {'as it comes' if name == DEFAULTS else advised}",
-            "connector": CONNECTOR_WORDS,
-            **{f"{side}'s options": said for side, said in words.items() if said},
-        },
-        compression={LOGBUS: compression, KAFKA: compression},
-    )
+    settings = {"spark": f"local[2], 2 GB, {spark}", "connector": CONNECTOR_WORDS, **changed}
+    return Variant(name, settings, LZ4 if name == LZ4 else "none")
 
 
 def variants(**tuned: Options) -> tuple[Variant, ...]:
     """Return the four variants of a Spark benchmark, the last with the ``tuned`` options."""
     return (*map(variant, (DEFAULTS, AS_ADVISED, LZ4)), variant(TUNED, **tuned))
-
-
-def _said(options: Mapping[str, str]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in options.items()) or "on its defaults"

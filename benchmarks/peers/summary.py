@@ -25,7 +25,7 @@ this kind of work; logbus keeps its defaults where it can."""
 def lines(rows: list[Found]) -> Iterator[str]:
     """Yield the lines of the report's first section. There are no lines if no benchmark has a
     goal."""
-    all_ = [(found, variant, each) for found, variant, each in _compared(rows)]
+    all_ = list(_compared(rows))
     if not all_:
         return
     yield "## In short"
@@ -53,8 +53,7 @@ def _compared(rows: list[Found]) -> Iterator[tuple[Found, Found, Found]]:
     for found in rows:
         for variant in found["variants"]:
             for each in variant.get("compared", ()):
-                if each["met"] is not None:
-                    yield found, variant, each
+                yield found, variant, each
 
 
 def _counts(all_: list[tuple[Found, Found, Found]]) -> Iterator[str]:
@@ -89,11 +88,11 @@ def _by_column(all_: list[tuple[Found, Found, Found]]) -> str:
 
 def _of_row(found: Found) -> Iterator[str]:
     """Yield a line of the report for each measure of a benchmark that has a goal."""
-    by_measure: dict[tuple[str, str], dict[str, Found]] = {}
+    by_measure: dict[str, dict[str, Found]] = {}
     for _, variant, each in _compared([found]):
-        by_measure.setdefault((each["measure"], each["of"]), {})[variant["variant"]] = each
+        by_measure.setdefault(each["measure"], {})[variant["variant"]] = each
     row = f"{found['row']}: {found['work']}"
-    for (measure, _), by_variant in by_measure.items():
+    for measure, by_variant in by_measure.items():
         goals = dict.fromkeys(str(each["goal"]) for each in by_variant.values())
         cells = [_cell(by_variant[name]) if name in by_variant else "" for name in COLUMNS]
         others = "; ".join(

@@ -1,37 +1,26 @@
-"""Benchmark 14: memory and processor time of the brokers alone, for each GB written and read."""
+"""Benchmark 14: memory and processor time of the brokers alone, for each GB written and read. A GB
+that is written and then read counts as two GB."""
 
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator, Mapping
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from peers import java_tools, kept
 from peers.bench import Bench
-from peers.row import KAFKA, LOGBUS, Goal, Measures, Processes, Row, Side, Variant
-from peers.rows.produce import (
-    FLUSH_NOTE,
-    FLUSHED,
-    PARTITIONS,
-    PRODUCED_MB,
-    TUNED,
-    write_payloads,
-)
-from peers.servers import KafkaServers, LogbusServers
+from peers.row import KAFKA, Goal, Measures, Processes, Row, Side, Variant, words
+from peers.rows.produce import FLUSHED, PARTITIONS, PRODUCED_MB, TUNED
+from peers.servers import HEAP, Servers
 
 SIZE = 1000
 MEGABYTES = 300
-CLIENTS: Mapping[str, Mapping[str, str]] = {
-    "defaults": {},
-    "tuned": TUNED,
-    "tuned, lz4": TUNED,
-    "tuned, small heap": TUNED,
-}
 HEAPS = {"tuned, small heap": "-Xmx256M -Xms256M"}
 """The heap options of a Kafka broker with little memory: a quarter of the default heap."""
+
+
+def _client(name: str) -> Mapping[str, str]:
+    return {} if name == "defaults" else TUNED
 
 
 @contextlib.contextmanager
@@ -40,44 +29,26 @@ def open_sides(bench: Bench, variant: Variant) -> Iterator[Mapping[str, Side]]:
     # a broker may have loaded numpy and pyarrow, which take 50 MB.
     bench.stop_all()
     count = bench.size(MEGABYTES * 1_000_000 // SIZE)
-    with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
-        payloads = Path(folder) / "payloads"
-        write_payloads(bench, payloads, SIZE)
+    settings = {**_client(variant.name), "compression.type": variant.compression}
+    with java_tools.payloads(bench, SIZE) as payloads:
 
-        client = CLIENTS[variant.name]
-
-        def run(servers: LogbusServers | KafkaServers) -> Measures:
-            topic = servers.new_topic(PARTITIONS)
-            where = servers.bootstrap_servers
-            packed = {"compression.type": variant.compression[servers.peer]}
-            java_tools.produce(
-                where, topic, count=count, payloads=payloads, settings={**client, **packed}
-            )
-            java_tools.consume(where, topic, count=count)
-            servers.delete_topic(topic)
+        def run(servers: Servers) -> Measures:
+            with servers.topic(PARTITIONS) as topic:
+                java_tools.produce(
+                    servers, topic, count=count, payloads=payloads, settings=settings
+                )
+                java_tools.consume(servers, topic, count=count, settings={})
             return {"moved_gb": 2 * count * SIZE / 1e9}
 
-        sides: list[LogbusServers | KafkaServers] = [
-            bench.logbus(),
-            bench.kafka(heap=HEAPS.get(variant.name, "")),
-        ]
-        yield {each.peer: Side(partial(run, each), each.processes, each.settings) for each in sides}
+        both = (bench.logbus(), bench.kafka(heap=HEAPS.get(variant.name, HEAP)))
+        yield {each.peer: Side.of(each, run) for each in both}
 
 
 def derive(measures: Measures, processes: Processes) -> Measures:
-    """Derive the cost of the brokers without and with ZooKeeper.
-
-    Kafka's brokers include KRaft, which does ZooKeeper's work.
-    """
-    broker, zookeeper = processes["broker"], processes.get("zookeeper", {})
-    cpu, peak = broker["cpu_s"], broker["peak_mb"]
+    broker = processes["broker"]
     return {
-        "broker_peak_mb": peak,
-        "broker_cpu_s_per_gb": round(cpu / measures["moved_gb"], 3),
-        "with_zookeeper_peak_mb": round(peak + zookeeper.get("peak_mb", 0), 1),
-        "with_zookeeper_cpu_s_per_gb": round(
-            (cpu + zookeeper.get("cpu_s", 0)) / measures["moved_gb"], 3
-        ),
+        "broker_peak_mb": broker["peak_mb"],
+        "broker_cpu_s_per_gb": round(broker["cpu_s"] / measures["moved_gb"], 3),
     }
 
 
@@ -98,16 +69,8 @@ def bare_cpu(found: Mapping[str, Any], measure: str) -> float | None:
 
 
 def _variant(name: str) -> Variant:
-    compression = "lz4" if name.endswith("lz4") else "none"
-    words = ", ".join(f"{key}={value}" for key, value in CLIENTS[name].items())
-    return Variant(
-        name,
-        {
-            "client": f"ProducerPerformance, acks=all, {words or 'its defaults'}; "
-            "ConsumerPerformance, its defaults"
-        },
-        {LOGBUS: compression, KAFKA: compression},
-    )
+    tools = f"ProducerPerformance, acks=all, {words(_client(name))}; ConsumerPerformance"
+    return Variant(name, {"client": tools}, "lz4" if name.endswith("lz4") else "none")
 
 
 ROWS = (
@@ -118,12 +81,9 @@ ROWS = (
         goals=(
             Goal("broker_peak_mb", 0.15, "less"),
             Goal("broker_cpu_s_per_gb", 1.0, "less"),
-            Goal("with_zookeeper_peak_mb", None, "less"),
-            Goal("with_zookeeper_cpu_s_per_gb", None, "less"),
         ),
         open=open_sides,
-        variants=tuple(map(_variant, CLIENTS)),
-        note=f"a GB that is written and then read counts as two GB; {FLUSH_NOTE}",
+        variants=tuple(map(_variant, ("defaults", "tuned", "tuned, lz4", "tuned, small heap"))),
         bound=(
             "memory: the broker takes 50 MB before its first record. Processor: 110 us for a batch "
             "of 16 KB, little more for 256 KB. *At least*: a server that only writes and flushes "

@@ -6,6 +6,7 @@ The table has a column for each value of that quantity, the smallest first.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import shutil
@@ -15,22 +16,28 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-import kafka_groups
+import pyarrow as pa
 
 from broker_lite.model import EARLIEST_TIMESTAMP, TopicPartition
-from peers import fetch, members
+from broker_lite.record.arrow import Columns
+from peers import fetch, group_member
 from peers.bench import Bench
-from peers.growth import IS_FULL, Alone, Waiters, alone, column, percentile, resident_mb
+from peers.figures import percentile, timed
+from peers.meter import CpuUse, resident_mb
 from peers.row import Measures, Row, Side, Variant
+from peers.servers import LogbusServers, dotted
+from peers.waiters import Waiters
 
 VALUE_BYTES = 200
+PARTITIONS_A_MEMBER = 3
 IDLE_SECONDS = 15.0
 """Duration of an idle measurement in seconds.
 
 It covers many replication fetches, ZooKeeper pings and periodic tasks.
 """
-TOPIC_PARTITIONS_MAX = 1_000
-"""Maximum number of partitions of a topic (``max.create.partitions``)."""
+READY_SECONDS = 300.0
+SETTLE_SECONDS = 20.0
+SETTLED_PERCENT = 2.0
 RETENTION_SECONDS_MAX = 60.0
 SECONDS_MAX = 1800.0
 """Maximum duration, in seconds, of the measurement of one size, such as one number of partitions. A
@@ -40,123 +47,167 @@ ROOM = 1.3
 MB = 1_000_000
 
 Run = Callable[[Bench, int], Measures]
-Unit = Callable[[int], str]
+
+
+@contextlib.contextmanager
+def alone(bench: Bench, brokers: int = 1, **config: str) -> Iterator[LogbusServers]:
+    """Stop all other servers of the run, then start a cluster; yield it."""
+    bench.stop_all()
+    with LogbusServers(brokers, dotted(config)) as logbus, bench.counting(logbus.processes):
+        yield logbus
+
+
+def settle(logbus: LogbusServers) -> None:
+    """Wait until the brokers are idle, at most SETTLE_SECONDS."""
+    until = time.monotonic() + SETTLE_SECONDS
+    while time.monotonic() < until:
+        if idle_percent(logbus, 1.0)["idle_broker_percent"] <= SETTLED_PERCENT:
+            return
+
+
+def idle_percent(logbus: LogbusServers, seconds: float = IDLE_SECONDS) -> Measures:
+    """Return the percentage of a core that each role uses while clients send no requests."""
+    with CpuUse(logbus.processes()) as use:
+        time.sleep(seconds)
+    return {f"idle_{role}_percent": value for role, value in use.percent.items()}
+
+
+def restarts(logbus: LogbusServers, last: TopicPartition) -> Measures:
+    """Restart the only broker after a clean stop, and after kill -9; return the seconds until it
+    accepts a record in the partition ``last``."""
+    (broker,) = logbus.cluster.brokers
+    found = {}
+    for name, end in (("restart_s", broker.stop), ("restart_after_kill_s", broker.kill)):
+        end()
+        before = time.perf_counter()
+        broker.start(wait=False)
+        broker.wait_ready(READY_SECONDS)
+        with logbus.bus.producer() as producer:
+            producer.send(last.topic, b"first", partition=last.partition).result(READY_SECONDS)
+        found[name] = time.perf_counter() - before
+    return found
+
+
+def column(values: list[bytes]) -> Columns:
+    return Columns(len(values), None, pa.array(values, pa.binary()))
+
+
+def write_columns(logbus: LogbusServers, places: list[TopicPartition], piece: Columns) -> float:
+    """Write a piece to each place, after a record in each partition; return the seconds."""
+    with logbus.bus.producer() as producer:
+
+        def write() -> None:
+            for place in places:
+                producer.send_columns(place.topic, piece, place.partition)
+            producer.flush()
+
+        for place in dict.fromkeys(places):
+            producer.send(place.topic, b"warm", partition=place.partition)
+        producer.flush()
+        return timed(write)
 
 
 def partitions(bench: Bench, count: int) -> Measures:
-    """Measure ``count`` partitions: create topics, write 20 MB in all, restart the broker.
+    """Measure ``count`` partitions: create a topic, write 20 MB in all, restart the broker.
 
-    A topic has at most 1,000 partitions.
+    Creation and restarts wait for the leader of the last partition. The rate of producing falls
+    when the 20 MB become many small appends and flushes of many files; larger pieces raise it. A
+    restart costs processor time for each partition: half to open and check its files, half to learn
+    that the broker leads it. After kill -9, the broker also checks the records behind the recovery
+    point. Opening partitions at their first use would shorten a restart.
     """
-    shares = {
-        f"t{first}": min(TOPIC_PARTITIONS_MAX, count - first)
-        for first in range(0, count, TOPIC_PARTITIONS_MAX)
-    }
-    places = [TopicPartition(name, n) for name, share in shares.items() for n in range(share)]
+    places = [TopicPartition("t", number) for number in range(count)]
     with alone(bench) as logbus:
-        create_s = sum(logbus.new_topic(name, share) for name, share in shares.items())
-        logbus.settle()
-        idle = logbus.idle_percent(IDLE_SECONDS)
-        values = bench.lines.sized(100_000, VALUE_BYTES)
-        share = len(values) // count
-        pieces = [column(values[n * share : (n + 1) * share]) for n in range(count)]
-        with logbus.bus.producer() as producer:
-            for place in places:
-                producer.send(place.topic, b"warm", partition=place.partition)
-            producer.flush()
-            before = time.perf_counter()
-            for place, piece in zip(places, pieces, strict=True):
-                producer.send_columns(place.topic, piece, place.partition)
-            producer.flush()
-            produce_s = time.perf_counter() - before
-        memory = resident_mb(logbus.processes()["broker"])
-        last = places[-1]
+        create_s = timed(lambda: logbus.bus.create_topic("t", count, 1))
+        settle(logbus)
+        idle = idle_percent(logbus)
+        piece = column(bench.lines.sized(100_000 // count, VALUE_BYTES))
+        produce_s = write_columns(logbus, places, piece)
         return {
             "create_topic_s": create_s,
             **idle,
             "produce_20_mb_s": produce_s,
-            "broker_mb": memory,
-            "restart_s": logbus.restart(by_kill=False, last=last),
-            "restart_after_kill_s": logbus.restart(by_kill=True, last=last),
+            "broker_mb": resident_mb(*logbus.processes()["broker"]),
+            **restarts(logbus, places[-1]),
         }
 
 
 def log_size(bench: Bench, megabytes: int) -> Measures:
     """Measure a log of ``megabytes``: fill one partition, read it, restart, delete old segments.
 
-    Segments have 64 MB, and the newest segment is not deleted.
+    Segments have 64 MB, and the newest segment is not deleted. Indexes find offsets and timestamps,
+    and after kill -9 the broker reads only records behind the recovery point. Three costs grow with
+    the number of segments: a restart checks the files of each segment, a timestamp lookup loads the
+    index of a segment at its first use, and retention renames the files of all old segments
+    together. Larger segments reduce the costs (the default is 1 GB).
     """
-    folder = tempfile.gettempdir()
+    megabytes, folder = bench.size(megabytes), tempfile.gettempdir()
     free = shutil.disk_usage(folder).free / MB
     if free < ROOM * megabytes:
         raise fetch.Cannot(
             f"{folder} has {free:,.0f} MB free, the row needs {ROOM * megabytes:,.0f}"
         )
-    with alone(bench, **{"log.retention.check.interval.ms": "1000"}) as logbus:
-        logbus.new_topic("t", segment_bytes=str(64 * MB), file_delete_delay_ms="1000")
+    config = {"segment.bytes": str(64 * MB), "file.delete.delay.ms": "1000"}
+    with alone(bench, log_retention_check_interval_ms="1000") as logbus:
+        logbus.bus.create_topic("t", 1, 1, config)
         rows = column(bench.lines.sized(50_000, VALUE_BYTES))
         count = max(1, megabytes * MB // (rows.row_count * VALUE_BYTES))
         tp = TopicPartition("t", 0)
-        began_ms, before = int(time.time() * 1000), time.perf_counter()
-        with logbus.bus.producer() as producer:
-            for _ in range(count):
-                producer.send_columns("t", rows, 0)
-            producer.flush()
-        written = time.perf_counter() - before
+        began_ms = int(time.time() * 1000)
+        written = write_columns(logbus, [tp] * count, rows)
         total = count * rows.row_count
-        found = {
-            "write_mb_per_s": count * rows.row_count * VALUE_BYTES / MB / written,
+        return {
+            "write_mb_per_s": total * VALUE_BYTES / MB / written,
             **_reads(logbus, tp, total, began_ms),
-            "restart_s": logbus.restart(by_kill=False, last=tp),
-            "restart_after_kill_s": logbus.restart(by_kill=True, last=tp),
+            **restarts(logbus, tp),
+            **_retention(logbus, tp),
         }
-        return {**found, **_retention(logbus, tp)}
 
 
-def _reads(logbus: Alone, tp: TopicPartition, total: int, began_ms: int) -> Measures:
+def _reads(logbus: LogbusServers, tp: TopicPartition, total: int, began_ms: int) -> Measures:
     """Measure three reads: a record at an offset, a timestamp lookup, and the last 200 MB (or the
     whole log, if it has less).
 
     The timestamp is later than ``began_ms``."""
     places, ended_ms = random.Random(1), int(time.time() * 1000)
-    seeks, lookups = [], []
+    start = max(0, total - 1_000_000)
     with logbus.bus.consumer(tp.topic, start="earliest") as consumer:
-        consumer.poll(5.0)
-        for _ in range(30):
-            before = time.perf_counter()
+
+        def seek() -> None:
             consumer.seek(tp, places.randrange(total))
             consumer.poll(5.0)
-            seeks.append((time.perf_counter() - before) * 1000)
-        start = max(0, total - 1_000_000)
+
+        def read() -> None:
+            left = total - start
+            while left > 0:
+                left -= consumer.poll_arrow(5.0).num_rows
+
+        consumer.poll(5.0)
+        seeks = [timed(seek) for _ in range(30)]
         consumer.seek(tp, start)
-        got = 0
-        before = time.perf_counter()
-        while got < total - start:
-            got += consumer.poll_arrow(5.0).num_rows
-        read = time.perf_counter() - before
-    for _ in range(30):
-        time_ms = places.randrange(began_ms, ended_ms)
-        before = time.perf_counter()
-        logbus.bus.admin.list_offsets({tp: time_ms})
-        lookups.append((time.perf_counter() - before) * 1000)
+        read_s = timed(read)
+    times = [{tp: places.randrange(began_ms, ended_ms)} for _ in range(30)]
+    lookups = [timed(logbus.bus.admin.list_offsets, each) for each in times]
     return {
-        "read_mb_per_s": got * VALUE_BYTES / MB / read,
-        "seek_p50_ms": percentile(seeks, 50),
-        "offset_of_time_p50_ms": percentile(lookups, 50),
+        "read_mb_per_s": (total - start) * VALUE_BYTES / MB / read_s,
+        "seek_p50_ms": 1000 * percentile(seeks, 50),
+        "offset_of_time_p50_ms": 1000 * percentile(lookups, 50),
     }
 
 
-def _retention(logbus: Alone, tp: TopicPartition) -> Measures:
-    """Measure how retention deletes all segments but the newest while a producer runs."""
+def _retention(logbus: LogbusServers, tp: TopicPartition) -> Measures:
+    """Measure how retention deletes all segments but the newest while a producer runs.
+
+    ``retention_s`` includes up to a second until the broker checks retention.
+    """
     times: list[float] = []
     done = threading.Event()
 
     def write() -> None:
         with logbus.bus.producer(linger_ms=0) as producer:
+            send = partial(producer.send, tp.topic, b"meanwhile", partition=0)
             while not done.is_set():
-                before = time.perf_counter()
-                producer.send(tp.topic, b"meanwhile", partition=0).result(60)
-                times.append((time.perf_counter() - before) * 1000)
+                times.append(timed(lambda: send().result(60)))
                 time.sleep(0.002)
 
     writer = threading.Thread(target=write, daemon=True)
@@ -175,65 +226,54 @@ def _retention(logbus: Alone, tp: TopicPartition) -> Measures:
     finally:
         done.set()
         writer.join()
-    return {"retention_s": gone, "write_during_retention_max_ms": max(times)}
+    return {"retention_s": gone, "write_during_retention_max_ms": 1000 * max(times)}
 
 
 def brokers(bench: Bench, count: int) -> Measures:
     """Measure a cluster of ``count`` brokers with two partitions for each broker: first with one
-    replica of each partition, then with a replica of each partition on every broker."""
+    replica of each partition, then with a replica of each partition on every broker.
+
+    All brokers share the same two cores. The cost of copies grows, because each copy is appended
+    and flushed too; more cores and disks reduce it. ``idle_broker_percent`` covers all brokers
+    together. Each broker fetches from every other broker twice a second, so it grows with the
+    square of the brokers, not with partitions; a longer ``replica.fetch.wait.max.ms`` reduces it.
+    """
     rows = column(bench.lines.sized(5_000, VALUE_BYTES))
+    megabytes = 100 * rows.row_count * VALUE_BYTES / MB
     with alone(bench, count) as logbus:
         found: Measures = {}
-        for copies in dict.fromkeys((1, count)):
-            name = f"t{copies}"
-            logbus.new_topic(name, 2 * count, copies)
-            with logbus.bus.producer() as producer:
-                for number in range(2 * count):
-                    producer.send(name, b"warm", partition=number)
-                producer.flush()
-                before = time.perf_counter()
-                for number in range(100):
-                    producer.send_columns(name, rows, number % (2 * count))
-                producer.flush()
-                took = time.perf_counter() - before
-            rate = 100 * rows.row_count * VALUE_BYTES / MB / took
-            if copies == 1:
-                found["rf_1_mb_per_s"] = rate
-            if copies == count:
-                found["rf_all_mb_per_s"] = rate
-                found["rf_all_ack_p50_ms"] = _ack_p50(logbus, name)
-        logbus.settle()
-        return {**found, **logbus.idle_percent(IDLE_SECONDS)}
-
-
-def _ack_p50(logbus: Alone, topic: str, count: int = 200) -> float:
-    times = []
-    with logbus.bus.producer(linger_ms=0) as producer:
-        for _ in range(count):
-            before = time.perf_counter()
-            producer.send(topic, b"x" * 100, partition=0).result(60)
-            times.append((time.perf_counter() - before) * 1000)
-    return percentile(times, 50)
+        for copies, name in {1: "rf_1", count: "rf_all"}.items():
+            logbus.bus.create_topic(name, 2 * count, copies)
+            places = [TopicPartition(name, number % (2 * count)) for number in range(100)]
+            found[f"{name}_mb_per_s"] = megabytes / write_columns(logbus, places, rows)
+        found.setdefault("rf_1_mb_per_s", found["rf_all_mb_per_s"])
+        with logbus.bus.producer(linger_ms=0) as producer:
+            acks = [
+                timed(lambda: producer.send("rf_all", b"x" * 100, partition=0).result(60))
+                for _ in range(200)
+            ]
+        found["rf_all_ack_p50_ms"] = 1000 * percentile(acks, 50)
+        settle(logbus)
+        return {**found, **idle_percent(logbus)}
 
 
 def connections(bench: Bench, count: int) -> Measures:
-    """Measure ``count`` consumers, each with its own connection, at the end of one partition."""
+    """Measure ``count`` consumers, each with its own connection, at the end of one partition.
+
+    Each consumer fetches again every 500 ms, as Kafka's clients do; one process runs all consumers.
+    The cost of idle consumers and the time to wake them grow when requests and responses dominate.
+    A longer ``fetch.max.wait.ms`` reduces only the cost of idling.
+    """
     with alone(bench) as logbus:
-        logbus.new_topic("t")
-        empty = resident_mb(logbus.processes()["broker"])
-        topic_id = logbus.bus.admin.cluster(["t"]).topics["t"].topic_id
+        topic_id = logbus.bus.create_topic("t", 1, 1)
+        empty_mb = resident_mb(*logbus.processes()["broker"])
         waiters = Waiters(logbus.cluster.brokers[0].port, topic_id, count)
         try:
             waiters.ask(0)
             waiters.idle(1.0)
-            percent: Measures = {}
-            watch = threading.Thread(
-                target=lambda: percent.update(logbus.idle_percent(IDLE_SECONDS))
-            )
-            watch.start()
-            waiters.idle(IDLE_SECONDS + 0.2)
-            watch.join()
-            memory = resident_mb(logbus.processes()["broker"]) - empty
+            with CpuUse(logbus.processes()) as use:
+                waiters.idle(IDLE_SECONDS)
+            used_mb = resident_mb(*logbus.processes()["broker"]) - empty_mb
             times = []
             with logbus.bus.producer(linger_ms=0) as producer:
                 for offset in range(20):
@@ -246,23 +286,66 @@ def connections(bench: Bench, count: int) -> Measures:
         finally:
             waiters.close()
         return {
-            **{name: value for name, value in percent.items() if "broker" in name},
-            "kb_a_connection": max(0.0, memory) * 1000 / count,
+            "idle_broker_percent": use.percent["broker"],
+            "kb_a_connection": max(0.0, used_mb) * 1000 / count,
             "all_have_it_p50_ms": percentile(times, 50),
         }
 
 
 def group_members(bench: Bench, count: int) -> Measures:
     """Measure a Kafka group of ``count`` members that do not read: the time until the group is
-    stable, the latency of heartbeats, and the processor time of the servers."""
+    stable, the latency of heartbeats, and the processor time of the servers.
+
+    All members join together from one process; then each sends a heartbeat every 3 s. ``stable_s``
+    includes the 250 ms for which a new group waits for more members
+    (``group.initial.rebalance.delay.ms``), twice if members join meanwhile. The rest grows with the
+    broker's cost of joins. Heartbeats cost only the coordinator: a longer ``heartbeat.interval.ms``
+    reduces them, and other groups may have other coordinators.
+    """
     with alone(bench) as logbus:
-        logbus.new_topic(kafka_groups.TOPIC, kafka_groups.PARTITIONS_A_MEMBER)
-        return members.measure(logbus, count)
+        logbus.bus.create_topic(group_member.TOPIC, 1, 1)
+        return asyncio.run(_group(logbus, count))
+
+
+async def _group(logbus: LogbusServers, count: int) -> Measures:
+    members = [group_member.GroupMember("crew") for _ in range(count)]
+    for each in members:
+        await each.connect(logbus.bootstrap_servers)
+    with CpuUse(logbus.processes()) as joining:
+        # The members never read these partitions, so the partitions need not exist.
+        partitions = PARTITIONS_A_MEMBER * count
+        await asyncio.gather(*(each.join(count, partitions) for each in members))
+    took: list[float] = []
+    with CpuUse(logbus.processes()) as living:
+        until = time.perf_counter() + IDLE_SECONDS
+        await asyncio.gather(*(_live(each, until, took) for each in members))
+    for each in members:
+        each.close()
+    return {
+        "stable_s": joining.wall_s,
+        "broker_cpu_to_stable_s": joining.seconds["broker"],
+        "zookeeper_cpu_to_stable_s": joining.seconds["zookeeper"],
+        "heartbeats_per_s": len(took) / IDLE_SECONDS,
+        "heartbeat_p50_ms": percentile(took, 50),
+        "heartbeat_p99_ms": percentile(took, 99),
+        **{f"{role}_percent": value for role, value in living.percent.items()},
+    }
+
+
+async def _live(member: group_member.GroupMember, until: float, took: list[float]) -> None:
+    """Send heartbeats until the time ``until``, the first after a random delay. Add their
+    milliseconds to ``took``."""
+    pause = group_member.HEARTBEAT_SECONDS
+    await asyncio.sleep(random.random() * pause)
+    while (before := time.perf_counter()) < until:
+        await member.heartbeat()
+        took.append((time.perf_counter() - before) * 1000)
+        await asyncio.sleep(min(pause, max(0.0, until - time.perf_counter())))
 
 
 @contextlib.contextmanager
 def open_growth(
-    bench: Bench, _: Variant, *, run: Run, sizes: Sequence[int], unit: Unit
+    bench: Bench, _: Variant, *, run: Run, sizes: Sequence[int], unit: str
 ) -> Iterator[Mapping[str, Side]]:
     def measured(size: int) -> Measures:
         return {key: round(value, 4) for key, value in run(bench, size).items()}
@@ -271,28 +354,17 @@ def open_growth(
     # count their processor time.
     bench.stop_all()
     chosen = sizes if not bench.quick else (sizes[0], sizes[len(sizes) // 2])
-    yield {unit(size): Side(partial(measured, size), within=bench.within) for size in chosen}
+    yield {f"{size:,}{unit}": Side(partial(measured, size), within=bench.within) for size in chosen}
 
 
-def _row(
-    name: str,
-    work: str,
-    run: Run,
-    sizes: Sequence[int],
-    *,
-    full: Sequence[int] = (),
-    unit: Unit = "{:,}".format,
-    note: str = "",
-) -> Row:
-    chosen = tuple(full) if full and IS_FULL else tuple(sizes)
+def _row(name: str, work: str, run: Run, *sizes: int, unit: str = "") -> Row:
     return Row(
         f"growth-{name}",
         18,
         f"how cost grows: {work}",
         goals=(),
-        open=partial(open_growth, run=run, sizes=chosen, unit=unit),
+        open=partial(open_growth, run=run, sizes=sizes, unit=unit),
         variants=(Variant(settings={"logbus": "alone on the machine, its defaults"}),),
-        note=note,
         quick=False,
         rounds=1,
         seconds_max=SECONDS_MAX,
@@ -301,63 +373,10 @@ def _row(
 
 
 ROWS = (
-    _row(
-        "partitions",
-        "partitions of one broker",
-        partitions,
-        (1, 10, 100, 500, 1000, 2000),
-        full=(1, 10, 100, 500, 1000, 2000, 4000),
-        note="create and restart wait for the leader of the last partition; there is a restart "
-        "after a clean stop and after kill -9. The rate of producing falls when the 20 MB become "
-        "many small appends and flushes of many files; larger pieces raise it. A restart costs "
-        "processor time for each partition: half to open and check its files, half to learn that "
-        "the broker leads it. After kill -9, the broker also checks the records behind the "
-        "recovery point. Opening partitions at their first use would shorten a restart",
-    ),
-    _row(
-        "log-size",
-        "a partition's log",
-        log_size,
-        (100, 400, 1_600),
-        full=(1_000, 5_000, 10_000, 20_000),
-        unit=lambda size: f"{size:,} MB",
-        note="GROWTH=full writes 1 to 20 GB; the looked-up timestamps are anywhere in the log; "
-        "retention_s includes up to a second until the broker checks retention. Indexes find "
-        "offsets and timestamps, and after kill -9 the broker reads only records behind the "
-        "recovery point. Three costs grow with the number of segments: a restart checks the files "
-        "of each segment, a timestamp lookup loads the index of a segment at its first use, and "
-        "retention renames the files of all old segments together. Larger segments than these of "
-        "64 MB reduce the costs (the default is 1 GB)",
-    ),
-    _row(
-        "brokers",
-        "brokers on the same cores",
-        brokers,
-        (1, 2, 3),
-        note="all brokers share the same two cores. The cost of copies grows, because each copy "
-        "is appended and flushed too; more cores and disks reduce it. idle_broker_percent covers "
-        "all brokers together. Each broker fetches from every other broker twice a second, so it "
-        "grows with the square of the brokers, not with partitions; a longer "
-        "replica.fetch.wait.max.ms reduces it",
-    ),
-    _row(
-        "connections",
-        "consumers that wait at the end of a partition",
-        connections,
-        (1, 10, 100, 1000),
-        note="each consumer fetches again every 500 ms, as Kafka's clients do; one process runs "
-        "all consumers. The cost of idle consumers and the time to wake them grow when requests "
-        "and responses dominate. A longer fetch.max.wait.ms reduces only the cost of idling",
-    ),
-    _row(
-        "members",
-        "members of one Kafka group",
-        group_members,
-        (1, 10, 100, 300, 1000),
-        note="all members join together from one process; then each sends a heartbeat every 3 s. "
-        "stable_s includes the 250 ms for which a new group waits for more members "
-        "(group.initial.rebalance.delay.ms), twice if members join meanwhile. The rest grows with "
-        "the broker's cost of joins. Heartbeats cost only the coordinator: a longer "
-        "heartbeat.interval.ms reduces them, and other groups may have other coordinators",
-    ),
-)
+    _row("partitions", "partitions of one broker", partitions, 1, 10, 100, 500, 1000, 2000),
+    _row("log-size", "a partition's log", log_size, 1_000, 5_000, 10_000, 20_000, unit=" MB"),
+    _row("brokers", "brokers on the same cores", brokers, 1, 2, 3),
+    _row("connections", "consumers that wait at the end of a partition", connections,
+         1, 10, 100, 1000),
+    _row("members", "members of one Kafka group", group_members, 1, 10, 100, 300, 1000),
+)  # fmt: skip

@@ -2,7 +2,12 @@
 
 As in the paper, the producer sends without waiting for acknowledgements. Unlike in the paper, it
 waits at the end until all messages are acknowledged. The settings define the guarantee of an
-acknowledgement.
+acknowledgement. ``produced_per_s`` counts until the last acknowledgement, without the first second.
+``consumed_per_s`` counts from the first message to the last, and each message must arrive once.
+
+With single messages, Kafka's client sends each message as a request, with five in flight. So for
+logbus and Kafka this is the round trip of a request, which for logbus includes a flush; the other
+systems take a stream of messages.
 """
 
 from __future__ import annotations
@@ -18,9 +23,9 @@ from typing import Any
 
 from peers import fetch
 from peers.bench import Bench
-from peers.queues import ActiveMq, RabbitMq, class_path
-from peers.row import KAFKA, LOGBUS, Measures, Row, Side, Variant, missing
-from peers.servers import KafkaServers, LogbusServers
+from peers.queues import ActiveMq, Queue, RabbitMq, class_path
+from peers.row import KAFKA, LOGBUS, Measures, Row, Side, Variant
+from peers.servers import Servers
 
 ACTIVEMQ, RABBITMQ = "activemq", "rabbitmq"
 MESSAGE_BYTES = 200
@@ -57,7 +62,7 @@ class Paper:
         self._lines = folder / "lines"
         self._lines.write_bytes(b"".join(bench.lines.sized(LINES, MESSAGE_BYTES)))
 
-    def run(self, name: str, system: str, address: str, topic: str) -> Measures:
+    def run(self, system: str, address: str, topic: str) -> Measures:
         """Produce for some seconds, then consume all messages; return the measures."""
         sent = self._java(system, "produce", address, topic, str(self._batch),
                           str(self._seconds), str(self._least), str(self._lines))  # fmt: skip
@@ -99,40 +104,28 @@ def open_paper(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="logbus-bench-")))
         paper = Paper(bench, batch, folder)
 
-        def opened(name: str) -> Side:
+        def run_log(servers: Servers) -> Measures:
+            with servers.topic() as topic:
+                return paper.run("log", servers.bootstrap_servers, topic)
+
+        def run_queue(system: str, queue: Queue) -> Measures:
+            return paper.run(system, queue.address, "messages")
+
+        sides = {each.peer: Side.of(each, run_log) for each in bench.both()}
+        for name, kind in ((ACTIVEMQ, partial(ActiveMq, paper.classes)), (RABBITMQ, RabbitMq)):
             try:
-                return _side(paper, name, bench, stack)
+                if name == RABBITMQ and batch > 1:
+                    raise fetch.Cannot(NO_BATCHES)
+                sides[name] = Side.of(stack.enter_context(kind()), partial(run_queue, name))
             except fetch.Cannot as why:
-                return missing(why)
-
-        sides = {name: opened(name) for name in NAMES if batch == 1 or name != RABBITMQ}
-        yield sides if batch == 1 else sides | {RABBITMQ: missing(NO_BATCHES)}
+                sides[name] = Side.missing(why)
+        yield sides
 
 
-def _side(paper: Paper, name: str, bench: Bench, stack: contextlib.ExitStack) -> Side:
-    """Start one system, which runs until the stack closes. Raises Cannot if it is missing."""
-    if name in (LOGBUS, KAFKA):
-        servers = bench.logbus() if name == LOGBUS else bench.kafka()
-        run, settings, processes = partial(_log, paper, name, servers), servers.settings, servers
-    else:
-        queue = stack.enter_context(ActiveMq(paper.classes) if name == ACTIVEMQ else RabbitMq())
-        run = partial(paper.run, name, name, queue.address, "messages")
-        settings, processes = queue.settings, queue
-    return Side(
-        run,
-        processes.processes,
-        f"{settings}; {DURABLE[name]}",
-    )
-
-
-def _log(paper: Paper, name: str, servers: LogbusServers | KafkaServers) -> Measures:
-    topic = servers.new_topic()
-    try:
-        return paper.run(name, "log", servers.bootstrap_servers, topic)
-    finally:
-        servers.delete_topic(topic)
-
-
+CLIENTS = (
+    "each system's Java client (Kafka's own for logbus too); a producer has at most 1 MB in "
+    "flight, in Kafka's client five requests; the consumer fetches up to 200 KB or 1,000 ahead"
+)
 ROWS = (
     Row(
         "netdb11",
@@ -140,26 +133,8 @@ ROWS = (
         "the NetDB'11 paper's experiment: one producer, then one consumer, 200 bytes a message",
         goals=(),
         open=open_paper,
-        variants=tuple(
-            Variant(
-                name,
-                settings={
-                    "clients": "each system's Java client (Kafka's own for logbus too); "
-                    "a producer has at most 1 MB under way, in Kafka's client five requests; "
-                    "the consumer fetches up to 200 KB or 1,000 messages ahead",
-                    "durability": "stated with each side",
-                },
-            )
-            for name in BATCHES
-        ),
-        note="produced_per_s counts until the last acknowledgement, without the first second; "
-        "consumed_per_s counts from the first message to the last, and each message must arrive "
-        "once. With single messages, Kafka's client sends each message as a request, with five in "
-        "flight. So for logbus and Kafka this is the round trip of a request, which for logbus "
-        "includes a flush; the other systems take a stream of messages. RabbitMQ's protocol has "
-        "no batches, so it has one line, as in the paper",
+        variants=tuple(Variant(name, {"clients": CLIENTS}) for name in BATCHES),
         quick=False,
-        rounds=5,
         apart=True,
     ),
 )

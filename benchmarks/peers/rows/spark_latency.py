@@ -1,7 +1,8 @@
 """Benchmark 6: the time of one record from a topic through a Spark query into another topic.
 
-Outside Spark, both sides (the compared systems) use confluent-kafka; only the brokers and
-connectors differ.
+The query has the default trigger. Outside Spark, both sides (the compared systems) use
+confluent-kafka, with random pauses; only the brokers and connectors differ. ``records`` is the
+number of records of a run; a variant without it has 20, and its p99 covers all runs together.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ import contextlib
 import random
 import time
 from collections.abc import Iterator, Mapping
-from functools import partial
 
 import confluent_kafka as ck
-import numpy as np
 
 from peers.bench import Bench
-from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
-from peers.spark import Both, both
-from peers.spark_variants import DEFAULTS, TUNED, Options, variant
+from peers.figures import percentile
+from peers.row import Goal, Measures, Row, Side, Variant
+from peers.spark import Both
+from peers.spark_session import ending
+from peers.spark_variants import DEFAULTS, SOURCE, TUNED, variant
 
 RECORDS = 100
 """Number of records of a run, so many that the p99 is not the slowest record."""
@@ -29,8 +30,6 @@ PAUSE_SECONDS_MAX = 0.1
 Pauses are random, so that records do not arrive in step with the query's triggers.
 """
 WAIT_SECONDS = 60
-SOURCE: Options = {LOGBUS: {}, KAFKA: {"kafka.fetch.max.wait.ms": "10"}}
-"""Options of the Spark sources of both sides in the variant ``tuned``."""
 
 
 class Probe:
@@ -38,18 +37,15 @@ class Probe:
 
     def __init__(self, address: str, source: str, target: str) -> None:
         self._source = source
-        self._producer = ck.Producer({"bootstrap.servers": address, "linger.ms": 0, "acks": "all"})
+        servers = {"bootstrap.servers": address}
+        self._producer = ck.Producer({**servers, "linger.ms": 0, "acks": "all"})
         self._consumer = ck.Consumer(
-            {
-                "bootstrap.servers": address,
-                "group.id": f"probe-{target}",
-                "enable.auto.commit": False,
-                "fetch.wait.max.ms": 100,
-            }
-        )
+            {**servers, "group.id": f"probe-{target}", "enable.auto.commit": False,
+             "fetch.wait.max.ms": 100}
+        )  # fmt: skip
         self._consumer.assign([ck.TopicPartition(target, 0, 0)])
 
-    def turn(self, value: bytes) -> float:
+    def turn_ms(self, value: bytes) -> float:
         """Send a record; return the milliseconds until it is in the output topic."""
         before = time.perf_counter()
         self._producer.produce(self._source, value, partition=0)
@@ -71,41 +67,29 @@ def open_latency(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
     count = RECORDS if not bench.quick else RECORDS // 10
     lines = bench.lines.whole(count + WARM_UP)
     pauses = random.Random(1)
-    options = SOURCE if chosen.name == TUNED else {LOGBUS: {}, KAFKA: {}}
-    with both(bench, chosen) as sides:
+    sides = Both(bench, chosen)
 
-        def run(name: str) -> Measures:
-            times, triggers = _turns(sides, name, options[name], lines, pauses)
-            return {
-                "p50_ms": round(float(np.percentile(times, 50)), 1),
-                "p99_ms": round(float(np.percentile(times, 99)), 1),
-                "trigger_p50_ms": round(float(np.percentile(triggers, 50)), 1),
-                "records": len(times),
-            }
+    def run(name: str) -> Measures:
+        servers, times = sides.servers[name], []
+        with (
+            servers.topic() as topic,
+            servers.topic() as output,
+            contextlib.closing(Probe(servers.bootstrap_servers, topic, output)) as probe,
+        ):
+            source, target = sides.source(name, topic), ending(servers, output)
+            sides.spark.call("loop_start", source=source, target=target)
+            for line in lines:
+                times.append(probe.turn_ms(line))
+                time.sleep(pauses.uniform(0, PAUSE_SECONDS_MAX))
+            triggers = sides.spark.call("loop_stop")["triggers_ms"]
+        return {
+            "p50_ms": round(percentile(times[WARM_UP:], 50), 1),
+            "p99_ms": round(percentile(times[WARM_UP:], 99), 1),
+            "trigger_p50_ms": percentile(triggers[WARM_UP:], 50),
+            "records": count,
+        }
 
-        yield {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
-
-
-def _turns(
-    sides: Both, name: str, options: Mapping[str, str], lines: list[bytes], pauses: random.Random
-) -> tuple[list[float], list[float]]:
-    servers = sides.servers[name]
-    source, target = servers.new_topic(1), servers.new_topic(1)
-    probe = Probe(servers.bootstrap_servers, source, target)
-    try:
-        sides.spark.call(
-            "loop_start", source=sides.end(name, source, options), target=sides.end(name, target)
-        )
-        times = []
-        for line in lines:
-            times.append(probe.turn(line))
-            time.sleep(pauses.uniform(0, PAUSE_SECONDS_MAX))
-        triggers = sides.spark.call("loop_stop")["triggers_ms"]
-    finally:
-        probe.close()
-        servers.delete_topic(source)
-        servers.delete_topic(target)
-    return times[WARM_UP:], triggers[WARM_UP:]
+    yield sides.sides(run)
 
 
 ROWS = (
@@ -113,17 +97,13 @@ ROWS = (
         "spark-latency",
         6,
         "one record through a Spark source and sink, time in to time out",
-        goals=(
-            Goal("p50_ms", 0.5, "less", "defaults"),
-            Goal("p99_ms", 0.5, "less", "defaults"),
-            Goal("p50_ms", 1.2, "less", "tuned"),
-            Goal("p99_ms", 1.2, "less", "tuned"),
+        goals=tuple(
+            Goal(measure, limit, "less", name)
+            for name, limit in ((DEFAULTS, 0.5), (TUNED, 1.2))
+            for measure in ("p50_ms", "p99_ms")
         ),
         open=open_latency,
         variants=(variant(DEFAULTS), variant(TUNED, source=SOURCE)),
-        note="a query with the default trigger copies one topic to another; on both sides, "
-        "confluent-kafka sends and receives, with random pauses. ``records`` is their number in a "
-        "run; a variant without it has 20, and its p99 covers all runs together",
         bound="Spark's own trigger with a Python source and sink",
         quick=False,
         seconds_max=1200,

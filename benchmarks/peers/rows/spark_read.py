@@ -1,4 +1,10 @@
-"""Benchmarks 1 and 2: Spark reads a topic as a table, all seven columns or only two."""
+"""Benchmarks 1 and 2: Spark reads a topic as a table, all seven columns or only two.
+
+Each side's topic was written by its own Spark sink, on the sink's defaults, or both by
+confluent-kafka in batches of 256 KB: logbus stores these batches unchanged, as rows, and converts
+them to columns when they are read. Kafka's connector has one schema, so it creates all columns and
+Spark drops some.
+"""
 
 from __future__ import annotations
 
@@ -6,56 +12,49 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any
 
 from peers.bench import Bench
-from peers.row import FLOOR, KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
-from peers.spark import ALL, LINES, Ending, both, rate
+from peers.row import FLOOR, Goal, Measures, Row, Side, Variant
+from peers.spark import ALL, LINES, Both, rate
 from peers.spark_session import SparkHost
-from peers.spark_variants import LZ4, SOURCE, TUNED_BOUND, is_advised, reading, variants
+from peers.spark_variants import LZ4, SOURCE, TUNED_BOUND, is_advised, variants
 
 
 @contextlib.contextmanager
 def open_read(
     bench: Bench, chosen: Variant, *, columns: list[str], by: str = "spark"
 ) -> Iterator[Mapping[str, Side]]:
-    count = bench.size(LINES)
-    with both(bench, chosen) as sides:
-        topics = sides.filled(count, chosen.compression[LOGBUS], by)
+    count, sides = bench.size(LINES), Both(bench, chosen)
+    topics = sides.filled(count, by)
 
-        def run(name: str) -> Measures:
-            source = sides.end(name, topics[name], reading(chosen, name))
-            done = sides.spark.call("read", source=source, columns=columns)
-            return rate(count, done["seconds"])
+    def run(name: str) -> Measures:
+        source = sides.source(name, topics[name])
+        return rate(count, sides.spark.call("read", source=source, columns=columns)["seconds"])
 
-        floor = sides.floor(count, "read", source=sides.ready(count), columns=columns)
-        yield {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)} | floor
+    yield sides.sides(run) | sides.floor(count, "read", source=sides.ready(count), columns=columns)
 
 
 @contextlib.contextmanager
 def open_first(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
-    """Open the variant of the benchmark in which each run starts a new Spark session."""
-    count = bench.size(LINES)
-    with both(bench, chosen) as sides:
-        topics = sides.filled(count, chosen.compression[LOGBUS])
+    """Open the variant of the benchmark in which each run starts a new Spark session.
 
-        def run(source: Ending) -> Measures:
-            session = SparkHost(is_advised(chosen))
-            with bench.counting(session.processes), session as spark:
-                done = spark.call("read", source=source, columns=ALL)
-            return rate(count, done["seconds"])
+    Times run from load() to the end, without the start of the session. Processor seconds include
+    this start.
+    """
+    count, sides = bench.size(LINES), Both(bench, chosen)
+    topics = sides.filled(count)
 
-        found = sides.floor(count, "read", source=sides.ready(count), columns=ALL)
-        runs = {FLOOR: partial(run, sides.ready(count))}
-        for name, topic in topics.items():
-            runs[name] = partial(run, sides.end(name, topic, reading(chosen, name)))
-            found[name] = sides.side(name, runs[name])
-        yield {
-            name: dataclasses.replace(found[name], run=runs[name], within=bench.within)
-            for name in (LOGBUS, KAFKA, FLOOR)
-        }
+    def run(source: Mapping[str, Any]) -> Measures:
+        session = SparkHost(is_advised(chosen))
+        with bench.counting(session.processes), session as spark:
+            return rate(count, spark.call("read", source=source, columns=ALL)["seconds"])
+
+    opened = sides.sides(lambda name: run(sides.source(name, topics[name])))
+    opened[FLOOR] = Side(partial(run, sides.ready(count)), sides.spark.processes)
+    yield {name: dataclasses.replace(side, within=bench.within) for name, side in opened.items()}
 
 
-FILLED = "each side's topic was written by its own Spark sink, on the sink's defaults"
 VARIANTS = variants(source=SOURCE)
 ROWS = (
     Row(
@@ -65,7 +64,6 @@ ROWS = (
         goals=(Goal("rows_per_s", 3.0),),
         open=partial(open_read, columns=ALL),
         variants=VARIANTS,
-        note=FILLED,
         bound=TUNED_BOUND,
     ),
     Row(
@@ -75,8 +73,6 @@ ROWS = (
         goals=(Goal("rows_per_s", 1.2),),
         open=open_first,
         variants=tuple(each for each in VARIANTS if each.name != LZ4),
-        note=f"{FILLED}; times run from load() to the end, without the start of the session; "
-        "processor seconds include this start",
         bound="Spark starts four Python processes before the first row: lookup, reader, planner, "
         "task. *At most*: a Python source that does nothing (the side floor)",
         quick=False,
@@ -88,7 +84,6 @@ ROWS = (
         goals=(Goal("rows_per_s", 4.0),),
         open=partial(open_read, columns=["value", "offset"]),
         variants=VARIANTS,
-        note="Kafka's connector has one schema, so it creates all columns and Spark drops some",
         bound=TUNED_BOUND,
     ),
     Row(
@@ -98,8 +93,6 @@ ROWS = (
         goals=(Goal("rows_per_s", 1.5),),
         open=partial(open_read, columns=ALL, by="client"),
         variants=VARIANTS,
-        note="confluent-kafka writes on both sides (batches of 256 KB): logbus stores these "
-        "batches unchanged, as rows, and converts them to columns when they are read",
         bound=TUNED_BOUND,
         quick=False,
     ),

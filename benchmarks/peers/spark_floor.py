@@ -1,8 +1,7 @@
-"""Spark sources and sinks that do nothing: the floor of any Python data source.
+"""A Spark source and sink that do nothing: the floor of any Python data source.
 
-``floor`` reads ready Arrow batches from memory, and its sink drops all rows. As a stream, ``floor``
-yields two rows for each micro-batch, for ever. ``nothing`` is a stream that ends. Spark's workers
-import this module, so its folder must be on PYTHONPATH.
+``floor`` reads ready Arrow batches from memory, as a batch or as a stream with a backlog that ends,
+and its sink drops all rows. Spark's workers import this module.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
@@ -38,8 +36,8 @@ ARROW = pa.schema(
 )
 
 
-@lru_cache(maxsize=128)
-def ready_batch(rows: int, value_bytes: int, number: int = 0) -> pa.RecordBatch:
+@lru_cache(maxsize=1)
+def ready_batch(rows: int, value_bytes: int) -> pa.RecordBatch:
     """Return a batch of ``rows`` values, which each worker process builds once."""
     return pa.RecordBatch.from_arrays(
         [
@@ -70,10 +68,7 @@ class Floor(DataSource):
         return FloorWriter()
 
     def streamReader(self, schema):
-        return FloorStreamReader()
-
-    def streamWriter(self, schema, overwrite):
-        return FloorStreamWriter()
+        return FloorStreamReader(self.options)
 
 
 class FloorReader(DataSourceReader):
@@ -83,53 +78,18 @@ class FloorReader(DataSourceReader):
         self.tasks = int(options["tasks"])
         self.batch_rows = int(options["batchrows"])
         self.value_bytes = int(options["valuebytes"])
-        self.batches = int(options.get("batches", 1))
 
     def partitions(self):
         return [InputPartition(task) for task in range(self.tasks)]
 
     def read(self, partition):
-        for number in range(self.rows // self.tasks // self.batch_rows):
-            batch = ready_batch(self.batch_rows, self.value_bytes, number % self.batches)
-            yield batch.select(self.names)
+        for _ in range(self.rows // self.tasks // self.batch_rows):
+            yield ready_batch(self.batch_rows, self.value_bytes).select(self.names)
 
 
-class FloorStreamReader(DataSourceStreamReader):
-    def initialOffset(self):
-        return {"n": 0}
-
-    def latestOffset(self, start, limit):
-        return {"n": start["n"] + 2}
-
-    def partitions(self, start, end):
-        return [InputPartition(end["n"] - start["n"])]
-
-    def read(self, partition):
-        yield ready_batch(2, 10).slice(0, partition.value)
-
-
-class Nothing(DataSource):
-    """A stream that reads a backlog of ready batches from memory and ends.
-
-    Without the option ``rows``, the backlog is empty: then a query only starts and ends.
-    """
-
-    @classmethod
-    def name(cls) -> str:
-        return "nothing"
-
-    def schema(self) -> str:
-        return DDL
-
-    def streamReader(self, schema):
-        return NothingReader(self.options)
-
-
-class NothingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class FloorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options) -> None:
-        self.floor = FloorReader(
-            {"rows": 0, "tasks": 4, "batchrows": 2500, "valuebytes": 0} | options
-        )
+        self.floor = FloorReader(options)
 
     def prepareForTriggerAvailableNow(self):
         pass
@@ -147,20 +107,8 @@ class NothingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.floor.read(partition)
 
 
-class _Drain:
+class FloorWriter(DataSourceArrowWriter):
     def write(self, iterator):
         for _ in iterator:
             pass
         return WriterCommitMessage()
-
-
-class FloorWriter(_Drain, DataSourceArrowWriter):
-    pass
-
-
-class FloorStreamWriter(_Drain, DataSourceStreamArrowWriter):
-    def commit(self, messages, batchId):
-        pass
-
-    def abort(self, messages, batchId):
-        pass
