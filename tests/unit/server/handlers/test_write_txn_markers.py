@@ -32,7 +32,7 @@ from broker_lite.server.handlers import (
 )
 from broker_lite.server.metrics import Histogram
 from broker_lite.server.partitions.crc_cache import CrcCache
-from broker_lite.storage import reader
+from broker_lite.storage import lookups
 from broker_lite.wire import fetch as wire
 from broker_lite.wire import tables
 from broker_lite.wire.api import ApiKey, write_request_header
@@ -454,7 +454,7 @@ def test_lookup_of_a_record_timestamp_stops_after_many_aborted_batches(
             await write(leader, sequence=sequence)
         await Client(leader).mark(marker(commit=False))
         assert await times_at(leader, 0) == [-1]
-        monkeypatch.setattr(reader, "SKIPPED_BATCHES_MAX", 3)
+        monkeypatch.setattr(lookups, "SKIPPED_BATCHES_MAX", 3)
         assert await times_at(leader, 0) == [3]
 
     run(body, brokers=1)
