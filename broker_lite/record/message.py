@@ -384,6 +384,8 @@ def _vector(metadata: bytes, table: int, number: int, words: int) -> tuple[int, 
     count = _U32.unpack_from(metadata, start)[0] if position else 0
     if 2 * count != words:
         raise CorruptMessageError(
-            f"the Arrow message has {count} nodes or buffers; the batch's flags need {words // 2}"
+            f"the Arrow message has {count} "
+            f"{'field nodes' if number == _BATCH_NODES else 'buffers'}; the columns that the "
+            f"batch's flags name need {words // 2}"
         )
     return struct.unpack_from(f"<{words}q", metadata, start + 4) if words else ()

@@ -498,9 +498,9 @@ def check_start(config: BrokerConfig, inter_broker: ListenerConfig, acls: AclInd
     if not (inter_broker.has_logins or inter_broker.requires_certificate):
         raise InvalidConfigError(
             f"authorizer=enforce, but brokers neither log in nor show certificates on listener "
-            f"{inter_broker.name}, so any client could pose as one; set inter.broker.listener.name "
-            "to a listener with ssl.client.auth=required, or sasl.enabled.mechanisms and "
-            "inter.broker.client.config"
+            f"{inter_broker.name}, so any client could pose as one; either set "
+            "inter.broker.listener.name to a listener with ssl.client.auth=required, or let "
+            "brokers log in: set sasl.enabled.mechanisms and inter.broker.client.config"
         )
 
 
