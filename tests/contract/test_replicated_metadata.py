@@ -114,7 +114,9 @@ def test_controller_wrongly_suspected_to_be_dead_is_replaced_and_stays_a_broker(
     run(world, body)
 
 
-def test_suspicion_about_the_former_process_of_a_restarted_broker_is_ignored(world: World) -> None:
+def test_restarted_broker_is_not_considered_dead_because_of_its_former_process(
+    world: World,
+) -> None:
     async def body(cluster: Cluster) -> None:
         [one, two, three_] = await three(cluster)
         await create(cluster.controller(), "t", 1, factor=3)

@@ -76,7 +76,7 @@ def test_every_partition_has_one_owner_and_partition_counts_differ_by_at_most_on
     assert assign(dict(reversed(members.items())), {"t": partitions}) == owners
 
 
-def test_assignment_matches_the_topics_of_members_with_equal_subscriptions_only_once() -> None:
+def test_topics_are_matched_once_for_all_members_with_equal_subscriptions() -> None:
     """Regression: with 70 consumers of 5,000 topics, each change of the group blocked every
     consumer for 15 s, longer than its session timeout."""
     topics = tuple(CountedName(f"topic-{number}") for number in range(200))

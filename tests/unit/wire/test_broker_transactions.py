@@ -49,6 +49,6 @@ def test_write_txn_markers_response_has_a_code_for_each_partition() -> None:
     assert got.rows == (calls.MarkerCode(5, "a", 0, 0), calls.MarkerCode(5, "a", 2, 6))
 
 
-def test_marker_request_of_a_broker_has_a_tagged_field_with_the_transaction_number() -> None:
+def test_write_txn_markers_request_identifies_the_transaction_in_a_tagged_field() -> None:
     octets = bytes(encode_call(MARK, 5, "logbus-broker-1"))
     assert calls.take_marker_tag(Reader(octets[-13:-1])) == (11, 3)

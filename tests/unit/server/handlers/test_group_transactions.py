@@ -352,7 +352,7 @@ def test_deposed_transaction_coordinator_cannot_commit_pending_offsets() -> None
     run(body)
 
 
-def test_end_group_offsets_request_of_a_client_is_refused() -> None:
+def test_request_that_ends_pending_offsets_is_refused_from_a_client() -> None:
     async def body(world: World) -> None:
         await start(world)
         assert await commit(world, 5) == 0
