@@ -5,10 +5,12 @@
 Prints one JSON object. Three brokers; half of the partitions are in one topic, and each group has
 committed offsets in ten partitions.
 
-``sampling``: the share of a core that the console's readings take each broker, without viewers.
+``sampling``: the share of a core that each broker spends on the console's readings of the cluster,
+without viewers.
 Each round measures the brokers' processor time without the console and then with it; the figure is
 the median difference. ``at_rest``: no group commits. ``moving``: every group commits new offsets
-every 5 s, in both windows. A window of 31 s has six readings, one of them whole.
+every 5 s, without the console and with it. A window of 31 s has six readings; one of them also
+requests sizes and start offsets (``WHOLE_S``).
 
 ``pages``: p95 in ms and kB of each page, requested one after the other, and the console's resident
 memory after them and at its peak. ``commands``: wall time with Python's start; ``completion`` reads

@@ -94,10 +94,10 @@ class StreamPlanner:
     def prepare_for_available_now(self) -> None:
         """Prepare a run that stops at the current log ends (Trigger.AvailableNow).
 
-        The run's target, the log ends at which it stops, is fixed by its first ``latest_offset``
-        and not by this call: Spark may first repeat a batch that was planned before a partition was
-        added. Spark ends the run after the first ``latest_offset`` without new data. So that method
-        does not wait for ``minOffsetsPerTrigger``, nor return before the brokers have answered.
+        The run's target is the log ends at which it stops. The first ``latest_offset`` fixes it.
+        This call is too early: Spark may next repeat an older batch, planned before a partition was
+        added. Spark ends the run at the first ``latest_offset`` without new data. Therefore
+        ``latest_offset`` does not wait for ``minOffsetsPerTrigger``, and waits for the brokers.
         """
         self._is_available_now = True
         self._admission = Admission(replace(self._admission.limits, rows_min=0))

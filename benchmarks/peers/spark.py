@@ -45,8 +45,8 @@ class Both:
         self.spark: SparkHost = bench.spark(is_advised(chosen))
 
     def sides(self, run: Callable[[str], Measures]) -> dict[str, Side]:
-        """Return the sides (the compared systems), which do the work ``run``. The cost of the
-        processes of its servers and of Spark is measured."""
+        """Return the sides (the compared systems). ``run`` does the work of a side, given its name.
+        The measured cost is that of the side's servers and of Spark."""
 
         def side(name: str, servers: Servers) -> Side:
             def roles() -> dict[str, list[int]]:

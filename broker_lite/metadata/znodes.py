@@ -1,16 +1,20 @@
 """Paths and JSON values of all znodes of logbus. The paths are relative to the chroot.
 
     /brokers/ids/<id> (ephemeral)               registration of a live broker
-    /brokers/disks/<directory id>               owner and start counter of a data directory
+    /brokers/disks/<directory id>               owner of a data directory, number of starts
     /brokers/topics/<t>                         topic id, assignment of replicas
     /brokers/topics/<t>/partitions/<p>/state    leader and ISR
     /controller (ephemeral)                     current controller
     /controller_epoch                           checked by every write of the controller
-    /features /config/topics/<t> /cluster/id /latest_producer_id_block /changes
+    /features                                   feature levels of the cluster
+    /config/topics/<t>                          settings of a topic
+    /cluster/id                                 id of the cluster
+    /latest_producer_id_block                   last block of producer ids that a broker took
+    /changes                                    notices to brokers about changed metadata
     /consumers/<group>                          kind of the group
     /consumers/<group>/offsets/<t>/<p>          committed offset
     /consumers/<group>/coordinator              the broker that may write the group's offsets
-    /consumers/<group>/pending/<part>           offsets of a transaction that has not ended
+    /consumers/<group>/pending/<part>           a part of the offsets of an open transaction
     /consumers/<group>/ids/<consumer>           member of a native group (without a coordinator)
     /consumers/<group>/owners/<t>/<p>           owner of a partition in a native group
 

@@ -43,10 +43,10 @@ READERS_TIMEOUT_S = 1.0
 
 
 class MessageStreams(ClosedByWith):
-    """The streams of one consumer in a group that ZooKeeper coordinates. Each is a ``Consumer``
-    that one thread reads.
+    """The streams of one member of a group that ZooKeeper coordinates. Each stream is a
+    ``Consumer`` object for one thread.
 
-    Every partition that the consumer owns belongs to one stream. ``close``, or the end of a
+    Every partition that the member owns belongs to one stream. ``close``, or the end of a
     ``with`` block, leaves the group. A thread that asks a stream for records afterwards gets
     ClosedError."""
 

@@ -145,7 +145,7 @@ class Descriptors:
             and self._may_read(holder.session, grant.topic)
         )
 
-    # Methods of the thread that answers tickets.
+    # Methods of the thread that answers tickets with open files.
 
     def _serve(self) -> None:
         with self._socket:

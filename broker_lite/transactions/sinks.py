@@ -63,10 +63,11 @@ _DAY_MS = 86_400_000
 
 @dataclass(slots=True)
 class _Sink:
-    """The state of one sink.
+    """The state of one sink (the target of one Spark query).
 
-    - ``head``: the committed record of the last batch and the decision in progress; None if new
-    - ``writing``: the number of the append of the next head; None if none is in progress
+    - ``head``: the sink's last committed record: its batch, and the commit or abort of the batch
+      that is in progress; None if the sink is new
+    - ``writing``: the number of the append that will replace ``head``; None if there is none
     - ``parked``: the requests that wait while the sink is busy (``is_busy``)"""
 
     head: SinkHead | None = None

@@ -231,7 +231,8 @@ class PartitionAnswer(NamedTuple):
     ``records`` are whole batches, as a list of parts. ``diverging`` tells a follower where its log
     differs from the leader's. ``leader_id`` and ``leader_epoch`` name the partition's leader, if
     this broker does not lead it. ``stored`` replaces the records by their place in a file.
-    ``transactions_from`` is an offset below which the log has no transaction, or -1."""
+    The log has no transactions below the offset ``transactions_from``; -1 means that it has none,
+    or that the request did not ask."""
 
     partition: int
     error_code: int = 0
@@ -259,9 +260,8 @@ class FetchedPartition(NamedTuple):
     """The answer for one partition, as the client decodes it.
 
     ``records`` may end within a batch. ``stored`` is the place in a file that the broker sent
-    instead of records. ``transactions_from`` is an offset below which the log has no transaction.
-    It is -1 if the log has no transactions, and in the answer to a request without
-    ``FLAG_ENDS_ONLY``."""
+    instead of records. The log has no transactions below the offset ``transactions_from``; -1 means
+    that it has none at all, or that the request asked for records (had no ``FLAG_ENDS_ONLY``)."""
 
     partition: int
     error_code: int

@@ -170,7 +170,7 @@ class _Refusal:
         if field.name == "error_message":
             return self.reason
         if field.is_struct_array():
-            # A response with an error for the whole request needs no rows.
+            # A response with an error for the whole request needs no items, such as topics.
             rows = [] if whole else _requested_rows(field.name, requested)
             return [self.struct(field.array_of, row, is_row=True) for row in rows]
         if field.name in _ABSENT:

@@ -49,7 +49,7 @@ class GroupMember:
     def join(self, member_id: str = "") -> int:
         """Join the group and take all partitions; return the error code of the last request.
 
-        Retriable errors are retried. With a ``member_id``, any other error is returned.
+        Retry after retriable errors. Without a ``member_id``, also retry after any other error.
         """
         if self._connection is None:
             self._find()

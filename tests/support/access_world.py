@@ -99,7 +99,7 @@ class Reply:
         start()
 
     def hold(self) -> None:
-        """Do nothing: the Produce handler calls this when it keeps the frame."""
+        """Do nothing. On a real connection, no further request starts until ``go_on``."""
 
     def go_on(self) -> None:
         """Do nothing: the Produce handler calls this when the next request may begin."""

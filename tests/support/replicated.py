@@ -1,4 +1,5 @@
-"""Watch a topic's replicas through clients and files, and load the topic with checked records."""
+"""Watch a topic's replicas through clients and files. Write records to the topic during a test, and
+check that none is lost or duplicated."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ TURNS_MAX = 1000
 
 
 class MembershipMachine:
-    """The state machine of a group member, driven by lines with the verb ``membership``.
+    """The state machine of a group member. The lines after its first line are its events.
 
     Its first line is ``membership topics=t assignors=range session=10000 beat=1000 poll=60000``.
     """

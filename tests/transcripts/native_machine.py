@@ -37,7 +37,8 @@ PLACES = (znodes.consumers_path, znodes.owners_path, znodes.offsets_path)
 
 
 class NativeVerb:
-    """The state machine of a native group's consumer, driven by lines with the verb ``native``.
+    """The state machine of a native group's consumer. The line ``native`` creates it, and the lines
+    after it are its events.
 
     ``now=`` sets the clock, and ``at`` lets time pass.
     """

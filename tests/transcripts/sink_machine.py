@@ -51,8 +51,8 @@ Record = ev.PersistHead | ev.PersistSlot
 
 
 class SinkMachine:
-    """The state machine of the sinks in one state partition, driven by lines with the verb
-    ``sinks``."""
+    """The state machine of the sinks in one state partition. The line ``sinks`` creates it, and the
+    lines after it are its events."""
 
     def __init__(self, words: Words) -> None:
         self.now_ms = 0

@@ -17,7 +17,8 @@ Words = Mapping[str, str]
 
 
 class TicketMachine:
-    """A table of tickets for open files, driven by lines with the verb ``tickets``."""
+    """A table of tickets for open files. The line ``tickets`` creates it, and the lines after it
+    are its operations."""
 
     def __init__(self, words: Words) -> None:
         self.now_ms = 0

@@ -66,7 +66,8 @@ def settle(logbus: LogbusServers) -> None:
 
 
 def idle_percent(logbus: LogbusServers, seconds: float = IDLE_SECONDS) -> Measures:
-    """Return the percentage of a core that each role uses while clients send no requests."""
+    """Return the percentage of a core that the processes of each role (broker, zookeeper) use while
+    clients send no requests."""
     with CpuUse(logbus.processes()) as use:
         time.sleep(seconds)
     return {f"idle_{role}_percent": value for role, value in use.percent.items()}

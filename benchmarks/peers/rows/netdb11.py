@@ -52,7 +52,8 @@ NO_BATCHES = "its protocol has no batches of messages; see single messages"
 
 
 class Paper:
-    """Runs the Java programs of one variant (set of settings) of the benchmark."""
+    """Runs the Java programs that repeat the paper's experiment, with one variant (set of
+    settings)."""
 
     def __init__(self, bench: Bench, batch: int, folder: Path) -> None:
         self._batch = batch

@@ -121,7 +121,7 @@ class EndOffsetsWatch(ClosedByWith):
         """Stop the background thread."""
         self._reactor.stop()
 
-    # Methods that run on the watch's thread.
+    # Methods that run on the background thread.
 
     def _crashed(self, error: BaseException) -> None:
         self.error = ClosedError(

@@ -139,7 +139,7 @@ class ZooKeeperStore:
             hint = "" if self._is_encrypted else "; if its port has TLS, set " + TLS_ENABLE
             cause = tls_failure(self._client) or f"no answer in {timeout_s:g} s{hint}"
             raise unavailable_error(self._address, cause)
-        # Do not wait for kazoo's own report of the connection, which may still be on its way to the
+        # Do not wait for kazoo's report that it is connected, which may still be on its way to the
         # event loop.
         self._take_state(KazooState.CONNECTED, self._kazoo_session_id())
         path = ""
@@ -282,7 +282,7 @@ class ZooKeeperStore:
         client_id = self._client.client_id
         return int(client_id[0]) if client_id is not None else 0
 
-    # Methods that run on the loop's thread.
+    # Methods that run on the event loop's thread.
 
     def _take_state(self, state: str, session_id: int) -> None:
         if self._closed:

@@ -456,8 +456,8 @@ class Registry:
                     "ZooKeeper does not answer; leaders keep serving, administrative requests fail",
                     extra=log_event("zookeeper_unreachable"),
                 )
-                # Requests that wait until this broker sees a change would wait for the connection,
-                # so end their wait.
+                # Without ZooKeeper, this broker sees no changes. End the wait of requests for a
+                # change: otherwise they would wait until ZooKeeper answers again.
                 self._wake_waiting()
                 return
             case SessionLost():

@@ -19,7 +19,8 @@ _Topic = Response.OffsetForLeaderTopicResult
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Look up the leader epoch of each partition, each with its own error in the answer."""
+    """Return the end offset of the requested leader epoch of each partition. Each partition has its
+    own error in the answer."""
     return Response(
         topics=[
             build(

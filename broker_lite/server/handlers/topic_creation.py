@@ -58,7 +58,8 @@ async def create_missing(
         except TopicAuthorizationError as error:
             denied[name] = error.code
         except ThrottlingQuotaExceededError:
-            # Like Kafka: clients of older API versions do not know the quota's error.
+            # Replace the quota's error, as Kafka does: clients of older API versions do not
+            # know it.
             denied[name] = UnknownTopicOrPartitionError.code
     missing = [name for name in missing if name not in denied]
     if not missing:

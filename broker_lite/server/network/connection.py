@@ -344,7 +344,8 @@ class ClientConnection:
         may_read = self._may_receive() and self._admit()
         if may_read is not self._reading:
             self._reading = may_read
-            # Count the timeout for the rest of a request only while the broker reads.
+            # While the broker does not read from this connection, the timeout for the rest of a
+            # request does not run.
             is_cut = may_read and not self._receiver.is_between_frames
             self.frame_began_ms = self.clock.monotonic_ms() if is_cut else 0
             if may_read:

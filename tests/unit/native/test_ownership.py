@@ -118,7 +118,8 @@ def test_large_commit_fails_only_for_a_partition_whose_offset_was_reset_between_
 
 
 def test_connection_loss_during_a_split_commit_leaves_its_outcome_unknown() -> None:
-    """ZooKeeper applies the second write, but its response is lost.
+    """A commit too large for one write to ZooKeeper is split into several writes. ZooKeeper applies
+    the second, but its response is lost.
 
     After it has reconnected, the member reads the versions of the offsets' znodes again, so its
     next commit succeeds.

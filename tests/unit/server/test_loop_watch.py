@@ -28,7 +28,7 @@ class SetClock(Clock):
 
 
 async def lateness(*kept_ms: int) -> Metrics:
-    """Return the metrics after timers that ran late by these numbers of milliseconds."""
+    """Let timers run late by these numbers of milliseconds; return the metrics of the watch."""
     loop, clock, metrics = asyncio.get_running_loop(), SetClock(), Metrics()
     watch = LoopWatch(loop, clock=clock, metrics=metrics)
     turns = iter(kept_ms)

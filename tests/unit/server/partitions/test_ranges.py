@@ -117,8 +117,8 @@ def test_only_arrow_batches_are_transcoded_to_kafka_record_batches(log: Log) -> 
 def test_arrow_batch_above_the_decompression_limit_is_transcoded_only_as_first_of_its_fetch(
     log: Log,
 ) -> None:
-    """If the batch is the first of a fetch, ``prepare`` raises OversizedBatch, and accepts the size
-    in a second call.
+    """Transcoded: converted to rows. If the batch is the first of a fetch, ``prepare`` raises
+    OversizedBatch with its size. A second call that allows this size converts the batch.
 
     If records precede it in the fetch, the batch is left to the next fetch.
     """
