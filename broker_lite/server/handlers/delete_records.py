@@ -22,7 +22,8 @@ _Partition = _Topic.DeleteRecordsPartitionResult
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Delete records of all partitions concurrently, each with its own error in the answer."""
+    """Delete records of all partitions concurrently. Each partition has its own error in the
+    answer."""
     topics = []
     for topic in message.topics:
         rows = await asyncio.gather(

@@ -19,7 +19,7 @@ BATCHED_FROM = 3
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Remove the named members from their group, each with its own error in the answer."""
+    """Remove the named members from their group. Each member has its own error in the answer."""
     batched = request.api_version >= BATCHED_FROM
     leavers = [Leaver(message.member_id)]
     if batched:
