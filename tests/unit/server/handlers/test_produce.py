@@ -143,18 +143,18 @@ def test_retry_of_a_batch_before_the_last_five_is_answered_as_a_duplicate() -> N
 def test_acknowledgement_of_a_duplicate_waits_for_the_high_watermark() -> None:
     async def body(world: World) -> None:
         world.config = {"min.insync.replicas": "2"}
-        leader, follower = world.nodes[1], world.nodes[2]
+        leader = world.nodes[1]
         await world.serves(1)
         world.elect(1, isr=[1, 2])
         await world.serves(1)
-        follower.cut_off()
+        leader.cut_off()  # The follower must not fetch the batches yet.
         producer = Producer(leader)
         first = [producer.send(sequence) for sequence in range(7)]
         retried = producer.send(0)
         log = leader.manager.replicas[0].log
         await world.until(lambda: log.log_end_offset == 7)
         assert not retried.done()
-        follower.reached = True
+        leader.reached = True
         assert await asyncio.gather(*first) == [0] * 7
         assert await retried == DuplicateSequenceError.code
 
