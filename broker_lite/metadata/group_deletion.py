@@ -128,9 +128,12 @@ class GroupDeletion:
         # Release the claim. A commit or join must then make a new claim, which changes the
         # coordinator znode, so ZooKeeper refuses the deletion.
         self._offsets.release(claim)
-        if await self._offsets.native_members(group) or not is_over(await self.age(group)):
+        age = await self.age(group)
+        # A claim sets an unknown ``empty_since_ms``. If it is still None, the group had members when
+        # a broker last looked, and its time without members begins with the next look.
+        if age.empty_since_ms is None or await self._offsets.native_members(group):
             return False
-        return await self._delete_group(claim) is None
+        return is_over(age) and await self._delete_group(claim) is None
 
     async def expire_former(self, group: str, before_ms: int) -> int:
         """Delete a group's offsets of deleted topics that were committed before ``before_ms``.

@@ -33,6 +33,7 @@ from sim.zk import SimZk
 
 from broker_lite.coordinator import events as ev
 from broker_lite.coordinator.effects import HeartbeatResult, SyncResult
+from broker_lite.coordinator.group import State
 from broker_lite.errors import (
     CoordinationUnavailableError,
     InconsistentGroupProtocolError,
@@ -60,7 +61,7 @@ SLACK_S = 15.0
 Responses are delayed, and a broker that is cut off from ZooKeeper still answers.
 """
 NOBODY = "nobody"
-"""The metadata with which commits without a member are marked."""
+"""The metadata of commits without a member: this word, and the generation that admitted them."""
 
 T = TypeVar("T")
 
@@ -235,10 +236,11 @@ class World(base.World):
     def _committed(self, path: str, data: bytes, generation: int) -> None:
         offset, before = znodes.decode_offset(path, data), self._offsets.get(path)
         is_native = self.kind == znodes.KIND_NATIVE
-        if offset.metadata == NOBODY:
-            # Members that have an assignment in this generation already use their own commits.
+        if offset.metadata.startswith(NOBODY):
+            # Members of a later generation that have an assignment already use their own commits.
             is_told = (self._incarnation, generation) in self._assigned
-            if is_told and self._coordinator.members:
+            is_late = offset.metadata != f"{NOBODY} {generation}"
+            if is_late and is_told and self._coordinator.members:
                 self.fail(f"{offset} is written beside the members of generation {generation}")
             # The offset was the highest when the commit was sent. The broker may apply the commit
             # after higher commits of members: after they have left, or while native members join.
@@ -317,11 +319,14 @@ class World(base.World):
             return
         broker = self.brokers[chosen.broker_id]
         partitions = self.chance.sample(range(PARTITIONS), self.chance.randrange(1, PARTITIONS))
-        row = CommittedOffset(number, metadata=NOBODY)
-        rows = {TopicPartition(TOPIC, partition): row for partition in partitions}
 
         async def commit() -> None:
             claim = await broker.groups.claim_for_commit(GROUP, ev.Commit(UNNUMBERED, "", None, -1))
+            group = broker.groups.find(GROUP)
+            if group is not None and group.state is State.STABLE:
+                self.fail(f"a commit without a member is admitted beside {group.view().members}")
+            row = CommittedOffset(number, metadata=f"{NOBODY} {claim.value.generation}")
+            rows = {TopicPartition(TOPIC, partition): row for partition in partitions}
             for error in (await broker.registry.groups.commit(GROUP, rows, claim)).values():
                 if error is not None:
                     raise error

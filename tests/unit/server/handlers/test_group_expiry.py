@@ -43,6 +43,41 @@ def test_zk_based_group_without_members_expires_after_offsets_retention() -> Non
     run(body)
 
 
+def test_zookeeper_based_group_whose_last_member_leaves_during_a_check_does_not_expire() -> None:
+    """Regression: if the last member left after the check had read the members, the check counted
+    the retention time from the last commit (simulation of both kinds of members, seed 31751).
+    """
+
+    async def body(world: World) -> None:
+        await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
+        await world.make_topic("t")
+        parts, store = world.brokers[1], world.stores[1]
+        groups, consumer = parts.registry.groups, znodes.consumer_path("g", "c")
+        native = znodes.encode_group(znodes.KIND_NATIVE)
+        await store.write([Create(znodes.group_path("g"), native)])
+        await store.write([Create(znodes.consumers_path("g"))])
+        assert await Member(world).commit(1) == 0
+        await store.write([Create(consumer, b"{}", ephemeral=True)])
+        await parts.groups.expire()
+        await asyncio.sleep(100 * 60)
+        note = groups.note_members
+
+        async def note_before_the_member_leaves(group: str, *, is_empty: bool) -> None:
+            await note(group, is_empty=is_empty)
+            await store.write([Delete(consumer)])
+
+        groups.note_members = note_before_the_member_leaves  # type: ignore[method-assign]
+        await parts.groups.expire()
+        groups.note_members = note  # type: ignore[method-assign]
+        await parts.groups.expire()
+        assert len(await groups.fetch("g")) == 1
+        await asyncio.sleep(61 * 60)
+        await parts.groups.expire()
+        assert await groups.kind("g") is None
+
+    run(body)
+
+
 def test_offsets_that_a_mirror_stores_do_not_expire() -> None:
     async def body(world: World) -> None:
         await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
