@@ -129,8 +129,8 @@ class GroupDeletion:
         # coordinator znode, so ZooKeeper refuses the deletion.
         self._offsets.release(claim)
         age = await self.age(group)
-        # A claim sets an unknown ``empty_since_ms``. If it is still None, the group had members when
-        # a broker last looked, and its time without members begins with the next look.
+        # A claim sets an unknown ``empty_since_ms``. If it is still None, the group had members at
+        # the last check, and its time without members begins with the next check.
         if age.empty_since_ms is None or await self._offsets.native_members(group):
             return False
         return is_over(age) and await self._delete_group(claim) is None
