@@ -181,11 +181,20 @@ def test_log_file_that_was_deleted_or_replaced_can_still_be_opened_with_its_tick
 
 
 def test_reader_closes_a_received_descriptor_that_is_not_of_the_named_file(bench: Bench) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors_of(bench.path)
     for change in ({"inode": 1}, {"device": 1}):
         with pytest.raises(FileNotFoundError):
             opened(bench.stored()._replace(**change), direct=True)
-    until(lambda: len(os.listdir("/proc/self/fd")) == before)
+    until(lambda: descriptors_of(bench.path) == before)
+
+
+def descriptors_of(path: Path) -> int:
+    """Return the number of descriptors with which this process holds the file open."""
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # Another thread closed it meanwhile.
+            count += os.readlink(f"/proc/self/fd/{name}") == str(path)
+    return count
 
 
 def test_reader_of_a_backlog_gets_a_descriptor_for_direct_io(bench: Bench) -> None:
