@@ -115,7 +115,8 @@ class MessageStreams(ClosedByWith):
 
 
 class NativeOptions(NamedTuple):
-    """The arguments of a consumer in a native group: see ``Bus.create_message_streams``."""
+    """The arguments of a consumer in a native group (without a coordinator): see
+    ``Bus.create_message_streams``."""
 
     topics: Sequence[str]
     pattern: str | None
@@ -160,8 +161,8 @@ def open_streams(
 
 
 def joining_on_loop(admin: Admin, options: NativeOptions) -> Joining:
-    """Return a function that creates an asyncio consumer's membership in a native group. The
-    consumer has one stream, and belongs to the running event loop."""
+    """Return a function that creates an asyncio consumer's membership in a native group (without a
+    coordinator). The consumer has one stream, and belongs to the running event loop."""
     session = _session(GroupSession, admin, options)
     return partial(NativeMembership, session=session, topics=session.subscription.topics)
 

@@ -1,5 +1,5 @@
 """What one consumer of a native group (without a coordinator) has read from ZooKeeper: the group's
-members, and its own topics with their partitions. No I/O.
+members, and the topics to which the consumer subscribes. No I/O.
 
 Every read of a znode also sets a watch, so no later change goes unnoticed. After a watch has fired,
 the view reads only the changed znode again. The view also creates the znodes of each new topic in
@@ -62,8 +62,8 @@ class View:
         self._began: dict[NativeSubscription, int] = {}
         """For each subscription (topic names or pattern), the zxid of its earliest registration."""
         self._unrecorded: list[tuple[str, Assignment, int]] = []
-        """Name, assignment and creation zxid of the new topics that wait until the list of members
-        has been read."""
+        """Name, assignment and creation zxid of new topics, which are recorded once the list of
+        members has been read."""
         self._initial_topics: set[str] = set()
         """Ids of the topics that are older than the group: at this view's first read, they had been
         created before any member that subscribes to them registered."""
@@ -218,8 +218,8 @@ class View:
         """Record a new topic in the group's znodes, unless another member has recorded it already.
 
         If the topic is older than the registrations of all members that subscribe to it, the
-        consumer's option ``start`` decides at which offsets its present partitions are read first.
-        Otherwise all its records are new to the group."""
+        consumer's option ``start`` decides at which offsets the group begins to read the topic's
+        present partitions. Otherwise the group reads all records of the topic."""
         began = (zxid for selected, zxid in self._began.items() if covers(selected, topic))
         if not self._has_read and created_zxid < min(began, default=created_zxid + 1):
             self._initial_topics.add(assignment.topic_id)
@@ -249,10 +249,10 @@ class View:
         self._requests.write([write], partial(self._ready, topic, facts))
 
     def _first(self, assignment: Assignment, *, is_another: bool) -> FirstReadZnode:
-        """Return the content of the group's znode for a topic: its id, and its number of partitions
-        if it is one of ``_initial_topics``, else 0.
+        """Return the content of the group's znode for a topic: the topic's id, and its number of
+        partitions if it is one of ``_initial_topics``, else 0.
 
-        ``is_another``: the znode has a deleted topic of the same name."""
+        Also 0 if ``is_another``: the znode describes a deleted topic of the same name."""
         is_old = assignment.topic_id in self._initial_topics and not is_another
         return FirstReadZnode(assignment.topic_id, len(assignment.replicas) if is_old else 0)
 
