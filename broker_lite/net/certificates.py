@@ -1,5 +1,5 @@
-"""Read the names, dates and hosts of certificates, and revocation lists, with ``cryptography``: the
-module ``ssl`` does not expose them."""
+"""Read the names, dates and hosts of certificates, and revocation lists, with ``cryptography``,
+because the module ``ssl`` does not expose them."""
 
 from __future__ import annotations
 

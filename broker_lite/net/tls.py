@@ -180,8 +180,8 @@ class TlsTransport:
         return self._send()
 
     def _send(self) -> int:
-        """Send all encrypted bytes that wait to be sent. Return how many plain bytes the last
-        ``write`` or ``send_file`` has encrypted to them."""
+        """Send all encrypted bytes that wait to be sent. Return the number of plain bytes of the
+        last ``write`` or ``send_file``."""
         try:
             self._send_encrypted()
         except (BlockingIOError, TimeoutError):

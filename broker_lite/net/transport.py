@@ -46,7 +46,7 @@ class Transport(Protocol):
 
     def write(self, parts: Sequence[Buffer], more: bool = False) -> int:
         """Send some of the first bytes of ``parts``, and return how many. With ``more``, the kernel
-        may wait before it sends them, because the caller writes more at once."""
+        may wait before it sends them, because the caller is about to write more."""
 
     def send_file(self, file: int, position: int, count: int) -> int:
         """Send a range of a file and return the number of bytes sent; 0 at the end of the file."""
