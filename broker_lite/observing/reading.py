@@ -21,7 +21,7 @@ from broker_lite.observing.sample import ClusterSample, take_sample
 from broker_lite.observing.verdict import Cause, State, causes, partitions, state_of
 
 WHOLE_S = 30.0
-"""Seconds from one whole reading to the next.
+"""Seconds from one whole reading of the cluster's state to the next.
 
 Only a whole reading requests the sizes, the start offsets and the first unread records from the
 brokers; other readings take these slowly changing values from the reading before. A whole reading
@@ -35,7 +35,7 @@ then read again."""
 
 
 class TopicReading(NamedTuple):
-    """The figures of a topic in a reading.
+    """The figures of a topic in one reading of the cluster's state.
 
     ``records`` is the number of offsets between the start and the end of the partitions' logs.
     ``size_bytes`` is the sum over all replicas. ``unhealthy`` is the number of unhealthy
@@ -53,7 +53,7 @@ class TopicReading(NamedTuple):
 
 
 class GroupReading(NamedTuple):
-    """The figures of a group in a reading.
+    """The figures of a group in one reading of the cluster's state.
 
     ``lag`` is the number of unread records in all its partitions. ``lag_s`` is the lag in seconds
     of the partition that is furthest behind. Each is None if it is unknown for a partition.
@@ -242,8 +242,8 @@ def total_lag(parts: Collection[PartitionLag]) -> tuple[int | None, float | None
 def group_reading(listing: GroupListing, lag: GroupLag) -> GroupReading:
     """Return the figures of a listed group.
 
-    A Spark query that commits its progress to a group is not a member of it. The query writes a
-    lease into the metadata of its offset commits, which shows whether it runs."""
+    A group without members is a Spark query's if the metadata of its committed offsets contain a
+    lease. The lease shows whether the query runs."""
     kind = group_kind(listing)
     state = lag.state or listing.state
     rows = lag.partitions.values()

@@ -17,7 +17,7 @@ from broker_lite.observing.reading import ClusterReading, take_reading
 from broker_lite.server.metrics import Histogram
 
 INTERVAL_S = 5.0
-"""Seconds between two readings of the cluster."""
+"""Seconds between two reads of the cluster."""
 RECORDS, SIZE, LAG = "records_per_s", "size_bytes", "lag"
 """Names of the time series in ``Sampler.totals``."""
 
@@ -32,10 +32,10 @@ class Sampler:
     def __init__(self, admin: Admin, *, interval_s: float = INTERVAL_S) -> None:
         self.reading: ClusterReading | None = None
         self.failure = ""
-        """The error of the last reading; empty after a success."""
+        """The error of the last read of the cluster; empty after a success."""
         self.failures = 0
         self.failures_by_reason: dict[str, int] = {}
-        """Number of failed readings by error name."""
+        """Number of failed reads by error name."""
         self.durations = Histogram()
         self.totals, self.topics, self.groups = Recorder(), Recorder(), Recorder()
         self._times_ms: deque[float] = deque(maxlen=KEPT)
@@ -53,14 +53,14 @@ class Sampler:
         return self
 
     def stop(self) -> None:
-        """Stop the thread after the reading in progress."""
+        """Stop the thread, after a read of the cluster that is in progress."""
         self._is_stopped = True
         self._wake.set()
         self._thread.join(INTERVAL_S)
 
     @property
     def age_s(self) -> float:
-        """Seconds since the last reading; infinite before the first."""
+        """Seconds since the cluster was last read; infinite before the first time."""
         reading = self.reading
         return float("inf") if reading is None else time.time() - reading.at_ms / 1000
 
@@ -70,8 +70,8 @@ class Sampler:
         return (times[-1] - times[0]) / 1000 if times else 0.0
 
     def read_again(self, timeout_s: float = INTERVAL_S) -> None:
-        """Start a whole reading (see ``WHOLE_S``) now, for example after a change of the cluster.
-        Wait for its end, at most ``timeout_s`` seconds."""
+        """Start to read the whole cluster (see ``WHOLE_S``) now, for example after it changed. Wait
+        for the end, at most ``timeout_s`` seconds."""
         with self._changed:
             # A reading in progress began before the caller's change, so wait for the next one.
             target_count = self._readings + (2 if self._is_reading else 1)
@@ -79,7 +79,7 @@ class Sampler:
             self._changed.wait_for(lambda: self._readings >= target_count, timeout_s)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until the first reading has ended, at most ``timeout_s`` seconds."""
+        """Wait until the cluster has been read once, at most ``timeout_s`` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._readings > 0, timeout_s)
 

@@ -125,8 +125,8 @@ def _controller(sample: ClusterSample) -> Iterator[Cause]:
 
 
 def zookeeper_causes(reports: Sequence[BrokerReport]) -> Iterator[Cause]:
-    """Yield a cause if brokers have lost their connection to ZooKeeper: critical if all have lost
-    it, otherwise a warning."""
+    """Yield a cause of bad health if brokers have lost their connection to ZooKeeper: critical if
+    all have lost it, otherwise a warning."""
     ages = {row.broker_id: row.metadata_age_s or 0.0 for row in reports}
     lost = [broker_id for broker_id, age_s in ages.items() if age_s >= METADATA_AGE_S]
     if lost:
@@ -138,8 +138,8 @@ def zookeeper_causes(reports: Sequence[BrokerReport]) -> Iterator[Cause]:
 
 
 def unreadable_causes(reports: Sequence[BrokerReport]) -> Iterator[Cause]:
-    """Yield a cause for a warning for each znode of a user, an access control list or quotas that a
-    broker cannot read."""
+    """Yield a warning for each znode of a user, an access control list or quotas that a broker
+    cannot read."""
     for znode in sorted({each for report in reports for each in report.unreadable}):
         text = f"znode {znode.path} cannot be read: {znode.reason}"
         yield Cause("warning", "ZooKeeper", text, znode.cure)
