@@ -1,8 +1,8 @@
 """Convert numpy arrays to Arrow arrays and back, without importing pandas.
 
 pyarrow's functions ``pa.array``, ``pa.scalar`` and ``to_numpy`` import pandas if it is installed,
-which costs a process half a second and 40 MB. These functions instead create arrays over existing
-buffers and copy no values."""
+which costs a process half a second and 40 MB. The functions here instead create arrays over
+existing buffers and copy no values."""
 
 from __future__ import annotations
 

@@ -173,8 +173,8 @@ def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
     """Split the rows, in order, into slices that take at most ``max_bytes`` each as a batch without
     compression. A row that is larger gets a slice of its own.
 
-    The slices have about equal sizes: no small last slice costs a produce request of its own, which
-    takes about as long as a request with a full batch."""
+    The slices have about equal sizes, because a small last slice would cost a produce request of
+    its own, which takes about as long as a request with a full batch."""
     start, before, count = 0, 0, columns.row_count
     if not count:
         return
@@ -303,7 +303,7 @@ def _framed(
     writes, and then the columns as one Arrow message.
 
     Arrow's stream writer, which writes larger and compressed messages, first writes a schema. No
-    reader needs it, so its end becomes the space."""
+    reader needs the schema, so its last bytes become the space for header and preamble."""
     before = _schema_bytes(flags)
     begin = before - fmt.COLUMNS_FROM
     if compression == "none":

@@ -24,8 +24,9 @@ _LENGTH_BYTES_MAX: Final = 5
 _SIEVES: Final = 3
 """Maximum number of passes in which ``_drop_isolated`` drops candidates."""
 _ZEROS_MAX: Final = 4 << 20
-"""Maximum zero bytes of a body in which candidates (possible records) are searched. With more, the
-candidates' positions could take more memory than the body, so a loop finds the records instead."""
+"""Maximum number of zero bytes of a body in which candidates (possible records) are searched. With
+more zero bytes, the candidates' positions could take more memory than the body, so a loop finds the
+records instead."""
 _PIECE_BYTES: Final = 128 << 10
 _LOW_32: Final = (1 << 32) - 1
 

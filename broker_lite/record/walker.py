@@ -79,11 +79,11 @@ class BadBatch(Exception):
 class BatchWalker:
     """Goes through the batches of one log, from ``offset`` on.
 
-    ``position`` is the position of the next batch in the log, in bytes, and ``end`` that at which
-    the walk ends. If ``at_boundary``, the first batch must begin with ``offset``; otherwise that
-    batch may begin earlier and contain ``offset``. ``epoch`` is the minimum leader epoch of the
-    next batch. After each batch, all these attributes except ``end`` have the values for the next
-    one."""
+    ``position`` is the position of the next batch in the log, in bytes, and ``end`` the position at
+    which the walk ends. If ``at_boundary``, the first batch must begin with ``offset``; otherwise
+    that batch may begin earlier and contain ``offset``. ``epoch`` is the minimum leader epoch of
+    the next batch. After each batch, all these attributes except ``end`` have the values for the
+    next batch."""
 
     __slots__ = (
         "_aborted_ids", "_aborting", "at_boundary", "end", "epoch", "needed_bytes",
