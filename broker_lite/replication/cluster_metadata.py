@@ -1,4 +1,5 @@
-"""The controller's copy of the cluster metadata in ZooKeeper, with all its completed writes."""
+"""The controller's copy of the cluster metadata in ZooKeeper, including the controller's completed
+writes."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ class ClusterMetadata:
     live: Mapping[int, BrokerView] = field(default_factory=dict)
     suspected: Mapping[int, BrokerView] = field(default_factory=dict)
     placed_count: int = 0
-    """Number of partitions placed on brokers so far. It selects the first leader of the next
-    topic."""
+    """Number of partitions placed on brokers so far. The placement of the next topic continues the
+    rotation over the brokers from there."""
 
     def set_brokers(self, brokers: Mapping[int, BrokerView], suspects: Mapping[int, int]) -> None:
         """Set the registered brokers, and divide them into live and suspected ones.

@@ -272,7 +272,7 @@ def _features_of_all(
 ) -> dict[str, int]:
     """Return, for each feature, the highest level that every registered broker supports.
 
-    A level that the cluster has reached never decreases."""
+    ``raised`` has the levels that the cluster has reached; they never decrease."""
     features = dict(raised)
     levels = [broker.features for broker in brokers.values()]
     for name in levels[0] if levels else ():

@@ -45,7 +45,7 @@ def assignment_write(
 
 def with_versions(write: WriteAssignment) -> TopicView:
     """Return a write's topic as ZooKeeper stores it: the version of each written state is one
-    higher."""
+    higher than in ``write``."""
     written = {change.partition: change.state for change in as_written(write.states)}
     partitions = tuple(
         dataclasses.replace(view, state=written.get(view.partition, view.state))
@@ -70,7 +70,8 @@ def warning(keys: Sequence[TopicPartition], reason: str) -> str:
 
 
 def names_of(keys: Sequence[TopicPartition]) -> str:
-    """Return the names of the first ``NAMES_PER_WARNING_MAX`` partitions, and how many follow."""
+    """Return the names of the first ``NAMES_PER_WARNING_MAX`` partitions, and how many more there
+    are."""
     names = ", ".join(str(key) for key in keys[:NAMES_PER_WARNING_MAX])
     more = f" and {len(keys) - NAMES_PER_WARNING_MAX} more" * (len(keys) > NAMES_PER_WARNING_MAX)
     return f"{names}{more}"

@@ -3,8 +3,8 @@ operations that ``step`` returns).
 
 The caller, ``server/partitions/replica_manager.py`` or the simulator in tests, carries out the
 effects. It creates the events on one thread, in the order in which they occur. The ``token`` of a
-request is never used for another. Results of disk effects arrive in the order in which the effects
-were queued."""
+request is never used for another request. Results of disk effects arrive in the order in which the
+effects were queued."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class LeaderAndIsrChanged(NamedTuple):
     """The metadata has a state for this partition, or the topic settings that the replica obeys
     (``limits``) changed. A repeated or older state has no effect.
 
-    ``broker_epochs`` has all broker epochs of this process. It gets a new one with each
-    registration, so after each lost ZooKeeper session. If the controller elected an earlier process
-    of this broker, this process does not lead: the controller elects again in a higher leader
-    epoch, so that each epoch has one leading process. ``replicas`` has the ids of the assigned
-    brokers; only they and ISR members may fetch as followers."""
+    ``broker_epochs`` has all broker epochs of this process. The process gets a new one with each
+    registration, so also after each ZooKeeper session that ended. If the controller elected an
+    earlier process of this broker, this process does not lead: the controller elects again in a
+    higher leader epoch, so that each epoch has one leading process. ``replicas`` has the ids of the
+    assigned brokers; only they and ISR members may fetch as followers."""
 
     state: LeaderAndIsr
     broker_epochs: frozenset[int]
@@ -121,12 +121,11 @@ class FollowerFetched(NamedTuple):
     follower_start: int
     """The follower's log start offset, from the request."""
     may_join: bool = True
-    """Whether the follower may join the ISR: not while its broker drains, that is, is about to
-    stop."""
+    """Whether the follower may join the ISR; False while its broker is about to stop (drains)."""
 
 
 class Fetched(NamedTuple):
-    """The leader's answer to the effect FetchFrom, from which it has ``leader_epoch`` and
+    """The leader's answer to the effect FetchFrom, with the effect's ``leader_epoch`` and
     ``fetch_offset``.
 
     ``payload`` holds the fetched batches for AppendFetched, or None. ``high_watermark`` and

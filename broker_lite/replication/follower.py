@@ -95,7 +95,8 @@ class Follower:
         """Return the partition's state in a new leader epoch, with this replica removed from the
         ISR.
 
-        In a new leader epoch, the leader does not count the replica's earlier fetches."""
+        The leader epoch is new so that the leader no longer counts the replica's earlier
+        fetches."""
         isr = tuple(replica for replica in self.state.isr if replica != self.log.replica)
         return dataclasses.replace(self.state, leader_epoch=self.state.leader_epoch + 1, isr=isr)
 
@@ -206,8 +207,8 @@ class Follower:
     # refused.
 
     def adopt_state(self, state: LeaderAndIsr) -> list[Effect]:
-        """Replace ``state`` by a newer one of the same leader epoch. Return the effects that
-        ``resume`` then returns."""
+        """Replace ``state`` by a newer one of the same leader epoch. Then call ``resume`` and
+        return its effects."""
         if state.version > self.state.version:
             self.state, self.proposal, self.paused = state, None, False
         return self.resume()

@@ -205,7 +205,8 @@ class Leader:
         return effects
 
     def _fail_waiting(self) -> list[Effect]:
-        """Fail the waiting acks=all requests: the ISR is smaller than min.insync.replicas."""
+        """Fail the waiting acks=all requests, because the ISR is smaller than
+        min.insync.replicas."""
         error = NotEnoughReplicasAfterAppendError()
         effects: list[Effect] = [Reply(appended.token, error=error) for appended in self.waiting]
         self.waiting.clear()
@@ -346,7 +347,8 @@ class Leader:
         return known is not None and now_ms - known.at_ms <= self.limits.replica_lag_ms
 
     def lag_ms(self, now_ms: int) -> int:
-        """Return for how long (ms) the slowest in-sync follower has lagged; 0 if none does."""
+        """Return for how long (ms) the slowest in-sync follower has lagged; 0 if no follower
+        lags."""
         return max(
             (
                 now_ms - self.caught_up[replica].at_ms
@@ -393,7 +395,7 @@ class Leader:
 
     def adopt_state(self, state: LeaderAndIsr) -> list[Effect]:
         """Replace ``state`` by a newer one of the same leader epoch, which shows whether the ISR
-        change was written."""
+        change in flight was written."""
         if state.version > self.state.version:
             self.state, self.isr = state, CommittedIsr(state.isr)
             self.proposal, self.is_refused = None, False

@@ -13,8 +13,8 @@ from broker_lite.replication.events import Truncated
 
 @dataclass(slots=True)
 class LocalLog:
-    """The offsets of the local log that follow the last committed, flushed and appended record:
-    ``high_watermark`` <= ``flushed_end`` <= ``log_end_offset``.
+    """The offset after the last committed, the last flushed and the last appended record of the
+    local log: ``high_watermark`` <= ``flushed_end`` <= ``log_end_offset``.
     """
 
     key: PartitionKey
@@ -39,7 +39,7 @@ class LocalLog:
 
     def written(self, next_offset: int) -> None:
         """Set the log end offset after an append that ends at ``next_offset``. A batch that a
-        producer repeated ends below it and leaves it unchanged."""
+        producer repeated ends below the log end offset, which stays unchanged."""
         self.writes_in_flight -= 1
         if next_offset > self.log_end_offset:
             self.log_end_offset = next_offset

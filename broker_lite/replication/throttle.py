@@ -1,7 +1,7 @@
 """Limit the bandwidth of replication to replicas outside the ISR, with Kafka's settings (KIP-73).
 
-A topic's settings list the throttled replicas. A broker has two rates in bytes per second: of
-records that it sends as leader, and that it fetches as follower."""
+A topic's settings list the throttled replicas. A broker has two rates in bytes per second: one for
+records that it sends as leader, one for records that it fetches as follower."""
 
 from __future__ import annotations
 

@@ -141,7 +141,8 @@ def configure(metadata: ClusterMetadata, event: ConfigChangeRequested) -> TopicV
 def checked_config(
     topic: str, config: Mapping[str, str], replication_factor: int
 ) -> dict[str, str]:
-    """Return the settings with each value in its canonical text, so that no longer text is stored.
+    """Return the settings with each value in its canonical text, so that longer spellings are not
+    stored.
 
     Raises InvalidConfigError for an invalid setting, and if ``min.insync.replicas`` exceeds
     ``replication_factor``."""
