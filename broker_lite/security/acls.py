@@ -127,7 +127,7 @@ class Pattern(NamedTuple):
     name: str
 
     def covers(self, kind: ResourceKind, name: str) -> bool:
-        """Return whether the resource of that kind and name belongs to the pattern."""
+        """Return whether the pattern matches the resource of this kind and name."""
         if kind is not self.kind:
             return False
         if self.type is PatternType.PREFIXED:
@@ -226,8 +226,8 @@ def acl_of(*fields: Any) -> Acl:
 
 
 def new_acl(*fields: Any) -> Acl:
-    """Return an ACL from the same fields as ``acl_of``. Raises InvalidRequestError for an unknown
-    number, and for an ACL that may not be stored (``check_acl``)."""
+    """Return an ACL from the same fields as ``acl_of``. Raises InvalidRequestError for a number
+    that Kafka does not define, and for an ACL that may not be stored (``check_acl``)."""
     acl = acl_of(*fields)
     check_acl(acl)
     return acl
@@ -235,7 +235,7 @@ def new_acl(*fields: Any) -> Acl:
 
 def acl_filter(*fields: Any) -> AclFilter:
     """Return a filter of ACLs from the same fields as ``acl_of``. A text of None matches every
-    value. Raises InvalidRequestError for an unknown number."""
+    value. Raises InvalidRequestError for a number that Kafka does not define."""
     kind, pattern_type, name, principal, host, operation, permission = fields
     try:
         return AclFilter(

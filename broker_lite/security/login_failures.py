@@ -40,7 +40,7 @@ class FailedLogins:
 
     def __init__(self) -> None:
         self._left: OrderedDict[str, TokenBucket] = OrderedDict()
-        """How many more failed logins of each network the broker answers after only ``DELAY_S``.
+        """For each network, how many more failed logins the broker answers after only ``DELAY_S``.
         The network whose last failure is oldest comes first."""
 
     def delay_s(self, host: str, now_ms: float) -> float:

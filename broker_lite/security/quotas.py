@@ -32,8 +32,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """The quota keys of each entity type."""
 BURST_S: Mapping[str, float] = {CONTROLLER_MUTATION_RATE: 11.0}
-"""How many seconds of its rate a client that was idle may use at once, by quota key; 1 for other
-keys. 11 seconds is Kafka's default for mutations: eleven windows of one second."""
+"""By quota key, how much a client may use at once after it was idle, in seconds of its rate; 1 for
+other keys. 11 seconds is Kafka's default for mutations: eleven windows of one second."""
 NAME_LENGTH_MAX = 255
 WAIT_MS_MAX = 3_600_000
 """Maximum milliseconds for which a client waits after one answer (``throttle_time_ms``). The next
@@ -139,7 +139,7 @@ class Limit(NamedTuple):
 
 
 class QuotaTable:
-    """All quotas of a cluster, for decisions.
+    """All quotas of a cluster, to look up those that limit a client.
 
     Quotas come from ZooKeeper, where other tools may write too. The table ignores a rate that
     ``check_value`` refuses: a rate of 0 gives an endless wait."""

@@ -4,7 +4,7 @@ A ticket is a random secret that a client receives in a fetch response. At the b
 the client exchanges it for the ticket's *grant*, an open segment file. It is valid once, for
 ``LIFETIME_MS``, and only while its principal may read. The number of tickets is limited, for each
 principal and in all. A new ticket beyond a limit replaces the oldest. As the principal's limit is
-the lower one, clients that never use their tickets mostly lose only their own."""
+the lower one, clients that never use their tickets lose mostly their own tickets."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 LIFETIME_MS = 10_000
-"""Time in ms for which a ticket is valid. Clients exchange it for the file as soon as they receive
-it."""
+"""Time in ms for which a ticket is valid. Clients exchange a ticket for a segment file as soon as
+they receive it."""
 TICKETS_MAX = 4096
-"""Maximum number of valid tickets of a broker. Each keeps a segment file open."""
+"""Maximum number of valid tickets of a broker. Each keeps a segment file open for its client."""
 TICKETS_OF_PRINCIPAL_MAX = 1024
 """Maximum number of valid tickets of one principal. A consumer has at most 64 at a time."""
 

@@ -79,7 +79,7 @@ def new_acl_of_words(words: Mapping[str, str]) -> Acl:
 
 
 def words_of(acl: Acl) -> dict[str, str]:
-    """Return the words of an ACL."""
+    """Return an ACL as words, from which ``acl_of_words`` returns it."""
     (kind, pattern_type, name), (principal, host, operation, permission) = acl
     return {
         "principal": principal,
