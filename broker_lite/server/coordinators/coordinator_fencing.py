@@ -25,7 +25,8 @@ from broker_lite.wire.calls.groups import (
 CHECK_MS = 250
 """Milliseconds between two checks in which this broker asks others who coordinates its groups."""
 ANSWER_S = 1.0
-"""Seconds to wait for another broker's answer. If none arrives, a later check asks again."""
+"""Seconds to wait for another broker's answer. If none arrives, a later check (every ``CHECK_MS``)
+asks again."""
 GROUPS_PER_CALL = 500
 """Maximum number of groups in one FindCoordinator request.
 
@@ -72,8 +73,8 @@ class CoordinatorFencing:
         await asyncio.gather(*(self._give_up_moved(peer, call) for call in calls for peer in peers))
 
     async def _give_up_moved(self, peer: int, call: FindCoordinatorRequest) -> None:
-        """Ask the broker ``peer`` with ``call`` for coordinators, and give up the groups for which
-        it names another broker."""
+        """Send ``call`` to the broker ``peer``, and give up the groups whose coordinator, by its
+        answer, is another broker."""
         for row in await self._rows(peer, call):
             if not row.error_code and row.node_id not in (NO_BROKER, self._broker_id):
                 self._groups.give_up(row.key, row.node_id)

@@ -60,7 +60,7 @@ GROUPS_MAX = 10_000
 GROUPS_PART = 4
 """The subscriptions and assignments of all groups may take ``queued.max.bytes`` divided by this.
 
-The rest is for requests. Those that wait for a rebalance also take memory, and the broker must
+The rest is for requests. Requests that wait for a rebalance also take memory, and the broker must
 still be able to receive the requests that end the rebalance."""
 HEARTBEATS = 3
 """Minimum number of heartbeats that a member sends in its session timeout, as in Kafka.
@@ -425,8 +425,8 @@ class GroupCoordinator:
     async def _coordinated_or_taken_over(self, group: str) -> CoordinatedGroup | None:
         """Return the group, or None if it has no members.
 
-        If ZooKeeper lists members, which another broker has coordinated, become the group's
-        coordinator first."""
+        If another broker coordinated the group and ZooKeeper lists members of it, first become its
+        coordinator."""
         coordinated = await self._coordinated(group)
         if coordinated is None and await self._registry.groups.kind(group) == znodes.KIND_KAFKA:
             claim = await self._registry.groups.claim(group)

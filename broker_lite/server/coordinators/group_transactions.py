@@ -103,7 +103,7 @@ class _ClaimedGroup:
 
 
 class GroupTransactions:
-    """The open transactions in all groups that this broker coordinates."""
+    """The transactions with pending offsets in all groups that this broker coordinates."""
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ PARK_S = 2 * ANSWER_MS / 1000
 
 This is longer than ANSWER_MS, for which an EndBatch request may wait for its markers."""
 HEAD_DAYS = 365
-"""Days after a sink's last use for which its last committed batch is remembered.
+"""Days after a Spark sink's last use for which its last committed batch is remembered.
 
 If Spark stops after the sink's commit and before it writes its own commit log, it repeats the batch
 when it restarts, perhaps weeks later."""
@@ -89,8 +89,8 @@ class SinkStore(Protocol):
 class OpenSlot(NamedTuple):
     """An open attempt of a Spark task. ``slot`` is its record in ``__transaction_state``.
 
-    ``opened_ms`` is the wall time at which it joined the batch, or at which this broker loaded
-    it."""
+    ``opened_ms`` is the wall time at which the attempt joined the batch, or at which this broker
+    loaded ``slot``."""
 
     slot: SinkSlot
     opened_ms: int
@@ -112,8 +112,8 @@ class _LedSinks:
 
 
 class SinkCoordinator:
-    """Coordinates the sinks of Spark queries whose partition of ``__transaction_state`` this broker
-    leads.
+    """Coordinates the Spark sinks (targets of exactly-once queries) whose partition of
+    ``__transaction_state`` this broker leads.
 
     ``timeout_max_ms`` is the broker's setting ``transaction.max.timeout.ms``."""
 
@@ -133,7 +133,8 @@ class SinkCoordinator:
         self._timeout_max_ms = timeout_max_ms
         self._led: dict[int, _LedSinks] = {}
         self._unreadable: dict[int, ProtocolError] = {}
-        """The errors of partitions that this broker leads but whose sinks it could not load."""
+        """The errors of partitions that this broker leads but whose Spark sinks it could not
+        load."""
         self._tasks = TaskSet()
         self._alarm = Alarm(clock, self._tick)
         self._is_closed = False
@@ -143,11 +144,11 @@ class SinkCoordinator:
     def loaded(
         self, partition: int, epoch: int, values: Mapping[bytes, bytes], flags: Mapping[bytes, int]
     ) -> None:
-        """Load the sinks of a partition from its records, and send markers of decided batches
-        again.
+        """Load the sinks of a partition from its records, and resend the markers of batches whose
+        commit or abort is decided.
 
         If a record cannot be decoded, all requests for the partition's sinks are refused: without
-        it, a committed batch could be unknown, and a replay would write it twice."""
+        the record, a committed batch could be unknown, and Spark's replay would write it twice."""
         heads: dict[str, SinkHead] = {}
         slots: dict[int, SinkSlot] = {}
         for key, flag in flags.items():
@@ -172,7 +173,7 @@ class SinkCoordinator:
         self._step(led, ev.SinksLoaded())
 
     def lost(self, partition: int) -> None:
-        """Drop the sinks of a partition that this broker no longer leads.
+        """Drop the Spark sinks of a partition that this broker no longer leads.
 
         Waiting requests get NOT_COORDINATOR."""
         self._unreadable.pop(partition, None)
@@ -215,7 +216,7 @@ class SinkCoordinator:
         return list(opened.values())
 
     async def ask(self, partition: int, request: ev.SinkRequest) -> ev.SinkResult:
-        """Carry out a request about a sink, and return its result.
+        """Carry out a request about a Spark sink, and return its result.
 
         The result may be an error. Raises NotCoordinatorError if this broker does not lead the
         partition, ProtocolError if the partition's sinks could not be loaded, and
@@ -252,7 +253,8 @@ class SinkCoordinator:
             ) from None
 
     def expire(self) -> None:
-        """Delete the state of completed batches, and of sinks unused for ``HEAD_DAYS`` days."""
+        """Delete the state of completed batches, and of Spark sinks unused for ``HEAD_DAYS``
+        days."""
         before_day = self._clock.now_ms() // _DAY_MS - HEAD_DAYS
         before_ms = self._clock.monotonic_ms() - self._timeout_max_ms
         for led in list(self._led.values()):
@@ -287,7 +289,7 @@ class SinkCoordinator:
         self._alarm.set(led.machine.deadline_ms)
 
     def _count(self, led: _LedSinks, effect: ev.PersistHead) -> None:
-        """If the new record of a sink (``effect``) decides that a Spark batch is committed or
+        """If the new record of a Spark sink (``effect``) decides that a Spark batch is committed or
         aborted, count the batch in the metrics."""
         state = SinkState.OPEN if effect.head is None else effect.head.state
         if state is SinkState.PREPARE_COMMIT:

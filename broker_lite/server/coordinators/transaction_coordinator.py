@@ -3,9 +3,9 @@
 
 The leader of a partition of ``__transaction_state`` coordinates the transactional ids of that
 partition. ``StateLog`` keeps their records as bytes; a transactional id has a state machine in
-memory only while it has a request or an open transaction. A new leader sends the markers of decided
-transactions again, and restarts the timeouts of the others. A client's request waits at most a
-second; then it is withdrawn, so that it has no effect later."""
+memory only while it has a request or an open transaction. A new leader resends the markers of
+transactions whose commit or abort is decided, and restarts the timeouts of open ones. A client's
+request waits at most a second; then it is withdrawn, so that it has no effect later."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ PARK_S = 1.0
 """Maximum seconds for which a request waits until the transactional id's previous change is
 written."""
 CONFIRM_S = 1.0
-"""Maximum seconds for which a refusal waits until the broker has confirmed its leadership."""
+"""Maximum seconds for which the refusal of a request waits until the broker has confirmed that it
+still leads the transactional id's partition."""
 ID_BYTES_MAX = 1024
 """Maximum bytes of a transactional id, encoded as UTF-8."""
 IDS_MAX = 200_000
@@ -243,8 +244,8 @@ class TransactionCoordinator:
         return result
 
     async def _confirm(self, led: LedState) -> None:
-        """Raise an error unless this broker still coordinates the partition, before it refuses a
-        request.
+        """Before this broker refuses a request, raise an error unless it still coordinates the
+        partition.
 
         A broker whose process was suspended does not know its successor's transactions at first. So
         it appends a record, which only the current leader can commit. The record deletes a key that
@@ -290,10 +291,10 @@ class TransactionCoordinator:
         return result
 
     async def _ask_slot(self, led: LedState, sink: str, request: Request) -> fx.TransactionResult:
-        """Verify or add the partitions of a Spark task attempt, for the broker that leads them.
+        """Verify or add the partitions of a Spark task attempt, at the request of their leader.
 
-        Raises InvalidRequestError for the request of a producer whose transactional id is the name
-        of a Spark sink."""
+        Raises InvalidRequestError for a producer's request: its transactional id is the name of a
+        Spark sink."""
         if not isinstance(request, ev.Add) or request.connection is not None:
             raise InvalidRequestError(
                 f"{sink!r} is the id of a Spark sink; give the producer another transactional.id"
@@ -576,10 +577,10 @@ class TransactionCoordinator:
 def _may_be_ahead(request: Request, coordinated: CoordinatedTransaction) -> bool:
     """Return whether a successor of this coordinator could accept a request that this one refuses.
 
-    It could not accept a producer epoch below the known one: epochs only rise. In transaction
-    version 1, the producer learns of a successor before EndTxn, because it has asked the
-    coordinator itself to add the partitions. The request of another broker (``ev.Add``) must be
-    answered at once."""
+    A successor could not accept a producer epoch below the known epoch: epochs only rise. In
+    transaction version 1, the producer learns of a successor before EndTxn, because it has asked
+    the coordinator itself to add the partitions. Return False for the request of another broker
+    (``ev.Add``), which must be answered at once."""
     match request:
         case ev.Init():
             producer_id, epoch = request.expected or (NO_PRODUCER, NO_PRODUCER_EPOCH)

@@ -1,4 +1,4 @@
-"""Send the markers of decided transactions to partition leaders and to group coordinators.
+"""Send the commit and abort markers of transactions to partition leaders and to group coordinators.
 
 A marker is repeated without a time limit until the receiver confirms it, because the decision is
 committed and read_committed consumers wait for the marker. Markers for one broker that are due in
@@ -82,7 +82,8 @@ class MarkerSender:
         self._queued: dict[int, list[_Marker]] = {}
         """Markers to send at the end of this event loop iteration, by the leader's broker id."""
         self._absent: list[_Marker] = []
-        """Markers whose topics the metadata lack; ZooKeeper must tell whether they are deleted."""
+        """Markers whose topics the metadata lack; ZooKeeper must tell whether these topics are
+        deleted."""
         self._is_flush_due = False
         self._tasks = TaskSet()
         self._timers: set[asyncio.TimerHandle] = set()
@@ -90,7 +91,7 @@ class MarkerSender:
     def send_soon(self, job: MarkerJob) -> None:
         """Send a transaction's markers in the next iteration of the event loop.
 
-        The request that caused the decision is thus answered first."""
+        The request that ended the transaction is thus answered first."""
         asyncio.get_running_loop().call_soon(self._send, job)
 
     def _send(self, job: MarkerJob) -> None:

@@ -42,13 +42,13 @@ from broker_lite.wire.calls.verification import (
 )
 
 VERIFY_TIMEOUT_S = 1.0
-"""Seconds for which a verification is repeated after retriable errors.
+"""Seconds for which the verification of a transaction (KIP-890) is repeated after retriable errors.
 
 Then the producer gets a retriable error."""
 RETRY_S = 0.01
-"""Seconds before a verification is repeated.
+"""Seconds before the verification of a transaction is repeated.
 
-It can be short, because a coordinator never lets a broker's request wait."""
+The delay can be short, because a coordinator never lets a broker's request wait."""
 
 Verified = Callable[[LogbusError | None], None]
 """Called once: with None if the batch may be appended in this iteration of the event loop, else
@@ -151,8 +151,8 @@ class TransactionVerifier:
     async def _send(self, broker_id: int, by_id: dict[str, list[_PendingVerification]]) -> None:
         """Send one request to a coordinator.
 
-        ``by_id`` has the verifications by transactional id. Those of one id have the same producer
-        id and epoch."""
+        ``by_id`` has the verifications by transactional id. Verifications of one id have the same
+        producer id and epoch."""
         rows = []
         for transactional_id, same in by_id.items():
             partitions: dict[tuple[str, str], list[int]] = {}
@@ -188,8 +188,8 @@ class TransactionVerifier:
                 self._read(pending, results.get(transactional_id))
 
     def _read(self, pending: _PendingVerification, row: VerifiedTransaction | None) -> None:
-        """Handle the coordinator's answer to one verification: ``row``, or None if the response has
-        no row for it."""
+        """Handle the coordinator's answer to the verification of one transaction: ``row``, or None
+        if the response has no row for it."""
         replica = pending.replica
         codes = {
             (topic.name, part.partition_index): part.partition_error_code
@@ -228,7 +228,7 @@ class TransactionVerifier:
         self._end(pending, error)
 
     def _answer(self, pending: _PendingVerification, error: LogbusError) -> None:
-        """Repeat the verification after a retriable error, until ``deadline_s``.
+        """Repeat the verification of a transaction after a retriable error, until ``deadline_s``.
 
         After another error, fail the produce requests that wait for it."""
         loop = asyncio.get_running_loop()
