@@ -135,7 +135,8 @@ class ControllerShell:
 
     @property
     def written_sequence(self) -> int:
-        """Sequence number of the newest change notice that this controller wrote or read."""
+        """Sequence number of the newest notice of metadata changes that this controller wrote or
+        read."""
         return self._notices.sequence
 
     # Methods that elect, depose and resign.

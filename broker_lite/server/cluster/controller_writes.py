@@ -1,4 +1,5 @@
-"""Convert the controller's writes to ZooKeeper operations and change notices, without I/O."""
+"""Convert the controller's writes to ZooKeeper operations and to notices that tell brokers what
+changed, without I/O."""
 
 from __future__ import annotations
 

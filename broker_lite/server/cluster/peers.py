@@ -258,7 +258,7 @@ class _Peer:
         return self._open_since_ms >= 0
 
     def is_of(self, broker: BrokerView | None) -> bool:
-        """Return whether this connection goes to ``broker``'s current registration and address."""
+        """Return whether ``broker`` has the broker epoch and the address of this connection."""
         mine = self._broker
         return (
             broker is not None

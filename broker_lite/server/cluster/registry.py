@@ -132,8 +132,8 @@ class Registry:
         self._suspects: dict[int, int] = {}
         """Broker epochs of processes that are suspected to be dead, by broker id."""
         self._lost: dict[int, int] = {}
-        """Broker epochs of the broker processes whose connection to this broker has closed, so that
-        they may be dead, by broker id."""
+        """By broker id, the broker epochs of processes that may be dead, because their connection
+        to this broker closed."""
         self.session_losses = Counter()
         """How many of this broker's ZooKeeper sessions have expired."""
         self._elected_by_s = 0.0
@@ -198,8 +198,8 @@ class Registry:
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     async def close(self) -> None:
-        """Leave the cluster: stop the keeper task and end the ZooKeeper session, which deletes the
-        registration."""
+        """Leave the cluster: stop the task that follows ZooKeeper's changes, and end the ZooKeeper
+        session, which deletes the registration."""
         self.groups.close()
         self._closed = True
         if self._keeper is not None:
@@ -282,8 +282,8 @@ class Registry:
                     await self._published.wait()
 
     async def wait_read(self, sequence: int | None = None) -> None:
-        """Wait until this broker's metadata snapshot has all changes up to the change notice with
-        the number ``sequence``; by default, all that this broker wrote as controller."""
+        """Wait until this broker's metadata snapshot has all changes up to that of change notice
+        number ``sequence``; by default, all changes that this broker wrote as controller."""
         written = self._controller.written_sequence if sequence is None else sequence
         await self.wait_visible(lambda now: self._published_sequence >= written)
 
@@ -327,7 +327,8 @@ class Registry:
     def broker_epochs(self) -> frozenset[int]:
         """The broker epochs of all registrations of this process.
 
-        A replica compares them with the leader's to learn whether this process was elected."""
+        A replica compares them with the elected leader's broker epoch to learn whether it is this
+        process."""
         return self._broker_epochs
 
     @property
@@ -365,7 +366,8 @@ class Registry:
     # Methods that record suspected brokers and wait for elections.
 
     def lost(self, broker_id: int, broker_epoch: int) -> None:
-        """The connection to a broker closed: expect an election."""
+        """Record that the connection to a broker closed, and let Metadata answers wait for
+        elections."""
         self._lost[broker_id] = broker_epoch
         self._expect_elections()
 
@@ -392,7 +394,7 @@ class Registry:
             self._due.set()
 
     def trust(self, broker_id: int, broker_epoch: int) -> None:
-        """A lost or suspected broker is reachable again: take it for alive."""
+        """Treat a lost or suspected broker as alive, because it is reachable again."""
         if self._lost.get(broker_id) == broker_epoch:
             del self._lost[broker_id]
             self._wake_waiting()

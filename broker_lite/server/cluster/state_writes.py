@@ -150,8 +150,8 @@ class StateWrites:
     ) -> None:
         """Remove from ``left`` the change because of which ZooKeeper refused to write ``rows``.
 
-        If the controller epoch or the change notice was the reason, nothing is removed, because all
-        changes are tried again."""
+        If the controller epoch or the change notice was the reason, remove nothing: all changes are
+        then tried again."""
         at = refused.position - 1
         if 0 <= at < len(rows):
             number, change = rows[at]
@@ -209,9 +209,9 @@ class StateWrites:
         """Remove this broker's replicas in data directory ``directory_id`` from the partitions'
         ISRs.
 
-        Return the partitions whose ISR changed. Call it before the broker registers, so that no
-        such replica is elected meanwhile. Another live ISR member takes over leadership. A replica
-        stays if it is the only member, or if it leads and no other member is live. Raises
+        Return the partitions whose ISR changed. Call it before the broker registers, so that none
+        of these replicas is elected meanwhile. Another live ISR member takes over leadership. A
+        replica stays if it is the only member, or if it leads and no other member is live. Raises
         CoordinationUnavailableError."""
         notices = await loader.load_notices(self._store)
         snapshot = loader.TopicsSnapshot(await loader.load_topics(self._store), notices.sequence)
