@@ -1,9 +1,11 @@
-"""Handle AddPartitionsToTxn 0-5: add partitions to transactions, or verify that they are in them.
+"""Handle AddPartitionsToTxn 0-5: add partitions to transactions, or verify that the transactions
+include them.
 
 Producers of transaction version 1 send versions 0-3 for one transaction: all partitions are added,
 or none. Partition leaders send versions 4 and 5 for several transactions. Their answer has the
-transaction's number, and the partition of ``__transaction_state`` with its leader epoch, from which
-they see whether the answering coordinator has been replaced."""
+number of the transaction among those of its transactional id, and the partition of
+``__transaction_state`` with its leader epoch, from which they see whether the answering coordinator
+has been replaced."""
 
 from __future__ import annotations
 

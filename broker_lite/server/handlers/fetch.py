@@ -288,10 +288,10 @@ class _ConsumerFetch:
     # Methods that read the records.
 
     def _collect(self, rows: list[_FetchRow], min_bytes: int = 0) -> None:
-        """Read the records and answer: recent ones on the event loop, others on a read thread.
+        """Read the records and answer: on the event loop if all are recent, else on a read thread.
 
-        If the recent records have fewer than ``min_bytes`` bytes in all, the fetch waits
-        instead."""
+        If the event loop finds less than ``min_bytes`` in all, the fetch waits instead of
+        answering."""
         now_ms = self._parts.clock.monotonic_ms()
         indexed: list[tuple[int, ranges.WantedRange]] = []
         is_quick = True
@@ -412,9 +412,8 @@ class _ConsumerFetch:
 
     def _judged(self, row: _FetchRow, prepared: ranges.Prepared) -> ranges.Prepared:
         """Return ``prepared``, the result of a read. If the read failed and this replica may no
-        longer serve the client, return the error that says so (``_check_role``).
-
-        In that case the log may have been truncated during the read."""
+        longer serve the client, return the error of ``_check_role`` instead: the log may have been
+        truncated during the read."""
         assert row.replica is not None
         if prepared.error is not None:
             try:
@@ -536,7 +535,8 @@ class _OutOfRange(OffsetOutOfRangeError):
 
 def _diverging(log: Log, request: wire.FetchPartition) -> OffsetAndEpoch | None:
     """Return where the log diverges from the records that the client has read, judged by the leader
-    epoch in its request: the end of the last common leader epoch. Return None if it does not.
+    epoch in its request: the end of the last common leader epoch. Return None if the log does not
+    diverge.
 
     After an unclean election, the log can lack records that the client has read."""
     epoch, offset = request.last_fetched_epoch, request.fetch_offset

@@ -44,10 +44,10 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 def _expected(message: Any) -> tuple[int, int] | None:
-    """Return the producer id and epoch of a producer that recovers from an error (KIP-360), or
-    None.
+    """Return the producer id and epoch of a producer that recovers from an error (KIP-360), or None
+    for a new producer.
 
-    None stands for a new producer. Requests before version 3 do not have these fields."""
+    Requests before version 3 lack both fields, so they give None too."""
     producer_id, epoch = message.producer_id, message.producer_epoch
     if producer_id == NO_PRODUCER and epoch == NO_EPOCH:
         return None

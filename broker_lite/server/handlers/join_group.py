@@ -29,7 +29,8 @@ SKIP_ASSIGNMENT_FROM = 9
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer with the outcome of the rebalance, or with a member id for a second request."""
+    """Answer with the outcome of the rebalance, or with a member id, with which the client repeats
+    the request."""
     version = request.api_version
     has_timeout = version >= REBALANCE_TIMEOUT_FROM
     client_id = request.client_id or "consumer"

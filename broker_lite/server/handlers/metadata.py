@@ -1,8 +1,8 @@
 """Handle Metadata 0-12: return the live brokers, the controller, and topics with their leaders.
 
-A client requests topics by name or id. With ``auto.create.topics.enable``, missing ones are created
-first. An unknown topic has its own error in the answer, and so has a partition without a live
-leader. If an election is due, the answer waits for it."""
+A client requests topics by name or id. With ``auto.create.topics.enable``, missing topics are
+created first. An unknown topic has its own error in the answer, and so has a partition without a
+live leader. If an election is due, the answer waits for it."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def brokers(
 def node_endpoints(
     snapshot: MetadataSnapshot, listener: str, leaders: Iterable[int]
 ) -> list[NodeEndpoint]:
-    """Return the addresses on the listener of the live brokers among ``leaders``."""
+    """Return, for the live brokers among ``leaders``, their addresses on ``listener``."""
     endpoints = []
     for broker_id in sorted(set(leaders)):
         view = snapshot.brokers.get(broker_id)

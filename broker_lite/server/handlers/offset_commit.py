@@ -26,7 +26,7 @@ _Topic = Response.OffsetCommitResponseTopic
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Commit the offset of each partition, even if others are refused."""
+    """Commit the offset of each partition, even if other offsets are refused."""
     access = request.access
 
     def check_access(topic: str) -> None:

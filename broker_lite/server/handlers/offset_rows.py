@@ -36,8 +36,8 @@ class OffsetRows:
     def checked(
         cls, parts: BrokerContext, message: Any, check_access: Callable[[str], None]
     ) -> OffsetRows:
-        """Divide the offsets in a commit request into offsets that may be stored and refused
-        offsets.
+        """Divide the offsets in a commit request into those that may be stored and those that are
+        refused.
 
         ``check_access`` raises LogbusError if the client may not commit offsets of a topic."""
         rows = cls(message)

@@ -26,7 +26,7 @@ from broker_lite.wire.fetch import READ_COMMITTED
 async def handle(
     parts: BrokerContext, request: RequestContext, message: Any
 ) -> OffsetsForBytesResponse:
-    """Return the end offset of each requested range, in the order of the request."""
+    """Return the end offset of each requested range of bytes, in the order of the request."""
     level = message.isolation_level
     lookups = [_find(parts, request, row, level) for row in message.partitions]
     # One job of a read thread looks up all partitions: starting a job for each would cost more

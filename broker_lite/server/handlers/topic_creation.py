@@ -31,7 +31,7 @@ from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.topics import DEFAULT_COUNT, CreatableTopic, CreateTopicsRequest
 
 CREATED_MAX = 100
-"""Maximum number of topics that one request creates; for further ones, clients have to retry."""
+"""Maximum number of topics that one request creates; for further topics, clients have to retry."""
 CREATION_WAIT_MS = 5000
 """Milliseconds after which a client gets LEADER_NOT_AVAILABLE for topics that do not exist yet."""
 

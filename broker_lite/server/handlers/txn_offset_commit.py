@@ -23,7 +23,8 @@ ADDS_GROUP_FROM = 5
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Store the offset of each partition until the transaction ends, even if others are refused."""
+    """Store the offset of each partition until the transaction ends, even if other offsets are
+    refused."""
     access = request.access
 
     def check_access(topic: str) -> None:
