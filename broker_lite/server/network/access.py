@@ -197,7 +197,8 @@ class Client(Protocol):
     def is_forwarded(self) -> bool: ...
 
     data_access: DataAccess | None
-    """The permission checks of the session's last Produce or Fetch request, or None."""
+    """The permission checks that the session's next request of the same API (Produce or Fetch)
+    reuses; None before the first."""
 
 
 class NamedTopic(Protocol):
@@ -423,8 +424,8 @@ class _CheckedAccess(Access):
 
 def _names(row: Any) -> bool:
     """Return whether a row of a request names a resource that the handler must check. A topic
-    without partitions is none: handlers check the topic for each of its partitions, and its part of
-    the answer is empty."""
+    without partitions names none: handlers check the topic for each of its partitions, and its part
+    of the answer is empty."""
     return bool(getattr(row, "partitions", True)) and bool(getattr(row, "partition_indexes", True))
 
 

@@ -39,7 +39,7 @@ UNSENT_BYTES_MAX = 1 << 20
 
 
 class ResponseSlot:
-    """The place for one request's answer, in the order of the connection's answers.
+    """The answer to one request, queued in the order of the connection's requests.
 
     The handler calls ``answer`` or ``refuse`` exactly once. Until then, the memory budget counts
     the request's ``held_bytes``. ``arrived_ms`` is the monotonic time of the request's arrival."""
@@ -459,7 +459,7 @@ class ClientConnection:
         self._built_bytes = size
 
     def answered(self, reply: ResponseSlot, unsent: int) -> None:
-        """A request has its answer, of which ``unsent`` bytes are in memory.
+        """Handle the complete answer of a request; ``unsent`` of its bytes are in memory.
 
         Send the answer in this iteration of the event loop if all earlier requests are answered."""
         self._unsent_bytes += unsent

@@ -55,7 +55,8 @@ SWEEP_MIN_S = 0.1
 """Minimum seconds between two sweeps, even if a client's time to log in ends sooner. It limits the
 cost of sweeps."""
 STALLED_MS = 5000
-"""Milliseconds without bytes after which a partial request is dropped, if others wait for memory.
+"""Milliseconds without bytes after which a partial request is dropped, if other connections wait
+for memory.
 
 The broker closes the connection."""
 ACCEPT_PAUSE_S = 0.5
@@ -232,7 +233,8 @@ class Listener:
     def _foreign_cas(self, port: _Port) -> frozenset[bytes]:
         """Return the certificates (DER) of the CAs that a listener must not trust.
 
-        The listener for brokers must not trust a CA of clients, and the others no CA of brokers."""
+        The listener for brokers must not trust a CA of clients, the other listeners no CA of
+        brokers."""
         is_inter_broker = port is self._inter_broker
         others = self._ports if is_inter_broker else [self._inter_broker]
         cas = (each.tls.client_cas for each in others if each is not port and each.tls)

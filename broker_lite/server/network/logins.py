@@ -74,8 +74,9 @@ class LoginAnswer(NamedTuple):
 class Proof(NamedTuple):
     """The outcome of a successful login.
 
-    ``answer`` is the server's last message. ``key`` has the stored keys that match the password;
-    None with a token. ``ends_ms`` is the wall time at which the token expires; 0 means never."""
+    ``answer`` is the server's last message. ``key`` has the user's stored keys that match the
+    password; None after a login with a token. ``ends_ms`` is the wall time at which the token
+    expires; 0 means never."""
 
     user: str
     answer: bytes = b""
@@ -218,8 +219,8 @@ class Logins:
     def _strongest(self, user: str) -> tuple[ScramMechanism, ScramCredential]:
         """Return the user's SCRAM-SHA-512 credential, else the SCRAM-SHA-256 one.
 
-        An unknown user gets one that matches no password, so that the duration of the check does
-        not reveal which users exist."""
+        For an unknown user, return a credential that matches no password, so that the duration of
+        the check does not reveal which users exist."""
         for mechanism in (ScramMechanism.SHA_512, ScramMechanism.SHA_256):
             credential = self._credential(user, mechanism)
             if credential is not None:

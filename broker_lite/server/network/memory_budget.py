@@ -14,7 +14,7 @@ ANSWERS_SHARE = 0.5
 """Fraction of the memory limit for answers that are built only once there is memory
 (``ResponseSlot.build``)."""
 LARGE_ANSWER_BYTES = 4 << 20
-"""Bytes above which an answer counts as large. It then has one single batch, which cannot be
+"""Bytes above which an answer counts as large. Such an answer has a single batch, which cannot be
 split."""
 LARGE_ANSWERS_SHARE = 0.75
 """Fraction of ``ANSWERS_SHARE`` that large answers may take.

@@ -37,7 +37,8 @@ addresses."""
 CLIENT_ID_LENGTH_MAX = NAME_LENGTH_MAX + 1
 """Number of leading characters of a client id that count for quotas.
 
-No quota can name a client id of this length, so a cut one matches no other client's quota."""
+No quota can name a client id of this length, so a client id that is cut to this length matches no
+other client's quota."""
 REQUEST_THROTTLE_MS_MAX = 1000
 """Maximum throttle time (ms) for processing time and partition changes: the default of Kafka's
 ``quota.window.size.seconds``.
@@ -238,8 +239,8 @@ def _bucket(buckets: _Buckets, limit: Limit, now_ms: float) -> TokenBucket:
 def _forget(buckets: _Buckets) -> None:
     """Drop a tenth of the token buckets: those that will be full soonest.
 
-    A client that returns gets a new, full bucket. The clients of these buckets gain the least by
-    it."""
+    If the client of a dropped bucket returns, it gets a new, full bucket. The clients of these
+    buckets gain the least from that."""
     for name in sorted(buckets, key=lambda name: buckets[name].full_at_ms)[: CLIENTS_MAX // 10]:
         del buckets[name]
 
