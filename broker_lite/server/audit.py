@@ -99,7 +99,7 @@ class AuditLog:
         self, key: int, message: Any, response: Any, before: MetadataSnapshot, **who: Any
     ) -> None:
         """Write the changes of an administrative request to the log. ``before`` is the metadata
-        before it, and has the old values."""
+        before the request, with the old values."""
         for change in CHANGES[key](message, response, before):
             error = None if not change.code else error_for(change.code).name
             self.write(
@@ -272,7 +272,7 @@ def _broker_retired(
 
 
 def _elected(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[AuditedChange]:
-    """Yield the requested elections with the former leaders; the new ones are not known yet."""
+    """Yield the requested elections with the former leaders; the new leaders are not known yet."""
     kind = "unclean" if getattr(message, "election_type", 0) == ELECTION_UNCLEAN else "preferred"
     after = {"election": kind}
     if error_code := getattr(response, "error_code", 0):

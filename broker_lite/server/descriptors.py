@@ -41,11 +41,11 @@ from broker_lite.wire import tickets as wire
 from broker_lite.wire.fetch import TICKET_BYTES, FileTicket, HasFileno
 
 PAUSE_S = 0.001
-"""Seconds for which the thread that answers tickets pauses after an invalid one, so that a flood of
-invalid tickets takes little processor time."""
+"""Seconds for which the thread that exchanges tickets for files pauses after an invalid ticket, so
+that a flood of invalid tickets takes little processor time."""
 DECISION_S = 1.0
-"""Maximum seconds for which the thread that answers tickets waits until the event loop has accepted
-or refused a ticket."""
+"""Maximum seconds for which the thread that exchanges tickets for files waits until the event loop
+has accepted or refused a ticket."""
 _DIRECT = getattr(os, "O_DIRECT", 0)
 _SO_PASSRIGHTS = 83
 """A socket option of Linux 6.16 and later. While it is off, the kernel refuses datagrams that carry
@@ -68,8 +68,8 @@ class TicketHolder(Protocol):
 
 
 class _Grant(NamedTuple):
-    """What a ticket stands for. Its reader gets ``file`` if the connection ``holder`` is still
-    open, and its session still allowed to read ``topic``."""
+    """The file for which a ticket is exchanged. The ticket's sender gets ``file`` if the connection
+    ``holder`` is still open, and its session still allowed to read ``topic``."""
 
     holder: TicketHolder
     topic: str
@@ -124,8 +124,8 @@ class Descriptors:
         self._tickets.expire(self._clock.monotonic_ms())
 
     def close(self) -> None:
-        """Remove all tickets, and end the thread that answers tickets. The thread closes the
-        socket."""
+        """Remove all tickets, and end the thread that exchanges them for files. The thread closes
+        the socket."""
         self._is_closed = True
         self._tickets.clear()
         self._socket.shutdown(socket.SHUT_RDWR)
@@ -162,7 +162,7 @@ class Descriptors:
                     time.sleep(PAUSE_S)
 
     def _answer(self, message: bytes, ancillary: Ancillary, _flags: int, sender: Any) -> bool:
-        """Answer a datagram. Return whether the answer has the file.
+        """Answer a datagram that has a ticket. Return whether the answer has the ticket's file.
 
         Answer only a sender whose socket has an abstract address, which Python returns as bytes. If
         the address is a path, the kernel would look it up in a file system that the sender

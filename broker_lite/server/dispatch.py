@@ -399,7 +399,8 @@ class Dispatcher:
 
 
 def _changes_framing(request: RequestContext) -> bool:
-    """Return whether the answer to this request decides if the next frame has a header."""
+    """Return whether the answer to this request decides if the next frame has a header; a bare SASL
+    message has none."""
     return request.api_key == ApiKey.SASL_HANDSHAKE or request.api_version == NO_HEADER
 
 

@@ -31,13 +31,13 @@ class Exposition:
         return self._metrics.snapshot()
 
     def render(self, samples: Sequence[Sample], accept: str) -> tuple[bytes, str]:
-        """Return the metrics as text and its content type: Prometheus', or OpenMetrics if
-        ``accept`` asks."""
+        """Return the metrics as text and its content type: Prometheus' format, or OpenMetrics if
+        the header ``accept`` asks for it."""
         return render([*samples, *self._metrics.slow_samples()], self._process, accept)
 
 
 def render(samples: Iterable[Sample], process: Collector, accept: str) -> tuple[bytes, str]:
-    """Return the samples and the metrics of this process as text, and the text's content type."""
+    """Return ``samples`` and the metrics of this process as text, and the text's content type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Samples(samples))
     registry.register(process)

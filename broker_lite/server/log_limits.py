@@ -100,9 +100,9 @@ class OutputFile(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def keep_rotated(path: Path, full: Path) -> None:
-    """Rename the file ``full`` to ``path``.1, and the rotated files before it to the next number.
+    """Rename the file ``full`` to ``path``.1, and each file rotated earlier to the next number.
 
-    The oldest is replaced."""
+    The oldest file is replaced."""
     for number in range(FILES_KEPT - 1, 0, -1):
         newer = Path(f"{path}.{number}")
         if newer.exists():

@@ -2,8 +2,8 @@
 
 ``METRICS`` declares every metric once. The code of a frequent event holds its ``Counter`` or
 ``Histogram``, so that no request looks up a metric by name. Gauges are functions called when the
-metrics are read. Any thread may call ``Histogram.observe``, but only one for each histogram; all
-else runs on the event loop's thread."""
+metrics are read. Each histogram has one thread that calls ``observe``; all else runs on the event
+loop's thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SERIES_MAX = 200
 
 Further label values are counted together, under ``OTHER``."""
 FEW_SERIES_MAX = 20
-"""Maximum number of series of a counter by another label than topic or API. With this limit and
+"""Maximum number of series of a counter whose label is neither topic nor API. With this limit and
 ``SERIES_MAX``, a broker has at most 1,500 series in all."""
 OTHER = "(other)"
 """The label value under which a counter counts all values above its limit of series. No topic or
