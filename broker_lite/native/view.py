@@ -65,8 +65,8 @@ class View:
         """Name, assignment and creation zxid of new topics, which are recorded once the list of
         members has been read."""
         self._initial_topics: set[str] = set()
-        """Ids of the topics that are older than the group: at this view's first read, they had been
-        created before any member that subscribes to them registered."""
+        """Ids of the topics that are older than the group: at this view's first read, each was
+        older than the registration of every member that subscribes to it."""
         self._has_read = False
         self._names = set(subscription.topics)
         self._stale_topics: set[str] = set()
