@@ -28,7 +28,7 @@ brokers; other readings take these slowly changing values from the reading befor
 costs up to 1.5 times as much as another."""
 GROUPS_MS = 5_000
 """Maximum milliseconds to read the groups: few enough that, even if ZooKeeper or a broker does not
-answer, a new reading is complete before viewers call the last one outdated."""
+answer, a new reading is complete before viewers call the last reading outdated."""
 VIEW_S = 0.5
 """If a read of the groups takes more seconds than this, a broker may have died. The metadata are
 then read again."""

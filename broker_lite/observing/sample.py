@@ -80,8 +80,8 @@ def take_sample(
 
 
 def _with_sizes(report: BrokerReport, before: ClusterSample) -> BrokerReport:
-    """Return a broker's report, requested without the sizes of partitions, with the sizes from the
-    earlier sample ``before``."""
+    """Add the sizes of partitions from the earlier sample ``before`` to a broker's report that was
+    requested without them. Return the new report."""
     sizes = {(row.broker_id, row.path): row.partitions for row in before.log_dirs}
     rows = (
         row._replace(partitions=sizes.get((row.broker_id, row.path), {})) for row in report.log_dirs

@@ -81,8 +81,8 @@ def partitions(sample: ClusterSample) -> list[PartitionHealth]:
 
 
 def partition_causes(rows: list[PartitionHealth]) -> Iterator[Cause]:
-    """Yield a cause for each unhealthy state that partitions are in. Its text has their number, and
-    the name of the first as an example."""
+    """Yield a cause for each unhealthy state that partitions are in. The cause's text has the
+    number of these partitions, and the name of the first as an example."""
     for state, weight, cure in _CURES:
         such = [row for row in rows if row.state == state]
         if such:
