@@ -176,8 +176,9 @@ def _read_deltas(deltas: Positions, header: BatchHeader) -> npt.NDArray[np.int32
 
 
 def _gather(data: pa.Buffer, starts: Positions, lengths: Positions) -> pa.Array | None:
-    """Copy pieces of ``data``, the body, into an array of byte strings. They begin at ``starts``,
-    in ascending order. A negative length means null. Return None if all entries are null."""
+    """Copy pieces of ``data``, the body, into an array of byte strings. The pieces begin at
+    ``starts``, in ascending order. A negative length means null. Return None if all entries are
+    null."""
     count = len(starts)
     nulls = lengths < 0
     null_count = int(np.count_nonzero(nulls))
