@@ -112,8 +112,8 @@ class ConfigChangeRequested(NamedTuple):
 
 
 class ReassignmentRequested(NamedTuple):
-    """Move partitions to new replicas, the preferred leader first; None cancels the
-    reassignment."""
+    """Move partitions to new replicas, the preferred leader first; None in place of replicas
+    cancels a partition's reassignment."""
 
     token: int
     targets: Mapping[TopicPartition, Sequence[int] | None]

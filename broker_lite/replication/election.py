@@ -135,8 +135,8 @@ def elect_unclean(
 def led_by(
     state: LeaderAndIsr, leader: BrokerView, isr: tuple[ReplicaId, ...], controller_epoch: int
 ) -> LeaderAndIsr:
-    """Return ``state`` in a new leader epoch, led by the broker ``leader`` as it is registered
-    now."""
+    """Return ``state`` in a new leader epoch, led by the broker ``leader`` with its current broker
+    epoch."""
     return dataclasses.replace(
         state,
         leader=leader.broker_id,

@@ -56,8 +56,8 @@ class Follower:
     raised_start: int = 0
     """The highest ``offset`` of the RaiseStart effects so far. The records below it are deleted."""
     proposal: LeaderAndIsr | None = None
-    """The state that would remove this replica from the ISR, while it is being written to
-    ZooKeeper, or None."""
+    """The state that would remove this replica from the ISR, while its write to ZooKeeper is in
+    flight; else None."""
     paused: bool = False
     """Whether a fetch, an append or a proposal failed, so that the next Tick retries it."""
 
@@ -111,9 +111,9 @@ class Follower:
     # Methods that handle the leader's answers.
 
     def _is_stale(self, event: Fetched | FetchDiverged | FetchOutOfRange) -> bool:
-        """Return whether a leader's answer is outdated: not for the fetch in flight.
+        """Return whether a leader's answer is outdated, that is, not for the fetch in flight.
 
-        If it is for that fetch, ``in_flight`` becomes None."""
+        If the answer is for that fetch, ``in_flight`` becomes None."""
         in_flight = self.in_flight
         if (
             in_flight is None

@@ -77,7 +77,7 @@ class Leader:
     """The flushed end offset of each other replica, from its last fetch in this epoch."""
     caught_up: dict[ReplicaId, CaughtUp] = field(default_factory=dict)
     proposal: LeaderAndIsr | None = None
-    """The state with the changed ISR that is being written or waits for a retry, or None."""
+    """The state with a changed ISR, whose write is in flight or waits for a retry; else None."""
     refused_ms: int | None = None
     """When (ms) ZooKeeper last refused an ISR change of this leader, or None."""
     is_refused: bool = False
@@ -117,8 +117,8 @@ class Leader:
         return self.isr.replicas == (self.log.replica,)
 
     def _damage(self) -> str:
-        """Return a text for error messages: this log is damaged, so no follower can fetch past the
-        damage and join the ISR.
+        """Return, for error messages, the text that this log is damaged, so that no follower can
+        fetch past the damage and join the ISR.
 
         The text is empty unless this leader is the only ISR member and its log is damaged."""
         if self.log.damaged_from is None or not self.is_alone:

@@ -107,7 +107,7 @@ def check_rows(rows: Sequence[Sequence[int]], live: Mapping[int, BrokerView]) ->
 
 def check_live(what: str, brokers: Sequence[int], live: Mapping[int, BrokerView]) -> None:
     """Raise InvalidReplicaAssignmentError if one of the brokers is not live. ``what`` is the
-    subject of its message."""
+    subject of the error's message."""
     for broker_id in brokers:
         if broker_id not in live:
             raise InvalidReplicaAssignmentError(

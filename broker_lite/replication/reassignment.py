@@ -56,7 +56,8 @@ def cancel(name: str, view: PartitionView, live: Live, controller_epoch: int) ->
 
 
 def finish(view: PartitionView, live: Live, controller_epoch: int) -> PartitionView | None:
-    """Return the partition with only its target replicas; None unless all are in sync and live."""
+    """Return the partition with only the target replicas of its reassignment; None unless all of
+    these are in sync and live."""
     if not view.is_reassigning:
         return None
     target = view.target
