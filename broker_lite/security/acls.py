@@ -81,8 +81,8 @@ IMPLIED_BY: dict[Operation, frozenset[Operation]] = {
     ),
     Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
 }
-"""For each operation, those that imply it: to allow one of them allows the operation too. A denied
-operation implies nothing."""
+"""For each operation, the operations that imply it: an entry that allows one of these allows the
+operation too. A denied operation implies nothing."""
 
 OPERATIONS: dict[ResourceKind, tuple[Operation, ...]] = {
     ResourceKind.TOPIC: (
@@ -213,8 +213,9 @@ def check_host(host: str) -> None:
 
 
 def acl_of(*fields: Any) -> Acl:
-    """Return an ACL from Kafka's numbers and texts: resource kind, pattern type, name, principal,
-    host, operation, permission. Raises InvalidRequestError for an unknown number."""
+    """Return an ACL from Kafka's numbers and texts: resource kind, pattern type, name,
+    principal, host, operation, permission. Raises InvalidRequestError for a number that Kafka
+    does not define."""
     kind, pattern_type, name, principal, host, operation, permission = fields
     try:
         return Acl(

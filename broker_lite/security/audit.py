@@ -31,8 +31,8 @@ class AuditLimit:
         self._lines = 0
         self._left_out = 0
         self._kinds: dict[Hashable, tuple[int, int]] = {}
-        """The time of the last line of each kind of event, and the number of events omitted
-        since."""
+        """For each kind of event, the time of its last log line, and the number of its events
+        omitted since."""
 
     def counts(self, kind: Hashable | None, now_ms: int) -> tuple[int, int] | None:
         """Return None if the event must be omitted from the log, else two counts of omitted events,

@@ -44,7 +44,8 @@ OLD_LIBRDKAFKA = (
 """The likely cause of a wrong nonce in the client's last message. Kafka 4 refuses it, too
 (CVE-2024-56128)."""
 _NO_PAIR = KeyPair(bytes(32), bytes(32))
-"""Keys in place of those of an unknown user. ``finish`` refuses every login with them."""
+"""Keys with which the login of an unknown user is checked. ``finish`` refuses every login with
+them."""
 _NO_CREDENTIAL = ScramCredential(b"", ITERATIONS, (_NO_PAIR,))
 
 _Keys = tuple[bytes, bytes, bytes, int]
