@@ -145,8 +145,8 @@ class ControllerShell:
         """Become controller if the cluster has none, and watch the znode /controller.
 
         ``own_epochs`` are the broker epochs of this process. A /controller that an earlier process
-        of this broker left is deleted first. Return the seconds until the broker may stand again:
-        above 0 only after other brokers deposed it."""
+        of this broker left is deleted first. Return the seconds until the broker may stand for
+        election again: above 0 only after other brokers deposed it."""
         while True:
             present = await self._store.get(znodes.CONTROLLER, watch=True)
             epoch = await self._store.get(znodes.CONTROLLER_EPOCH)

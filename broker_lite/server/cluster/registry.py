@@ -60,8 +60,8 @@ SUPPORTED_FEATURES: Mapping[str, int] = {
 }
 """The features of this version of logbus, with the highest supported level of each."""
 VISIBLE_WITHIN_S = 5.0
-"""Maximum seconds for which an admin request waits until this broker's snapshot shows its
-change."""
+"""Maximum seconds for which an admin request waits until this broker's metadata snapshot shows the
+change that the request made."""
 
 RETRY_S = 0.2
 """Seconds before ``Registry`` repeats a step that failed while ZooKeeper was connected."""

@@ -111,8 +111,8 @@ class StateWrites:
         snapshot: Callable[[], loader.TopicsSnapshot],
         session_id: int,
     ) -> list[int]:
-        """Write partition states in one ZooKeeper transaction. Return the keys, in ``changes``, of
-        those that were written.
+        """Write partition states in one ZooKeeper transaction. Return the keys of the ``changes``
+        that were written.
 
         A change that conflicts with another broker's write is dropped, and the others are tried
         again. Raises _SessionEnded."""
@@ -167,7 +167,7 @@ class StateWrites:
         """Return the changes that still apply to the topics in ZooKeeper.
 
         Changes of topics that were deleted or created anew are left out. So are those that add a
-        replica to an ISR although its partition has moved to other brokers: the replica's log may
+        replica to an ISR although the partition has moved to other brokers: the replica's log may
         be deleted."""
         ids = {change.topic for change in changes.values()}
         merged = merge(notices, snapshot.sequence)
