@@ -30,7 +30,7 @@ asks again."""
 GROUPS_PER_CALL = 500
 """Maximum number of groups in one FindCoordinator request.
 
-So many groups block the event loop of the broker that answers for about 2 ms."""
+So many groups block the event loop of the answering broker for about 2 ms."""
 PEERS_PER_CHECK = 3
 """Maximum number of brokers that one check asks; the next check continues with the next brokers."""
 

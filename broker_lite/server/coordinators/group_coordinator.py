@@ -160,7 +160,7 @@ class GroupCoordinator:
         return await self._submit(coordinated, self._counted(machine, join), fx.JoinResult)
 
     def _counted(self, group: Group, join: ev.Join) -> ev.Join:
-        """Return the join event. If it is from the group's leader, a static member, add the topics'
+        """Return the join event; if a static member that leads the group sent it, with the topics'
         current partition counts.
 
         From the counts, the group's state machine detects partitions that are not assigned yet."""

@@ -59,7 +59,7 @@ errors.
 
 Then the producer gets a retriable error."""
 VERIFY_PAUSE_S = 0.01
-"""Seconds between a retriable error of the transaction coordinator and the next attempt."""
+"""Seconds between a retriable error of the transaction coordinator and the next request to it."""
 TIMEOUTS = 2
 """Pending offsets are overdue after ``TIMEOUTS`` times ``transaction.max.timeout.ms``: their
 transaction should have ended by then."""

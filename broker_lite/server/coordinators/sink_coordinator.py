@@ -1,10 +1,10 @@
 """The coordinator of Spark's exactly-once sinks: I/O and timers around ``transactions/sinks.py``.
 
-A *sink* is the target of one Spark query. It is stored in the partition of ``__transaction_state``
-to which a transactional id with the sink's name would belong: one record with its last committed
-batch and the decision in progress (its *head*), and one for each open task attempt (a *slot*, by
-the attempt's producer id). A new leader of the partition recognises these records by
-``FLAG_SINK``."""
+A *sink* is the target of one Spark query. Its state is stored in the partition of
+``__transaction_state`` to which a transactional id with the sink's name would belong: one record
+with its last committed batch and the decision in progress (its *head*), and one for each open task
+attempt (a *slot*, by the attempt's producer id). A new leader of the partition recognises these
+records by ``FLAG_SINK``."""
 
 from __future__ import annotations
 

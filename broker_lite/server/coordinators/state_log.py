@@ -152,7 +152,8 @@ class StateLog:
     def append(
         self, partition: int, key: bytes, value: bytes | None, flags: int = 0
     ) -> asyncio.Future[None]:
-        """Set the value of a key; None deletes the key. The future completes at the commit.
+        """Set the value of a key; None deletes the key. The future completes when the append is
+        committed.
 
         The future raises LogbusError if the append will certainly not be committed. After
         NotCoordinatorError the outcome is unknown: the append is committed if the next leader has

@@ -102,7 +102,7 @@ class TransactionVerifier:
         """Ask the coordinator whether the transaction includes the replica's partition, or wait for
         the same verification if it is in flight.
 
-        ``verification`` is what ``replica.participant.admit`` returned for a batch. ``done`` is
+        ``verification`` is the result of ``replica.participant.admit`` for a batch. ``done`` is
         called with the outcome, for the batches of one producer in their order. With ``adds``
         (transaction version 2), the coordinator adds the partition to the transaction; otherwise
         the client has added it."""
