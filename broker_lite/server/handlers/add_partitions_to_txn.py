@@ -40,7 +40,7 @@ BATCHED_FROM = 4
 """The first version of AddPartitionsToTxn for partition leaders, with several transactions."""
 
 Resolved = Mapping[TopicPartition, PartitionKey | LogbusError]
-"""For each requested partition its topic id and number, or the error that refuses it."""
+"""For each requested partition its topic id and partition number, or the error that refuses it."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
@@ -153,7 +153,8 @@ async def _answer_broker(
 def _resolve(
     snapshot: MetadataSnapshot, topics: Iterable[Any]
 ) -> dict[TopicPartition, PartitionKey | LogbusError]:
-    """Return for each requested partition its topic id and number, or the error that refuses it."""
+    """Return for each requested partition its topic id and partition number, or the error that
+    refuses it."""
     resolved: dict[TopicPartition, PartitionKey | LogbusError] = {}
     for topic in topics:
         view = snapshot.topics.get(topic.name)

@@ -60,7 +60,8 @@ Outcome = tuple[int, str | None]
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Alter the settings of each resource. Each resource has its own error in the answer.
 
-    Raises InvalidRequestError if a client sends OPERATION_DELETE_OTHERS, which only brokers may."""
+    Raises InvalidRequestError if a client sends OPERATION_DELETE_OTHERS, which only brokers may
+    send."""
     operations = {each.config_operation for row in message.resources for each in row.configs}
     if OPERATION_DELETE_OTHERS in operations and not request.is_forwarded:
         raise _unknown(OPERATION_DELETE_OTHERS)
@@ -68,8 +69,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 async def alter(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Alter the settings of each resource; ``replace_configs`` calls this too, with a message that
-    it has made."""
+    """Alter the settings of each resource; ``replace_configs`` calls this too, with a message of
+    its own."""
     if parts.registry.is_controller or request.is_forwarded:
         outcomes = await _alter_all(parts, request, message)
     else:

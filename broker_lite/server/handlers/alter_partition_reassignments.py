@@ -21,7 +21,8 @@ _Topic = Response.ReassignableTopicResponse
 _Partition = _Topic.ReassignablePartitionResponse
 
 FACTOR_FROM = 1
-"""The first version of this request with the field ``allow_replication_factor_change``."""
+"""The first version of AlterPartitionReassignments with the field
+``allow_replication_factor_change``."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

@@ -1,7 +1,7 @@
 """Handle CreateAcls 1-3: add entries to access control lists (ACLs).
 
-Any broker writes ACLs to ZooKeeper. All new ACLs of one resource pattern are one write. Creating an
-ACL that exists already succeeds.
+Any broker writes ACLs to ZooKeeper. All new ACLs of one resource pattern are one write. It is no
+error to create an ACL that exists.
 """
 
 from __future__ import annotations

@@ -25,12 +25,12 @@ TWICE_FROM = 4
 NULLABLE_PROTOCOL_FROM = 7
 """The first version of JoinGroup whose answer may have a null protocol name."""
 SKIP_ASSIGNMENT_FROM = 9
-"""The first version whose answer can tell the group's leader not to compute an assignment."""
+"""The first version of JoinGroup whose answer can tell the group's leader not to compute an
+assignment."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer with the outcome of the rebalance, or with a member id, with which the client repeats
-    the request."""
+    """Answer with the outcome of the rebalance, or with a member id for a repeated request."""
     version = request.api_version
     has_timeout = version >= REBALANCE_TIMEOUT_FROM
     client_id = request.client_id or "consumer"

@@ -15,7 +15,8 @@ from broker_lite.wire.tables import ListConfigResourcesResponse as Response
 from broker_lite.wire.tables import build
 
 TYPES_FROM = 1
-"""The first version whose requests list resource types; an empty list means topics and brokers."""
+"""The first version of the API whose requests list resource types; an empty list means topics and
+brokers."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:

@@ -129,7 +129,7 @@ def node_endpoints(
 
 
 def controller(snapshot: MetadataSnapshot) -> int:
-    """Return the controller's broker id; -1, after which clients retry, if it is not live."""
+    """Return the controller's broker id, or -1 (clients then retry) if it is not a live broker."""
     return snapshot.controller_id if snapshot.controller_id in snapshot.brokers else NO_BROKER
 
 

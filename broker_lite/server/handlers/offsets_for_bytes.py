@@ -3,7 +3,7 @@
 The request names the range's first offset and its maximum size in stored bytes. Spark's planning
 thus divides a log into ranges of similar size. The answer comes from the sparse offset index. End
 offsets are boundaries of batches, at most the high watermark or, with read_committed, the last
-stable offset. A range has at least one batch if there is one.
+stable offset. A range has at least one batch, unless no batch follows its first offset.
 
 The answer also has the latest offset, as from ListOffsets, so that one request plans a whole log;
 clients of earlier versions do not get it. For the offset of a batch with a damaged header, the

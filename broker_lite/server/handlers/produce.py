@@ -45,7 +45,8 @@ logger = logging.getLogger("logbus.produce")
 ACKS = (wire.ACKS_ALL, wire.ACKS_LEADER, wire.ACKS_NONE)
 """The valid values of ``acks``."""
 ADDS_PARTITIONS_FROM = 12
-"""The first version in which the partition leader adds the partition to the transaction (KIP-890).
+"""The first version of Produce in which the partition leader adds the partition to the transaction
+(KIP-890).
 
 In earlier versions the client has added it."""
 ACKS_NONE_TIMEOUT_MS = 30_000

@@ -1,8 +1,7 @@
 """Handle AlterConfigs 0-2, Kafka's older API: replace all settings that a topic overrides.
 
 The request becomes an IncrementalAlterConfigs request that sets the given settings and deletes the
-others. The controller decides which others there are, because this broker's metadata may be
-old."""
+others. The controller determines the other settings, because this broker's metadata may be old."""
 
 from __future__ import annotations
 

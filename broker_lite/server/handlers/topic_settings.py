@@ -1,6 +1,6 @@
 """Validate, list and describe settings of topics and brokers, without I/O.
 
-The numbers of resource types, sources and value types are Kafka's."""
+The numbers that stand for resource types, sources and value types are Kafka's."""
 
 from __future__ import annotations
 

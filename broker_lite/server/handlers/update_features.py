@@ -16,7 +16,8 @@ from broker_lite.wire.tables import UpdateFeaturesResponse as Response
 from broker_lite.wire.tables import build
 
 ROWS_UNTIL = 1
-"""The last version whose answer has a result for each feature instead of one error for all."""
+"""The last version of UpdateFeatures whose answer has a result for each feature instead of one
+error for all."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
