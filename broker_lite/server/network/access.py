@@ -275,7 +275,7 @@ class Access:
         """Raise ClusterAuthorizationError unless the client may use one of the operations on the
         cluster.
 
-        Without arguments, the operation is that which the API needs on topics."""
+        Without ``operations``, the client needs the operation that the API needs on topics."""
 
     def leave_to_controller(self) -> None:
         """Mark the request as checked, because this broker forwards it to the controller, which

@@ -18,7 +18,8 @@ PER_TURN = 8
 """Maximum number of login requests started in one iteration of the event loop: about 2 ms."""
 
 Start = Callable[[RequestContext, memoryview, ResponseSlot], None]
-"""Starts a request that came before its client's login; LogbusError closes the connection."""
+"""Starts a request that came before its client's login; a LogbusError that it raises closes the
+connection."""
 
 
 class LoginQueue:

@@ -65,7 +65,7 @@ class Issuer(Protocol):
 
 
 class LoginAnswer(NamedTuple):
-    """The server's next SASL message; ``is_done`` if the client is logged in now."""
+    """The server's next SASL message; ``is_done`` tells whether the client is logged in now."""
 
     message: bytes
     is_done: bool
@@ -177,8 +177,8 @@ class Logins:
         """Return the answer to a client's SASL message. The last message of a login sets the
         session's principal.
 
-        Raises SaslAuthenticationError for a failed login (its text must not reach the client), and
-        IllegalSaslStateError for a message that no SaslHandshake preceded."""
+        Raises SaslAuthenticationError for a failed login (the error's text must not reach the
+        client), and IllegalSaslStateError for a message that no SaslHandshake preceded."""
         login = session.exchange
         if not session.is_login_begun:
             raise IllegalSaslStateError(
