@@ -103,7 +103,7 @@ class _ClaimedGroup:
 
 
 class GroupTransactions:
-    """The transactions with pending offsets in all groups that this broker coordinates."""
+    """The transactions that commit offsets in the groups that this broker coordinates."""
 
     def __init__(
         self,
