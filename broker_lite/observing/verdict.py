@@ -70,7 +70,7 @@ def causes(sample: ClusterSample, groups_failure: str = "") -> list[Cause]:
 
 
 def state_of(reported: Iterable[Cause]) -> State:
-    """Return the worst state of the causes, or ok without causes."""
+    """Return the worst state among the causes; "ok" if there is no cause."""
     states = {cause.state for cause in reported}
     return "critical" if "critical" in states else "warning" if "warning" in states else "ok"
 

@@ -165,7 +165,7 @@ class Leader:
         return []
 
     def append_failed(self, event: AppendFailed) -> list[Effect]:
-        """The append of a produce request failed: answer the request with the error."""
+        """Handle a failed append: answer the produce request with the error."""
         acks = self.appending.pop(event.token, None)
         return [] if acks is None else [Reply(event.token, error=event.error)]
 

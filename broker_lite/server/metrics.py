@@ -29,7 +29,7 @@ COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
 
 class Metric(NamedTuple):
-    """The declaration of a metric; ``name`` is without prefix and ``_total``."""
+    """The declaration of a metric; ``name`` lacks the prefix and the suffix ``_total``."""
 
     name: str
     kind: str

@@ -99,7 +99,7 @@ class Administration:
         self._config = config
         self._random_bytes = random_bytes
         self.altering_topic = asyncio.Lock()
-        """Held by each change that reads a topic's settings before it writes them."""
+        """Lock held by each change that reads a topic's settings before it writes them."""
 
     # Methods that change topics, settings, users, ACLs and quotas. Those that change topics or
     # settings raise NotControllerError unless this broker is the controller.
