@@ -153,7 +153,7 @@ def tls_failure(
     endpoint: Endpoint, security: ClientSecurity, error: OSError, is_opening: bool
 ) -> LogbusError | None:
     """Return the error that a client raises if a connection failed with ``error`` because of TLS.
-    It names the cause and the setting. Return None if TLS is not the cause."""
+    The error names the cause and the setting. Return None if TLS is not the cause."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsError(f"{endpoint}: {_refused(endpoint, security, error)}")
     reason = getattr(error, "reason", None) or ""
