@@ -37,8 +37,8 @@ class Throttle:
         self._at_s: float | None = None
 
     def allowance(self, settings: Mapping[str, str], now_s: float) -> int:
-        """Return the number of bytes that may be sent now; UNLIMITED without a rate in the
-        settings."""
+        """Return the number of bytes that may be sent now; UNLIMITED if the settings have no
+        rate."""
         text = settings.get(self._setting)
         if text is None:
             self._left, self._at_s = 0.0, None
