@@ -155,7 +155,7 @@ class Entry(NamedTuple):
 
 
 class Acl(NamedTuple):
-    """An entry with its resource pattern, which Kafka's APIs together call an ACL."""
+    """An entry and its resource pattern. Kafka's APIs call this pair an ACL."""
 
     pattern: Pattern
     entry: Entry

@@ -14,7 +14,7 @@ from typing import Any
 from broker_lite.config.time_text import iso
 
 REPEAT_MS = 10_000
-"""Milliseconds for which further events of one kind are omitted after a line."""
+"""Milliseconds for which further events of one kind are omitted after a line of this kind."""
 LINES_PER_S = 1000
 KINDS_MAX = 10_000
 """Maximum kinds of events for which ``AuditLimit`` remembers the time of the last line. With one

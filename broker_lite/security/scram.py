@@ -104,7 +104,7 @@ def keys_of_salted(
 class ScramClient:
     """One login of a user, seen from the client.
 
-    The client sends the message of ``first``, answers the server's challenge with that of
+    The client sends the message of ``first``, answers the server's challenge with the message of
     ``final``, and checks the server's last message with ``verify``. ``secret`` is the password, or
     the keys of an earlier login. ``nonce`` is fresh random text without commas. Errors are
     SaslAuthenticationError and never contain the secret."""
