@@ -472,7 +472,8 @@ class Broker:
         return port
 
     def _metrics_login(self, parts: BrokerContext) -> HttpLogin | None:
-        """Return the TLS and login of the HTTP port; None without metrics.listener.name."""
+        """Return the login of the HTTP port, and start to reload its TLS files; None without
+        metrics.listener.name."""
         listener = metrics_listener(self._config)
         if listener is None:
             return None
@@ -565,7 +566,7 @@ class Broker:
 
 
 def _count(registry: Registry, applies: Callable[[PartitionView], bool]) -> float:
-    """Return the number of partitions for which ``applies`` is true; 0 unless this is the
+    """Return the number of partitions for which ``applies`` is true; 0 unless this broker is the
     controller.
 
     The sum over all brokers then counts each partition once."""
