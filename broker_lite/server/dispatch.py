@@ -366,8 +366,8 @@ class Dispatcher:
     async def _unpack(
         self, parts: BrokerContext, request: RequestContext, envelope: EnvelopeRequest
     ) -> EnvelopeResponse:
-        """Answer a request that another broker forwarded in an Envelope, with its client's
-        permissions.
+        """Answer a request that another broker forwarded in an Envelope. The permissions of its
+        client apply.
 
         The other broker has charged the client's quotas."""
         if not request.is_broker:

@@ -267,8 +267,8 @@ def _is_assigned(
 def _may_be_written(
     change: StateChange, topics: Mapping[str, TopicView], live: Mapping[int, BrokerView]
 ) -> bool:
-    """Return whether each added ISR member is an assigned replica, and its broker is live and
-    neither draining nor full."""
+    """Return whether each added ISR member is an assigned replica, and its broker is live, not
+    draining, and has no full disk."""
     topic = topics.get(change.topic)
     if topic is None or topic.topic_id != change.topic_id:
         return False

@@ -1,9 +1,9 @@
 """The offsets that transactions commit in the groups of this group coordinator.
 
 TxnOffsetCommit stores offsets as *pending* until the transaction ends. Before a transaction's first
-offsets, the transaction coordinator must add the group to the transaction or confirm that it
-includes the group; ``transactions/participant.py`` decides when this request is needed. When the
-transaction ends, the transaction coordinator sends EndGroupOffsets, which commits or drops the
+offsets, the transaction coordinator must add the group to the transaction or confirm that the
+transaction includes it; ``transactions/participant.py`` decides when this request is needed. When
+the transaction ends, the transaction coordinator sends EndGroupOffsets, which commits or drops the
 offsets. If that request never arrives, the group coordinator finds the pending offsets by their
 age."""
 

@@ -10,7 +10,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 class NumberedRequest(Protocol):
     """A request to a state machine: a named tuple with the field ``token``, a number that the reply
-    names."""
+    repeats."""
 
     def _replace(self, *, token: int) -> Self: ...
 

@@ -334,7 +334,7 @@ class TransactionCoordinator:
     def place_of(self, transactional_id: str) -> tuple[int, int]:
         """Return the transactional id's partition of ``__transaction_state`` and its leader epoch.
 
-        Raises NotCoordinatorError if this broker does not coordinate it."""
+        Raises NotCoordinatorError if this broker does not coordinate the id."""
         led = self._led_of(transactional_id)
         return led.partition, led.epoch
 

@@ -196,7 +196,7 @@ class _ConsumerFetch:
     def _waits_for_a_log(self) -> bool:
         """Return whether the log of a requested partition is being created.
 
-        If so, the fetch is assessed again when the log exists."""
+        If so, ``assess`` is called again when the log exists."""
         by_id, defer = self._request.api_version >= BY_TOPIC_ID, self._parts.replicas.defer
         return any(
             defer(topic.topic_id if by_id else topic.name, row.partition, by_id, self.assess)
