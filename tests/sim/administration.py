@@ -1,6 +1,6 @@
 """An administrator that reassigns partitions, adds partitions and elects leaders under faults.
 
-``Administrator`` records which replicas each partition may have at the end of the seed: the target
+``Administrator`` records which replicas each partition may have at the end of the run: the target
 of the last accepted reassignment, or of a request whose outcome is unknown. A refused request must
 change nothing.
 """

@@ -1,7 +1,7 @@
 """Handle the requests of a simulated broker, and send its requests to other brokers, as bytes.
 
-The handlers are production code. An unexpected exception of a handler fails the seed. The
-production dispatcher would answer UNKNOWN_SERVER_ERROR instead.
+The handlers are production code. An unexpected exception of a handler fails the run. The production
+dispatcher would answer UNKNOWN_SERVER_ERROR instead.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ class SimReply:
         start()
 
     def answer(self, parts: Sequence[Part]) -> None:
-        """Send the response. If bytes of files belong to it, read them now, as sendfile reads
-        them when it sends."""
+        """Send the response. Read its file ranges now, as sendfile does when it sends."""
         data = bytearray()
         for part in parts:
             if isinstance(part, FileRange):

@@ -1,10 +1,10 @@
 """Check invariants after every step of every replica and every write to ZooKeeper.
 
 Invariants have the names of the TLA+ models of Kafka's protocol, such as StrongISR. The checker
-derives *true* values that no broker has. A partition's true high watermark is the highest that any
-leader ever returned. Its true records are the records below that offset. ``stepped`` checks each
-step of a replica, because ``observing`` wraps ``Partition.step``. ``written`` checks each write to
-ZooKeeper.
+derives *true* values, which no broker knows. A partition's true high watermark is the highest that
+any leader ever returned. Its true records are the records below that offset. ``stepped`` checks
+each step of a replica, because ``observing`` wraps ``Partition.step``. ``written`` checks each
+write to ZooKeeper.
 """
 
 from __future__ import annotations
@@ -187,7 +187,8 @@ class Checker:
     def _check_start(self, process: Process, key: PartitionKey) -> None:
         """Check that the log starts at offset 0.
 
-        In the simulation, only transaction coordinators delete records, in their state topic.
+        In the simulation, nothing but a transaction coordinator deletes records, in its state
+        topic.
         """
         log = process.log(key)
         if self.transactions is not None and key.topic_id == self.transactions.state_topic:
@@ -325,8 +326,8 @@ class Checker:
                 self.transactions.committed(key, batch, header)
 
     def _check_copies(self, key: PartitionKey, end: int) -> None:
-        """Check that min.insync.replicas disks, in or out of the ISR, have the committed
-        records."""
+        """Check that at least min.insync.replicas disks have the committed records. The disks may
+        be those of replicas outside the ISR."""
         ends = self._ends.get(key, {})
         # Count disks that lost the records to damage later: they had them at the commit.
         struck = self._cluster.rot.struck_disks
@@ -373,8 +374,7 @@ class Checker:
             self._ends.setdefault(key, {})[logs.data.directory_id] = log.flushed_end
 
     def forgotten(self, directory_id: str, key: PartitionKey) -> None:
-        """Check that a replica is in no ISR when its broker deletes its log or sets the log
-        aside."""
+        """Check that a replica is in no ISR when its broker deletes or renames its log."""
         ends = self._ends.get(key)
         if ends is None or ends.pop(directory_id, None) is None:
             return
@@ -410,8 +410,8 @@ class Checker:
                 )
 
     def can_spare(self, directory_id: str, others: int) -> bool:
-        """Return whether every partition with a replica in this directory has ``others`` more ISR
-        members whose disks are undamaged.
+        """Return whether every partition with a replica in this directory has at least ``others``
+        other ISR members with undamaged disks.
         """
         return all(
             self.is_spared(key, directory_id, others)
@@ -420,8 +420,8 @@ class Checker:
         )
 
     def is_spared(self, key: PartitionKey, directory_id: str, others: int = 1) -> bool:
-        """Return whether the partition has, besides the replica in this directory, ``others`` ISR
-        members whose disks are undamaged.
+        """Return whether the partition has, besides the replica in this directory, at least
+        ``others`` ISR members with undamaged disks.
         """
         bad = self.bad_disks | {directory_id, self._cluster.rot.directory_id}
         state = self._states.get(key)

@@ -91,7 +91,7 @@ class SimCluster:
         )
 
     def clock(self) -> SimClock:
-        """Return the clock of a process, with a wrong wall time and up to 10 % too fast or slow."""
+        """Return a clock for a process. Its wall time may be wrong, and its speed by up to 10 %."""
         if not self.options.clock_rates:
             return SimClock(self.loop)
         skew_ms = self.chance.choice((0, 0, -3_600_000, 90_000, 5_000))
@@ -198,7 +198,7 @@ class SimCluster:
                 self._hint(peer, process.broker_id, epoch)
 
     def _hint(self, peer: Process, broker_id: int, epoch: int) -> None:
-        """Make a peer suspect the broker, as if the broker had refused the peer's reconnection."""
+        """Make a peer suspect that the broker is dead, as after a refused reconnection."""
 
         def suspect() -> None:
             if peer.serving and broker_id not in self.processes:

@@ -3,7 +3,7 @@
 ``FetchEngine`` (leaders, epochs, failover, fetch scheduling) and ``FetchCollector`` (positions,
 checks) run unchanged over ``SimShell``. Fetches are sent as bytes, and the broker's production
 handler answers them. Each returned batch must equal the batch of the committed log and start where
-the previous batch ended. An uncommitted, skipped or repeated record therefore fails the seed.
+the previous batch ended. An uncommitted, skipped or repeated record therefore fails the run.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ class Consumer(Client):
                 await self._woken.wait()
 
     def _begin_again(self) -> None:
-        """After a corruption error, seek to the present positions: until then, each poll repeats
-        the error."""
+        """After a corruption error, seek to the present positions: without a seek, each poll
+        repeats the error."""
         if self._has_failed:
             self._has_failed = False
             self._seek(dict(self.positions))

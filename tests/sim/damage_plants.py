@@ -80,7 +80,7 @@ def damaged_follower_truncates_in_the_isr(patch: Patch) -> None:
 
 @planted(ROTS)
 def truncation_in_the_first_batch_moves_the_log_start(patch: Patch) -> None:
-    """Plant a fault: a log that is truncated in its first batch starts at that offset."""
+    """Plant a fault: a log that is truncated in its first batch starts at the truncation offset."""
     begin_at = Log._begin_at
     wanted = 0
 

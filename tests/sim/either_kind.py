@@ -93,7 +93,7 @@ class KafkaMember(base.Member):
 
 
 async def nothing() -> None:
-    """Stands for a commit of a member that at present commits nothing."""
+    """Replaces a member's commit while ``World.is_idle``."""
 
 
 class NativeMember:
@@ -173,7 +173,7 @@ class NativeMember:
         self.grants.pop(tp, None)
 
     def renewed(self) -> None:
-        """Do nothing when the member may read for longer, because the simulated reader itself asks
+        """Ignore that the member's lease was renewed, because the simulated reader itself asks
         whether it may read.
         """
 
@@ -212,7 +212,7 @@ class World(base.World):
         return WALL_BEGAN_MS + int(self.loop.time() * 1000)
 
     def signed(self) -> None:
-        """Record the present time as the last at which a member of the group was confirmed."""
+        """Record the present time as the last with a confirmed heartbeat or a valid lease."""
         self._signed_at = self.loop.time()
 
     # The methods below check each write.
@@ -414,7 +414,7 @@ class World(base.World):
     def check_settled(self) -> None:
         """Check that the group's members own every partition.
 
-        The last member that joined is of the other kind; the group must have refused it.
+        The last member that tried to join is of the other kind; the group must have refused it.
         """
         if self.kind != znodes.KIND_NATIVE:
             super().check_settled()

@@ -221,7 +221,7 @@ class Faults:
     def empty_disk(self) -> None:
         """Replace a disk by an empty disk for good.
 
-        Each ISR must have one or two other members with intact disks.
+        Each partition on the disk must have one or two other ISR members with intact disks.
         """
         process = self._some()
         if process is None or process.logs is None or process.files is not self._own(process):
@@ -257,7 +257,7 @@ class Faults:
         self._spawn(stop_and_start())
 
     async def disk_rolled_back(self) -> None:
-        """Start a broker with an old copy of its disk, which must fail, then with its own disk."""
+        """Start a broker with an old copy of its disk; this start must fail. Then use its disk."""
         process = self._some()
         if process is None or process.logs is None or process.files is not self._own(process):
             return
@@ -278,7 +278,7 @@ class Faults:
         self._start_later(broker_id)
 
     def _last_start(self, directory_id: str) -> int:
-        """Return the newest start counter that ZooKeeper has recorded for this directory."""
+        """Return how often a broker has started with this directory, as ZooKeeper has recorded."""
         path = znodes.disk_path(directory_id)
         znode = self.cluster.zk.peek(path)
         return -1 if znode is None else znodes.decode_disk(path, znode.data).start_counter
@@ -376,7 +376,7 @@ class Faults:
     # The methods below are wrong suspicions and other errors.
 
     def _suspect(self, one: Process, other: Process) -> None:
-        """Make ``one`` suspect the live process ``other`` for up to four seconds."""
+        """Make ``one`` suspect, for up to four seconds, that the live ``other`` is dead."""
         epoch, loop = other.registry.broker_epoch, self.cluster.loop
         loop.call_soon(one.registry.suspect, other.broker_id, epoch, context=one.context)
 

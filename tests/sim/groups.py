@@ -150,7 +150,7 @@ class World:
             self.fail(f"{tp} was handed out by {reader.name}; its owner is {owner}")
 
     def fail(self, message: str) -> NoReturn:
-        """Record a Violation and raise it. The record ends the run before the failed task is
+        """Store a Violation and raise it. The stored one ends the run before the failed task is
         examined.
         """
         violation = Violation(f"at {self.loop.now:.3f} s: {message}")

@@ -88,7 +88,7 @@ T = TypeVar("T")
 
 
 class BrokerProcess:
-    """A broker process, reduced to its registry and its group coordinator."""
+    """A broker of which only the group coordinator and the registry (its metadata) run."""
 
     def __init__(self, world: World, broker_id: int, start_counter: int) -> None:
         self.world, self.broker_id, self.start_counter = world, broker_id, start_counter
@@ -349,7 +349,7 @@ class World:
     # The methods below check writes.
 
     def incarnation_of(self, claim: str | None) -> int:
-        """Return the number of the group's incarnation in which a coordinator made this claim.
+        """Return the number of the group's incarnation that a coordinator owns by this claim.
 
         A group that was deleted and recreated is another incarnation."""
         if claim is None:
@@ -611,9 +611,10 @@ class World:
 
 
 async def join(groups: GroupCoordinator, request: ev.Join) -> tuple[JoinResult, str | None]:
-    """Join the group; return the result and the claim by which the coordinator owns it.
+    """Join the group; return the result and the name of the coordinator's claim (its ownership of
+    the group).
 
-    The claim is None if the coordinator lost the group meanwhile.
+    The name is None if the coordinator lost the group meanwhile.
     """
     result = await groups.join(GROUP, request)
     held = groups._groups.get(GROUP)

@@ -1,8 +1,8 @@
 """Simulate logbus members of Kafka groups with production coordinators.
 
 All faults of ``kafka_groups`` occur here too. A member is production code from its state machine to
-its commits, but reads no records. While the member's lease holds, a poll increments a number in
-place of the position. Some polls come so late that the member has left the group. The checks are
+its commits, but reads no records. While the member's lease holds, a poll increments a number that
+stands for the position. Some polls come so late that the member has left the group. The checks are
 those of ``kafka_groups``, with one exception: a cooperative member may commit a partition that it
 is about to give up and that no member owns in the new generation. The command ``python -m
 sim.kafka_members --seeds 1000`` runs many seeds.
@@ -323,7 +323,7 @@ class MachineMember(base.Member):
     def would_hand_out(self, tp: TopicPartition) -> bool:
         """Return whether a poll now would return records of the partition.
 
-        A poll first drops the partitions that its state machine does not own.
+        A poll first drops the partitions that the member's state machine does not own.
         """
         return (
             self.alive
@@ -362,10 +362,10 @@ class World(base.World):
                 self.fail(f"{tp} is handed out by {reader.name}, and would be by {other.name}")
 
     def is_former(self, member: MachineMember) -> bool:
-        """Return whether another process has taken over the static name of this member's process.
+        """Return whether another process has taken over this member's group.instance.id.
 
         The former process learns of it from the response to its next heartbeat. If its own join was
-        not answered yet, the former process takes the name back when it repeats the join.
+        not answered yet, the former process takes the id back when it repeats the join.
         """
         return member.instance_id is not None and any(
             isinstance(other, MachineMember)

@@ -54,7 +54,7 @@ from broker_lite.storage.producer_state import ProducerState
 
 
 class Patch(Protocol):
-    """The part of pytest's monkeypatch that plants use."""
+    """The part of pytest's monkeypatch that removes rules from the code."""
 
     def setattr(self, target: Any, name: str, value: Any) -> None: ...
 
@@ -162,7 +162,7 @@ def _reply(leader: Leader, event: Appended) -> list[Effect]:
 
 @plant
 def replica_joins_isr_below_epoch_start(patch: Patch) -> None:
-    """Plant a fault: a replica joins a new leader's ISR at the old high watermark.
+    """Plant a fault: a replica joins a new leader's ISR once it has reached the old high watermark.
 
     The replica then lacks records that were committed before.
     """
@@ -265,7 +265,7 @@ def restarted_broker_leads_in_its_old_epoch(patch: Patch) -> None:
 
 @plant
 def any_directory_leads(patch: Patch) -> None:
-    """Plant a fault: a broker stays in sync and leads although it has another broker directory."""
+    """Plant a fault: a broker stays in the ISR and leads although it has another data directory."""
 
     def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int]) -> bool:
         return state.leader == local.broker_id and state.leader_broker_epoch in broker_epochs
@@ -281,7 +281,7 @@ def any_directory_leads(patch: Patch) -> None:
 
 @plant
 def rolled_back_directory_registers(patch: Patch) -> None:
-    """Plant a fault: a broker directory with an old start counter is accepted as up to date."""
+    """Plant a fault: a data directory restored from an old copy is accepted as up to date."""
 
     async def check_disk(self: registration.Registrar) -> Any:
         ours = self._registration
@@ -489,7 +489,7 @@ def offset_commits_are_not_stored(patch: Patch) -> None:
 @plant
 def removed_replica_keeps_the_leader_epoch(patch: Patch) -> None:
     """Plant a fault: no leader epoch begins when a reassignment removes a replica. A late fetch of
-    the replica then counts for its next copy, which is empty.
+    the replica then counts for its next, empty log.
     """
     led_by = election.led_by
 

@@ -2,7 +2,7 @@
 
     python -m sim.soak [--seconds N] [--processes N] [--first SEED] [--out FILE]
     python -m sim.soak --transactions  seeds with transactions and a sink; its own result file
-    python -m sim.soak --plants N      print the table of removed rules, each from N first seeds
+    python -m sim.soak --plants N      print the table of removed rules, with N runs for each
     python -m sim.soak --plants N --transactions  only rules of transactions
 
 One seed in a hundred is run twice, and the two traces are compared. The exit code is 1 if a seed

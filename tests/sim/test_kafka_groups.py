@@ -116,8 +116,8 @@ def any_generation_commits(patch: Patch) -> None:
 
 
 async def ask_no_broker(_: Any) -> None:
-    """Replaces ``ask_others``: a broker cut off from ZooKeeper asks no other broker, and keeps
-    its groups."""
+    """Replaces ``ask_others``: a broker cut off from ZooKeeper does not ask which broker
+    coordinates its groups now, and keeps them."""
 
 
 class _Instead:
@@ -144,8 +144,8 @@ def test_kafka_group_simulation_fails_if_any_one_rule_of_the_protocol_is_removed
 ) -> None:
     """Run seeds until the simulation detects that ``plant`` removed a rule.
 
-    If the rule is about a coordinator's claim on its group, one seed in fifty fails without it.
-    Otherwise each seed fails.
+    If the rule is about a coordinator's claim (its ownership of a group), one seed in fifty fails
+    without it. Otherwise each seed fails.
     """
     plant(monkeypatch)
     # A broker mostly learns from other brokers that it was replaced, and then never reaches the

@@ -444,7 +444,7 @@ class Copier(Producer):
         return True
 
     async def _transaction_of(self, client: Transactional, reader: NumberReader) -> bool:
-        """Run one transaction; return False if the process ends or dies."""
+        """Run one transaction; return False if nothing is left to copy, or if the process dies."""
         rng = self.rng
         while True:
             reader.poll()

@@ -154,7 +154,8 @@ def deposed_coordinators_decide(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def state_deleted_before_its_copy_is_committed(patch: Patch) -> None:
-    """Plant a fault: older state records are deleted before their copy is committed."""
+    """Plant a fault: older state records are deleted before the full copy of the state is
+    committed."""
     copied = KeyedState._copied
 
     def early(self: KeyedState, batch: Any) -> Any:
@@ -167,7 +168,8 @@ def state_deleted_before_its_copy_is_committed(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def state_copies_hold_old_values_of_keys_in_flight(patch: Patch) -> None:
-    """Plant a fault: a copy of the state holds the old value of a key whose append is in flight."""
+    """Plant a fault: a full copy of the state has the old value of a key whose new value is in
+    flight."""
     next_slice = KeyedState._next_slice
 
     def careless(self: KeyedState, left: dict[bytes, None]) -> list[bytes]:
@@ -289,8 +291,8 @@ def applied_offsets_stay_pending(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def committed_offsets_are_read_before_pending_ones(patch: Patch) -> None:
-    """Plant a fault: a fetch of stable offsets reads the committed offsets before the pending
-    offsets."""
+    """Plant a fault: OffsetFetch with require_stable reads the committed offsets before the pending
+    ones."""
 
     async def fetch(self: Any, group: str, partitions: Any, **options: Any) -> FetchedOffsets:
         offsets = await self.fetch(group, partitions, **options)

@@ -77,8 +77,8 @@ class _Open(NamedTuple):
 
 
 class _Shown(NamedTuple):
-    """The last stable offset that a leader showed, with the high watermark and the first open
-    transaction that determine it."""
+    """The last stable offset of a leader after its latest step, with the high watermark and the
+    first open transaction that determine it."""
 
     stable: int
     high_watermark: int

@@ -46,7 +46,8 @@ plus ten seconds."""
 
 @contextmanager
 def small_state(copy_batches: int) -> Iterator[None]:
-    """Use few partitions of transaction state, which coordinators copy often and in small parts."""
+    """Use few partitions of transaction state. Write a full copy of the state often, in small
+    parts."""
     names = ("COPY_BATCHES", "BATCH_BYTES")
     values = [getattr(keyed_state, name) for name in names]
     partitions = find_coordinator.STATE_PARTITIONS
@@ -111,7 +112,8 @@ class Transactions:
         ]
 
     async def _begin_idle(self) -> None:
-        """Initialise idle transactional ids, which each copy of the state log must contain."""
+        """Initialise idle transactional ids, which each full copy of the transaction state must
+        contain."""
         for number in range(IDLE_IDS):
             name = f"idle{number}"
             self._processes += 1

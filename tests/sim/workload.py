@@ -166,7 +166,7 @@ class RowProducer(Client):
             return True
 
     def _leads(self, broker_id: int) -> bool:
-        """Return whether the broker leads the partition, so that its sequence error counts.
+        """Return whether the broker leads the partition; only then does its sequence error count.
 
         A deposed leader that does not know yet that it was deposed lacks the latest sequences.
         """
