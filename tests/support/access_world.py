@@ -119,8 +119,7 @@ class Reply:
         self._end()
 
     def refuse(self, reason: str) -> None:
-        """Close the connection, and drop its responses of the same iteration of the event
-        loop.
+        """Close the connection, and drop the responses of this iteration of the event loop.
 
         ``ClientConnection`` drops them too, because it sends responses only in the next
         iteration.

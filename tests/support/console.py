@@ -44,8 +44,8 @@ class RunningConsole:
     ) -> None:
         """Start the console.
 
-        ``before`` is the beginning of a command that runs the console, such as prlimit. ``trusted``
-        is the path of the CA of a console with TLS.
+        ``before`` is put before the console's command line; for example, prlimit. ``trusted`` is
+        the path of the CA of a console with TLS.
         """
         if trusted:
             self._tls = ssl.create_default_context(cafile=trusted)

@@ -77,8 +77,8 @@ class LoopFace:
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Run a function or coroutine on the loop and return its result.
 
-        If the caller is handling an exception, the loop's thread handles the same exception while
-        it runs the function. ``close`` in a ``finally`` block looks for this exception.
+        If the caller is handling an exception, the function runs inside a handler of this
+        exception, which ``close`` in a ``finally`` block looks for.
         """
         handled = sys.exc_info()[1]
 

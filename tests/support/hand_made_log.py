@@ -42,7 +42,7 @@ def finished(buffer: bytearray | memoryview, base: int, end: int, **fields: int)
 def rows(
     offsets: Sequence[int], end: int = 0, *, pid: int = -1, size: int = 0, codec: int = 0
 ) -> bytes:
-    """Return a row batch with records at these offsets that ends before ``end``.
+    """Return a row batch with records at these offsets; its last offset is ``end - 1``.
 
     With ``pid`` (a producer id) the batch belongs to a transaction.
     """
@@ -153,5 +153,5 @@ def contiguous(size: int = 0) -> list[bytes]:
 
 
 def with_gaps(size: int = 0) -> list[bytes]:
-    """Return the log without its empty batches, as Kafka's compaction leaves it."""
+    """Return the log without its empty batches: gaps, as Kafka's compaction leaves them."""
     return [each for each in contiguous(size) if read_header(each).record_count]

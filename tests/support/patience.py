@@ -23,7 +23,7 @@ def until(
 ) -> Any:
     """Call ``call`` until ``good`` accepts its result; return the result.
 
-    ``what`` describes the condition in the failure message, or returns what to add to it.
+    The failure message begins with ``what``, or with the result of the function ``what``.
     """
     deadline = time.monotonic() + within_s
     while not good(result := call()):

@@ -30,7 +30,7 @@ Scrape = Mapping[Series, float]
 
 
 def parsed(text: str, **target: str) -> dict[Series, float]:
-    """Parse the samples of a /metrics page; add the labels ``target``, as Prometheus does."""
+    """Parse the samples of a /metrics page; add its target's labels, as Prometheus does."""
     return {
         Series(sample.name, tuple(sorted((sample.labels | target).items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -40,10 +40,10 @@ def parsed(text: str, **target: str) -> dict[Series, float]:
 
 
 def firing(scrape: Scrape, folder: Path, *, each_minute: Scrape | None = None) -> set[str]:
-    """Return the alerts that fire when the values of ``scrape`` continue for ``MINUTES``.
+    """Return the alerts that fire after ``MINUTES`` with the values of ``scrape``.
 
-    ``each_minute`` holds the amounts by which values grow every minute. The function skips the test
-    if promtool is not installed.
+    ``each_minute`` holds the amounts by which some of them grow every minute. The function skips
+    the test if promtool is not installed.
     """
     promtool = shutil.which("promtool")
     if promtool is None:

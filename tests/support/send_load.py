@@ -14,9 +14,9 @@ BATCH = 10
 class Load:
     """A thread that sends values to ``topic`` in batches, with its own producer and acks=all.
 
-    If ``copies`` names a topic, the load also writes the first value of each batch to that topic,
-    in a transaction with the transactional id ``name``. ``sent`` holds the acknowledged values,
-    ``failures`` the errors that ended the load.
+    If ``copies`` names a topic, the load also writes the first value of each acknowledged batch to
+    that topic, in a transaction of its own with the transactional id ``name``. ``sent`` holds the
+    acknowledged values, ``failures`` the errors that ended the load.
     """
 
     def __init__(

@@ -214,8 +214,8 @@ def test_a_transaction_of_a_killed_client_is_aborted_by_its_successor(
 def test_empty_transaction_aborts_the_open_transaction_of_a_killed_producer(
     bus: Bus, servers: str, topic: str
 ) -> None:
-    """Regression: a consumer of the restarted loop waited until the killed run's transaction
-    timed out."""
+    """Regression: after a restart, the program's consumer waited until the transaction of its
+    killed process timed out."""
     name, group = "x-" + topic, "g-" + topic
     with bus.producer() as producer:
         producer.send(topic, "1", partition=0)
