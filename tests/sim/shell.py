@@ -1,7 +1,7 @@
 """A shell that runs the client's operations in an event loop of virtual time.
 
-A *shell* does what the client's decisions ask for: it sends requests, and has the clock and the
-timers.
+A *shell* does the I/O that the client's code decides on: it sends requests, and has the clock and
+the timers.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 - ``tickets`` creates a table; ``max=``, ``each=`` and ``lifetime=`` set its limits.
 - ``now=`` sets the clock until another line sets it.
-- ``issue of=alice a b`` issues the tickets ``a`` and ``b`` of a principal. Their grants are the
-  files ``a.log`` and ``b.log``.
+- ``issue of=alice a b`` issues the tickets ``a`` and ``b`` of a principal. They stand for the files
+  ``a.log`` and ``b.log``.
 - ``redeem a`` exchanges a ticket. With ``denied=alice``, this principal may not read any more.
 - ``expire`` removes expired tickets, ``clear`` all."""
 
