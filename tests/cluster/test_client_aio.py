@@ -99,8 +99,8 @@ def test_memory_of_the_asyncio_producer_is_limited(cluster: LocalCluster, topic:
 def test_transaction_is_ended_although_the_asyncio_task_that_commits_it_is_cancelled(
     make_cluster: Callable[..., LocalCluster],
 ) -> None:
-    """Regression: the producer was closed at once. The records that it had sent held back
-    read_committed readers until the transaction's timeout."""
+    """Regression: the producer was closed before it had ended the transaction, which then held back
+    read_committed readers until its timeout."""
     [broker] = make_cluster().brokers
 
     async def main() -> None:

@@ -41,7 +41,7 @@ def group_at(bus: Bus, group: str, topic: str) -> int:
 
 
 def next_offset(bus: Bus, topic: str, group: str) -> int:
-    """Return the offset of the first record that a second consumer of the group then receives."""
+    """Return the offset of the first record that another consumer of the group receives."""
     with bus.consumer(topic, group=group, start="earliest", auto_commit=False) as consumer:
         return consumer.poll(10.0, max_records=1)[0].offset
 

@@ -105,8 +105,8 @@ class Secured:
         return own
 
     def counts(self) -> tuple[float, ...]:
-        """Return how many paths and descriptors the broker sent, and how many tickets it
-        refused."""
+        """Return how many paths and file descriptors the broker sent, and how many tickets for open
+        files it refused."""
         url = f"http://127.0.0.1:{self.cluster.brokers[0].metrics_port}/metrics"
         with urllib.request.urlopen(url, timeout=10) as answer:
             rows = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())
@@ -337,7 +337,8 @@ def test_process_of_another_user_reads_a_file_that_the_broker_opened_for_it(
 
 
 def test_stopped_broker_leaves_no_unix_socket_for_file_requests(secured: Secured) -> None:
-    """The next broker process has a socket with another address, so older tickets are invalid."""
+    """The next broker process has a socket with another address, so tickets for open files of the
+    former process are invalid."""
     row, connection = secured.fetch(secured.admin)
     assert isinstance(row, FetchedPartition) and row.stored is not None
     broker = secured.cluster.brokers[0]

@@ -30,7 +30,7 @@ ROWS, BATCH = 20_000, 1000
 
 
 class Reading:
-    """A topic with records, one partition and one replica; records which file ranges a reader
+    """A topic with records, one partition and one replica. It stores which file ranges a reader
     opened."""
 
     def __init__(self, bus: Bus, cluster: LocalCluster, topic: str) -> None:

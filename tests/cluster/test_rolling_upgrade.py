@@ -52,7 +52,7 @@ class VersionedBroker(LocalBroker):
 
 
 class _OldGuard:
-    """Starts a broker with the command that the old version has."""
+    """Starts a broker of the old version, whose command lacks the option --output."""
 
     def __init__(self, broker: VersionedBroker, guard: Guard) -> None:
         self._broker, self._guard = broker, guard

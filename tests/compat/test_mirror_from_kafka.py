@@ -316,7 +316,8 @@ def test_spark_queries_on_kafka_resume_on_logbus_from_converted_checkpoints(
 ) -> None:
     """The queries move from format("kafka") to format("logbus"): no row may be lost or duplicated.
 
-    One query has an unfinished micro-batch. The records of the copied topic have other offsets.
+    One query has an unfinished micro-batch. The records of the copied topic have other offsets than
+    on Kafka.
     """
     make_topic(kafka, topic, 2)
 

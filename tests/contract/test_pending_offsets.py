@@ -214,7 +214,8 @@ def test_offset_of_the_later_transaction_wins_whichever_transaction_ends_first(
 
 
 def test_next_group_coordinator_applies_the_pending_offsets_of_the_former_one(world: World) -> None:
-    """The former group coordinator is killed between TxnOffsetCommit and EndGroupOffsets."""
+    """The former group coordinator is killed after TxnOffsetCommit, before EndGroupOffsets, the
+    request that applies or drops the offsets."""
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
@@ -304,7 +305,8 @@ def test_abort_of_a_transaction_drops_offsets_that_were_added_just_before(world:
 def test_end_of_a_transaction_waits_until_zookeeper_has_confirmed_its_pending_offsets(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the end ignored such offsets, they would stay pending for ever."""
+    """If the end of the transaction ignored unconfirmed offsets, they would stay pending for
+    ever."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)

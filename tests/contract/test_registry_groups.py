@@ -252,7 +252,8 @@ def test_commit_by_a_replaced_coordinator_fails_no_commit_of_other_groups_in_the
 def test_commits_for_many_moved_groups_do_not_fail_the_commits_for_other_groups(
     world: World,
 ) -> None:
-    """Regression: after each refused write, only one group with a new coordinator was left out.
+    """Regression: after each refused write, only one group with a new coordinator was left out of
+    the next attempt.
 
     With more than 20 such groups, the commits of all groups failed.
     """
@@ -621,8 +622,8 @@ def test_member_that_joins_during_the_deletion_of_a_group_prevents_the_deletion(
 
 
 def test_coordinator_znode_in_the_format_of_an_older_broker_is_replaced(world: World) -> None:
-    """Older brokers wrote their claim without the broker's name and without a znode for the
-    claim."""
+    """Older brokers wrote their claim (ownership of the group) without the broker's name, and
+    without a znode for the claim."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)

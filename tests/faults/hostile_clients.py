@@ -132,7 +132,8 @@ def unfinished(
 
 
 def unread_fetches(place: Place, requests: int) -> socket.socket:
-    """Open a connection that fetches columns as rows ``requests`` times and reads no response."""
+    """Open a connection that fetches column batches as rows in ``requests`` requests, and reads no
+    response."""
     host, _, port = place.address.rpartition(":")
     sock = socket.create_connection((host, int(port)), 30)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -99,7 +99,7 @@ def private_mounts() -> Iterator[None]:
 
 
 class LoopDisk:
-    """An ext4 file system in a file that can lose power."""
+    """An ext4 file system in a file. A test can cut its power."""
 
     def __init__(self, image: Path, place: Path, megabytes: int = 128) -> None:
         self.place = place

@@ -292,7 +292,7 @@ def test_converted_kafka_checkpoint_keeps_state_and_batch_numbers(queries, bus, 
 
 
 def test_spark_refuses_operations_that_a_python_data_source_cannot_offer(queries):
-    """The README quotes Spark's messages."""
+    """The README quotes the messages of Spark that the test expects."""
     source, target = queries.topic(1), queries.topic(0)
     frame = queries.stream(subscribe=source).select("value")
     for given, said in (
