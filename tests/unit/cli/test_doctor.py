@@ -291,7 +291,7 @@ def test_checks_of_the_cluster_wait_concurrently_for_a_hung_broker(
 def test_doctor_names_a_broker_that_accepts_connections_but_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: the finding "cluster" was "ok"."""
+    """Regression: the check "cluster" found no fault."""
     monkeypatch.setattr(cluster_checks, "CLUSTER_TIMEOUT_MS", 100)
     with socket.create_server(("127.0.0.1", 0)) as hung:
         endpoint = Endpoint(*hung.getsockname())

@@ -223,7 +223,7 @@ def test_generated_yaml_is_valid_for_a_yaml_parser(
 def test_systemd_unit_names_the_file_of_settings_as_systemd_reads_it(
     path: str, argument: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Regression: systemd cut a path at a space, and looked for a relative one in /."""
+    """Regression: systemd cut a path at a space, and looked for a relative path in /."""
     text = printed(capsys, "systemd", "--config", path)
     assert f"broker --config {argument}\n" in text
 

@@ -1,4 +1,4 @@
-"""Tests of a session of the console whose brokers fail to tell the names that its user sees."""
+"""Tests of a session of the console after the brokers failed to list what its user may see."""
 
 from __future__ import annotations
 

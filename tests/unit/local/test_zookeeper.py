@@ -72,7 +72,7 @@ def test_zookeeper_keeps_its_data_in_a_folder_whose_name_is_not_ascii(
 def test_heap_of_zookeeper_is_large_enough_for_its_last_500_writes(tmp_path: Path) -> None:
     """Regression: restarting a broker with 10,000 partitions made ZooKeeper run out of memory.
 
-    ZooKeeper keeps its last 500 writes in memory. Its process stayed up, but answered nobody.
+    ZooKeeper keeps its last 500 writes in memory. Its process stayed up, but answered no request.
     """
     with EmbeddedZooKeeper(tmp_path) as server:
         client = KazooClient(server.address)

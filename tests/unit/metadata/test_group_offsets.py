@@ -109,8 +109,8 @@ def test_unexpected_metadata_store_error_fails_one_commit_and_later_commits_succ
 def test_full_cache_of_coordinated_groups_evicts_only_the_least_recently_used_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: at the limit all claims were evicted, and the broker wrote itself again as the
-    coordinator of each group."""
+    """Regression: at the limit the whole cache was cleared, and the broker wrote to ZooKeeper again
+    that it coordinates each group."""
     monkeypatch.setattr(group_offsets, "KNOWN_MAX", 2)
     store: Any = FaultyStore()
     store.writes = 3

@@ -41,8 +41,8 @@ def nothing_to_wait_for(_: Any) -> Iterator[Any]:
 
 
 class KafkaCase:
-    """The case "member of a Kafka group": its classes, its settings, and a method that sets until
-    when it may read. The consumer has not joined the group yet.
+    """The case "member of a Kafka group": its classes, its settings, and a method that sets the end
+    of its lease. The consumer has not joined the group yet.
     """
 
     kind: type[Any] = KafkaMembership
@@ -55,7 +55,7 @@ class KafkaCase:
 
 class NativeCase:
     """The case "member of a ZooKeeper-based group": its classes, its settings, and a method that
-    sets until when it may read. The consumer has not joined the group yet.
+    sets the end of its lease. The consumer has not joined the group yet.
     """
 
     kind: type[Any] = NativeMembership

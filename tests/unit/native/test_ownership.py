@@ -143,7 +143,7 @@ def test_connection_loss_during_a_split_commit_leaves_its_outcome_unknown() -> N
 
 
 class Partitions(dict[TopicPartition, Any]):
-    """The partitions of a member. ``views`` counts how often all of them are looked at."""
+    """The partitions of a member. ``views`` counts the loops over all of them."""
 
     views = 0
 

@@ -107,7 +107,8 @@ def try_columns(data: bytes, header: batch.BatchHeader) -> None:
 
 
 def try_rows(data: bytes, header: batch.BatchHeader) -> None:
-    """Check that decoding a row batch to rows and to columns gives as many records or both fail."""
+    """Check that decoding a row batch to rows and to columns gives the same number of records, or
+    fails for both."""
     expected: int | None
     try:
         expected = len(decode_rows(data, header))

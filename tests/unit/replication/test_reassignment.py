@@ -1,4 +1,4 @@
-"""Tests of reassignments: a removed replica ends the leader epoch."""
+"""Tests of reassignments: the removal of a replica ends the leader epoch."""
 
 from __future__ import annotations
 

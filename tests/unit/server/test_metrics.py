@@ -75,7 +75,7 @@ def test_metrics_of_topics_beyond_the_limit_share_one_series() -> None:
 def test_broker_exports_at_most_1500_metric_series() -> None:
     """The broker has 1,000 topics, and every API has returned every error.
 
-    Clients cannot choose the values of other labels, which are few.
+    Other labels have few values, which clients cannot choose.
     """
     metrics = Metrics()
     apis = [*(LABELS[key] for key in TIMED), OTHER_APIS]

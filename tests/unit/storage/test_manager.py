@@ -292,8 +292,8 @@ def test_stray_log_is_kept_for_the_configured_time_even_across_starts() -> None:
 
 
 def test_every_stray_log_of_one_partition_is_deleted_after_the_configured_time() -> None:
-    """Regression: the broker forgot a stray whose deletion a power cut had undone when it set the
-    partition aside again."""
+    """Regression: if a power cut undid the deletion of a stray log, the broker forgot that log when
+    it set aside (renamed) the partition's next log."""
     files = MemFiles()
     made = LogManager(files, DATA, stray_retention_ms=1000)
     made.data.start()

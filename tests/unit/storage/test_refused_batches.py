@@ -1,4 +1,4 @@
-"""Tests of the record of refused batches, by which a broker also refuses the batches after them."""
+"""Tests of the last refused batch of each producer: a broker also refuses the batches after it."""
 
 from __future__ import annotations
 

@@ -30,11 +30,11 @@ def described(rate: float | None) -> DescribedClientQuotas:
 
 
 def alter(*looks: tuple[Any, Any], address: str = "b") -> list[float]:
-    """Alter a quota; return the pauses, in ms, between the checks of whether brokers have applied
+    """Alter a quota; return the pauses, in ms, between the checks whether all brokers have applied
     it.
 
     ``looks`` holds, for each check, the responses of both brokers. The last pair repeats. Broker 1
-    carries out the change; the client knows this unless ``address`` is another name of the broker.
+    makes the change; the client knows this unless ``address`` is an alias of broker 1.
     """
     now, pauses, left = 0.0, [], list(looks)
     operation = quotas.alter_quotas(
@@ -73,8 +73,8 @@ def test_alter_quotas_times_out_if_a_broker_never_shows_the_change() -> None:
 def test_alter_quotas_returns_if_another_administrator_changes_the_quota_again(
     first: float,
 ) -> None:
-    """Regression: the call timed out, because no broker shows its change any more. At its first
-    check, broker 1 shows this change or a later one."""
+    """Regression: the call timed out, because no broker shows its change any more. Broker 1 makes
+    the change, so it shows this change or a later one at the first check."""
     before, later = described(512.0), described(2048.0)
     assert alter((described(first), before), (later, before), (later, later)) == [CHECK_MS] * 2
     with pytest.raises(RequestTimedOutError, match="not every broker"):

@@ -111,7 +111,8 @@ def test_commit_of_a_member_that_left_the_group_fails_with_not_owner() -> None:
 
 
 def test_offsets_of_an_earlier_assignment_are_not_committed_under_a_later_one() -> None:
-    """Regression: such a late commit overwrote newer offsets that other members had committed."""
+    """Regression: a late commit of these offsets overwrote newer offsets that other members had
+    committed."""
     member = ScriptedMember()
     member.grant = 2
     play = Play(member, [OK])

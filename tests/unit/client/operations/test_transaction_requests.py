@@ -19,7 +19,7 @@ from broker_lite.wire.calls.transactions import (
 
 
 def answered(*errors: type[LogbusError] | None) -> AddPartitionsToTxnResponse:
-    """Return an answer with one error for each partition of the topic orders."""
+    """Return an answer with one error for each partition of the topic ``orders``."""
     rows = tuple(
         AddedPartition(number, 0 if error is None else error.code)
         for number, error in enumerate(errors)

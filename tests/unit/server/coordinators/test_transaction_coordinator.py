@@ -95,8 +95,9 @@ def test_next_coordinator_resends_the_markers_of_a_transaction_that_is_not_compl
 def test_coordinator_unaware_of_its_successor_does_not_refuse_the_successors_transaction(
     is_fenced: bool,
 ) -> None:
-    """Regression: it refused the commit of a transaction that it did not know, because the
-    transaction began at its successor. The producer then aborted the transaction."""
+    """Regression: the former coordinator refused the commit of a transaction that it did not
+    know, because the transaction had begun at the successor. The producer then aborted the
+    transaction."""
 
     async def test(cluster: Cluster) -> None:
         pair = await cluster.init()
@@ -122,7 +123,8 @@ def test_coordinator_unaware_of_its_successor_does_not_refuse_the_successors_tra
 
 
 def test_coordinator_unaware_of_its_successor_does_not_refuse_a_newer_run_of_a_sink() -> None:
-    """Regression: it refused the commit of a run that had begun at its successor."""
+    """Regression: the former coordinator refused the commit of a query's run that had begun at the
+    successor."""
 
     async def test(cluster: Cluster) -> None:
         async def join(number: int, run: str) -> frozenset[ProducerPair]:

@@ -1,4 +1,5 @@
-"""Tests of groups that ZooKeeper-based and Kafka members try to join, and of concurrent loads."""
+"""Tests of groups that ZooKeeper-based and Kafka members try to join, and of concurrent requests
+that load a group."""
 
 from __future__ import annotations
 
@@ -67,8 +68,8 @@ class NativeReader:
         raise AssertionError("nobody else is there")
 
     def renewed(self) -> None:
-        """Do nothing when the member may read for longer, because this reader itself asks the
-        member whether it may read.
+        """Ignore that the member's lease was renewed, because this reader itself asks the member
+        whether it may read.
         """
 
     def refuse(self, error: LogbusError) -> None:

@@ -1,5 +1,5 @@
-"""Tests of the queue that limits how many requests before a login begin in each iteration of the
-event loop."""
+"""Tests of the queue that limits how many requests of connections without a login begin in each
+iteration of the event loop."""
 
 from __future__ import annotations
 
