@@ -111,7 +111,6 @@ def test_console_creates_writes_alters_and_deletes_a_topic(
 def test_console_sends_every_header_of_a_repeated_name(
     console: RunningConsole, shown_topic: str
 ) -> None:
-    """Regression: the console sent only the last header of a name."""
     change(console, f"/topics/{shown_topic}/produce", value="v", headers="a=1\r\na=2")
     (row,) = console.json(f"/topics/{shown_topic}/messages")["records"]
     assert [(each["name"], each["text"]) for each in row["headers"]] == [("a", "1"), ("a", "2")]

@@ -33,7 +33,6 @@ def test_model_check_finds_no_lost_committed_record(seed: int) -> None:
 
 
 def test_follower_with_records_below_the_leaders_log_start_stays_out_of_the_isr() -> None:
-    """Regression: a follower with records below the leader's log start offset joined the ISR."""
     world = World(96)
     world.run(STEPS)
     world.heal()

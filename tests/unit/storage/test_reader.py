@@ -479,7 +479,6 @@ def test_flushed_offset_never_falls_or_passes_synced_bytes_while_another_thread_
 def test_reads_return_whole_consecutive_batches_while_another_thread_appends(
     tmp_path: Path,
 ) -> None:
-    """Two threads read while the test appends and flushes."""
     manager = LogManager(OsFiles(), str(tmp_path / "data"))
     manager.data.start()
     manager.open_all(0)

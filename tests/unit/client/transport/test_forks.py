@@ -58,7 +58,6 @@ def held_by_another_thread(lock: contextlib.AbstractContextManager[object]) -> I
 def test_forked_child_does_not_wait_for_a_lock_that_another_thread_held(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: a child that was forked while another thread held such a lock waited for ever."""
     security = ClientSecurity(
         "SASL_PLAINTEXT",
         mechanism="OAUTHBEARER",
