@@ -1,4 +1,5 @@
-"""Read a handwritten log with control, empty and aborted batches in every way from a real broker.
+"""Read a handwritten log with control, empty and aborted batches from a real broker in every way
+that a client can.
 
 The broker finds the transactions in the log when it starts, and lists the aborted ones in fetches.
 """

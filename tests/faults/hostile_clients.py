@@ -95,7 +95,6 @@ def resident_bytes(pid: int) -> int:
 
 
 def resident_peak_bytes(pid: int) -> int:
-    """Return the peak resident memory of a process in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) << 10
 

@@ -98,7 +98,7 @@ class States:
         return process.acked
 
     def next_leader(self) -> int:
-        """Wait until a broker has loaded the state, and return its number."""
+        """Wait until a broker has loaded the state, and return the broker's number."""
         leaders = until(lambda: [n for n, process in self.at.items() if process.leads])
         return int(leaders[0])
 

@@ -571,7 +571,7 @@ class Checker:
         )
 
     def _withdraws(self, session_id: int, before: LeaderAndIsr, state: LeaderAndIsr) -> bool:
-        """Return whether by this write a broker removes itself, with a damaged log, from the ISR.
+        """Return whether by this write a broker leaves the ISR because its log is damaged.
 
         Such a write increments the leader epoch.
         """
@@ -600,7 +600,8 @@ _OF_AN_EPOCH = (FollowerFetched, Fetched)
 
 
 def _check_epoch(role: Partition, event: Any, effects: Sequence[Any]) -> None:
-    """Check that a replica ignores a fetch, or its response, of another leader epoch (KIP-320)."""
+    """Check that a replica ignores a fetch or a fetch response of another leader epoch
+    (KIP-320)."""
     if event.leader_epoch == role.leader_epoch:
         return
     for effect in effects:
@@ -633,6 +634,6 @@ def entries(log: Log, start: int, end: int) -> Iterator[Entry]:
 
 
 def _place(path: str) -> tuple[str, int]:
-    """Return the topic and the partition of the path of a partition's state znode."""
+    """Return the topic and partition that the path of a state znode names."""
     parts = path.split("/")
     return parts[-4], int(parts[-2])

@@ -103,7 +103,7 @@ class Consumer(Client):
         self._collector.begin(offsets, epochs)
 
     async def run(self) -> None:
-        """Read and commit positions; seek back at random times."""
+        """Read records and commit positions; seek back at random times."""
         await self.start()
         while True:
             await self.pause(2.0)

@@ -114,13 +114,15 @@ def readers_go_back_to_the_end_of_their_last_epoch(patch: Patch) -> None:
 
 @planted(LOSES)
 def readers_do_not_learn_of_a_truncation(patch: Patch) -> None:
-    """Plant a fault: a leader answers a fetch without comparing the reader's last leader epoch."""
+    """Plant a fault: a leader answers a fetch without checking the reader's last leader epoch
+    against its log."""
     patch.setattr(fetch, "_diverging", lambda log, wanted: None)
 
 
 @planted(LOSES)
 def unclean_election_ignores_a_live_member(patch: Patch) -> None:
-    """Plant a fault: an unclean election ignores an ISR member that is registered but suspected."""
+    """Plant a fault: an unclean election ignores an ISR member that is registered but suspected to
+    be dead."""
 
     def careless(state: Any, replicas: Any, live: Any, registered: Any, epoch: int) -> Any:
         return elect_unclean(state, replicas, live, live, epoch)

@@ -393,7 +393,7 @@ class Faults:
             self._suspect(one, other)
 
     def suspect_the_controller(self) -> None:
-        """Make all brokers suspect the controller while another broker dies."""
+        """Make all brokers suspect that the controller is dead while another broker dies."""
         found = [p for p in self.cluster.processes.values() if p.registry.is_controller]
         if not found or not found[0].serving:
             return

@@ -622,7 +622,7 @@ async def join(groups: GroupCoordinator, request: ev.Join) -> tuple[JoinResult, 
 
 
 def _is_again(member: str, owners: list[str]) -> bool:
-    """Return whether this owner of a partition is the same static member with another member id."""
+    """Return whether one of ``owners`` is this static member, even with another member id."""
     name, is_static, _ = member.partition("/")
     return bool(is_static) and any(owner.startswith(f"{name}/") for owner in owners)
 

@@ -73,9 +73,9 @@ def _end(cluster: SimCluster, key: PartitionKey, leader: int) -> int:
 
 
 def _misplaced(cluster: SimCluster) -> str | None:
-    """Describe a log that its broker should have deleted, else return None.
+    """Describe a log that its broker should have deleted; return None for any other log.
 
-    Its topic was deleted, or its partition was reassigned to other brokers.
+    The broker deletes a log if its topic is deleted or its partition reassigned to other brokers.
     """
     names = cluster.zk.peek_children(znodes.TOPICS)
     wanted: dict[PartitionKey, Sequence[int]] = {}

@@ -330,7 +330,8 @@ def sink_writes_committed_batches_again(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def losing_attempts_stay_open(patch: Patch) -> None:
-    """Plant a fault: committing a batch does not abort the transactions of its losing attempts."""
+    """Plant a fault: the commit of a batch does not abort the transactions of its other task
+    attempts."""
     send = SinkPartition._send_markers
 
     def careless(self: SinkPartition, name: str, sink: Any, head: Any) -> None:

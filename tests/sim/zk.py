@@ -260,7 +260,6 @@ class ZkService:
                 sessions.pop(session.session_id, None)
 
     def client_of(self, session_id: int) -> SimZk:
-        """Return the client of a session."""
         return self._sessions[session_id].client
 
     def _wall_ms(self) -> int:

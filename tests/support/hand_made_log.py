@@ -106,7 +106,7 @@ ABORTED = list(_MARKERS)
 
 
 def aborted_from(offset: int) -> list[AbortedTransaction]:
-    """Return the aborted transactions that a broker lists in a fetch from ``offset`` to the end."""
+    """Return the aborted transactions in the response to a fetch from ``offset`` to the end."""
     return [each for each, end in _MARKERS.items() if end >= offset]
 
 

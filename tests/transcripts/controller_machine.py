@@ -2,8 +2,8 @@
 
 Every line may have these words:
 - ``now=`` sets the clock.
-- ``conflict=t-0:1:A+2:B`` makes the first write of states fail, because another writer has set this
-  ISR of t-0. The controller then decides again, as in production.
+- ``conflict=t-0:1:A+2:B`` makes the first write of partition states fail, because another writer
+  has set this ISR of t-0. The controller then decides again, as in production.
 """
 
 from __future__ import annotations

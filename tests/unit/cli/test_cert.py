@@ -120,7 +120,8 @@ def test_cert_create_refuses_an_invalid_name(
 def test_cert_create_refuses_a_host_that_no_certificate_can_have(
     host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Regression: a traceback, or a certificate for the host '', after the CAs were created."""
+    """Regression: after it had created the CAs, the command printed a traceback, or created a
+    certificate for the host ''."""
     folder = tmp_path / "c"
     assert main.run(["cert", "create", "broker-1", "--host", host, "--dir", str(folder)]) == 1
     assert f"{host!r} is neither an IP address nor a host name" in capsys.readouterr().err

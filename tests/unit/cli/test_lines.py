@@ -142,7 +142,8 @@ def test_produce_refuses_a_table_without_a_value_column(tmp_path: Path) -> None:
 def test_produce_refuses_a_json_line_with_an_unsupported_field(
     tmp_path: Path, line: str, reason: str
 ) -> None:
-    """If the command accepted the field, it would send another value and still exit with 0."""
+    """If the command accepted the field, it would send another record than the line describes, and
+    still exit with 0."""
     path = tmp_path / "f.jsonl"
     path.write_text('{"value": 1}\n\n' + line + "\n")
     with pytest.raises(InvalidSchemaError, match=rf"f\.jsonl line 3: .*{reason}"):
@@ -240,8 +241,8 @@ def test_csv_file_with_a_header_line_is_read_as_records(tmp_path: Path) -> None:
 
 
 def test_exported_csv_file_is_read_back(tmp_path: Path) -> None:
-    """Regression: ``produce`` read an empty field as an empty key, not as no key, and refused
-    headers."""
+    """Regression: ``produce`` read an empty field as an empty key, not as no key, and refused the
+    column ``headers``."""
     path = tmp_path / "t.csv"
     path.write_text(
         "partition,offset,timestamp,key,value,headers\n"

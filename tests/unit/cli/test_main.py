@@ -347,7 +347,8 @@ def test_error_for_a_negative_number_says_that_a_number_must_be_positive(
 def test_nan_or_out_of_range_number_is_a_usage_error(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Regression: such numbers gave a traceback, or a check that never fails (--crit-s nan)."""
+    """Regression: a command printed a traceback for such a number, or its check never failed
+    (--crit-s nan)."""
     assert run([*words, "-b", "127.0.0.1:1"]) == 2
     assert "Invalid value for" in capsys.readouterr().err
 
@@ -368,7 +369,8 @@ def test_error_for_an_unusable_settings_file_names_the_file(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Regression: a traceback for a file that is not UTF-8, and for a wrong logging file."""
+    """Regression: the command printed a traceback for a file that is not UTF-8, and for a wrong
+    logging file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "latin1.conf").write_bytes("rack=Käse\n".encode("latin-1"))
     (tmp_path / "empty.conf").touch()

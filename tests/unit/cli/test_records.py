@@ -125,7 +125,7 @@ def test_error_for_a_field_name_in_a_format_string_names_the_letter_of_the_field
 
 
 def test_grep_with_a_wrong_pattern_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """Regression: a traceback, once the first record had arrived."""
+    """Regression: the command printed a traceback, and only when the first record arrived."""
     assert main.run(["consume", "t", "--grep", "(", "-b", "127.0.0.1:1"]) == 2
     assert "'(': Invalid regular expression: missing ): (; write" in " ".join(
         capsys.readouterr().err.split()
@@ -133,7 +133,7 @@ def test_grep_with_a_wrong_pattern_is_a_usage_error(capsys: pytest.CaptureFixtur
 
 
 def test_filters_find_bytes_that_are_not_utf8() -> None:
-    """Regression: a traceback for arguments of the command line that are not UTF-8."""
+    """Regression: the command printed a traceback for arguments that are not UTF-8."""
     rows = batch(value=[b"k\xe4se", b"x"], key=[b"\xe4", None], headers=[[("h", b"\xe4")], None])
     chooser = RecordChooser("k\udce4", "\udce4", "h=\udce4")
     assert chooser.choose(rows).column("value").to_pylist() == [b"k\xe4se"]

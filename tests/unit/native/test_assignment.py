@@ -99,7 +99,7 @@ def test_pattern_subscriptions_match_topics() -> None:
 
 
 def test_consumer_id_must_be_a_valid_znode_name() -> None:
-    """Other characters of a consumer's name become hyphens.
+    """Characters of a consumer's name that a znode's name may not have become hyphens.
 
     A path with a character beyond U+FFFF would fail as if ZooKeeper were unreachable.
     """

@@ -61,7 +61,8 @@ class Log:
         return writes
 
     def take(self) -> None:
-        """Append the oldest batch that the state has written, but the log has not appended yet."""
+        """Append to the log the oldest batch that the keyed state has returned, but the log
+        lacks."""
         write = self.queue.pop(0)
         base = self.end
         header = stamp(write.batch, read_header(write.batch), base, 3)

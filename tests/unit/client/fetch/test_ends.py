@@ -194,7 +194,7 @@ def test_end_offset_from_a_later_leader_epoch_is_not_stored_with_the_earlier_epo
 def test_end_offsets_watch_of_a_malformed_address_opens_no_file_descriptors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: each attempt left the three descriptors of a reactor open."""
+    """Regression: each attempt left three file descriptors open."""
 
     def opened(*_: Any) -> Any:
         raise AssertionError("the reactor was created before the address was checked")

@@ -1,4 +1,5 @@
-"""Tests of which partitions a reader reads from files, and when it asks for open files."""
+"""Tests of which partitions a reader reads from files, and when it asks the broker for open
+files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tests of the shells without asyncio: the connection pool and the reactor, the thread that serves
-connections.
+"""Tests of the client's I/O without asyncio: the connection pool, and the reactor, the thread that
+serves connections.
 
 The sockets are on loopback.
 """
@@ -418,7 +418,7 @@ def test_dead_broker_fails_only_its_own_request_of_several_sent_together(
 def test_hung_broker_fails_only_its_own_request_of_several_sent_together(
     server: Server, pool: Pool
 ) -> None:
-    """Regression: after the wait for the hung broker, the responses of the others counted as
+    """Regression: after the wait for the hung broker, the responses of the other brokers counted as
     late."""
     with socket.create_server(("127.0.0.1", 0)) as hung:
         endpoints = (Endpoint(*hung.getsockname()), server.endpoint)

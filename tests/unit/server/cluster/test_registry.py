@@ -41,8 +41,8 @@ def test_metadata_age_grows_only_while_zookeeper_is_unreachable() -> None:
 def test_topic_request_does_not_wait_for_metadata_that_a_later_change_has_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: a broker may read a change only together with a later one. It then never sees
-    the metadata of the first change alone."""
+    """Regression: a request waited for the metadata of its change alone. A broker that reads the
+    change together with a later one never has that metadata."""
     monkeypatch.setattr(registry_module, "VISIBLE_WITHIN_S", 3600)
 
     async def body(world: World) -> None:

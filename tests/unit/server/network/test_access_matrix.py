@@ -87,8 +87,8 @@ def implies(granted: Operation, needed: Operation) -> bool:
 
 
 def insufficient(case: Case) -> Iterator[tuple[Acls, int]]:
-    """Yield sets of ACLs that do not allow the request, with the error code that the response
-    needs."""
+    """Yield sets of ACLs that do not allow the request, with the error code that the response must
+    have."""
     everything = grants(*case.needs)
     for kind, needed in case.needs:
         others = [need for need in case.needs if need != (kind, needed)]

@@ -208,8 +208,6 @@ def test_request_before_login_is_limited_to_16_kib_and_the_login_timeout() -> No
 
 
 class SetClock(Clock):
-    """A clock whose time the test sets."""
-
     at_ms = 1000
 
     def monotonic_ms(self) -> int:
