@@ -144,7 +144,7 @@ def test_client_refuses_numbers_outside_the_range_of_offsets_times_and_partition
 ) -> None:
     """An out-of-range number raises InvalidConfigError.
 
-    Regression: it ended the consumer's thread or raised struct.error.
+    Regression: such a number ended the consumer's thread or raised struct.error.
     """
     fill(bus, topic, 3)
     tp, admin = TopicPartition(topic, 0), bus.admin

@@ -129,7 +129,7 @@ def test_new_member_reads_a_recreated_topic_from_earliest(
 ) -> None:
     """Regression: a group with offsets of the deleted topic skipped records of the recreated topic.
 
-    The group must read them even with start="latest".
+    The group must read these records even with start="latest".
     """
     group, alone = f"again-{topic}", f"alone-{topic}"
     for name in (group, alone):

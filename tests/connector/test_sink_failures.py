@@ -175,7 +175,8 @@ def leader(cluster: LocalCluster, run: Run) -> LocalBroker:
 
 
 def test_task_attempt_that_spark_does_not_commit_is_aborted(make: Callable[..., Run]) -> None:
-    """Spark leaves such attempts after speculative execution and after it repeats a stage."""
+    """Spark leaves uncommitted attempts after speculative execution and after it repeats a
+    stage."""
     run = make()
     run.write(0, "lost", "lost too")
     winner = run.write(0, "a", "b")

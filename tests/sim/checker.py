@@ -233,7 +233,7 @@ class Checker:
                 self._check_members(role.key, "was truncated")
 
     def _leads_uncleanly(self, process: Process, role: Partition) -> None:
-        """Check a leader after an unclean election; it may lack committed records."""
+        """Check the leader that an unclean election chose; it may lack committed records."""
         if role.is_leader:
             self._check_flushed(process, role)
             self._check_only_leader(process, role)
@@ -295,7 +295,7 @@ class Checker:
     ) -> None:
         """Compare the leader's batches with the committed ones.
 
-        These are the invariants ConsistentRead and LogMatching."""
+        This checks the invariants ConsistentRead and LogMatching."""
         log = process.log(key)
         if log is None:
             return

@@ -115,9 +115,8 @@ def new_coordinator_sends_no_markers(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def late_state_appends_count_as_refused(patch: Patch) -> None:
-    """Plant a fault: a coordinator treats a state record that was acknowledged late as refused.
-
-    The record is in the log.
+    """Plant a fault: a coordinator treats a state record that was acknowledged late as refused,
+    although the log has it.
     """
 
     def write(self: Any, write: Any) -> None:

@@ -101,7 +101,7 @@ def test_changed_acls_reach_all_brokers_within_a_second() -> None:
 def test_unreadable_acl_znode_denies_its_resource_until_it_is_replaced(
     data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Regression: every broker endlessly tried to read such a znode again."""
+    """Regression: every broker endlessly tried to read the unreadable znode again."""
     path = acls.pattern_path(TOPICS)
     other = Pattern(ResourceKind.TOPIC, PatternType.LITERAL, "sound")
 

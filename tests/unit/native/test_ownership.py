@@ -157,7 +157,8 @@ class Partitions(dict[TopicPartition, Any]):
 
 
 def test_member_handles_an_event_without_a_loop_over_all_its_partitions() -> None:
-    """Regression: a member took 78 s to claim 6,000 partitions, 70 s of them in such loops."""
+    """Regression: a member took 78 s to claim 6,000 partitions, 70 s of them in loops over all its
+    partitions."""
     member = Large()
     ownership = member.machine.ownership
     owned, claims = Partitions(ownership.owned), Partitions()

@@ -187,7 +187,7 @@ def test_number_of_cached_decisions_is_limited(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_decision_on_a_topic_name_longer_than_255_characters_is_not_cached() -> None:
-    """Otherwise a user without permissions could fill the broker's memory with such names."""
+    """Otherwise a user without permissions could fill the broker's memory with long names."""
     index = index_of(acl(ALLOW, READ, "t", type_=PREFIXED))
     for name in ("t" * 256, "x" * 32_767):
         assert index.may(ALICE, HOST, READ, TOPIC, name) == name.startswith("t")

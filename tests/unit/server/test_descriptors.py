@@ -93,7 +93,7 @@ class Bench:
         return socket_name(self.descriptors.socket_id)
 
     def outcomes(self) -> tuple[float, float]:
-        """Return how many descriptors were sent and tickets refused."""
+        """Return how many descriptors the broker sent, and how many tickets it refused."""
         value = self.metrics.value
         return value("local_reads", "descriptor"), value("local_reads", "refused")
 
@@ -165,7 +165,7 @@ def test_ticket_for_a_log_file_is_refused_if_its_principal_lacks_read_permission
 def test_ticket_for_a_log_file_is_invalid_once_the_connection_that_got_it_is_closed(
     bench: Bench,
 ) -> None:
-    """Brokers close the connections of a deleted user."""
+    """Brokers close the connections of a deleted user, so the user's tickets become invalid."""
     stored = bench.stored()
     bench.holder.closed = True
     assert refused(stored)

@@ -51,7 +51,7 @@ def answers(world: World, **responses: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["producer id", "coordinator"])
 def test_request_that_any_broker_can_answer_moves_on_from_a_hung_broker(kind: str) -> None:
-    """Regression: the first broker had the whole time of the operation, which then failed although
+    """Regression: the first broker used up the time of the operation, which then failed although
     another broker would have answered at once."""
     world = World()
     cluster = Cluster((ONE, TWO), world.now_ms, has_answered=True)
@@ -103,8 +103,8 @@ def test_commit_that_the_coordinator_answers_in_part_fails_for_the_other_partiti
 
 
 def test_committed_offsets_contain_an_error_for_a_partition_missing_in_the_response() -> None:
-    """Regression: the reader took such a partition for one without a committed offset, started at
-    the log's end and skipped records."""
+    """Regression: the reader took the missing partition for one without a committed offset, started
+    at the log's end and skipped records."""
     world = World()
     cluster = Cluster((ONE,), world.now_ms, has_answered=True)
     topic = groups.FetchedOffsetsTopic("t", (groups.FetchedOffset(0, -1, -1, "", 0),))

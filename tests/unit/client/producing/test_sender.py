@@ -392,7 +392,7 @@ def test_rows_of_a_new_producer_wait_for_brokers_that_have_answered_its_client_b
 
 
 def test_delivery_timeout_includes_the_wait_for_the_topics_metadata() -> None:
-    """Regression: rows whose topic was unknown for long got the whole time again afterwards, and
+    """Regression: rows whose topic was unknown for long got the whole timeout again afterwards, and
     failed only after twice ``delivery.timeout.ms``."""
     bench = Bench(delivery_timeout_ms=60_000)
     bench.cluster.has_answered = True

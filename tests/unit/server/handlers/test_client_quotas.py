@@ -242,7 +242,7 @@ async def auto_create(parts: BrokerContext, quotas: Quotas, *names: str) -> dict
 
 @pytest.mark.parametrize("broker", [1, 2])
 def test_automatic_topic_creations_count_in_the_controller_mutation_rate(broker: int) -> None:
-    """Regression: they were unlimited."""
+    """Regression: automatic creations were unlimited."""
 
     async def body(world: World) -> None:
         await world.start(2, num_partitions=8)

@@ -121,7 +121,7 @@ def test_metadata_request_creates_a_missing_topic_if_broker_and_client_allow_it(
 def test_audit_log_of_the_controller_contains_topics_that_metadata_requests_create(
     tmp_path: Path,
 ) -> None:
-    """Regression: the log had them only if another broker had forwarded the request."""
+    """Regression: the log had these topics only if another broker had forwarded the request."""
     path = tmp_path / "audit.log"
 
     async def body(world: World) -> None:

@@ -46,7 +46,7 @@ def test_acknowledged_records_are_on_every_replica() -> None:
 
 
 def test_delete_records_waits_for_all_in_sync_replicas() -> None:
-    """A replica that still had the records and became leader would bring them back."""
+    """A replica that still had the deleted records would bring them back when it became leader."""
 
     async def test(world: World) -> None:
         leader = await world.serves(1)
@@ -194,7 +194,8 @@ def test_stopped_follower_leaves_the_isr_and_rejoins() -> None:
 def test_isr_write_is_retried_after_an_unexpected_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: after such an error, the leader proposed no ISR change until the next epoch."""
+    """Regression: after an unexpected error, the leader proposed no ISR change until the next
+    epoch."""
     write_states = Node.write_states
 
     async def fails(self: Node, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
@@ -273,8 +274,8 @@ def test_follower_fetch_with_a_wrong_broker_epoch_or_leader_epoch_is_refused() -
 
 
 def test_deposed_leader_does_not_send_records_that_it_read_as_leader() -> None:
-    """A response with them would combine the new leader's high watermark with the former leader
-    epoch."""
+    """A response with these records would combine the new leader's high watermark with the former
+    leader epoch."""
 
     async def test(world: World) -> None:
         leader = await world.serves(1)
