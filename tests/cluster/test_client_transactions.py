@@ -109,7 +109,7 @@ def test_a_transaction_ends_although_one_of_its_topics_was_deleted(
 class Copier(threading.Thread):
     """Copies numbers in transactions that also commit the group's offsets, until all are copied.
 
-    After a failed transaction, it continues at the committed offsets.
+    After a failed transaction, the copier continues at the committed offsets.
     """
 
     def __init__(self, bus: Bus, source: str, target: str) -> None:

@@ -316,7 +316,7 @@ def test_reader_finishes_a_file_that_is_deleted_while_it_is_open(secured: Secure
 def test_process_of_another_user_reads_a_file_that_the_broker_opened_for_it(
     secured: Secured,
 ) -> None:
-    """This user may neither enter the broker's folder nor open its files."""
+    """The reading process's user may neither enter the broker's folder nor open its files."""
     own = secured.user("other")
     secured.command("acl", "add", "other", "read", "--topic", TP.topic)
     rows = own.read_text("utf-8").splitlines()

@@ -333,7 +333,8 @@ def test_restarted_static_member_rejoins_without_rebalance_and_fences_its_former
 def test_returning_static_leader_assigns_added_partitions(bus: Bus, topic: str) -> None:
     """A static group leader that returns gets its former assignment without a rebalance.
 
-    Regression: it assumed that another member owned a partition that had been added meanwhile.
+    Regression: the returning leader assumed that another member owned a partition that had been
+    added meanwhile.
     """
 
     def share() -> list[TopicPartition]:

@@ -376,7 +376,7 @@ def test_pattern_of_a_zk_based_group_follows_created_and_deleted_topics(
 
 def test_topic_created_after_group_start_is_read_from_earliest(bus: Bus, topic: str) -> None:
     """Regression: with start="latest", the group skipped records that were written before its
-    members claimed the topic's partitions."""
+    members became the owners of the topic's partitions."""
     fill(bus, topic, 0, 3)
     bus.create_topic(f"{topic}-old", partitions=1)
     with member(bus, group=topic, pattern=f"{topic}.*", start="latest") as consumer:

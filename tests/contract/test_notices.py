@@ -93,7 +93,8 @@ async def write_without_states(
 def test_broker_reads_the_state_znode_of_a_partition_if_a_change_notification_lacks_the_state(
     world: World,
 ) -> None:
-    """Older brokers write notices without states, and drop the states of other brokers' notices."""
+    """Older brokers write change notices without partition states, and drop the states from other
+    brokers' notices."""
 
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)

@@ -255,7 +255,7 @@ def test_commits_for_many_moved_groups_do_not_fail_the_commits_for_other_groups(
     """Regression: after each refused write, only one group with a new coordinator was left out of
     the next attempt.
 
-    With more than 20 such groups, the commits of all groups failed.
+    With more than 20 groups that had moved, the commits of all groups failed.
     """
 
     async def body(cluster: Cluster) -> None:

@@ -112,7 +112,7 @@ class Chaos:
             self.cluster.admin.delete_topic(topic)
 
     def victims(self, topic: str, role: str) -> list[Any]:
-        """Return the brokers that have this role for the topic at present."""
+        """Return the brokers that have this role for the topic at present, such as leader."""
         find = {
             "leader": lambda: [self.cluster.leader(topic, self.random.randrange(3))],
             "follower": lambda: [self.cluster.follower(topic, self.random.randrange(3))],

@@ -64,7 +64,7 @@ def segment_files(broker: LocalBroker) -> list[Path]:
 
 
 class Writer(threading.Thread):
-    """A thread that produces numbered batches on one connection until the broker is gone."""
+    """A thread that produces numbered batches on one connection until the broker has exited."""
 
     def __init__(self, place: Place, name: bytes) -> None:
         super().__init__(daemon=True)

@@ -271,7 +271,8 @@ class Checker:
             self._shown[name] = shown_to
 
     def _began(self, process: Process, role: Partition, truth: _Truth) -> None:
-        """Check that only one process leads in this epoch, and that it has all committed records.
+        """Check that only one process leads in this epoch, and that this process has all committed
+        records.
 
         The second check is the invariant LeaderCompleteness.
         """

@@ -1,9 +1,11 @@
 """Delay a batch until a new coordinator has aborted the batch's transaction.
 
-The sequence needs a client with transaction version 1, whose abort does not bump the epoch:
+The sequence needs a client with transaction version 1, whose abort does not bump the producer
+epoch:
 
 1. The client adds a partition at the coordinator and sends a batch, which is delayed.
-2. The controller suspects the coordinator and appoints a new coordinator. The client aborts there.
+2. The controller suspects that the coordinator is dead and appoints a new one. The client aborts
+   there.
 3. The former coordinator and the partition's leader do not know of the change yet.
 4. The batch arrives. The leader verifies the batch with the former coordinator, which still has the
    transaction as open.

@@ -257,7 +257,8 @@ class Faults:
         self._spawn(stop_and_start())
 
     async def disk_rolled_back(self) -> None:
-        """Start a broker with an old copy of its disk; this start must fail. Then use its disk."""
+        """Start a broker with an old copy of its disk; this must fail. Then start it with its own
+        disk."""
         process = self._some()
         if process is None or process.logs is None or process.files is not self._own(process):
             return

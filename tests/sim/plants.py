@@ -171,9 +171,8 @@ def replica_joins_isr_below_epoch_start(patch: Patch) -> None:
 
 @plant
 def replica_joins_isr_below_high_watermark(patch: Patch) -> None:
-    """Plant a fault: a replica joins the ISR when it has reached the epoch's start offset.
-
-    The high watermark may be higher.
+    """Plant a fault: a replica joins the ISR when it has reached the epoch's start offset, even
+    below the high watermark.
     """
     patch.setattr(Leader, "_expand", _expanding(lambda self: self.epoch_start_offset or 0))
 

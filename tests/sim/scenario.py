@@ -241,7 +241,8 @@ class _Scenario:
     ) -> None:
         """Read until this broker's logs have no damage.
 
-        The reader starts inside the damaged batches. It may first fetch from the former leader.
+        The reader starts inside the damaged batches. The reader may first fetch from the former
+        leader.
         """
         cluster, rot = self.cluster, self.cluster.rot
         damage = ""

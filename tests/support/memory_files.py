@@ -6,7 +6,7 @@
 - A failed ``datasync`` marks pages clean without writing them, as Linux does.
 - ``fail_next``, ``capacity_bytes`` and ``stop_at`` inject faults.
 
-The class is for one thread. All randomness comes from the caller's Random.
+``MemFiles`` is for one thread. All randomness comes from the caller's Random.
 """
 
 from __future__ import annotations

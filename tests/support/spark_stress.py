@@ -2,7 +2,7 @@
 
 ``Life`` makes the changes and records the expected result. A query from the earliest offset must
 return every remaining record once. It may also return deleted records, but no record twice. A seed
-determines the changes, but not how far the query is at each change.
+determines the changes, but not how far the query has read at each change.
 """
 
 from __future__ import annotations

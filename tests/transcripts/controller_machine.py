@@ -195,7 +195,8 @@ class ControllerMachine:
         self._set_suspects(words)
 
     def _set_suspects(self, words: Words) -> None:
-        """Set the suspected processes. ``suspected=2@11`` is broker 2 with broker epoch 11."""
+        """Set the processes that are suspected to be dead. ``suspected=2@11`` is broker 2 with
+        broker epoch 11."""
         rows = (word.partition("@") for word in words.get("suspected", "").split(",") if word)
         self.suspects = {int(broker): int(epoch) for broker, _, epoch in rows}
 

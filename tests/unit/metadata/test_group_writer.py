@@ -249,7 +249,7 @@ def test_commit_fails_if_its_second_write_fails_and_a_retry_writes_all_offsets()
 
 
 def test_closing_the_writer_fails_commits_whose_writes_have_not_begun() -> None:
-    """Regression: such a commit got no response until its timeout."""
+    """Regression: a commit whose write had not begun got no response until its timeout."""
     store = Strict(0.002)
 
     async def main() -> None:

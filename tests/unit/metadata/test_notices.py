@@ -86,8 +86,8 @@ def test_merged_change_notifications_omit_earlier_partition_states_of_a_recreate
 
 
 def test_merge_accepts_change_notifications_of_older_brokers_without_partition_states() -> None:
-    """An older broker that rewrites /changes drops the states, so brokers read the states from
-    their znodes.
+    """An older broker that rewrites /changes drops the partition states, so brokers read the states
+    from their znodes.
     """
     notices = after(states_changed(changes("t", 4, 9)))
     rows = json.loads(n.encode_notices(notices.notices))["changes"]

@@ -22,8 +22,7 @@ def test_unreachable_source_error_says_what_to_check() -> None:
 def test_group_with_a_line_end_in_its_name_matches_the_pattern_of_all_groups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: ``logbus groups list`` did not list such a group, and a mirror did not copy
-    it."""
+    """Regression: ``logbus groups list`` did not list the group, and a mirror did not copy it."""
     name, offsets = "a\nb", {TopicPartition("t", 0): CommittedOffset(5)}
     assert name_pattern(None).fullmatch(name)
     source = MirrorSource("127.0.0.1:1", "test")

@@ -75,7 +75,7 @@ class Race(NativeVerb):
 def test_first_of_two_members_that_register_together_gets_the_last_free_place(
     is_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both read the group before they register, so both see a free place."""
+    """Both members read the group before they register, so both see a free place."""
     monkeypatch.setattr(machine, "MEMBERS_MAX", 1)
     world = Race({"name": "m", "topics": "t"})
     world.is_first = is_first

@@ -215,7 +215,8 @@ def test_controller_splits_the_states_of_many_partitions_into_several_writes() -
 
 @pytest.mark.parametrize("setting", ["two", "-1", ""])
 def test_unreadable_topic_setting_does_not_stop_the_controller(setting: str) -> None:
-    """If it stopped the controller, each next controller would stop at the same setting."""
+    """If the setting stopped the controller, each next controller would stop at the same
+    setting."""
     machine = Controller()
     live = {n: BrokerView(n, Endpoint("h", 1), f"D{n}", 10 + n) for n in (1, 2, 3)}
     isr = tuple(ReplicaId(n, f"D{n}") for n in live)

@@ -236,7 +236,7 @@ def test_election_leaves_no_draining_broker_in_the_isr_that_could_leave_it(
     state: LeaderAndIsr, replicas: list[int], live: dict[int, BrokerView], own: int
 ) -> None:
     """A draining broker waits until ``can_leave_isr`` is false for each of its partitions, and then
-    stops. An election must therefore make it false for its partition.
+    stops. An election must therefore make ``can_leave_isr`` false for its partition.
     """
     view = live.get(own)
     if view is None or not view.draining:

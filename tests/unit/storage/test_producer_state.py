@@ -77,7 +77,7 @@ def test_batch_before_the_last_five_is_refused_if_the_log_may_lack_it() -> None:
 
 
 def test_batch_before_the_last_five_is_a_duplicate_even_after_retention() -> None:
-    """If it were refused, Java's producer would resend the appended batch until its delivery
+    """If the batch were refused, Java's producer would resend the appended batch until its delivery
     timeout."""
     made = state(0, 2, 4, 6, 8, 10, rows=2)
     made.update(header(0, producer=8), made.next_offset, -10)

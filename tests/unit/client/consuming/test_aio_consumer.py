@@ -31,8 +31,8 @@ def ends(
 def test_consumer_whose_start_fails_in_async_with_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: its connections stayed open, because Python calls ``__aexit__`` only after a
-    successful ``__aenter__``."""
+    """Regression: the consumer's connections stayed open, because Python calls ``__aexit__`` only
+    after a successful ``__aenter__``."""
     monkeypatch.setattr(requests, "FIRST_CONTACT_MS", 1)
 
     async def main() -> None:
@@ -71,8 +71,8 @@ def test_loop_of_polls_without_a_timeout_lets_other_tasks_run(
 def test_closed_asyncio_consumer_sends_no_more_requests_and_is_freed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: its timers stayed on the event loop. They opened new connections for metadata
-    requests as long as the loop ran, and kept the consumer in memory."""
+    """Regression: the consumer's timers stayed on the event loop. The timers opened new connections
+    for metadata requests as long as the loop ran, and kept the consumer in memory."""
 
     def started(reader: ReaderCore) -> Iterator[Any]:
         reader.collector.begin({TopicPartition("t", 0): 0})

@@ -410,7 +410,7 @@ def test_sequences_of_a_timed_out_batch_are_not_given_to_later_batches() -> None
 
 
 def test_batch_does_not_take_the_sequence_of_an_earlier_batch_that_will_be_retried() -> None:
-    """If both batches had the same sequence, the leader would drop the second as a duplicate."""
+    """If two batches had the same sequence, the leader would drop the second as a duplicate."""
     bench = Bench()
     asked_again, too_large, following = make(), make(), make()
     bench.add(asked_again, too_large, following)

@@ -145,7 +145,7 @@ def test_send_refuses_an_argument_that_cannot_be_encoded(wrong: dict[str, Any]) 
     ],
 )
 def test_send_arrow_refuses_an_argument_that_cannot_be_encoded(wrong: dict[str, Any]) -> None:
-    """Regression: such an argument ended the producer's thread, and all records of the producer
+    """Regression: an invalid argument ended the producer's thread, and all records of the producer
     failed.
     """
     world = World()

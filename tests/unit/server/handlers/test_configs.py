@@ -159,7 +159,7 @@ def test_incremental_alter_configs_sets_deletes_and_appends(version: int) -> Non
 def test_items_appended_to_one_setting_by_concurrent_incremental_alter_configs_are_all_kept() -> (
     None
 ):
-    """Regression: the second request appended to the list without the item of the first."""
+    """Regression: the second request appended to the list without the item of the first request."""
     name = "leader.replication.throttled.replicas"
 
     async def body(world: World) -> None:

@@ -545,8 +545,8 @@ def test_describe_groups_shows_the_state_during_a_rebalance() -> None:
 
 
 def test_replaced_group_coordinator_fails_waiting_requests_and_writes_nothing() -> None:
-    """A ZooKeeper watch tells the coordinator immediately that another broker has claimed the
-    group."""
+    """A ZooKeeper watch tells the coordinator immediately that another broker has taken the group
+    over."""
 
     async def body(world: World) -> None:
         await world.start(2)

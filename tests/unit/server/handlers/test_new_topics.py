@@ -64,7 +64,8 @@ def new_partition(world: World) -> threading.Event:
 
 
 def test_leader_delays_requests_until_its_new_log_exists() -> None:
-    """If the leader refused them, a client would find the same leader in new metadata, and retry.
+    """If the leader refused the requests, a client would find the same leader in new metadata, and
+    retry.
 
     librdkafka retries after 100 ms. Idempotent producers of sarama 1.38 do not retry at all.
     """

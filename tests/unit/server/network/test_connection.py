@@ -404,7 +404,7 @@ def test_large_response_is_built_only_after_the_client_has_read_earlier_response
 
 
 def test_large_response_is_not_built_while_the_client_has_not_read_the_previous_response() -> None:
-    """Both requests arrive, and announce their responses, before the first response is built."""
+    """Two requests arrive, and announce their responses, before the first response is built."""
 
     async def main() -> None:
         built: list[ResponseSlot] = []
@@ -663,7 +663,7 @@ def test_logged_reason_of_a_closed_connection_mentions_its_partial_request() -> 
 
 
 def test_timeout_of_a_partial_request_excludes_times_when_the_broker_does_not_read() -> None:
-    """In these times, the client cannot send the rest of its request."""
+    """While the broker does not read, the client cannot send the rest of its request."""
 
     async def main() -> None:
         replies: list[ResponseSlot] = []

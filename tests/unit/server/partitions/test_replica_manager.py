@@ -472,7 +472,8 @@ def test_batch_refused_by_a_full_disk_does_not_stop_later_batches() -> None:
 
 
 def test_deleted_replica_is_freed_without_garbage_collection() -> None:
-    """Its files must be closed at once. An idle broker may run no garbage collection for hours."""
+    """The replica's files must be closed at once. An idle broker may run no garbage collection for
+    hours."""
 
     async def test(shell: Shell) -> None:
         gc.collect()
