@@ -43,7 +43,7 @@ def test_help_imports_no_slow_module() -> None:
 
 @pytest.mark.parametrize("name", ["topic", "groups", "consume", "produce"])
 def test_shell_completion_imports_neither_settings_nor_client(name: str) -> None:
-    """Importing these modules takes 0.1 s, and a completion must answer within 0.3 s."""
+    """Importing settings and client takes 0.1 s, and a completion must answer within 0.3 s."""
     code = (
         "import sys\n"
         f"import broker_lite.cli.{name}\n"

@@ -105,7 +105,7 @@ def test_uncached_part_of_a_log_file_is_read_once_and_only_by_direct_io(
 def test_log_file_of_which_only_the_first_pages_are_cached_is_read_by_direct_io(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker itself caches these pages when it looks up the start of the range."""
+    """The broker itself caches the first pages when it looks up the start of the range."""
     begins_until = 3 * ALIGNED_BYTES
     told = lambda fd, position: position < begins_until  # noqa: E731
     monkeypatch.setattr(disk_parts, "is_in_memory", told)

@@ -358,9 +358,7 @@ ON_CLUSTER = {5, 7, 8, 9, 10, 11, 12}
 
 @pytest.mark.parametrize("is_asked", [True, False])
 def test_authorized_operations_without_an_authorizer_are_all_operations(is_asked: bool) -> None:
-    """As in Kafka, the field with the authorized operations is -2147483648 if the client did not
-    request the operations.
-    """
+    """If the client did not request the operations, the field is -2147483648, as in Kafka."""
 
     def seen(found: set[int] | None) -> set[int] | None:
         assert is_asked or found is None
