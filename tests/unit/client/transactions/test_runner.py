@@ -288,9 +288,9 @@ def test_offsets_in_a_transaction_carry_the_consumers_generation() -> None:
 def test_adding_offsets_to_a_transaction_that_the_coordinator_ended_raises_an_error(
     code: int,
 ) -> None:
-    """The coordinator refuses the offsets, and the error is TransactionAbortedError.
+    """The group coordinator refuses the offsets; the error is TransactionAbortedError.
 
-    When it ended the transaction, it assigned a new producer epoch or producer id.
+    When the transaction coordinator ended the transaction, it assigned a new producer epoch or id.
     """
     bench = Bench()
     bench.begin()
