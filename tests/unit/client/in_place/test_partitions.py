@@ -1,5 +1,4 @@
-"""Tests of which partitions a reader reads from files, and when it asks the broker for open
-files."""
+"""Tests of which partitions a reader reads from files, and when it asks brokers for open files."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ class Bench:
         self.in_place = InPlace(lambda endpoint, lane: True, now_s=lambda: self.now_s)
 
     def offers(self) -> tuple[bool, bool]:
-        """Return whether the next fetch accepts file paths, and whether it accepts tickets for open
-        files."""
+        """Return whether the next fetch accepts file paths, and whether tickets for open files."""
         offer = self.in_place.offer(ONE, "fetch", [WHERE])
         return offer.machine == machine_id() != b"", offer.takes_tickets
 
