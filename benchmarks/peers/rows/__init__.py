@@ -1,4 +1,5 @@
-"""All benchmarks, in the order of the rows of the table. Each module lists its own in ``ROWS``."""
+"""All benchmarks, in the order of the rows of the table. Each module lists its benchmarks in
+``ROWS``."""
 
 from __future__ import annotations
 

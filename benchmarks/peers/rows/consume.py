@@ -1,4 +1,4 @@
-"""Benchmarks 8 and 9: Kafka's own ConsumerPerformance reads from the brokers of each side.
+"""Benchmarks 8 and 9: Kafka's own ConsumerPerformance reads from the brokers of logbus and Kafka.
 
 The rate covers fetching only, not the time until the group has assigned the partitions.
 """

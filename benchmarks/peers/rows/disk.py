@@ -1,7 +1,7 @@
 """Benchmark 16: the disk space of the same log lines in row batches and in column batches.
 
-The sizes are those of the segment files. Kafka stores only rows, so both measures of logbus are
-compared with Kafka's rows.
+The sizes are those of the segment files. Kafka stores only rows, so logbus's rows and its columns
+are both compared with Kafka's rows.
 """
 
 from __future__ import annotations

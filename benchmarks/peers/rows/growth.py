@@ -33,7 +33,7 @@ PARTITIONS_A_MEMBER = 3
 IDLE_SECONDS = 15.0
 """Duration of an idle measurement in seconds.
 
-It covers many replication fetches, ZooKeeper pings and periodic tasks.
+This time covers many replication fetches, ZooKeeper pings and periodic tasks.
 """
 READY_SECONDS = 300.0
 SETTLE_SECONDS = 20.0
@@ -94,7 +94,8 @@ def column(values: list[bytes]) -> Columns:
 
 
 def write_columns(logbus: LogbusServers, places: list[TopicPartition], piece: Columns) -> float:
-    """Write a piece to each place, after a record in each partition; return the seconds."""
+    """Write ``piece`` to each of ``places``; return the seconds. First send a record to each
+    partition, as a warm-up."""
     with logbus.bus.producer() as producer:
 
         def write() -> None:
@@ -134,13 +135,13 @@ def partitions(bench: Bench, count: int) -> Measures:
 
 
 def log_size(bench: Bench, megabytes: int) -> Measures:
-    """Measure a log of ``megabytes``: fill one partition, read it, restart, delete old segments.
+    """Measure a log of ``megabytes`` MB: fill one partition, read it, restart, delete old segments.
 
-    Segments have 64 MB, and the newest segment is not deleted. Indexes find offsets and timestamps,
-    and after kill -9 the broker reads only records behind the recovery point. Three costs grow with
-    the number of segments: a restart checks the files of each segment, a timestamp lookup loads the
-    index of a segment at its first use, and retention renames the files of all old segments
-    together. Larger segments reduce the costs (the default is 1 GB).
+    Segments have 64 MB, and the newest segment is not deleted. The broker finds offsets in indexes,
+    and after kill -9 it reads only records behind the recovery point, so these costs do not grow.
+    Three costs grow with the number of segments: a restart checks the files of each segment, a
+    timestamp lookup loads the index of a segment at its first use, and retention renames the files
+    of all old segments together. Larger segments reduce the costs (the default is 1 GB).
     """
     megabytes, folder = bench.size(megabytes), tempfile.gettempdir()
     free = shutil.disk_usage(folder).free / MB
@@ -236,8 +237,9 @@ def brokers(bench: Bench, count: int) -> Measures:
 
     All brokers share the same two cores. The cost of copies grows, because each copy is appended
     and flushed too; more cores and disks reduce it. ``idle_broker_percent`` covers all brokers
-    together. Each broker fetches from every other broker twice a second, so it grows with the
-    square of the brokers, not with partitions; a longer ``replica.fetch.wait.max.ms`` reduces it.
+    together. Each broker fetches from every other broker twice a second, so this cost grows with
+    the square of the number of brokers, not with partitions; a longer ``replica.fetch.wait.max.ms``
+    reduces it.
     """
     rows = column(bench.lines.sized(5_000, VALUE_BYTES))
     megabytes = 100 * rows.row_count * VALUE_BYTES / MB
@@ -262,8 +264,8 @@ def connections(bench: Bench, count: int) -> Measures:
     """Measure ``count`` consumers, each with its own connection, at the end of one partition.
 
     Each consumer fetches again every 500 ms, as Kafka's clients do; one process runs all consumers.
-    The cost of idle consumers and the time to wake them grow when requests and responses dominate.
-    A longer ``fetch.max.wait.ms`` reduces only the cost of idling.
+    The cost of idle consumers and the time to wake them grow with the number of requests and
+    responses. A longer ``fetch.max.wait.ms`` reduces only the cost of idling.
     """
     with alone(bench) as logbus:
         topic_id = logbus.bus.create_topic("t", 1, 1)
@@ -334,8 +336,8 @@ async def _group(logbus: LogbusServers, count: int) -> Measures:
 
 
 async def _live(member: group_member.GroupMember, until: float, took: list[float]) -> None:
-    """Send heartbeats until the time ``until``, the first after a random delay. Add their
-    milliseconds to ``took``."""
+    """Send heartbeats until the time ``until``, the first after a random delay. Add each latency in
+    ms to ``took``."""
     pause = group_member.HEARTBEAT_SECONDS
     await asyncio.sleep(random.random() * pause)
     while (before := time.perf_counter()) < until:

@@ -6,8 +6,8 @@ acknowledgement. ``produced_per_s`` counts until the last acknowledgement, witho
 ``consumed_per_s`` counts from the first message to the last, and each message must arrive once.
 
 With single messages, Kafka's client sends each message as a request, with five in flight. So for
-logbus and Kafka this is the round trip of a request, which for logbus includes a flush; the other
-systems take a stream of messages.
+logbus and Kafka the rate follows from the round trip of a request, which for logbus includes a
+flush; the other systems take a stream of messages.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ ACTIVEMQ, RABBITMQ = "activemq", "rabbitmq"
 MESSAGE_BYTES = 200
 SECONDS = 2.0
 MESSAGES = 100_000
-"""Duration of a producer's run in seconds, and its minimum number of messages.
+"""``SECONDS`` is the duration of a producer's run, ``MESSAGES`` its minimum number of messages.
 
-The first second does not count, because the JIT compiler runs in it. With fewer messages, a
-consumer would measure mostly this second.
+The producer's first second does not count, because the JIT compiler runs in it. With fewer
+messages, a consumer would measure mostly its first second.
 """
 WARM_UP_SECONDS = 1.0
 RUN_SECONDS_MAX = 180
@@ -52,7 +52,7 @@ NO_BATCHES = "its protocol has no batches of messages; see single messages"
 
 
 class Paper:
-    """Runs the Java programs that repeat the paper's experiment, with one variant (set of
+    """Runs the Java programs that repeat the NetDB'11 paper's experiment, with one variant (set of
     settings)."""
 
     def __init__(self, bench: Bench, batch: int, folder: Path) -> None:
@@ -96,7 +96,7 @@ def warm_rate(found: Mapping[str, Any]) -> float:
 
 @contextlib.contextmanager
 def open_paper(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
-    """Start every installed system, and yield one side for each system.
+    """Start every installed system, and yield a ``Side`` for each system.
 
     The side of a missing system holds the reason why the system is missing.
     """

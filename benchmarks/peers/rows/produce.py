@@ -1,5 +1,5 @@
-"""Benchmarks 7 and 9: Kafka's own ProducerPerformance sends to the brokers of each side,
-acks=all."""
+"""Benchmarks 7 and 9: Kafka's own ProducerPerformance sends to the brokers of logbus and Kafka,
+with acks=all."""
 
 from __future__ import annotations
 

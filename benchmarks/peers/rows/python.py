@@ -3,9 +3,10 @@
 logbus's producer is idempotent by default, confluent-kafka's is not. A topic to read was written by
 each side's own client (columns in logbus's log, rows in Kafka's). logbus's consumer is on the
 broker's machine here and reads its files in place, unless *fetched*; the consumer checks checksums
-and structure in any case. Both programs ask for the length of every value, one by a column, the
-other by a loop. confluent-kafka's processes wait for more than half of their time on its defaults
-(cpu_s), so by processor time alone the ratio is smaller: for batches 5 to 6 in place, 3.4 fetched.
+and structure in any case. Both programs compute the length of every value, logbus's by column,
+confluent-kafka's in a loop. With its defaults, confluent-kafka waits for more than half of the time
+(see cpu_s), so the ratio of processor times is smaller: for batches, 5 to 6 in place and 3.4
+fetched.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ FETCHED = {"local_reads": False}
 """Settings with which logbus's consumer reads as on another machine."""
 
 Options = Mapping[str, Mapping[str, Any]]
-"""The settings of each side's client."""
+"""The settings of each side's client, by side (logbus, Kafka)."""
 SENDING: Mapping[str, Options] = {"defaults": {}, "tuned": {KAFKA: TUNED_KAFKA}, "lz4": LZ4}
 READING: Mapping[str, Options] = {
     "defaults": {},
@@ -69,11 +70,12 @@ TURNS: Mapping[str, Options] = {
     "defaults": {},
     "tuned": {LOGBUS: {"asyncio": True}, KAFKA: HASTY_TURNS},
 }
-"""The settings of each variant, by the kind of work. Topics that *lz4* reads are compressed."""
+"""For each kind of work, the settings of each variant. The variant *lz4* reads compressed
+topics."""
 
 
 def work(ask: Mapping[str, Any]) -> Measures:
-    """Run ``python_work`` in a new process; return its measures."""
+    """Run ``python_work`` in a new process; return the measures that it prints."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "peers.python_work", json.dumps(ask)],
         capture_output=True,
@@ -100,7 +102,7 @@ class Task:
 
 @contextlib.contextmanager
 def open_task(bench: Bench, variant: Variant, *, task: Task) -> Iterator[Mapping[str, Side]]:
-    """Open a benchmark. Each run that sends uses a topic of its own."""
+    """Yield the sides of the benchmark ``task``. Each run that sends uses a topic of its own."""
     options = task.variants[variant.name]
     # In rows that only send, the clients are tuned, and not the brokers.
     is_tuned = variant.name.startswith("tuned") and task.variants is not SENDING

@@ -18,7 +18,8 @@ from peers.spark_session import ending
 from peers.spark_variants import SINK, SOURCE, TUNED_BOUND, variants
 
 ACCESS_LOG = {"needle": '" 404 ', "word": 7}
-"""The text of errors in an access log, and the index of the word to count by: the page."""
+"""The text that marks errors in an access log, and the index of the word by which the query counts
+them: the page."""
 SOURCE_CODE = {"needle": "return", "word": 1}
 
 

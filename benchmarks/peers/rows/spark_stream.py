@@ -1,7 +1,7 @@
 """Benchmark 3: a streaming query with availableNow processes a backlog and ends.
 
-Times run from start() to the end of the query, with its checkpoint. The floor is a Python source
-with as many ready rows of that size; no Python source can be faster.
+Times run from start() to the end of the query, including its checkpoint. The floor is a Python
+source with as many rows of that size ready in memory; no Python source can be faster.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ LINES_A_WRITE = 2_000_000
 
 
 def _warm(bench: Bench) -> tuple[int, int]:
-    """Return the number of writes of the backlog in memory, and the number of lines of each."""
+    """Return the number of writes for a backlog that fits into memory, and of lines in each."""
     return 3, bench.size(LINES)
 
 
 def _cold(bench: Bench) -> tuple[int, int]:
-    """Return the number of writes of the backlog on disk, and the number of lines of each. Lines
-    repeat after each write, which helps neither side."""
+    """Return the number of writes for the backlog, and of lines in each. All writes have the same
+    lines, which helps neither side."""
     step = bench.size(LINES_A_WRITE)
     line = sum(map(len, bench.lines.whole(10_000))) / 10_000
     return max(1, round(bench.size(BACKLOG_BYTES) / line / step)), step

@@ -3,8 +3,8 @@
 The same client on both sides (confluent-kafka) waits for the port, makes a topic and produces one
 record with acks=all. logbus starts ZooKeeper and a broker, Kafka one broker that is its own
 controller. A first start has empty folders, and includes Kafka's format command. ``logbus up``
-always gives ZooKeeper's JVM a serial collector and the first compiler alone, which Kafka's start
-script does not. *tuned* gives Kafka both, and an archive of its classes.
+always gives ZooKeeper's JVM the serial garbage collector and only the C1 compiler, which Kafka's
+start script does not. *tuned* gives Kafka both, and an archive of its classes.
 """
 
 from __future__ import annotations
