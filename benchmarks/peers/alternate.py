@@ -28,8 +28,8 @@ QUICK_ROUNDS = 2
 class TookTooLong(Exception):
     """Raised when a benchmark exceeds its time limit.
 
-    The class is no OSError, as TimeoutError is: the alarm may interrupt the meter, which ignores an
-    OSError of a file in /proc.
+    Unlike TimeoutError it is no OSError: the alarm may interrupt a read of a file in /proc by the
+    meter, which ignores an OSError.
     """
 
 
@@ -53,7 +53,7 @@ def run(row: Row, bench: Bench, names: Collection[str] = ()) -> dict[str, Any]:
 
 
 def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
-    """Run one variant of a benchmark (with certain settings), and return its result."""
+    """Run one variant (set of settings) of a benchmark, and return its result."""
     kept: dict[str, Any] = {
         "variant": variant.name,
         "settings": dict(variant.settings),
@@ -92,7 +92,7 @@ def _at_most(seconds: float | None) -> Iterator[None]:
     """Raise TookTooLong here, in the main thread, if the block takes longer than ``seconds``. None
     means no limit.
 
-    This way, a benchmark that hangs does not prevent the later ones.
+    This way, a benchmark that hangs does not prevent later benchmarks.
     """
     if seconds is None:
         yield
@@ -153,7 +153,7 @@ def _once(row: Row, bench: Bench, sides: Mapping[str, Side], name: str) -> dict[
 
 
 def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the first run, the other runs, and their medians and spread."""
+    """Return the first run, the other runs, and the medians and spread of the others."""
     first, rest = (runs[0], runs[1:]) if len(runs) > 1 else (None, runs)
     names = rest[0]["measures"]
     values = {name: [each["measures"][name] for each in rest] for name in names}
@@ -177,7 +177,7 @@ def _taken(runs: list[dict[str, Any]], role: str) -> dict[str, float]:
 
 
 def compared(row: Row, variant: Variant, sides: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return, for each goal of this variant of the benchmark: the medians of logbus and of the
+    """Return, for each goal of this variant (set of settings): the medians of logbus and of the
     other system, their ratio, and the spread of the ratio."""
     return [
         {"peer": peer, **_against(goal, sides[LOGBUS], sides[peer])}

@@ -91,7 +91,7 @@ class BareServer:
 
 
 def received(sock: socket.socket) -> bytes:
-    """Return the next value on a connection of ``turns``, or b"" at the connection's end."""
+    """Return the next value that arrives (after its length) on a connection; b"" at its end."""
     data = sock.recv(65536)
     while data and len(data) < LENGTH.size + LENGTH.unpack_from(data)[0]:
         data += sock.recv(65536)
@@ -103,7 +103,9 @@ def framed(value: bytes) -> bytes:
 
 
 def turns(listener: socket.socket, folder: Path) -> None:
-    """Serve one pair of connections after another. In each pair, the sender connects first."""
+    """Write and flush each value of a sender, acknowledge it, and send it to a reader.
+
+    Serve one pair of connections after another; the sender connects first."""
     file = os.open(folder / "log", os.O_WRONLY | os.O_CREAT, 0o640)
     size = 0
     while True:

@@ -43,13 +43,13 @@ class Bench:
     def is_left_out(self, side: str) -> bool:
         """Return whether this run leaves a side out.
 
-        Quick runs leave out floors (sides that do only the necessary work), because they are too
-        short to measure one.
+        Quick runs leave out floors (sides that do only the necessary work), because such runs are
+        too short to measure a floor.
         """
         return self.quick and is_floor(side)
 
     def logbus(self, brokers: int = 1) -> LogbusServers:
-        """Return logbus servers with these settings; start them if necessary."""
+        """Return logbus servers with this number of brokers; start them if necessary."""
         return self._servers("logbus", brokers, lambda: LogbusServers(brokers))
 
     def kafka(self, brokers: int = 1, *, tuned: bool = False, heap: str = HEAP) -> KafkaServers:

@@ -1,4 +1,4 @@
-"""Upper bounds of logbus's ratio in benchmarks whose client is a tool of Kafka on both sides.
+"""Upper bounds of logbus's ratio in benchmarks where a tool of Kafka is the client of both systems.
 
 Such a benchmark (a row of the table of results) has no floor, which is a side that does only the
 necessary work. Its ``ceiling`` is a function of this module, which ``peers.missed`` calls.

@@ -44,7 +44,8 @@ def jars(name: str, pom: Path) -> Path:
 
 
 def artifacts(name: str, coordinates: Sequence[str]) -> Path:
-    """Return a folder with these artifacts (``group:artifact:version``) without dependencies."""
+    """Return a folder with these Maven artifacts (``group:artifact:version``), without their
+    dependencies."""
     commands = [["dependency:copy", f"-Dartifact={each}"] for each in coordinates]
     return _filled(name, "\n".join(coordinates), commands)
 

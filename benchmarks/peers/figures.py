@@ -1,4 +1,4 @@
-"""The parts that the scripts of ``make figures`` share: options, turns, medians and the output."""
+"""The common parts of the scripts of ``make figures``: options, alternate runs, medians, output."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def median(values: Iterable[float], digits: int = 1) -> float:
 
 
 def ratio(above: Iterable[float], below: Iterable[float], digits: int = 2) -> float:
-    """Return the median of the rounds' ratios."""
+    """Return the median of ``above / below`` over the rounds."""
     return median((a / b for a, b in zip(above, below, strict=True)), digits)
 
 
 def percentile(values: Iterable[float], percent: int) -> float:
-    """Return the value whose rank is nearest to this percentage of all."""
+    """Return a percentile of the values: the one with the nearest rank."""
     ranked = sorted(values)
     return ranked[round((len(ranked) - 1) * percent / 100)]
 
@@ -71,7 +71,8 @@ def spread_ms(values: list[float], digits: int | None = None) -> dict[str, float
 
 
 def shortest(call: Callable[[], object], seconds: float) -> float:
-    """Return the shortest mean duration of a call in seconds, of rounds of ``seconds`` in all."""
+    """Return the shortest mean duration of a call in seconds, of rounds that take about ``seconds``
+    together."""
     times, rounds = 1, []
     while len(rounds) < SHORTEST_OF:
         began = time.perf_counter()

@@ -26,7 +26,7 @@ COMMITTED = consumer.OffsetCommitRequest.OffsetCommitRequestTopic
 
 
 class GroupMember:
-    """A member of a group that subscribes to TOPIC, with a connection to the coordinator."""
+    """A group member that subscribes to TOPIC, with a connection to the coordinator."""
 
     def __init__(self, group: str) -> None:
         self._group = group

@@ -1,4 +1,5 @@
-"""Run Kafka's own command line tools against either broker and parse their measurements."""
+"""Run Kafka's own command line tools against the brokers of logbus or Kafka, and parse their
+measurements."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ def run(tool: str, *arguments: str) -> str:
 
 @contextlib.contextmanager
 def payloads(bench: Bench, size: int) -> Iterator[Path]:
-    """Yield a file of distinct values of one size from real log lines, of which ProducerPerformance
-    chooses at random."""
+    """Yield a file of distinct values of ``size`` bytes, from real log lines. ProducerPerformance
+    chooses values from it at random."""
     with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
         path = Path(folder) / "payloads"
         values = bench.lines.sized(PAYLOADS_MB * 1_000_000 // size, size)

@@ -1,8 +1,8 @@
 """Read and write the stored results, a JSON file for each row.
 
-A run of some variants replaces only the results of these variants, so a file may hold variants that
-were measured on different days. Each variant has its date, commit, machine, load, versions and
-input.
+A run of some variants (sets of settings) replaces only the results of these variants, so a file may
+hold variants that were measured on different days. Each variant has its date, commit, machine,
+load, versions and input.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def read(path: Path) -> dict[str, Any]:
 def keep(into: Path, found: Found, row: Row, *, whole: bool) -> dict[str, Any]:
     """Write the result of a row; return the stored result.
 
-    With ``whole``, drop all former variants. Otherwise replace only the variants in ``found``. A
-    failed variant does not replace former figures, but is reported on stderr.
+    With ``whole``, drop all stored variants. Otherwise replace only the variants in ``found``. A
+    failed variant does not replace stored figures, but is reported on stderr.
     """
     into.mkdir(exist_ok=True)
     path = into / f"{row.name}.json"
@@ -47,8 +47,8 @@ def keep(into: Path, found: Found, row: Row, *, whole: bool) -> dict[str, Any]:
 
 
 def merged(before: Sequence[Found], new: Sequence[Found], row: Row) -> list[Found]:
-    """Return the stored variants, replaced by the newly measured ones, in the row's order. Leave
-    out variants that the row no longer has."""
+    """Return the stored variants, with newly measured ones in their place, in the row's order.
+    Leave out variants that the row no longer has."""
     by_name = {each["variant"]: each for each in before}
     for each in new:
         name = each["variant"]

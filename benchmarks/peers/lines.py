@@ -22,7 +22,7 @@ LIBRARY_FILES = 400
 
 
 class Lines:
-    """Produces any number of lines, which are equal in every run with one input."""
+    """Produces any number of lines; the same input gives the same lines in every run."""
 
     def __init__(self, given: Path | None = None) -> None:
         self._lines, self.source = _read(given)

@@ -131,7 +131,8 @@ def _own_cpu() -> float:
 
 
 class Meter:
-    """Measures while the context is open; afterwards ``found`` has ``cpu_s`` and ``peak_mb``."""
+    """Measures the processes of a run while the context is open; afterwards ``found`` has ``cpu_s``
+    and ``peak_mb`` by role."""
 
     def __init__(
         self,
@@ -141,10 +142,10 @@ class Meter:
     ) -> None:
         """Prepare a measurement.
 
-        * ``servers``: processes by role, each with its descendants.
-        * ``others``: child processes that are not part of the run.
-        * ``within``: returns the servers that the run itself starts and ends, by role. The last
-          sample of each counts, because it may end before the measurement.
+        * ``servers``: processes by role, each with its descendants. * ``others``: child processes
+        that are not part of the run. * ``within``: returns the servers that the run itself starts
+        and ends, by role. The last sample of each server counts, because the server may end before
+        the measurement.
         """
         self.found: dict[str, dict[str, float]] = {}
         self._servers = {role: list(pids) for role, pids in servers.items()}

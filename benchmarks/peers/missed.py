@@ -1,8 +1,9 @@
 """Write the report's section about missed goals and their bounds.
 
-A bound is the highest ratio that any implementation could reach: the floor divided by the peer, or
-the benchmark's ``ceiling``. Bounds vary between rounds: a goal between the lowest and the highest
-bound may or may not be reachable. ``peers.report`` calls this module.
+A bound is the best ratio that any implementation could reach: the floor (a program that does only
+the necessary work) divided by the peer, or the benchmark's ``ceiling``. Bounds vary between rounds:
+a goal between the lowest and the highest bound may or may not be reachable. ``peers.report`` calls
+this module.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ AT = "at the bound, within its spread"
 
 
 class Bound(NamedTuple):
-    """The highest ratio that any implementation could reach: ``ratio`` from the medians, ``low``
-    and ``high`` from the rounds with the lowest and highest bound."""
+    """The best ratio that any implementation could reach: ``ratio`` from the medians, ``low`` and
+    ``high`` from the rounds with the lowest and the highest value."""
 
     ratio: float
     low: float
@@ -54,8 +55,8 @@ class Missed(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Return in words whether the highest possible ratio (the bound) reaches the goal in no
-        round, in some rounds or in all rounds. Return an empty text if the bound is unknown."""
+        """Return in words whether the bound (the best possible ratio) reaches the goal in no round,
+        in some rounds or in all. Return an empty text if the bound is unknown."""
         if self.bound is None:
             return ""
         limit, least, most = self.limit, self.bound.low, self.bound.high
@@ -95,8 +96,8 @@ def _missed(rows: list[Found]) -> Iterator[Missed]:
 
 
 def _bound(found: Found, variant: Found, missed: Found) -> Bound | None:
-    """Return the highest ratio that any implementation could reach for a measure that missed its
-    goal. Return None for a quick run, which is too short to tell."""
+    """Return the best ratio that any implementation could reach for a measure that missed its goal.
+    Return None if it is unknown, or for a quick run, which is too short."""
     if found["quick"]:
         return None
     all_runs = (each["runs"] for each in variant["sides"].values())

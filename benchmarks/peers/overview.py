@@ -1,4 +1,5 @@
-"""Write the report's second section: benchmarks without goals, the paper's systems, growth of cost.
+"""Write the report's second section: benchmarks without goals, the NetDB'11 paper's systems, growth
+of cost.
 
 ``peers.summary`` has the first section; ``peers.report`` calls both.
 """
@@ -13,9 +14,11 @@ from peers.rows.netdb11 import DURABLE, NAMES
 Found = Mapping[str, Any]
 
 FLAT = 1.5
-"""A measure is flat if it differs by at most this factor from its value at the smallest size."""
+"""A measure is flat if its values at the smallest and the largest size differ by at most this
+factor."""
 BENT = 2.0
-"""A measure counts as growing if it is this many times its value at the smallest size, or more."""
+"""The report names the first size (such as a number of partitions) at which a measure has changed
+by this factor."""
 OF_A_SYSTEM = ("produced_per_s", "consumed_per_s")
 HOW = f"""The table compares each measure with its value at the smallest size, such as the lowest
 number of partitions. A *flat* measure is within a factor of {FLAT:g} at the largest size. For a

@@ -37,8 +37,9 @@ LATENCY_WARM_UP = 100
 PIECE_BYTES = 4 << 20
 PIECES_A_FLUSH = 16
 ROWS_AT_ONCE = 4_000
-"""``PIECE_BYTES`` is the size of a write of the floors, and ``PIECES_A_FLUSH`` the number of writes
-before a flush. With these values a loop of writes is fastest.
+"""``PIECE_BYTES`` is the size of a write of the floors (loops that do only the necessary work), and
+``PIECES_A_FLUSH`` the number of writes before a flush. With these values a loop of writes is
+fastest.
 
 ``ROWS_AT_ONCE`` is the number of records in a consumer's buffer.
 """
@@ -140,7 +141,7 @@ def table_confluent(ask: dict[str, Any]) -> dict[str, float]:
 def table_bare(ask: dict[str, Any]) -> dict[str, float]:
     """Write and flush the values in a loop, without client, broker or checks.
 
-    Another thread compresses the values.
+    This thread compresses the values; another writes and flushes.
     """
     values, codec = memoryview(column(ask).buffers()[2]), ask["options"].get("compression")
     with (
@@ -164,7 +165,7 @@ def table_bare(ask: dict[str, Any]) -> dict[str, float]:
 
 
 def records_bare(ask: dict[str, Any]) -> dict[str, float]:
-    """Create records from values in memory, as logbus's consumer does."""
+    """Create records from values in memory, as logbus's consumer does; return the rate."""
     values = column(ask)
     size, repeat = 0, itertools.repeat
     began = time.perf_counter()
@@ -188,8 +189,8 @@ def logbus_consumer(ask: dict[str, Any]) -> Iterator[Any]:
 
 @contextmanager
 def confluent_consumer(ask: dict[str, Any], start: int = 0) -> Iterator[Any]:
-    """Yield a confluent-kafka consumer that has read a record at ``start`` of the only
-    partition."""
+    """Yield a confluent-kafka consumer of the only partition, after it has read a record at
+    ``start``."""
     settings = {"group.id": "bench", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
     consumer = ck.Consumer({"bootstrap.servers": ask["servers"], **settings, **ask["options"]})
     consumer.assign([ck.TopicPartition(ask["topic"], 0, start)])
@@ -332,7 +333,8 @@ def latency_confluent(ask: dict[str, Any]) -> dict[str, float]:
 
 
 def latency_bare(ask: dict[str, Any]) -> dict[str, float]:
-    """Measure the latency over two sockets without any client."""
+    """Measure the latency of a record through a minimal server, over two sockets and without a
+    client."""
     host, _, port = ask["servers"].rpartition(":")
     with (
         socket.create_connection((host, int(port))) as sender,

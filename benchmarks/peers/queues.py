@@ -52,8 +52,8 @@ def class_path(folder: Path) -> str:
 
 
 class Queue:
-    """A queue server in a temporary folder. ``said`` is the output that marks the end of its
-    start."""
+    """A queue server in a temporary folder. ``said`` is the output that shows that it has
+    started."""
 
     name: str
     said: str

@@ -1,8 +1,8 @@
 """Write the report from the stored results of the benchmarks.
 
-``RESULTS.md`` is the summary in the repository: a line for each row (benchmark), the paper's
-experiment, the growth of cost, and each missed goal with its bound. ``results/<row>.json`` has all
-else.
+``RESULTS.md`` is the summary in the repository: a line for each row (benchmark), the NetDB'11
+paper's experiment, the growth of cost, and each missed goal with its bound. ``results/<row>.json``
+has all else.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def brief(found: Found) -> Iterator[str]:
 
 
 def write(folder: Path, *, quick: bool) -> None:
-    """Write the summary. That of a quick run is in the folder of quick results."""
+    """Write the summary; for a quick run, into the folder of quick results."""
     source = folder / "quick" if quick else folder
     rows = results(source)
     if rows:
@@ -55,8 +55,8 @@ def write(folder: Path, *, quick: bool) -> None:
 
 
 def results(folder: Path) -> list[Found]:
-    """Return the stored results in the order of the table. Their descriptive texts are those of the
-    present ``ROWS``, not the stored ones."""
+    """Return the stored results in the order of the table. Their descriptive texts come from the
+    present ``ROWS``, not from the store."""
     texts = {row.name: {"work": row.work, "bound": row.bound} for row in ROWS}
     found = map(kept.read, sorted(folder.glob("*.json")))
     rows = [each | texts.get(each["row"], {}) for each in found if each["variants"]]
@@ -100,7 +100,8 @@ def _where(rows: list[Found]) -> Iterator[str]:
 
 
 def _some(values: Collection[str]) -> str:
-    """Return the words that say that each of several values holds for a part of the results."""
+    """Return the words that say, if there are several values, that each holds only for some
+    results."""
     return " of some results" if len(values) > 1 else ""
 
 

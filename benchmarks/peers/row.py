@@ -19,12 +19,12 @@ FLOOR = "floor"
 A floor is no system and has no ratio. The report shows it beside a missed goal.
 """
 ROUNDS = 5
-"""Number of runs of each side after its first run, which is stored separately."""
+"""Number of runs of each side (compared system) after its first run, which is stored separately."""
 
 Measures = dict[str, float]
 """The measures of a run by name, whose suffix is the unit: ``_per_s``, ``_ms``, ``_s``, ``_mb``."""
 Processes = dict[str, dict[str, float]]
-"""The cost of a run by role: ``cpu_s`` and ``peak_mb``."""
+"""The cost of a run by role (such as the brokers): ``cpu_s`` and ``peak_mb``."""
 
 
 def is_floor(side: str) -> bool:

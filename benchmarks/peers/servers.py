@@ -1,4 +1,4 @@
-"""Run the brokers of both sides, each in a temporary folder that is removed with the context.
+"""Run the brokers of logbus and Kafka, each in a temporary folder that is removed with the context.
 
 Kafka runs in KRaft's combined mode, with the heap and the garbage collector of its start script,
 and the settings of its ``server.properties``. ``tuned`` adds settings that Kafka's users change on
@@ -148,7 +148,7 @@ class Servers:
 
 
 class LogbusServers(Servers):
-    """Runs a LocalCluster: ZooKeeper, and a flush on every in-sync replica."""
+    """Runs a LocalCluster: ZooKeeper, and brokers that flush on every in-sync replica."""
 
     peer = "logbus"
     shipped = "a ZooKeeper"

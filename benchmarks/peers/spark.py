@@ -1,8 +1,8 @@
 """The parts that all Spark benchmarks share.
 
-``Both`` fills a topic of each side with the same lines, once for all benchmarks that need the
-lines, and checks that the topics are equal. Spark reads its input from Parquet files, which costs
-little compared with either sink.
+``Both`` fills a topic of logbus and one of Kafka with the same lines, once for all benchmarks that
+need the lines, and checks that the topics are equal. Spark reads its input from Parquet files,
+which costs little compared with either sink.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Both:
         return {name: side(name, servers) for name, servers in self.servers.items()}
 
     def floor(self, count: int, call: str, **arguments: Any) -> dict[str, Side]:
-        """Return the side FLOOR: the same call of Spark with a source and a sink that cost
-        nothing."""
+        """Return FLOOR, the side without a broker: Spark runs ``call`` with a source and a sink
+        that cost nothing."""
 
         def run() -> Measures:
             return rate(count, self.spark.call(call, **arguments)["seconds"])
@@ -67,18 +67,18 @@ class Both:
         return {FLOOR: Side(run, self.spark.processes, words)}
 
     def ready(self, count: int) -> dict[str, Any]:
-        """Return the source of the side FLOOR: ``count`` rows from memory, each as long as the mean
-        line of the input."""
+        """Return the source of FLOOR, the side without a broker: ``count`` rows from memory, each
+        as long as the mean line of the input."""
         size = round(sum(map(len, self.bench.lines.whole(10_000))) / 10_000)
         rows = {"rows": str(count), "batchrows": str(min(FLOOR_BATCH_ROWS, count // PARTITIONS))}
         return ending(FLOOR, **rows, tasks=str(PARTITIONS), valuebytes=str(size))
 
     def source(self, name: str, topic: str) -> dict[str, Any]:
-        """Return a topic on the cluster of side ``name``, which Spark reads."""
+        """Return a topic of side ``name`` as Spark's source, with the options of the source."""
         return ending(self.servers[name], topic, **reading(self.chosen, name))
 
     def target(self, name: str, topic: str) -> dict[str, Any]:
-        """Return a topic on the cluster of side ``name``, to which Spark writes."""
+        """Return a topic of side ``name`` as Spark's target, with the options of the sink."""
         return ending(self.servers[name], topic, **writing(self.chosen, name))
 
     def lines(self, count: int) -> Path:
@@ -126,7 +126,7 @@ class Both:
     def count(self, name: str, topic: str) -> int:
         """Return the number of records of a topic, from its end offsets.
 
-        The same client asks the brokers of both sides.
+        The client is confluent-kafka for both sides.
         """
         asks = {"bootstrap.servers": self.servers[name].bootstrap_servers, "group.id": "count"}
         with contextlib.closing(ck.Consumer(asks)) as consumer:

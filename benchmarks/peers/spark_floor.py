@@ -1,7 +1,7 @@
 """A Spark source and sink that do nothing: the floor of any Python data source.
 
-``floor`` reads ready Arrow batches from memory, as a batch or as a stream with a backlog that ends,
-and its sink drops all rows. Spark's workers import this module.
+``floor`` reads Arrow batches that are ready in memory, as a batch or as a stream with a backlog
+that ends, and its sink drops all rows. Spark's workers import this module.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ARROW = pa.schema(
 
 @lru_cache(maxsize=1)
 def ready_batch(rows: int, value_bytes: int) -> pa.RecordBatch:
-    """Return a batch of ``rows`` values, which each worker process builds once."""
+    """Return a batch of ``rows`` records. Each worker process builds it only once."""
     return pa.RecordBatch.from_arrays(
         [
             pa.nulls(rows, pa.binary()),

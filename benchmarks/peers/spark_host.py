@@ -2,8 +2,8 @@
 
 The same session serves both sides alternately, with the same JVM, compiled code and settings; only
 ``format`` differs. Times run from ``load()`` to the end of the action. The side ``floor`` is a
-Python source with ready rows and a sink that drops rows. ``peers.spark_session`` sends the
-requests. Spark's own output goes to stderr.
+Python source with rows ready in memory, and a sink that drops rows. ``peers.spark_session`` sends
+the requests. Spark's own output goes to stderr.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class End:
-    """A topic as source or sink of a side. The side ``floor`` has no address and no topic."""
+    """A topic as source or sink of a side (a compared system). The side ``floor`` has no address
+    and no topic."""
 
     side: str
     address: str
@@ -54,7 +55,7 @@ class Host:
         return {"seconds": time.perf_counter() - before}
 
     def aggregate(self, source: End) -> dict[str, Any]:
-        """Read the source as a batch and aggregate its values, so that sides can be compared."""
+        """Read the source as a batch; return the count, total size and checksum of its values."""
         found = (
             self._table(source, ["value"])
             .selectExpr("count(*) rows", "sum(length(value)) bytes", "sum(crc32(value)) checksum")
@@ -114,8 +115,8 @@ class Host:
         return {}
 
     def loop_stop(self) -> dict[str, Any]:
-        """Stop the query of ``loop_start``; return the durations, in ms, of its triggers with
-        rows."""
+        """Stop the query of ``loop_start``; return the durations, in ms, of those triggers that
+        processed rows."""
         progress = [p for p in self.query.recentProgress if p.numInputRows]
         self.query.stop()
         return {"triggers_ms": [p.durationMs["triggerExecution"] for p in progress]}
@@ -156,7 +157,7 @@ class Host:
     def register_floor(self) -> None:
         """Register the source and sink of the side ``floor``, before a timed run that needs them.
 
-        Only sessions with this side register them: in others, the first read is measured.
+        Sessions without this side do not register them, because their first read is measured.
         """
         if not self.has_floor:
             from peers.spark_floor import Floor

@@ -1,7 +1,7 @@
-"""Start and call a Spark session in a separate process, which serves both sides alternately.
+"""Start and call a Spark session in a separate process, which serves logbus and Kafka alternately.
 
 ``SparkHost`` starts ``spark_host.py`` and sends requests to it. Every session has Spark's Kafka
-connector and the same ``settings`` for both sides.
+connector and the same ``settings`` for both.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ CONNECTOR_WORDS = "Spark's Kafka connector 4.2.0 (the newest that Maven has), ka
 def settings(tuned: bool = True) -> dict[str, str]:
     """Return the settings of Spark in all rows, which are the same for both sides.
 
-    ``tuned`` adds the two settings of ``conf/spark-defaults.conf``, of which the second also helps
-    Kafka's connector. Spark starts Python by ``LAUNCHER``.
+    ``tuned`` adds the two settings of ``conf/spark-defaults.conf``. The second, for checkpoints,
+    also helps Kafka's connector.
     """
     return {
         **(logbus.spark_conf() if tuned else {}),
@@ -57,7 +57,8 @@ def settings(tuned: bool = True) -> dict[str, str]:
 
 
 def ending(servers: Any, topic: str = "", **options: str) -> dict[str, Any]:
-    """Return a topic with Spark's options, as a ``source`` or ``target`` of ``spark_host.Host``.
+    """Return a topic, with the options of Spark's source or sink, as a ``source`` or ``target`` of
+    ``spark_host.Host``.
 
     ``servers`` may be FLOOR, which has no topics.
     """

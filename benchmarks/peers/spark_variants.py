@@ -59,7 +59,7 @@ def reading(chosen: Variant, side: str) -> dict[str, str]:
 
 def writing(chosen: Variant, side: str) -> dict[str, str]:
     """Return the options of the Spark sink with which a side (a compared system) writes in a
-    variant. Without compression, the compression option is left out."""
+    variant. A variant without compression has no compression option."""
     packed = {"kafka.compression.type": chosen.compression}
     return {
         **({} if chosen.compression == "none" else packed),
@@ -70,7 +70,8 @@ def writing(chosen: Variant, side: str) -> dict[str, str]:
 def variant(name: str, **parts: Options) -> Variant:
     """Return the variant ``name`` of a Spark benchmark: its settings and compression.
 
-    ``parts`` has the options of each part, such as ``source`` or ``sink``, for the description.
+    ``parts`` has the options of each part, such as ``source`` or ``sink``, which only describe the
+    variant.
     """
     spark = "as it comes" if name == DEFAULTS else f"{TUNED_WORDS}, on both sides"
     changed = {

@@ -42,14 +42,15 @@ def lines(rows: list[Found]) -> Iterator[str]:
 
 
 def is_behind(each: Found) -> bool:
-    """Return whether the other system (the peer) was better, even if the goal is met."""
+    """Return whether the other system (the peer) was better than logbus, even if the goal is
+    met."""
     is_more = str(each["goal"]).startswith("≥")
     return bool(each["ratio"] < 1 if is_more else each["ratio"] > 1)
 
 
 def _compared(rows: list[Found]) -> Iterator[tuple[Found, Found, Found]]:
-    """Yield, for each measure with a goal: the benchmark's result, the variant, and the comparison
-    of both sides."""
+    """Yield, for each measure with a goal: the results of the benchmark and of the variant, and the
+    comparison of logbus with the peer."""
     for found in rows:
         for variant in found["variants"]:
             for each in variant.get("compared", ()):
@@ -87,7 +88,7 @@ def _by_column(all_: list[tuple[Found, Found, Found]]) -> str:
 
 
 def _of_row(found: Found) -> Iterator[str]:
-    """Yield a line of the report for each measure of a benchmark that has a goal."""
+    """Yield a line of the report for each measure with a goal in a benchmark."""
     by_measure: dict[str, dict[str, Found]] = {}
     for _, variant, each in _compared([found]):
         by_measure.setdefault(each["measure"], {})[variant["variant"]] = each

@@ -74,8 +74,8 @@ class Waiters:
     def _answered(self, sock: Any, size: int) -> None:
         """Handle a response: fetch again if the response has no record.
 
-        The smallest response so far has no records. A response with a record is more than 60 bytes
-        larger.
+        The response is not decoded: the smallest response so far has no records, and one with a
+        record is more than 60 bytes larger.
         """
         self._empty_bytes = min(self._empty_bytes or size, size)
         if size > self._empty_bytes + 60:
