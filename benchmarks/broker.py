@@ -107,8 +107,8 @@ def produce_request(topic_id: str, batch: bytes | memoryview, partitions: int = 
 
 
 RAW, ROWS = (fetch.FLAG_CHECKS_CRC, 1), (0, 0)
-"""Clients that receive batches as they are stored, and clients of rows: the fetch flags, and the
-newest format version of column batches that the client decodes."""
+"""Two clients, one that receives batches as they are stored, and one that decodes only rows: the
+fetch flags, and the newest format version of column batches that the client decodes."""
 
 
 def fetch_request(
@@ -177,7 +177,7 @@ class Bench:
         }
 
     def small_produces(self) -> None:
-        """Measure requests of one record of 100 B, alone and many together."""
+        """Measure requests of one record of 100 B, one at a time and many in flight."""
         small = bytes(encode_entries([(None, bytes(100))], 1))
         request = produce_request(self.topic("small"), small)
         self.measure("produce_100B_1_connection_1_deep", request, 1, 1, len(small))

@@ -2,15 +2,14 @@
 
     python benchmarks/console.py [--rounds 2] [--seconds 31] [--only sampling,pages,commands,plugin]
 
-Prints one JSON object. Three brokers; half of the partitions are in one topic, and each group has
-committed offsets in ten partitions.
+Prints one JSON object. There are three brokers; half of the partitions are in one topic, and each
+group has committed offsets in ten partitions.
 
-``sampling``: the share of a core that each broker spends on the console's readings of the cluster,
-without viewers.
-Each round measures the brokers' processor time without the console and then with it; the figure is
-the median difference. ``at_rest``: no group commits. ``moving``: every group commits new offsets
-every 5 s, without the console and with it. A window of 31 s has six readings; one of them also
-requests sizes and start offsets (``WHOLE_S``).
+``sampling``: the share of a core that each broker spends on the console's periodic reading of the
+cluster's state, without viewers. Each round measures the brokers' processor time without the
+console and then with it; the figure is the median difference. ``at_rest``: no group commits.
+``moving``: every group commits new offsets every 5 s, without the console and with it. A window of
+31 s has six readings; one of them also requests sizes and start offsets (``WHOLE_S``).
 
 ``pages``: p95 in ms and kB of each page, requested one after the other, and the console's resident
 memory after them and at its peak. ``commands``: wall time with Python's start; ``completion`` reads
@@ -147,7 +146,7 @@ def pages(cluster: LocalCluster) -> dict[str, Any]:
 def median_ms(*words: str, cache: str, is_cold: bool = False, **variables: str) -> float:
     """Return the median time of a command in ms.
 
-    ``cache`` is the folder of its cache, which is emptied before each run if ``is_cold``.
+    ``cache`` is the command's cache folder, which is deleted before each run if ``is_cold``.
     """
     command = [sys.executable, "-P", "-m", "broker_lite", *words]
     environment = os.environ | variables | {"XDG_CACHE_HOME": cache}

@@ -145,7 +145,8 @@ class ForeignLoad:
                 acks.times.append(float(at))
 
     def wait_flowing(self, since: float = 0.0) -> None:
-        """Wait until each partition gets regular acknowledgements after the time ``since``."""
+        """Wait until acknowledgements of each partition have arrived for one second after
+        ``since``."""
         for acks in self.partitions:
             acks.wait_flowing(since)
 
@@ -212,8 +213,8 @@ class Bench:
         return chosen.partition, self.broker(number)
 
     def gaps(self, who: str, count: int, strike: Callable[[LocalBroker], None]) -> dict[str, Any]:
-        """``count`` times, call ``strike`` with a broker and repair the cluster; return the gaps
-        between acknowledgements."""
+        """Call ``strike`` with a broker, then start the broker again, ``count`` times; return the
+        spread of the gaps between acknowledgements."""
         gaps, failed = [], 0
         for _ in range(count):
             partition, broker = self.victim(who)
@@ -228,7 +229,7 @@ class Bench:
         return {"events": count, "failed_sends": failed, **spread_ms(gaps)}
 
     def restart(self, broker: LocalBroker) -> None:
-        """Stop and start a broker cleanly. The gap includes the stop and the start."""
+        """Stop and start a broker cleanly. The gap between acknowledgements includes both."""
         broker.stop()
         broker.start()
         self.settle(self.topic)

@@ -72,7 +72,8 @@ def rate(bus: Bus, topic: str, rows: int, **options: Any) -> float:
 
 
 def read(bus: Bus, rows: int, rounds: int) -> dict[str, Any]:
-    """Return the median rates by topic, kind of read and isolation level, and their ratios."""
+    """Return, by topic and kind of read, the median rate of read_committed and its ratio to that of
+    read_uncommitted."""
 
     def run(case: tuple[str, bool, str]) -> float:
         topic, in_place, level = case
@@ -114,7 +115,8 @@ def begin(bus: Bus, stack: contextlib.ExitStack) -> list[TransactionMarker]:
 
 
 def write(markers: list[TransactionMarker], cluster: Cluster, deadline_ms: float) -> Operation[int]:
-    """Send all markers in requests as a coordinator does; return the number of refused markers."""
+    """Send all markers in WriteTxnMarkers requests, as a coordinator does; return the number of
+    refused markers."""
     yield from requests.refresh(cluster, ["markers"], deadline_ms)
     leader = cluster.view.leader(TopicPartition("markers", 0))
     assert leader is not None

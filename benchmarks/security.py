@@ -141,7 +141,7 @@ class Side(NamedTuple):
 def logbus_side() -> Iterator[tuple[Side, str]]:
     """Start a broker of logbus with an open listener and one with logins, and create a user.
 
-    Yield the benchmark's side with these servers, and the path of its CA certificate.
+    Yield the system under test (``Side``), and the path of its CA certificate.
     """
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -161,7 +161,7 @@ def logbus_side() -> Iterator[tuple[Side, str]]:
 
 @contextlib.contextmanager
 def sides() -> Iterator[dict[str, Side]]:
-    """Start a broker of each system and create a user; yield the sides.
+    """Start a broker of each system and create a user; yield the systems under test.
 
     Kafka is left out if it cannot be downloaded.
     """
@@ -494,7 +494,7 @@ def read_topic(bus: Bus, topic: str, *, in_place: bool) -> float:
 
 
 def in_place(rounds: int) -> dict[str, Any]:
-    """Measure alternately reads of a secured broker's files and fetches over TLS."""
+    """Compare reads of a secured broker's files with fetches over TLS, in alternate runs."""
     with (
         LocalCluster(1, secure=True) as cluster,
         connect(cluster.bootstrap_servers, client_config=cluster.client_config) as bus,

@@ -40,7 +40,7 @@ def fill(bus: Bus, topic: str, partitions: int, rows: int) -> None:
 
 
 def parts(bus: Bus, topic: str, rows: int, spark: Any) -> dict[str, Callable[[], Any]]:
-    """Return functions that do the parts of the benchmark once."""
+    """Return a function for each part of the benchmark, which runs the part once."""
 
     def reader() -> LogbusReader:
         given = {"bootstrap.servers": bus.bootstrap_servers, "subscribe": topic}

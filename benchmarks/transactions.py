@@ -10,8 +10,8 @@ flushes every batch and the state of the coordinator to disk before it answers; 
 ``coordinator_killed``: the time from the kill of a producer's coordinator until its commit returns,
 on three brokers. The broker restarts after each kill. Without Maven, Kafka's figures are missing.
 
-``idle_ids``: one broker starts with few transactional ids, and with IDS idle ids. ``load_ms`` is
-how much later than at the first start the broker can describe an id of every state partition.
+``idle_ids``: one broker starts with few transactional ids, and then with IDS idle ids. ``load_ms``
+is how much later after the second start it can describe an id of every state partition.
 
 ``sink``: one broker and one Spark session run both guarantees, each round in the reverse order of
 the round before. ``stream`` is one micro-batch of SINK_ROWS rows, from a topic to a topic.
@@ -180,7 +180,8 @@ def idle_ids() -> dict[str, Any]:
 
 
 class SinkBench:
-    """A broker, a Spark session, and the input for both delivery guarantees."""
+    """Measures Spark's sink with each ``deliveryGuarantee``: same broker, Spark session and
+    input."""
 
     def __init__(self, servers: LogbusServers, spark: SparkHost, folder: Path) -> None:
         self._servers = servers
