@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 OPERATION_TIMEOUT_MS = 30_000
 NATIVE_SESSION_TIMEOUT_MS = 6000
 END_S = 1.0
-"""Seconds for which the close of a producer lets a cancelled commit go on. If the commit did not
-end, the transaction would hold back read_committed readers until its timeout."""
+"""Seconds for which the close of a producer waits for a cancelled commit to end. If the commit did
+not end, the open transaction would hold back read_committed readers until its timeout."""
 
 
 async def aconnect(
