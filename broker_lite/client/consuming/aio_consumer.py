@@ -75,8 +75,8 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
     async def start(self) -> None:
         """Find partitions and starting offsets, or join the group.
 
-        ``async with`` and the first read call it. A second task waits for the first one's start; if
-        that fails or is cancelled, the second task starts the consumer itself."""
+        ``async with`` and the first read call it. If two tasks call it, the second waits for the
+        first; if the first fails or is cancelled, the second starts the consumer itself."""
         if not self._is_started:
             await self._perform(Wait(lambda: not self._is_starting))
         if self._is_started:

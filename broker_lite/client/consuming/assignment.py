@@ -18,8 +18,8 @@ from broker_lite.model import TopicPartition
 
 
 class Release(NamedTuple):
-    """Partitions that the reader releases together: consecutive entries of the queue revoke them
-    all, or lose them all."""
+    """Partitions that the reader releases together, because consecutive entries of the queue revoke
+    all of them, or report all of them as lost."""
 
     is_lost: bool
     numbers: list[int]

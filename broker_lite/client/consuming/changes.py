@@ -41,8 +41,8 @@ class Assign(NamedTuple):
     """The group assigned partitions to this member.
 
     ``grants`` has each partition's grant number, which identifies this assignment of the partition.
-    ``bases`` has the facts that determine starting offsets; where they are missing, the reader
-    looks up the committed offset itself."""
+    ``bases`` has the facts that determine starting offsets; for a partition without them, the
+    reader looks up the committed offset itself."""
 
     grants: Mapping[TopicPartition, int]
     bases: Mapping[TopicPartition, StartBasis] = NO_BASES

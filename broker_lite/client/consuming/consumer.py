@@ -60,8 +60,8 @@ class Consumer(ConsumerFace, ClosedByWith):
     block ends without an error, all returned records count as processed. After a crash or an error,
     the group reads again the records that were being processed.
 
-    ``joining`` makes the consumer's group membership; by default it reads all its partitions alone.
-    A member shares the partitions with others:
+    ``joining`` makes the consumer's group membership; by default the consumer is no member, and
+    reads all its partitions alone. A member shares the partitions with others:
 
     - Assignments change only within calls that ask for records. Before a revocation the consumer
       commits the processed records (unless ``auto_commit=False``) and calls ``on_revoke``.
@@ -138,7 +138,7 @@ class Consumer(ConsumerFace, ClosedByWith):
     # Methods that return records.
 
     def __iter__(self) -> Iterator[Record]:
-        """Yield records forever. At the end of the log, wait for new ones."""
+        """Yield records forever. At the end of the log, wait for new records."""
         return self.core.each_record(lambda: self.run(self.core.fill(None)))
 
     def poll(self, timeout_s: float = 0.0, max_records: int = 10_000) -> list[Record]:

@@ -80,8 +80,8 @@ class ConsumerFace:
         return {tp: self.position(tp) for tp in self.assignment()}
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the positions for an automatic commit, which excludes records still being
-        processed."""
+        """Return the positions to commit automatically. Records still being processed are not
+        committed."""
         return self.core.collector.settled()
 
     def seek(self, topic: str | TopicPartition, partition: int, offset: int | None = None) -> None:

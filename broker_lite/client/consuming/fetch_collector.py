@@ -54,9 +54,10 @@ class FetchCollector:
         skips_corrupt: bool,
     ) -> None:
         self.delays_error: Callable[[FetchedBatches], bool] | None = None
-        """Receives the error of a deleted or recreated topic. Returns whether it delays the error.
+        """A function that receives the error of a deleted or recreated topic, and returns whether
+        to delay it.
 
-        With None, such errors are raised at once."""
+        If None, the error is raised at once."""
         self.is_held_back: Callable[[], bool] | None = None
         """Returns whether to hold back rows now, because other members may own the partitions. If
         None, rows may always be returned."""
@@ -78,7 +79,7 @@ class FetchCollector:
         self._tp: TopicPartition | None = None
         self._slice: Slice | None = None
         self.at = 0
-        """Number of rows of the open batch that were returned."""
+        """Number of returned rows of the open batch."""
         self.is_single = False
         """Whether records are returned one by one. A request for the next record marks the earlier
         ones as processed, so only the record before ``at`` is in flight."""
@@ -241,7 +242,7 @@ class FetchCollector:
     # Methods that open and close fetched batches.
 
     def advance(self, on_out_of_range: Callable[[TopicPartition, LogbusError], None]) -> bool:
-        """Open the next fetched batch if all rows of the open one are returned. Return whether
+        """Open the next fetched batch if all rows of the open batch are returned. Return whether
         there are rows to return.
 
         Raises the error of a partition's fetch. For an offset outside the log, ``on_out_of_range``

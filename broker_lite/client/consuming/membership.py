@@ -25,7 +25,7 @@ class MemberOffsets(NamedTuple):
 
 
 class ConsumerMembership(Protocol):
-    """The group membership that a consumer's reader uses, on the reader's thread.
+    """The group membership that a consumer's reader (``ReaderCore``) uses, on the reader's thread.
 
     A grant number identifies one assignment of a partition; the reader receives it with
     ``Assign``."""
@@ -103,7 +103,7 @@ class ConsumerMembership(Protocol):
         """Return a request that commits the offsets in ``rows``. ``grants`` has the partitions'
         grant numbers.
 
-        Its result has an error, or None, for each partition."""
+        The commit's result has an error, or None, for each partition."""
 
     def released(self, release: Release, settled: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Complete the release of partitions that the reader no longer reads.

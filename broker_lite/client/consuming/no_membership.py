@@ -24,7 +24,8 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 class NoMembership:
-    """The membership of a reader whose partitions are fixed, except for new ones of its topics."""
+    """The membership of a reader whose partitions are fixed, except for new partitions of its
+    topics."""
 
     is_held_back = None
     reports_positions = False

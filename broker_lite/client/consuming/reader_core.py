@@ -58,7 +58,7 @@ Rows = Mapping[TopicPartition, CommittedOffset]
 class ReaderCore:
     """The reader of one consumer: it returns records, and applies the group's assignment changes.
 
-    Methods that return a ``Task`` may wait; the others return at once. Any thread may call
+    Methods that return a ``Task`` may wait; other methods return at once. Any thread may call
     ``notify``, which wakes the reader's thread."""
 
     def __init__(
@@ -245,7 +245,7 @@ class ReaderCore:
         return bool(self.assignment) or self.membership.is_due()
 
     def take_changes(self) -> Task[None]:
-        """Stop reading revoked and lost partitions, and start to read assigned ones."""
+        """Stop reading revoked and lost partitions, and start to read assigned partitions."""
         self.membership.check()
         yield from self._release_all()
         while self.assignment.pending:
@@ -377,8 +377,9 @@ class ReaderCore:
     def _commit(self, rows: Rows, timeout_ms: float) -> Task[None]:
         """Commit the offsets in ``rows``.
 
-        If commits of several partitions fail, NotOwnerError is raised only if all errors are of
-        this kind: it is harmless, because the new owner resumes from the committed offset."""
+        If commits of several partitions fail, NotOwnerError is raised only if there is no other
+        error: the loss of a partition is harmless, because its new owner resumes from the committed
+        offset."""
         grants = self.assignment.grants(rows)
         if self._is_committing:
             # Wait for the automatic commit in flight, which could otherwise overwrite this commit.

@@ -97,9 +97,9 @@ def begin(
 ) -> Operation[StartPlan]:
     """Return where to begin reading each partition in ``bases``.
 
-    A partition begins at its committed offset. Without one, it begins at its earliest record if it
-    was added after the group began to read the topic, else where the option ``start`` says; if that
-    is "none", raises OffsetOutOfRangeError."""
+    A partition begins at its committed offset. Without a committed offset, it begins at its
+    earliest record if it was added after the group began to read the topic, else where the option
+    ``start`` says; if that is "none", raises OffsetOutOfRangeError."""
     offsets: dict[TopicPartition, int] = {}
     epochs: dict[TopicPartition, int] = {}
     early: list[TopicPartition] = []
