@@ -93,7 +93,7 @@ class EndOffsetsWatch(ClosedByWith):
         self._attempt = 0
         self._is_renewing = False
         self._must_renew = False
-        """Whether another metadata refresh must follow the one that runs."""
+        """Whether another metadata refresh must follow the refresh in progress."""
         self._timer: Timer | None = None
         self._ready = threading.Event()
         self.error: LogbusError | None = None
@@ -165,8 +165,8 @@ class EndOffsetsWatch(ClosedByWith):
     def _list(
         self, led: list[TopicPartition], deadline_ms: float
     ) -> Operation[dict[TopicPartition, LogEnd | LogbusError]]:
-        """Look up end offsets with ListOffsets, then ``transactions_from`` (``LogEnd``) with one
-        fetch from each leader.
+        """Look up end offsets with ListOffsets, then ``transactions_from`` (see ``LogEnd``) with
+        one fetch from each leader.
 
         A ListOffsets response does not contain ``transactions_from``."""
         cluster = self._cluster

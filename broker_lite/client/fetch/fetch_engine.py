@@ -63,7 +63,7 @@ LATE_MS = 500
 The engine then asks other brokers whether the partitions have a new leader."""
 NO_EPOCHS: Mapping[TopicPartition, int] = MappingProxyType({})
 DELETED_AFTER_REFRESHES = 3
-"""A topic that this many metadata refreshes in a row lack counts as deleted."""
+"""Number of metadata refreshes in a row that lack a topic, after which it counts as deleted."""
 
 
 class FetchedBatches(NamedTuple):
@@ -71,7 +71,7 @@ class FetchedBatches(NamedTuple):
 
     ``error`` is why the engine stopped fetching the partition. ``skipped`` is a corrupt offset
     range that ``on_corrupt="skip"`` skipped. Each seek raises the partition's ``generation``; the
-    reader ignores entries with an older one."""
+    reader ignores entries with an older generation."""
 
     tp: TopicPartition
     generation: int
@@ -142,17 +142,18 @@ class FetchEngine:
         A recreated topic's id differs, and the consumer's offsets are meaningless in it."""
         self._sources: dict[TopicPartition, _FetchedSource] = {}
         self._polls: dict[tuple[Endpoint, str], dict[TopicPartition, int]] = {}
-        """The fetch in flight on each connection (leader and lane): its partitions with their
-        generations.
+        """The fetch in flight on each connection (leader, and name of one of several connections to
+        it): its partitions with their generations.
 
-        If the dict of a response's own fetch is no longer here, that fetch was cancelled."""
+        If a response arrives and the dict of its fetch is no longer here, the fetch was cancelled.
+        """
         self._due_ms: dict[tuple[Endpoint, str], float] = {}
         """The time (ms) at which the fetch of each connection is overdue."""
         self._buffer_bytes = BUFFERED_FETCHES * config.partition_fetch_bytes
         self._total_bytes_max = BUFFERED_FETCHES * config.fetch_max_bytes
         self._total_bytes = 0
         self._consumed: deque[tuple[TopicPartition, int, int]] = deque()
-        """Partition, generation and bytes of the entries that the reader took since the last
+        """Partition, generation and bytes of each fetch result that the reader took since the last
         ``pump``."""
         self._is_held = False
         """Whether some partition is not fetched because a buffer is full."""
@@ -288,7 +289,7 @@ class FetchEngine:
         """Send a fetch on every connection that has none in flight, for partitions that need
         records.
 
-        Also read on in the segment files that are open for local reads."""
+        Also read the next batches from segment files that are open for local reads."""
         self._is_held = False
         self._subtract_consumed()
         now_ms = self._shell.now_ms()

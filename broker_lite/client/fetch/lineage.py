@@ -45,8 +45,8 @@ class Lineage:
         self._epochs = epochs
 
     def forget(self) -> None:
-        """Clear all epochs, because those read last may be wrong, for example because of a flipped
-        bit."""
+        """Clear all epochs, because the last batches' epochs may be wrong, for example because of a
+        flipped bit."""
         self._epochs = []
         self._read_in = NO_EPOCH
 

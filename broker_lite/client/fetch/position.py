@@ -211,7 +211,8 @@ class FetchPosition:
     def _diverged(self, diverging: OffsetAndEpoch) -> Evaluation:
         """Handle the leader's report that its log differs from the records read here.
 
-        ``diverging`` is the end offset of the last leader epoch that both share."""
+        ``diverging`` is the end offset of the last leader epoch that the leader's log shares with
+        these records."""
         at = self.lineage.cut(diverging, self.offset, self.policy.leader_epoch)
         if at is None:
             self.lineage.forget()

@@ -288,11 +288,11 @@ class _RangeSession:
         self._interrupted = False
 
     def may_be_intact_elsewhere(self, offset: int) -> bool:
-        """Return whether to fetch the corrupt batch at ``offset`` again, in a new session
-        (``repair``).
+        """Return whether to fetch the corrupt batch at ``offset`` again, in the new session that
+        ``repair`` returns.
 
         A new session may return an intact copy if the batch was read from a local file, or other
-        replicas exist. If it returns none, there is no third session."""
+        replicas exist. If it returns no intact copy, there is no third session."""
         if self._retried_at == offset:
             return False
         return self._in_place.was_read(self.tp) or self._has_copies()
