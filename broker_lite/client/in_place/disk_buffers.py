@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 HUGE_BYTES = 2 << 20
-"""Bytes of a huge page on most processors. Data from the disk begin in a buffer at an address that
-is a multiple of it."""
+"""Bytes of a huge page on most processors. In a buffer, data from the disk begin at an address that
+is a multiple of this size."""
 KEPT_MAX = 8
 """Maximum number of buffers in the pool: enough for the reads in flight and decoded batches of two
 readers."""
@@ -33,7 +33,8 @@ class DiskBuffer(NamedTuple):
 
     @property
     def is_free(self) -> bool:
-        """Whether no view of the buffer exists. Python refuses to resize a buffer with views."""
+        """Whether no view of the buffer exists, by an attempt to resize it: Python refuses to
+        resize a buffer with views."""
         try:
             self.memory.resize(len(self.memory))
         except BufferError:

@@ -1,10 +1,10 @@
 """``DiskParts``: reads a range of a file ahead of the reader, with direct I/O.
 
 A part is what one large disk read returns. With O_DIRECT, the disk writes it straight into the
-buffer from which its batches are decoded, without a copy and without the page cache. Threads that
-all readers of the process share wait for the disk. Parts in the page cache are not read ahead; the
-caller reads them from there. Every error raised is an OSError. Only one thread may use an
-object."""
+buffer from which its batches are decoded, without a copy and without the page cache. All readers of
+the process share the threads that wait for the disk. Parts in the page cache are not read ahead;
+the caller reads them from there. Every error raised is an OSError. Only one thread may use a
+``DiskParts``."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from broker_lite.client.transport.received_buffers import received_buffers
 FIRST_BYTES = 2 << 20
 """Bytes of the first disk read, which is small because the reader waits for it."""
 PART_BYTES = 8 << 20
-"""Bytes of each later disk read, which is large: a batch that two reads share must be copied."""
+"""Bytes of each disk read after the first: large, because a batch across two reads must be
+copied."""
 PARTS_AHEAD = 2
-"""Number of disk reads begun ahead, so that the disk stays busy while batches are decoded."""
+"""Number of disk reads started ahead, so that the disk stays busy while batches are decoded."""
 THREADS = 8
 """Number of threads that wait for the disk, for all readers of a process together."""
 FRONT_BYTES = 4 << 20
 """Free bytes at the start of a buffer, for the beginning of a batch that the last read cut off.
 
-Unused pages take no memory."""
+Unused, they take no memory."""
 ALIGNED_BYTES = max(4096, os.sysconf("SC_PAGE_SIZE"))
 """Alignment of file positions, sizes and buffers that direct I/O on any disk accepts."""
 DIRECT = getattr(os, "O_DIRECT", 0)
@@ -67,7 +68,7 @@ class _Part(NamedTuple):
 class DiskParts:
     """Reads a file from ``position`` to ``end`` in parts, with direct I/O.
 
-    The first part is always read from the disk, a later one only if its first page is not in the
+    The first part is always read from the disk, a later part only if its first page is not in the
     page cache. ``cached_fd`` and ``direct_fd`` are descriptors of the file, without and with
     ``DIRECT``; ``close`` closes only ``direct_fd``. ``probed`` says that the caller found the page
     of ``position`` not cached. This test may have cached it, so ``close`` evicts it."""
@@ -91,8 +92,8 @@ class DiskParts:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a disk read was begun ahead; if not, the range has ended or the next page is
-        cached."""
+        """Whether a disk read was started ahead of the reader. If not, the range has ended, or its
+        next page is in the page cache."""
         return bool(self._parts)
 
     def take(self, rest: memoryview) -> memoryview:
@@ -143,13 +144,14 @@ class DiskParts:
         self._next += size
 
     def _drop(self) -> None:
-        """Cancel the reads that have not started, and wait for the others."""
+        """Cancel the reads that have not started; wait for those in flight."""
         begun = [part.done for part in self._parts if not part.done.cancel()]
         self._parts.clear()
         concurrent.futures.wait(begun)
 
     def close(self) -> None:
-        """End all reads, evict probed pages through ``cached_fd``, and close ``direct_fd``."""
+        """End all reads, evict pages that ``is_in_memory`` may have cached, and close
+        ``direct_fd``."""
         self._drop()
         for at in self._probed:
             os.posix_fadvise(self._cached_fd, at, ALIGNED_BYTES, os.POSIX_FADV_DONTNEED)

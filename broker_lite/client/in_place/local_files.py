@@ -4,7 +4,8 @@ A broker may answer a fetch from its own machine (``machine_id``) with a positio
 file. A reader that can open the file (``segment_file``) reads it directly. The bytes are copied
 once (the file is not memory-mapped), then split and checked like bytes from the network. If the
 broker truncated or rewrote the file during the read, the bytes look corrupt, and the caller fetches
-the records from the broker. Every error raised is an OSError. Only one thread may use an object."""
+the records from the broker. Every error raised is an OSError. Only one thread may use a
+``LocalRange``."""
 
 from __future__ import annotations
 
@@ -114,7 +115,8 @@ class LocalRange:
         """Return whether to read the next bytes with direct I/O, because some are not in the page
         cache.
 
-        The test of the first byte does not suffice: the broker often reads it to find the range."""
+        Tests the last byte too: the first is often cached, because the broker reads it to find the
+        range."""
         if self._parts is None and self._may_pass_cache:
             last = min(self._position + READ_BYTES, self._end) - 1
             begins = is_in_memory(self._file.fd, self._position)

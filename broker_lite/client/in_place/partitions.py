@@ -30,8 +30,8 @@ the network."""
 LOCAL_BYTES_MIN = 256 << 10
 """Local reads are off if a fetch asks for fewer than this many bytes of each partition."""
 RANGE_BYTES_MIN = 4 << 20
-"""Minimum bytes of the file range that a fetch requests for each of its partitions, however
-many."""
+"""Minimum bytes of the file range that a fetch requests for each partition, even if the fetch has
+many partitions."""
 NO_TICKETS_S = 60.0
 """Seconds for which a reader accepts no tickets, after a broker sent no file descriptor for one.
 
@@ -80,9 +80,9 @@ class InPlace:
     def lanes(
         self, endpoint: Endpoint, lane: str, tps: list[TopicPartition]
     ) -> list[tuple[str, list[TopicPartition]]]:
-        """Return a fetch's partitions by lane (connection). Those that may not be read locally
-        (``refuse``) get a connection of their own: one of them would exclude the whole fetch from
-        local reads."""
+        """Return a fetch's partitions by lane (connection). Partitions that may not be read locally
+        (``refuse``) get a connection of their own, because a single one would exclude the whole
+        fetch from local reads."""
         sent = [tp for tp in tps if tp in self._refused]
         is_mixed = lane == "fetch" and 0 < len(sent) < len(tps)
         if not is_mixed or not self._is_here(endpoint, lane):

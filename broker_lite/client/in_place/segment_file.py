@@ -86,8 +86,8 @@ def _check(stored: StoredRange, fd: int) -> None:
 
 
 def _redeem(ticket: FileTicket, *, wants_direct: bool) -> list[int]:
-    """Send a ticket to its broker, and return the file descriptors received: one, or a second for
-    direct I/O."""
+    """Send a ticket (permission to read a file) to its broker; return the file descriptors
+    received, of which a second is for direct I/O."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.settimeout(ANSWER_S)
         # Connect first: a connected socket accepts messages only from its peer. Then bind, so that
