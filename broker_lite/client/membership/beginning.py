@@ -42,12 +42,13 @@ STABLE_WAIT_MS = 1000
 """Milliseconds for which a member waits for open transactions that will commit offsets of the
 group.
 
-After that it begins to read the other partitions."""
+Then it begins to read the partitions without such transactions."""
 
 
 @dataclass(slots=True)
 class JoinSnapshot:
-    """Topics and committed offsets at a member's join, by which it recognises added partitions.
+    """Topics and committed offsets at a member's join, by which it recognises partitions added
+    later.
 
     ``counts`` has the number of partitions of each topic, ``ids`` each topic's id."""
 

@@ -48,8 +48,8 @@ class CallFailed(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """The consumer committed and stopped reading the partitions of the ``Revoke`` with this
-    number."""
+    """The consumer committed its positions and stopped reading, in the partitions of the ``Revoke``
+    with this number."""
 
     number: int
 
@@ -108,7 +108,7 @@ class Describe(NamedTuple):
 class Idle(NamedTuple):
     """The member left the group because the consumer was not polled for max.poll.interval.ms.
 
-    It joins again at the event ``Polled``."""
+    The member joins again at the event ``Polled``."""
 
 
 class UnreadableMember(NamedTuple):

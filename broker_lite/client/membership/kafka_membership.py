@@ -128,7 +128,7 @@ class KafkaMembership:
 
     def _is_alive(self) -> bool:
         """Return whether the user waits for records, or has asked for some since the last call of
-        this method (max.poll.interval.ms).
+        this method. If neither for max.poll.interval.ms, the member leaves.
 
         Runs on the I/O thread."""
         before, self._last_seen = self._last_seen, (self._polls, self._reader.collector.at)

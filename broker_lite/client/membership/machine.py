@@ -118,7 +118,7 @@ class MemberMachine:
         self._protocol: str | None = None
         self._grants = 0
         self._topic_ids: dict[TopicPartition, str] = {}
-        """The topic id of each owned partition when it was assigned, if known then."""
+        """The topic id that each owned partition had when it was assigned, if known then."""
         self._reported: frozenset[TopicPartition] = frozenset()
         """The partitions that the last JoinGroup reported as owned."""
         self._revocations: dict[int, set[TopicPartition]] = {}
@@ -242,7 +242,7 @@ class MemberMachine:
     def _waits_to_join(self) -> bool:
         """Return whether to send no join now: the member need not join, or must wait first.
 
-        It waits for the release of revoked partitions, and for the topics that match its
+        The member waits for the release of revoked partitions, and for the topics that match its
         pattern."""
         is_blind = self._topics.are_unknown and self._refreshing is not None
         return not self._must_join or bool(self._revocations) or is_blind

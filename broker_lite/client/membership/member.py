@@ -48,16 +48,17 @@ NATIVE = "Native"
 WHY_MS = 1500.0
 """Time limit (ms) of the request that finds out why the coordinator refused the member.
 
-It must end within the 3 s for which a new consumer waits for its first assignment."""
+The request must end within the 3 s for which a new consumer waits for its first assignment."""
 UPDATES = (Assign, Revoke, Lose, Idle, Refuse, LeftGroup)
 
 
 class MemberShell:
     """Runs the state machine of one group member, and carries out the effects that it returns.
 
-    ``is_alive()`` tells whether the user waits for records, or has asked for some since
-    ``is_alive`` was last called (max.poll.interval.ms). ``on_change`` receives each assignment
-    change. ``on_update`` is called after any event that may let a waiting reader continue."""
+    ``is_alive()`` tells whether the user waits for records, or has asked for some since the last
+    call; if neither for max.poll.interval.ms, the member leaves. ``on_change`` receives each
+    assignment change. ``on_update`` is called after any event that may let a waiting reader
+    continue."""
 
     def __init__(
         self,

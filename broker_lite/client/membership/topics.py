@@ -1,7 +1,7 @@
 """``SubscribedTopics``: the subscription of a Kafka group's member and its topics' metadata.
 
 A group leader also keeps the metadata from which it made the last assignment. ``MemberMachine``
-refreshes the metadata, and joins again if they would lead to another assignment. No I/O here."""
+refreshes the metadata, and joins again if new metadata would lead to another assignment."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ Found = Mapping[str, TopicFacts]
 
 
 class SubscribedTopics:
-    """The topics to which a member subscribes; with a ``pattern``, the existing ones that match."""
+    """The topics to which a member subscribes; with a ``pattern``, the existing topics that
+    match."""
 
     def __init__(self, names: Sequence[str], pattern: str | None) -> None:
         self.names = tuple(sorted(set(names)))
         self._pattern = None if pattern is None else re.compile(pattern)
         self._facts: dict[str, TopicFacts] = {}
         self._led: dict[str, TopicFacts] | None = None
-        """The metadata of the last assignment that this member made; None if it does not lead."""
+        """The metadata from which the group's assignment was made; None if the member does not
+        lead."""
         self._others: frozenset[str] = frozenset()
         """The topics to which any member subscribed when this member last led the group.
 
@@ -57,7 +59,8 @@ class SubscribedTopics:
 
         ``topics`` has the topics' present metadata. If ``assigns``, this member makes the
         assignment now. Otherwise the previous leader's assignment stays. This member assumes that
-        it was made from the metadata that this member had, so newer metadata lead to a new one."""
+        the previous leader knew the same metadata as itself, so newer metadata lead to a new
+        assignment."""
         led = topics if assigns else {**topics, **self._facts}
         self._led = {topic: led[topic] for topic in subscribed if topic in topics}
         self._facts.update(topics)
