@@ -366,9 +366,9 @@ class Admin(ClosedByWith):
         ranges: Mapping[TopicPartition, tuple[int, int]],
         topic_ids: Mapping[str, str] = offset_requests.ANY_TOPIC,
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the offset ranges that hold about the given number of stored bytes.
+        """Return the end of an offset range with about a given number of stored bytes.
 
-        ``ranges`` has a start offset and a maximum of bytes for each partition. The result has each
+        ``ranges`` has a start offset and a number of bytes for each partition. The result has each
         range's end offset, a batch boundary at least one batch after the start, and its size in
         bytes. Raises UnknownTopicIdError if a topic's id differs from ``topic_ids``."""
         look_up = partial(offset_requests.offsets_for_bytes, topic_ids=topic_ids)
@@ -421,9 +421,9 @@ class Admin(ClosedByWith):
         """Return state, members and lag of many groups, with a few requests to each broker.
 
         Two arguments save requests. ``empty`` names groups that ``list_groups`` reports as Empty.
-        ``before`` is an earlier result, from which a partition with an unchanged committed offset
-        takes its first unread record. If retention has deleted that record, ``seconds`` is too
-        high. A group that cannot be read has an ``error``. Raises NoBrokersError if no broker
+        ``before`` is an earlier result. It gives the first unread record of each partition whose
+        committed offset has not changed since. If retention has deleted that record, ``seconds`` is
+        too high. A group that cannot be read has an ``error``. Raises NoBrokersError if no broker
         answers."""
         measure = partial(lag_of_groups, empty=empty, before=before)
         return self.run(measure, groups, lambda: time.time() * 1000)

@@ -240,7 +240,7 @@ def alter_configs(
 def alter_broker_configs(
     cluster: Cluster, broker_id: int, changes: Mapping[str, str | None], deadline_ms: float
 ) -> Operation[None]:
-    """Change the settings of a broker that are stored in ZooKeeper. None removes a setting."""
+    """Change those settings of a broker that ZooKeeper stores. None removes a setting."""
 
     def check(answer: configs.IncrementalAlterConfigsResponse, _: bool) -> LogbusError | None:
         row = answer.responses[0]
@@ -398,11 +398,11 @@ def await_applied(
     """Wait until all live brokers have applied a change, which the broker at ``writer`` has written
     to ZooKeeper and applied.
 
-    ``exchange`` is repeated. ``read`` returns the changed objects in a broker's response, and
-    ``is_applied`` whether they have the change. Another administrator may change the objects again
-    meanwhile; then it suffices that a broker has the same objects as ``writer``. Raises
-    RequestTimedOutError, whose message names the objects by the text ``changed``, or the error of a
-    broker."""
+    Repeats ``exchange`` with every broker. ``read`` returns the changed objects in a broker's
+    response, and ``is_applied`` whether they have the change. Another administrator may change the
+    objects again meanwhile; then a broker that has the same objects as ``writer`` counts too.
+    Raises RequestTimedOutError, whose message names the objects by the text ``changed``, or the
+    error of a broker."""
     while True:
         answers = yield from on_every_broker(cluster, exchange, deadline_ms)
         objects = {each: read(_answered(answer)) for each, answer in answers.items()}

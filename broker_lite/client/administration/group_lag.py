@@ -86,7 +86,7 @@ def _seconds(first: ListedOffset | LogbusError | None, now_ms: float) -> float |
 
 
 def owned_by(member: DescribedGroupMember) -> tuple[TopicPartition, ...]:
-    """Return the partitions assigned to a group member; none if it is no consumer.
+    """Return the partitions assigned to a group member; none if the member is no consumer.
 
     Kafka Connect workers, for example, are members of groups too."""
     try:

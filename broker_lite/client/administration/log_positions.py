@@ -77,8 +77,8 @@ def resolve(
 def resolved_offsets(
     admin: Admin, partitions: Iterable[TopicPartition], spec: PositionSpec
 ) -> dict[TopicPartition, ResolvedOffset]:
-    """Return for each partition the offset for which a position stands, and the offset in the log
-    that is nearest to it."""
+    """Return, for each partition, the offset for which ``spec`` stands, and the nearest offset in
+    the log."""
     tps = list(partitions)
     earliest = admin.list_offsets(dict.fromkeys(tps, EARLIEST_TIMESTAMP))
     latest = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))

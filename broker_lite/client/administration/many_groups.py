@@ -41,7 +41,7 @@ GROUPS_AT_ONCE = 100
 TIMES_AT_ONCE = 2000
 """Maximum number of offsets that one round of RecordTimes requests looks up."""
 FRESH_MS = 500.0
-"""Metadata of all topics that is at most this old (ms) is used without a refresh."""
+"""Metadata of all topics is used without a refresh if it is at most this old (ms)."""
 TOPIC_ATTEMPTS = 3
 """Maximum number of attempts to list offsets. An attempt fails if a topic is deleted meanwhile."""
 
@@ -83,8 +83,8 @@ def lag_of_groups(
     """Return the lag of each group, by name. ``wall_ms`` returns the time in ms since 1970.
 
     ``empty`` names groups known to have no members, for which DescribeGroups is not sent.
-    ``before`` is an earlier result, from which a partition with an unchanged committed offset takes
-    its first unread record."""
+    ``before`` is an earlier result. It gives the first unread record of each partition whose
+    committed offset has not changed since."""
     progress = yield from _progress(cluster, names, empty, deadline_ms)
     now_ms = wall_ms()
     good = {name: row for name, row in progress.items() if isinstance(row, _Progress)}
@@ -156,8 +156,8 @@ def _progress(
 ) -> Operation[dict[str, _Progress | LogbusError]]:
     """Return the state, members and committed offsets of groups, or an error.
 
-    After a retriable error, for example because another broker became the coordinator, look it up
-    again and retry."""
+    After a retriable error, for example because another broker became the coordinator, look the
+    coordinator up again and retry."""
     order = list(dict.fromkeys(names))
     progress: dict[str, _Progress | LogbusError] = {}
     pending, attempt = order, 0
@@ -274,8 +274,7 @@ def _joined(
 
 Offsets = dict[TopicPartition, ListedOffset]
 FirstUnread = dict[tuple[TopicPartition, int], ListedOffset | LogbusError]
-"""For a partition and an offset: the first record at or after the offset, or the partition's
-error."""
+"""By partition and offset: the first record at or after the offset, or the error of its lookup."""
 
 
 def _bounds(

@@ -1,8 +1,7 @@
 """The lease with which a Spark query reserves a consumer group, to publish its progress there.
 
 The query's driver commits its offsets to the group, with the lease in the metadata of each.
-Commands that change the group's offsets refuse the change until the lease has expired. No I/O
-here."""
+Commands that change the group's offsets refuse the change until the lease has expired."""
 
 from __future__ import annotations
 
@@ -45,8 +44,8 @@ def holder_of(
 def running(
     commits: Mapping[TopicPartition, CommittedOffset], now_ms: float
 ) -> dict[TopicPartition, str]:
-    """Return the run id of the Spark query that holds the lease, for each partition whose committed
-    offset has an unexpired one."""
+    """Return the run id of the Spark query that publishes its progress to the group, for each
+    partition whose committed offset has an unexpired lease."""
     run_ids = {}
     for tp, row in commits.items():
         run, until_ms = lease_of(row.metadata)

@@ -42,8 +42,8 @@ def elect_leaders(
     *,
     unclean: bool,
 ) -> Operation[Outcomes]:
-    """Elect the preferred replicas as leaders; with ``unclean``, replicas that are not in sync.
-    Return an error, or None, for each partition.
+    """Elect the preferred replicas as leaders; with ``unclean``, out-of-sync replicas in partitions
+    without a leader. Return an error, or None, for each partition.
 
     With ``partitions`` None, elect in all, and return only those whose leader had to change."""
     repeated = False

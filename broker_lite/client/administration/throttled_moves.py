@@ -17,7 +17,7 @@ LEADER, FOLLOWER = "leader.replication.throttled", "follower.replication.throttl
 
 
 def throttle(admin: Admin, view: ClusterView, ongoing: Ongoing, moves: Plan, rate: int) -> None:
-    """Limit the replication of the plan ``moves`` to ``rate`` bytes per second for each live
+    """Limit the copying of replicas in the plan ``moves`` to ``rate`` bytes per second at each live
     broker.
 
     Replaces the lists of throttled replicas of the topics in the plan."""

@@ -32,7 +32,7 @@ OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
 WITHOUT_EPOCH_BUMP = 1
-"""Transaction version of an administrator's abort marker. Only from version 2 on, a marker raises
+"""Transaction version in an administrator's abort marker. From version 2 on, a marker would raise
 the producer's epoch (KIP-890)."""
 
 

@@ -156,8 +156,8 @@ class Cluster:
     def learn(self, view: ClusterView, *, everything: bool) -> ClusterView:
         """Store new metadata, and return the resulting view.
 
-        If ``everything``, ``view`` has all topics and replaces the old view; otherwise only its
-        topics are replaced."""
+        If ``everything``, ``view`` has all topics and replaces the old view; otherwise only the
+        topics in ``view`` are replaced."""
         view = _without_older_rows(view, self.view)
         self.view = view if everything else self.view.merged(view)
         self.view_ms = self.now_ms()
@@ -201,7 +201,7 @@ class Cluster:
 def cluster_at(
     bootstrap_servers: str | Sequence[str], user: str = "", *, has_answered: bool = False
 ) -> Cluster:
-    """Return the empty metadata of the cluster at these addresses, for a new client.
+    """Return a ``Cluster`` for a new client, with these addresses and without metadata.
 
     ``user`` and ``has_answered``: see ``Cluster``. Raises InvalidConfigError for an invalid
     address."""

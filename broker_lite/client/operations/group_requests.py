@@ -223,8 +223,8 @@ def stable(
     """Return committed offsets as ``committed`` does, and the partitions whose offset is unstable:
     an open transaction may still change it.
 
-    Wait for such transactions until ``until_ms``. A reader that began at the present offset would
-    process records again that the transaction has processed."""
+    Wait for these transactions to end, until ``until_ms``. A reader that began at the present
+    offset would process records again that the transaction has processed."""
     unstable: set[TopicPartition] = set()
     partitions, attempt = list(tps), 0
     while True:

@@ -86,9 +86,9 @@ def offsets_for_bytes(
     deadline_ms: float,
     topic_ids: Mapping[str, str] = ANY_TOPIC,
 ) -> Operation[PerPartition[tuple[int, int]]]:
-    """Return the offset ranges that hold about the given number of stored bytes.
+    """Return the end of an offset range with about a given number of stored bytes.
 
-    ``ranges`` has (start offset, maximum bytes) for each partition; the result has (end offset,
+    ``ranges`` has (start offset, number of bytes) for each partition; the result has (end offset,
     bytes of the range). The end is a batch boundary. ``topic_ids`` has the ids that topics must
     have; a topic without an entry may have any."""
     check_offsets({tp: start for tp, (start, _) in ranges.items()})
