@@ -21,7 +21,7 @@ from broker_lite.record.arrow import HEADERS_TYPE
 
 _OFFSET_MAX = (1 << 31) - 1
 FEW = 8
-"""Up to this number of values, ``struct`` is faster than numpy."""
+"""Up to this number of values, ``struct`` converts them faster than numpy."""
 _KEPT_ROWS_MAX = 1 << 16
 _ITEM_TYPE = HEADERS_TYPE.value_type
 

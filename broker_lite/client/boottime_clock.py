@@ -1,8 +1,8 @@
 """A monotonic clock that continues while the machine is suspended, for group members' leases.
 
 A lease is the limited time after a member's last heartbeat in which its consumer may return
-records; then other members take over its partitions. They do not wait while this machine is
-suspended, but Linux's ``time.monotonic`` leaves that time out. Any thread may read the clock."""
+records; then other members take over its partitions. Those members do not wait while this machine
+is suspended, but Linux's ``time.monotonic`` stops then. Any thread may read the clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``with`` statement of producers, consumers and buses. Its end closes them."""
+"""The ``with`` statement of producers, consumers and buses: its end closes the object."""
 
 from __future__ import annotations
 
