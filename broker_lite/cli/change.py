@@ -21,8 +21,8 @@ class ChangeOptions(NamedTuple):
     def is_wanted(self, question: str = "") -> bool:
         """Return whether to make the change: False with --dry-run, else True.
 
-        Asks ``question`` first, unless it is empty or --yes is given; --dry-run prints it. Exits
-        with EXIT_FAILED if the answer is no."""
+        Asks ``question`` first, unless it is empty or --yes is given; with --dry-run, only prints
+        it. Exits with EXIT_FAILED if the answer is no."""
         if self.dry_run:
             output.say(f"{question}\nnothing was changed (--dry-run)".lstrip())
         elif question and not self.yes and not _is_confirmed(question):

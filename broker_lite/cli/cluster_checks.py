@@ -66,8 +66,8 @@ def _unanswered(check: str) -> Finding:
 
 
 def _asks(name: str, operation: str) -> Callable[[Callable[[Admin], Finding]], Check]:
-    """Return a decorator for a function that asks the cluster, and needs the permission
-    ``operation`` on it. The decorated function, the check ``name``, reports a LogbusError as its
+    """Return a decorator that makes the check ``name`` from a function. The function sends requests
+    that need the permission ``operation`` on the cluster. The check reports a LogbusError as its
     finding."""
 
     def decorate(ask: Callable[[Admin], Finding]) -> Check:

@@ -353,7 +353,7 @@ def _move(
     change: ChangeOptions,
     form: str | None,
 ) -> None:
-    """Show each partition's old and new offset, and commit the new ones if the user agrees."""
+    """Show each partition's old and new offset, and commit the new offsets if the user agrees."""
     chosen = list(ids)
     resolved = log_positions.resolved_offsets(admin, chosen, spec)
     before = admin.committed(group, chosen)

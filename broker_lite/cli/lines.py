@@ -49,8 +49,8 @@ SUFFIXES = {
 }
 """The format of a file by its suffix."""
 JSON_GROWTH = 6
-r"""Maximum bytes of JSON for one byte of a value, as in \u0000: a JSON line may be this much
-longer."""
+r"""Maximum bytes of JSON for one byte of a value, as in \u0000: a JSON line may be this many times
+as long."""
 
 OnShare = Callable[[float], None]
 """Receives the share of a file that has been read, from 0 to 1."""
@@ -90,9 +90,9 @@ def tables(
     """Yield the records of one file (``path`` None: stdin) as tables, with those of COLUMNS that
     the file has.
 
-    ``form`` is the format. If the file is regular, ``on_share`` is called before each table.
-    ``position`` is updated before each table. A bad line raises InvalidSchemaError, after the
-    records before it were yielded."""
+    ``form`` is the format. If the file is regular, ``on_share`` receives the share read so far
+    before each table. ``position`` is updated before each table. A bad line raises
+    InvalidSchemaError, after the records before it were yielded."""
     if form == "parquet" and path is None:
         raise click.UsageError("parquet cannot be read from a pipe; name the file")
     try:

@@ -38,7 +38,7 @@ _LOOKUP = (
     "there = importlib.util.find_spec('pyspark_logbus') is not None\n"
     "print('seen' if seen else 'hidden' if there else 'absent')\n"
 )
-"""A program for Spark's interpreter that looks data sources up by name as Spark does."""
+"""A program, run by Spark's interpreter, that looks data sources up by name as Spark does."""
 _HOME = (
     "import importlib.util, os\n"
     "spec = importlib.util.find_spec('pyspark_logbus')\n"
@@ -50,8 +50,8 @@ _PACKAGES = ("pyspark_logbus", "broker_lite")
 
 
 class Finding(NamedTuple):
-    """The result of a check: what it checked, the state, what it found, and how to mend that (empty
-    if all is well)."""
+    """The result of a check: its subject, its severity, what it found, and the remedy (empty if all
+    is well)."""
 
     check: str
     state: Literal["ok", "info", "warning", "critical"]
@@ -166,7 +166,7 @@ def _start_hint(python: Path) -> str:
 
 
 def lookup() -> Finding:
-    """Check that Spark finds ``format("logbus")`` without ``register``."""
+    """Check that Spark finds ``format("logbus")`` without ``pyspark_logbus.register``."""
     named = shutil.which(os.environ.get("PYSPARK_PYTHON") or "python3") or sys.executable
     asked = _run(named, "-c", _LOOKUP)
     said = asked.stdout.strip()

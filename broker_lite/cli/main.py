@@ -293,7 +293,7 @@ def _explained(error: click.NoSuchOption, arguments: list[str]) -> click.UsageEr
 
 def _with_near_names(error: click.NoSuchOption) -> click.NoSuchOption:
     """Return the error with suggestions of similar options, compared without their dashes. click
-    compares the dashes, too, and would suggest ``--group`` for ``--nope``."""
+    also compares the dashes, so it would suggest ``--group`` for ``--nope``."""
     word = error.option_name.lstrip("-")
     near = [
         name

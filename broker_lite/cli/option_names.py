@@ -73,8 +73,8 @@ def spelt(message: str, spellings: Mapping[str, Spelling]) -> str:
 
 
 def spellings_of(command: click.Command) -> dict[str, Spelling]:
-    """Return the option of the command for each client setting that it can set, by each name of the
-    setting."""
+    """Return the command's option for each client setting that the command can set, by every name
+    of the setting."""
     options = {row.name: row for row in command.params if isinstance(row, click.Option)}
     spellings: dict[str, Spelling] = {}
     for names in _settings():

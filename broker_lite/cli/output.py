@@ -131,7 +131,7 @@ class ProgressBar:
 
     def __init__(self, label: str, *, is_alone: bool = False) -> None:
         """``is_alone`` means that the command prints no records to stdout. The progress bar is then
-        shown whenever stderr is a terminal."""
+        shown whenever stderr is a terminal, even if stdout is no file."""
         self._label = label
         self._bar: Any = None
         self._left: int | None = None

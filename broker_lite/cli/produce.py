@@ -185,8 +185,8 @@ def _records(count: int, some: int | None = None) -> str:
 def _check_options(
     form: str, key_delimiter: str | None, key: str | None, header: tuple[str, ...], null_empty: bool
 ) -> None:
-    """Raise click.UsageError for -K, -k, -H or -Z if the format is not "lines": in the others, each
-    record has its own key and headers."""
+    """Raise click.UsageError for -K, -k, -H or -Z if the format is not "lines": in other formats,
+    each record has its own key and headers."""
     options = {"-K": key_delimiter, "-k": key, "-H": header, "-Z": null_empty}
     names = [name for name, value in options.items() if value not in (None, (), False)]
     if form != "lines" and names:

@@ -49,8 +49,8 @@ PENDING_MAX = 20
 
 
 def pending(group: str, unstable: Iterable[TopicPartition]) -> Iterator[str]:
-    """If there are partitions ``unstable``, yield a sentence for the user: open transactions have
-    later offsets of the group for them."""
+    """Yield a sentence that names the partitions ``unstable``, for which open transactions hold
+    later offsets of the group; none without them."""
     names = [f"{topic}-{partition}" for topic, partition in sorted(unstable)]
     if names:
         rest = len(names) - PENDING_MAX

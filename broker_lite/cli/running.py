@@ -1,8 +1,8 @@
 """The files by which commands find the clusters that ``logbus up`` runs on this machine.
 
 A cluster file (``cluster.json`` in the cluster's folder) has addresses, folder and process ids. The
-folder ``clusters/`` in the user's data folder has a copy for each cluster. A further copy is that
-of the last started cluster, which clients without an address use (``client.discovery``). A cluster
+folder ``clusters/`` in the user's data folder has a copy for each cluster. A further copy describes
+the last started cluster, which clients without an address use (``client.discovery``). A cluster
 runs while its ``logbus up`` process lives. If that process is killed, its files stay, so readers
 check the process. Any process of the user may call these functions."""
 
@@ -124,8 +124,8 @@ def _typed(folder: Path) -> str:
 
 
 def is_same(one: Facts, other: Facts) -> bool:
-    """Return whether both cluster files describe the same start of one cluster, even if its
-    processes were replaced since."""
+    """Return whether both cluster files come from the same run of ``logbus up``, even if it has
+    since restarted brokers or ZooKeeper."""
 
     def start(facts: Facts) -> tuple[object, ...]:
         pid = facts.get("pid")

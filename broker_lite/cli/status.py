@@ -86,7 +86,7 @@ def _show_state(shown: dict[str, Any], brokers: list[dict[str, Any]], form: str 
 
 def _remote_state(servers: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the state of a cluster on other machines, as its brokers report it, and a row for each
-    broker. Process ids and memory are None. Raises NoBrokersError if none answers."""
+    broker. Process ids and memory are None. Raises NoBrokersError if no broker answers."""
     from broker_lite.client.administration.admin import Admin
     from broker_lite.client.administration.health import BrokerLoad, broker_loads
 

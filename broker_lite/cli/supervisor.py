@@ -40,8 +40,9 @@ class _Watch:
     """The restarts of one process, after growing pauses.
 
     ``start`` starts the process and returns at once. ``is_ready`` tells whether the started process
-    serves, and raises the error with which its start failed. ``address`` is where it then serves.
-    ``due`` is the time of the next restart in monotonic seconds; None while the process runs.
+    serves, and raises the error with which its start failed. ``address`` returns the address on
+    which it serves. ``due`` is the time of the next restart in monotonic seconds; None while the
+    process runs.
     """
 
     name: str
@@ -100,8 +101,9 @@ class ProcessSupervisor:
         self._watches += [] if console is None else [_watch_console(console, say)]
 
     def check(self) -> bool:
-        """Restart the processes whose pause is over. Return whether a restarted process has begun
-        to serve: the caller must then store its pid and addresses (``running.update``)."""
+        """Restart the processes whose pause before a restart is over. Return whether a restarted
+        process has begun to serve: the caller must then store its pid and addresses
+        (``running.update``)."""
         if time.monotonic() >= self._renewal_due:
             self._renewal_due = time.monotonic() + RENEWAL_SECONDS
             self._cluster.renew_certificates()

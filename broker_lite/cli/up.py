@@ -267,8 +267,8 @@ def _require_no_contradiction(where: Path | None, secure: bool, insecure: bool) 
 
 
 def _require_free(host: str, port: int) -> None:
-    """Raise PortInUseError if the port of --port is in use: ``up`` must not silently take
-    another."""
+    """Raise PortInUseError if the port of --port is in use: ``up`` must not silently take another
+    port."""
     from broker_lite.local.cluster import require_free_port
 
     try:

@@ -22,7 +22,7 @@ from broker_lite.model import INTERNAL_PREFIX
 LOG = "up.log"
 """Name of the log of a detached ``up``, in the cluster's folder."""
 EXAMPLE = "events"
-"""Topic name in the next steps, if the cluster has no topics."""
+"""Topic name in the suggested commands, if the cluster has no topics."""
 _ANSWER_MS = 5000
 """Maximum milliseconds that the report waits for an answer of the brokers."""
 _INTERNAL = ("processes", "zookeeper_pid", "metrics_tls")
