@@ -60,8 +60,8 @@ def connect(
     """
     security, options = take_security(options)
     check_names(options)
-    # The bootstrap address is right, because ``describe_cluster`` below raises an error unless a
-    # broker answers.
+    # Let producers and consumers wait longer for brokers: the bootstrap address is right, because
+    # ``describe_cluster`` below raises an error unless a broker answers.
     options["has_answered"] = True
     servers = resolve(bootstrap_servers, zookeeper)
     bus = Bus(servers, client_id=client_id, options=options, zookeeper=zookeeper, security=security)

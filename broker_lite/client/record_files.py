@@ -47,7 +47,7 @@ def _csv(file: IO[bytes]) -> tuple[Writer, Callable[[], None]]:
 
     def write(batch: pa.RecordBatch) -> None:
         for row in rows_of(batch):
-            # Write pairs, because a record may have several headers of one name.
+            # Write the headers as pairs, because a record may have several headers of one name.
             headers = [(pair["key"], json_text(pair["value"])) for pair in row["headers"]]
             writer.writerow(
                 (

@@ -122,7 +122,8 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
                     except TimeoutError:
                         break
             case Await(value) if inspect.isawaitable(value):
-                # A callback may wait for other tasks that call the consumer's methods.
+                # Mark the consumer as started: a callback may wait for other tasks that call its
+                # methods.
                 self._is_starting, self._is_started = False, True
                 self._woken.set()
                 await value
@@ -145,7 +146,7 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
         core.begin_poll()
         if max_records > 0 and (core.is_ready() or await self.run(core.fill(timeout_s))):
             return core.take_records(max_records)
-        await asyncio.sleep(0)  # Let the consumer fetch even if a loop calls ``poll``.
+        await asyncio.sleep(0)  # Yield, so that fetches run even if a loop calls ``poll``.
         return []
 
     async def poll_arrow(

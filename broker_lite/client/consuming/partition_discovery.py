@@ -91,7 +91,7 @@ class PartitionDiscovery:
 
     def _looked_up(self, tps: Sequence[TopicPartition], starts: Starts | LogbusError) -> None:
         if isinstance(starts, LogbusError):
-            # Look the new partitions up again when the next view of the cluster arrives.
+            # Look the new partitions up again when the next cluster metadata arrive.
             self._discovered.difference_update(tps)
             return
         self._began.update(starts.offsets)

@@ -206,7 +206,7 @@ def committed(
         return None
 
     yield from on_coordinator(cluster, group, exchange, check, deadline_ms)
-    # The response has a row even for a partition without an offset: a missing row is an error.
+    # The response lists even partitions without an offset: a missing partition is an error.
     known = uncommitted if unstable is None else uncommitted | unstable
     return with_missing(offsets, (tp for tp in asked if tp not in known))
 

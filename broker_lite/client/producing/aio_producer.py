@@ -165,7 +165,7 @@ class AsyncProducer(ClosedByAsyncWith):
                 continue
             try:
                 start()
-            except Exception as error:  # For example, the iterator of the headers failed.
+            except Exception as error:  # For example, the user's iterator of headers failed.
                 future.set_exception(error)
 
     def _refuse(self, future: asyncio.Future[Any], error: LogbusError) -> None:

@@ -191,7 +191,7 @@ class TransactionalProducer(Producer):
         try:
             self._call(AbortCall(), **options)
         except FencedError:
-            pass  # Another producer fenced this one, which aborted the transaction.
+            pass  # Another producer has fenced this one, and so aborted the transaction.
         finally:
             self.end()
 

@@ -151,8 +151,8 @@ class PooledConnection:
         """Return the response to the oldest unanswered request.
 
         Raises NetworkError, RequestTimedOutError or ProtocolError."""
-        # The caller may have waited for another broker until the deadline. Do not lose a response
-        # that has arrived meanwhile.
+        # Read even after the deadline: the caller may have waited for another broker until then,
+        # and this broker's response may have arrived meanwhile.
         deadline_ms = max(deadline_ms, monotonic_ms() + ARRIVED_MS)
         correlation_id, exchange = self._sent[0]
         try:
