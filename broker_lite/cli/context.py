@@ -140,7 +140,8 @@ def _require_reading(chosen: Context) -> None:
         return
     context = click.get_current_context()
     words = tuple(context.command_path.split()[1:])
-    # A consumer with a group commits offsets, and a console makes changes unless it is read-only.
+    # Two of the READING commands may write: a consumer with a group commits offsets, and a console
+    # makes changes unless it is read-only.
     may_write = (words == ("consume",) and context.params.get("group")) or (
         words == ("console",) and not context.params["read_only"]
     )
