@@ -163,7 +163,8 @@ class StreamPlanner:
         is_repeated, self._checked = not self._checked, True
         ranges = self._check.remaining(begin, until, live, is_repeated=is_repeated)
         if self._progress is None:
-            # The repeated batch precedes any planning call, so none has acquired the group's lease.
+            # The repeated batch precedes any planning call, so no such call has acquired the
+            # group's lease.
             committed = until.batch_start(begin).topics
             self._publish(SourceOffset(until.cluster_id, committed, query=until.query), live)
         return make_tasks(ranges, self.options, self._reader, self._live.view)
@@ -305,7 +306,8 @@ class StreamPlanner:
             self._progress.claim()
         self._progress.check()
         if self._is_available_now:
-            # This may be the run's last call, so wait until the background thread has published.
+            # This may be the run's last call, so wait until the background thread has committed the
+            # progress.
             self._progress.wait(PATIENCE_S)
 
 

@@ -139,7 +139,7 @@ def _time_ms(name: str, value: Time, now_ms: int) -> int:
             time_ms = None
         case _:
             time_ms = operator.index(value) if hasattr(value, "__index__") else None
-    if time_ms is None or not 0 <= time_ms <= LONG_MAX // 1000:  # Spark counts microseconds.
+    if time_ms is None or not 0 <= time_ms <= LONG_MAX // 1000:  # Spark's times are in µs.
         raise InvalidConfigError(
             f"{name}={value!r}: give a datetime, 2026-11-20, 2026-11-20T10:00:00+01:00 (UTC where "
             "no zone is named), -1d (s, m, h or d before now), or milliseconds since 1970"
