@@ -247,8 +247,8 @@ class EmbeddedZooKeeper(ChildProcess):
             "dataDir": self.directory / "data",
             "clientPort": self.port,
             "clientPortAddress": HOST,
-            # Two ticks are the shortest session timeout, in which a killed broker is detected: a
-            # second.
+            # The shortest session timeout is two ticks: a second after its kill, a broker's session
+            # expires.
             "tickTime": 500,
             "maxSessionTimeout": 60_000,
             "maxClientCnxns": 0,

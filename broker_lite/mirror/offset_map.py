@@ -39,9 +39,9 @@ class OffsetMap:
         the target, from offset ``target`` on. Return True if this begins a new run, because the
         difference of the two offsets has changed."""
         is_new = not self.runs or self.runs[-1].target - self.runs[-1].source != target - source
-        # Both logs may have a gap of the same size before these records, which then continue the
-        # last run. An offset in the source's gap is translated to an offset in the target's gap,
-        # which leads to the same next record.
+        # Both logs may have a gap of the same size before these records. The difference is then
+        # unchanged, so they continue the last run. An offset in the source's gap is translated to
+        # an offset in the target's gap, which leads to the same next record.
         if is_new:
             self.runs.append(Run(source, target))
         self.source_next, self.target_next = source + count, target + count

@@ -262,7 +262,7 @@ class MirrorTarget:
 
         If the batch must be sent again, return its error, else None."""
         if tp in left.failed:
-            return None  # A batch after a failed one is sent again, too.
+            return None  # An earlier batch failed, so send this one again, too.
         if row is None:
             return self._lose(tp, "the response lacks a batch")
         if not row.error_code and row.base_offset >= 0:

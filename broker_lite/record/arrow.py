@@ -185,7 +185,7 @@ def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
         left = -(-(total - before) // room)
         target_bytes = before + -(-(total - before) // left)
         # The slice ends after the row with which it reaches its target size, or before this row if
-        # the row does not fit.
+        # the slice would then exceed ``max_bytes``.
         stop = int(np.searchsorted(ends, target_bytes)) + 1
         if stop > count or ends[stop - 1] > before + room:
             stop = int(np.searchsorted(ends, before + room, side="right"))

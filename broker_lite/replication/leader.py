@@ -306,7 +306,7 @@ class Leader:
         These are a flush, a removal of lagging followers from the ISR, and the retry of a refused
         ISR change."""
         effects: list[Effect] = []
-        # Check the count, too: a change of flush.messages may have lowered the limit.
+        # Check the count of records, too: a change of flush.messages may have lowered the limit.
         if self.unflushed_count and (
             self.unflushed_count >= self.limits.flush_messages
             or now_ms - self.unflushed_since_ms >= self.limits.flush_ms

@@ -397,7 +397,7 @@ class Transaction:
         elif state is _PREPARED[kind]:
             self._reply(event, fx.TransactionResult(None, *self._pairs()[0]))
         elif state is TransactionState.COMPLETE_ABORT:
-            # The transaction timed out before this commit (KAFKA-20785).
+            # A timeout aborted the transaction before this commit arrived (KAFKA-20785).
             raise self._fenced(event.producer_id, event.epoch)
         else:
             raise self._invalid("commit" if event.is_commit else "abort")

@@ -150,7 +150,7 @@ class _Refusal:
         if not is_row:
             return body
         if isinstance(requested, int | str):
-            # ``requested`` is only the name or the id of an object.
+            # ``requested`` is the name or the id of an object, not a struct.
             body[_name_of(fields, isinstance(requested, str))] = requested
             return body
         for field in fields:

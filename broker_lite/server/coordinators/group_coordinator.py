@@ -358,7 +358,7 @@ class GroupCoordinator:
                     await self._registry.groups.note_members(group, is_empty=not members)
                 elif self.find(group) is None and await self.has_former_members(group):
                     # Take over the group. If its members died together with its previous
-                    # coordinator, it would otherwise never count as empty.
+                    # coordinator, the group would otherwise never count as empty.
                     await self._load(group)
                 if await self._registry.group_deletion.expire(group, partial(self._is_over, group)):
                     logger.info(

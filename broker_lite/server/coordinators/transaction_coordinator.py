@@ -285,7 +285,7 @@ class TransactionCoordinator:
             self._check_capacity(led, head_key(sink))
         result = await self.sinks.ask(led.partition, request)
         if isinstance(result.error, ProducerFencedError):
-            await self._confirm(led)  # The run may have begun at a successor.
+            await self._confirm(led)  # The sink's run may have begun at a new coordinator.
         if result.error is not None:
             raise result.error
         return result

@@ -464,7 +464,7 @@ class Disk:
                 soon.popleft()()
         finally:
             self._runs_soon = bool(soon)
-            if soon:  # A callback raised an exception, which the loop reports. Run the rest.
+            if soon:  # A callback raised an exception, which the loop reports: run the others.
                 self._loop.call_soon(self._run_soon)
 
     def post(self, results: list[Result]) -> None:
