@@ -27,7 +27,7 @@ def main(measure: Callable[..., Mapping[str, Any]]) -> None:
         value = parameter.default
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     given = vars(parser.parse_args())
-    # A measured client that only needs other functions of this module loads no servers.
+    # Import here: a measured client imports this module for other functions, and needs no servers.
     from peers import versions
 
     machine = versions.machine()

@@ -315,7 +315,7 @@ async def _group(logbus: LogbusServers, count: int) -> Measures:
     for each in members:
         await each.connect(logbus.bootstrap_servers)
     with CpuUse(logbus.processes()) as joining:
-        # The members never read these partitions, so the partitions need not exist.
+        # The members never read their assigned partitions, so these need not exist.
         partitions = PARTITIONS_A_MEMBER * count
         await asyncio.gather(*(each.join(count, partitions) for each in members))
     took: list[float] = []
