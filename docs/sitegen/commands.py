@@ -29,7 +29,8 @@ COLUMNS = 90
 
 def page() -> str:
     """Return the page: a table of all commands, then each command with its options."""
-    # A command keeps the help option of its first context: without these settings it would lose -h.
+    # click caches a command's help option in the command's first context: without these settings -h
+    # would be missing.
     context = click.Context(cli, info_name="logbus", **cli.context_settings)
     parts = [
         _TOP,
