@@ -316,8 +316,8 @@ class SinkPartition:
         def settled(error: LogbusError | None) -> None:
             is_unused = self._slots.get(producer_id) is slot and producer_id not in sink.unmarked
             if error is not None and is_unused:
-                # The log refused the record that assigns the slot to an attempt, so free the slot
-                # again.
+                # The log refused the record that assigns the slot (a producer id) to an attempt, so
+                # free the slot again.
                 sink.attempts.discard(producer_id)
                 self._opened.pop(producer_id, None)
                 self._slots[producer_id] = free

@@ -275,8 +275,8 @@ class ReplicaManager:
         one is left out and succeeds. Raises the errors of an append."""
         end = replica.participant.end
         # A marker with ``raises_epoch`` carries the epoch of its transaction plus one, so subtract
-        # one. If the coordinator has verified the producer with a higher epoch, the producer is
-        # already in its next transaction, whose first batch may be waiting.
+        # one. With the marker's own epoch, ``end`` would also drop the verification of the
+        # producer's next transaction, whose first batch may be waiting.
         current = [
             end(m.producer_id, m.producer_epoch - m.raises_epoch, m.transaction_number)
             for m in markers
