@@ -125,12 +125,13 @@ class GroupDeletion:
         if await self._offsets.has_pending(group):
             return False
         claim = await self._offsets.claim(group)
-        # Release the claim. A commit or join must then make a new claim, which changes the
-        # coordinator znode, so ZooKeeper refuses the deletion.
+        # Release this broker's claim to coordinate the group. A commit or join must then make a new
+        # one, which changes the coordinator znode, so ZooKeeper refuses the deletion.
         self._offsets.release(claim)
         age = await self.age(group)
-        # A claim sets an unknown ``empty_since_ms``. If it is still None, the group had members at
-        # the last check, and its time without members begins with the next check.
+        # A broker that claims the group sets an unknown ``empty_since_ms``. If it is still None,
+        # the group had members at the last check, and its time without members begins with the next
+        # check.
         if age.empty_since_ms is None or await self._offsets.native_members(group):
             return False
         return is_over(age) and await self._delete_group(claim) is None
@@ -204,8 +205,8 @@ class GroupDeletion:
         The znodes that every write of a coordinator checks are deleted last, because the earlier
         writes of this deletion check them, too."""
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
-        # Release the claim. A join or commit must then make a new one, which changes the
-        # coordinator znode, so ZooKeeper refuses this deletion. Under the old claim, a new
+        # Release the coordinator's claim. A join or commit must then make a new one, which changes
+        # the coordinator znode, so ZooKeeper refuses this deletion. Under the old claim, a new
         # generation could begin while this method lists the znodes.
         self._offsets.release(claim)
         checks, version = claim.checks, claim.version

@@ -245,9 +245,9 @@ class Registrar:
                 f"broker.id={ours.broker_id}: data directory {ours.directory_id} holds replicas "
                 f"of broker {disk.broker_id}: set broker.id={disk.broker_id}, or an empty log.dir"
             )
-        # If ZooKeeper's start counter equals that of the data directory, the directory is a copy.
-        # The exception is a process that has tried to register before: it may itself have written
-        # the counter in ZooKeeper.
+        # Each start raises the directory's counter. If ZooKeeper has the same counter already,
+        # another copy of the directory has registered, unless this process has tried to register
+        # before: it may itself have written the counter in ZooKeeper.
         if disk.start_counter > ours.start_counter or (
             disk.start_counter == ours.start_counter and not self._tried
         ):

@@ -406,7 +406,7 @@ class Ownership:
         those that were in flight when the connection was lost."""
         for tp in sorted(self._uncertain):
             # First undo the claims that may have succeeded. Otherwise a new claim of the partition
-            # would meet the old owner znode.
+            # would find the owner znode of the old claim.
             path = znodes.owner_path(self._group, *tp)
             self._requests.get(path, partial(self._undo, tp, path))
         for tp, owned in self.owned.items():

@@ -223,7 +223,7 @@ class GroupCoordinator:
             if claim.kind != znodes.KIND_KAFKA and commit.is_transactional:
                 # A native group must never have pending offsets. If a native member converts the
                 # group after this check, the write of the offsets fails, because the conversion
-                # deletes the znode of this broker's claim.
+                # deletes the znode by which this broker claims the group.
                 raise InconsistentGroupProtocolError(
                     f"group {group!r} is a native group (coordinated through ZooKeeper), in which "
                     "transactions cannot commit offsets; use another group"
@@ -330,9 +330,10 @@ class GroupCoordinator:
                         f"coordinate group {name!r}; find its coordinator"
                     ),
                 )
-        # Also release this broker's claims on groups without members. Their next coordinator may
-        # delete such a group, and a client may create it anew. If this broker then coordinates the
-        # new group, it needs a new claim: writes with a claim on the deleted group fail.
+        # Also release this broker's claims to coordinate groups without members. Their next
+        # coordinator may delete such a group, and a client may create it anew. If this broker then
+        # coordinates the new group, it needs a new claim: writes with a claim on the deleted group
+        # fail.
         self._registry.groups.release_others(self._is_ours)
 
     def _is_ours(self, group: str) -> bool:
