@@ -557,8 +557,9 @@ class Log:
         *closed, last = (one for one in segments if one.base_offset <= offset)
         dropped = segments[len(closed) + 1 :]
         active = last.writable_copy()
-        # Publish the end before the cut, and the new segment before the next append. A reader that
-        # finds bad bytes then sees that they are beyond the end, or in a segment that was replaced.
+        # Publish the new log end before the file is cut, and the new segment before the next
+        # append. A reader that finds bad bytes then sees that they are beyond the end, or in a
+        # segment that was replaced.
         self.reader.publish((*closed, last))
         self.reader.tail = Tail(offset, last, position)
         active.cut(position, offset)

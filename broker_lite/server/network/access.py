@@ -104,7 +104,8 @@ ROWS: Mapping[int, AccessRow] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: AccessRow(
         _OP.DESCRIBE, instead=_OP.CLUSTER_ACTION, names=_TOPICS
     ),
-    # Give no ``names`` for METADATA: in version 0 an empty list of topics requests all topics.
+    # METADATA has no ``names``: in version 0 a request with an empty list of topics needs a check,
+    # too, because it requests all topics.
     ApiKey.METADATA: AccessRow(_OP.DESCRIBE),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: AccessRow(_OP.DESCRIBE),
     ApiKey.OFFSET_COMMIT: AccessRow(_OP.READ, _OP.READ, names=_TOPICS),
