@@ -1,9 +1,9 @@
 """The state that a mirror stores on the target cluster, from which it, or the next mirror of the
 same source, resumes.
 
-The runs of the offset maps (``offset_map``) are records of a topic of the mirror. Positions and
-copied settings are committed offsets of a group with the same name, in which the mirror is the only
-member (``positions`` defines the formats). The mirror always writes copied records first and the
+The mirror has a topic and a group of the same name, and is the group's only member. Records of the
+topic hold the offset maps (``offset_map``). Committed offsets hold the positions and the copied
+settings (``positions`` defines the formats). The mirror always writes copied records first and the
 state about them afterwards. ``translated`` reads the stored state of any mirror. All calls block,
 and only the mirror's thread makes them."""
 
@@ -94,7 +94,7 @@ class MirrorCheckpoint:
 
     def save(self) -> None:
         """Store the state about all records that the mirror has written so far: first new runs
-        (copied offsets), then positions."""
+        (ranges of copied offsets), then positions."""
         dirty = [copy for copy in self.copies.values() if copy.is_dirty]
         self._save_runs(dirty)
         commits = {

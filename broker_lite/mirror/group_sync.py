@@ -3,9 +3,9 @@
 Each offset at the source is translated to the offset of the copied record. The offsets may be those
 of Kafka groups and of native groups (without a coordinator). On the target, a group with nothing
 but copied offsets has no kind yet: its first member decides the kind (``metadata/group_kind.py``).
-An offset is written only if the group has no members on the target, and no offset that another
-client committed (``planning.plan_group``). All calls block, and only the mirror's thread makes
-them."""
+The mirror writes an offset only if the group on the target has no members, and no offset of this
+partition that another client committed (``planning.plan_group``). All calls block, and only the
+mirror's thread makes them."""
 
 from __future__ import annotations
 

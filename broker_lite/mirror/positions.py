@@ -249,8 +249,8 @@ def reconcile(
 
 
 def last_run(known: OffsetMap) -> Run | None:
-    """Return the last run of an offset map, which is stored together with the position; None for an
-    empty map."""
+    """Return the last run (range of copied offsets) of an offset map, which is stored together with
+    the position; None for an empty map."""
     return known.runs[-1] if known.runs else None
 
 

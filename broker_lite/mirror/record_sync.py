@@ -28,11 +28,11 @@ election of a new leader takes less time."""
 
 Fetched = dict[TopicPartition, FetchedPartition | LogbusError]
 Walked = dict[TopicPartition, tuple[int, WalkResult]]
-"""The fetched batches of each partition, and the offset from which they were fetched."""
+"""For each partition, the offset from which its batches were fetched, and the batches."""
 
 
 class RecordSync:
-    """Copies the records of the copies of ``checkpoint``. Call ``close`` at the end."""
+    """Copies the records of the partitions in ``checkpoint.copies``. Call ``close`` at the end."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class RecordSync:
         self._executor.shutdown(wait=True)
 
     def begin_fetch(self, wait_ms: int) -> Future[Fetched]:
-        """Fetch the next records of all copies on another thread. If there are none yet, the
-        source's brokers hold the fetch for up to ``wait_ms``."""
+        """Fetch the next records of all copied partitions on another thread. If there are none yet,
+        the source's brokers hold the fetch for up to ``wait_ms``."""
         positions = [copy.position for copy in self._copies.values()]
         return self._executor.submit(self._source.fetch, positions, wait_ms)
 

@@ -57,9 +57,8 @@ OnWritten = Callable[[TopicPartition, RewrittenBatch, int], None]
 class _UnwrittenBatches:
     """The batches that a call of ``write`` has not written yet, by partition, in order.
 
-    ``refused`` has the error of each partition whose leader refused a batch for good, and
-    ``failed`` has the partitions with a failed batch among the requests that were sent together
-    last."""
+    ``refused`` has the error of each partition whose leader refused a batch for good. ``failed``
+    has the partitions of the batches that failed in the last round of requests."""
 
     queues: dict[TopicPartition, Queue]
     on_written: OnWritten
@@ -245,8 +244,8 @@ class MirrorTarget:
     def _rows(
         self, wave: Iterable[TopicPartition], answer: ProduceResponse
     ) -> dict[TopicPartition, ProducedPartition]:
-        """Return the results in the response to a request with the partitions ``wave``, by
-        partition. The response has topic ids, not names."""
+        """Return the results in a produce response by partition. ``wave`` has the partitions of
+        the request, because the response has topic ids, not names."""
         rows = {
             (topic.topic_id, row.partition): row
             for topic in answer.topics
