@@ -38,9 +38,9 @@ async def write_first_user(
     """Write a user's SCRAM credentials to ZooKeeper.
 
     ``zookeeper`` is ``host:port,…/chroot``. ``auth_file`` is the file with the brokers' credential
-    at ZooKeeper, needed if only they may read the znodes. ``tls`` is None for a connection in plain
-    text. Raises CoordinationUnavailableError, and NoClusterError if no broker of the cluster has
-    ever started."""
+    at ZooKeeper, needed if only brokers may read the znodes. ``tls`` is None for a connection in
+    plain text. Raises CoordinationUnavailableError, and NoClusterError if no broker of the cluster
+    has ever started."""
     store = ZooKeeperStore(
         zookeeper, session_timeout_ms=SESSION_TIMEOUT_MS, auth_file=auth_file, tls=tls
     )

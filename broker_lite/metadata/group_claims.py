@@ -36,8 +36,8 @@ class GroupClaim:
 
     @property
     def mark(self) -> str:
-        """The path of the znode that marks this claim of a broker: the broker creates it below the
-        coordinator znode, and the next coordinator's claim deletes it."""
+        """The path of the znode that marks this claim (right to write): the broker creates it below
+        the coordinator znode, and the next coordinator deletes it."""
         return znodes.claim_path(self.group, self.value.claim)
 
     @property
@@ -64,9 +64,9 @@ async def make_claim(
     """Make this broker the only one that may write the group's offsets, and fence the former
     coordinator. A group that does not exist is created with the kind "kafka".
 
-    ``name`` must be unique among all claims ever made. The new coordinator does not know the
-    group's members, so the group counts as empty from now on. Raises InvalidGroupIdError,
-    CoordinationUnavailableError, WriteConflictError."""
+    ``name`` identifies this claim, and no earlier claim may have had it. The new coordinator does
+    not know the group's members, so the group counts as empty from now on. Raises
+    InvalidGroupIdError, CoordinationUnavailableError, WriteConflictError."""
     path, mine = znodes.group_path(group), znodes.coordinator_path(group)
     for _ in range(ATTEMPTS_MAX):
         znode, present = await store.get(path), await store.get(mine)

@@ -1,8 +1,8 @@
 """The deletion of consumer groups and of their offsets, on request or because they have expired.
 
 A group's coordinator may write while a deletion runs. Each write of a deletion therefore checks the
-claim of this broker (``group_claims``). A commit or join meanwhile changes the coordinator znode,
-and ZooKeeper refuses the deletion."""
+claim of this broker (``group_claims``). A commit or join meanwhile makes a new claim, which changes
+the coordinator znode, and ZooKeeper refuses the deletion."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GroupAge(NamedTuple):
     ``empty_since_ms`` is the time at which the last member left, or None if the group has members
     or the time is unknown. ``newest_commit_ms`` is the time of the newest commit, or None if the
     group has no offsets. Brokers only poll the members of a native group (without a coordinator),
-    and may miss a member that leaves soon. In such a group, the registration of a member and each
+    and may miss a short membership. In a native group, the registration of a member and each
     change of a partition's owner therefore count as commits."""
 
     empty_since_ms: int | None
@@ -48,8 +48,8 @@ class _OffsetRow(NamedTuple):
 
 
 class GroupDeletion:
-    """Deletes groups and offsets on behalf of one broker, which first claims each group through
-    ``offsets``."""
+    """Deletes groups and offsets on behalf of one broker. The broker first claims each group (the
+    right to write its offsets) through ``offsets``."""
 
     def __init__(self, store: MetadataStore, offsets: GroupOffsets) -> None:
         self._store = store
@@ -119,7 +119,7 @@ class GroupDeletion:
         and its newest commit). Return whether it was deleted.
 
         A group with native members or offsets of open transactions is never deleted. A commit or
-        join meanwhile changes the coordinator znode, so that ZooKeeper refuses the deletion."""
+        join meanwhile makes a new claim, so that ZooKeeper refuses the deletion."""
         if await self._offsets.native_members(group) or not is_over(await self.age(group)):
             return False
         if await self._offsets.has_pending(group):

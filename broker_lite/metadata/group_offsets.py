@@ -196,9 +196,9 @@ class GroupOffsets:
         """Commit offsets of a group. Return an error or None for each partition.
 
         A missing topic id or commit time is filled in. Without ``claim``, this broker claims the
-        group (the right to write its offsets), and once more if another broker claims it meanwhile.
-        Raises InvalidGroupIdError, CoordinationUnavailableError, and NotCoordinatorError if another
-        broker has replaced ``claim``."""
+        group (the right to write its offsets), and repeats this if another broker claims the group
+        meanwhile. Raises InvalidGroupIdError, CoordinationUnavailableError, and NotCoordinatorError
+        if another broker has replaced ``claim``."""
         znodes.group_path(group)
         self._check_connected()
         accepted, results = self._accepted(offsets)
@@ -261,7 +261,7 @@ class GroupOffsets:
         partition.
 
         The write is queued before the first ``await``, so that the conditions that the caller has
-        checked cannot change before. Raises CoordinationUnavailableError, NotCoordinatorError if
+        checked still hold. Raises CoordinationUnavailableError, NotCoordinatorError if
         another broker has become the group's coordinator, and TransactionAbortableError if open
         transactions have stored offsets in PARTS_MAX znodes of the group already
         (``pending_offsets``)."""
@@ -393,9 +393,9 @@ class GroupOffsets:
         selects all partitions.
 
         With ``with_former``, the offset of a deleted topic of the same name is returned as offset
-        -1 with the deleted topic's id. Topic ids are read from ZooKeeper. With those of a stale
-        metadata snapshot an offset could be left out, and the consumer would start at the beginning
-        or end of the log."""
+        -1 with the deleted topic's id. Topic ids are read from ZooKeeper. A stale metadata snapshot
+        may lack a new topic's id: its offsets would be left out, and the consumer would start at
+        the beginning or end of the log."""
         await self._store.sync(znodes.group_path(group))
         if partitions is None:
             keys = await self.committed(group)

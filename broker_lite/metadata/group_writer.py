@@ -110,7 +110,7 @@ class WriteShare:
     @property
     def ended(self) -> set[str]:
         """The paths of the znodes with pending offsets that the write deletes, and of the offset
-        znodes that it sets if the transaction commits."""
+        znodes to which it commits these offsets."""
         group, paths = self.writing.claim.group, set()
         for part in self.parts:
             if isinstance(part, EndPart):
@@ -373,9 +373,9 @@ class GroupWriter:
             part.succeed()
 
     async def _lost(self, claim: GroupClaim, shares: list[WriteShare]) -> None:
-        """Record that another broker coordinates this claim's group now, so that this broker may
-        not write for it. ZooKeeper refused the write with the ``shares`` of several groups, so read
-        whether this broker still coordinates the other groups."""
+        """Record that another broker coordinates the group of ``claim`` now, so that this broker
+        may not write its offsets. ZooKeeper refused the write with the ``shares`` of several
+        groups, so read whether this broker still coordinates the other groups."""
         claim.held = False
         self.forget(claim.group)
         others = [share.writing.claim for share in shares if share.writing.claim.held]

@@ -26,8 +26,8 @@ T = TypeVar("T")
 
 
 class TopicsSnapshot(NamedTuple):
-    """All topics by name, and the sequence number of the last change notice (``notices``) that they
-    include."""
+    """All topics by name, and the sequence number of the last change notice (``notices``) whose
+    changes they include."""
 
     topics: Mapping[str, TopicView]
     sequence: int
@@ -68,7 +68,7 @@ async def load_brokers(store: MetadataStore, *, watch: bool = False) -> dict[int
 
 
 async def load_disks(store: MetadataStore) -> dict[str, znodes.DiskZnode]:
-    """Return the broker and start counter of every data directory that ever registered, by
+    """Return the owner and the number of starts of every data directory that ever registered, by
     directory id."""
     names = await store.children(znodes.BROKER_DISKS) or []
     paths = {znodes.disk_path(name): name for name in names}

@@ -5,8 +5,8 @@ a security setting or the cluster's features adds a notice in the same ZooKeeper
 write checks the version of /changes, so the notices contain every change, in order. The sequence
 number of a notice is the version of /changes after its write.
 
-A notice of new partition states includes the states themselves if they fit. A broker applies these
-without a read, and reads the other changed znodes.
+A notice of new partition states includes the states themselves if they fit into KEPT_BYTES_MAX. A
+broker applies included states without a read, and reads all other changed znodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEPT_MAX = 64
 """Maximum number of notices in /changes. A broker that missed a dropped notice reads all metadata
 again."""
 KEPT_BYTES_MAX = 64 << 10
-"""Maximum bytes of /changes. The newest notice is kept even if it alone exceeds them. Every write
+"""Maximum bytes of /changes. The newest notice is kept even if it alone is larger. Every write
 of the controller includes this znode, and ZooKeeper accepts writes of at most 1 MB."""
 STATES_KEPT_MAX = 8
 """Number of notices, the newest ones, that include partition states. Older notices only name the
@@ -33,8 +33,8 @@ class NoticeStates(NamedTuple):
     """The partition states in a change notice, in a compact form.
 
     ``replicas`` lists each replica once. ``rows`` has, for each topic, one row for each changed
-    partition: version, leader, leader epoch, leader's broker epoch, controller epoch, then the ISR
-    as indexes into ``replicas``."""
+    partition: znode version, leader, leader epoch, leader's broker epoch, controller epoch, then
+    the ISR as indexes into ``replicas``."""
 
     replicas: Sequence[Sequence[Any]]
     rows: Mapping[str, Sequence[Sequence[int]]]

@@ -33,7 +33,7 @@ Offsets = Mapping[TopicPartition, CommittedOffset]
 
 @dataclass(slots=True, eq=False)
 class _PartWrite:
-    """A queued write that adds or ends one part, a znode with offsets of an open transaction.
+    """A queued write that creates or deletes a part, a znode with offsets of an open transaction.
 
     ``done`` completes when ZooKeeper has confirmed it. ``cost`` is its size in bytes."""
 
@@ -83,8 +83,8 @@ PartWrite = AddPart | EndPart
 
 def group_cost(group: str) -> int:
     """Return an upper bound of the bytes with which a write checks a group's claim (its
-    coordinator's right to write). It is also an upper bound of the path of one offset. Both contain
-    the group's name."""
+    coordinator's right to write). The result also bounds the bytes of one offset's path. The check
+    and the path contain the group's name."""
     return 300 + 3 * len(group)
 
 

@@ -49,7 +49,7 @@ class ZnodeKind(NamedTuple, Generic[K, T]):
         """Return the decoded value of a znode.
 
         If the znode is malformed, log an error, add the znode to ``unreadable``, and return
-        ``bad``, so that the broker can still read the other znodes."""
+        ``self.bad``, so that the broker can still read the other znodes."""
         try:
             return self.decode(path, data)
         except (LogbusError, ValueError, TypeError, LookupError, AttributeError) as error:
@@ -87,7 +87,7 @@ async def refreshed(
     of ``known`` with their new values, or ``known`` itself if there are none. Values of deleted
     znodes are left out.
 
-    Afterwards ``unreadable`` contains exactly those of these znodes that cannot be decoded."""
+    Afterwards ``unreadable`` contains, of the znodes read, exactly those that cannot be decoded."""
     changed = [path for path in paths if path.startswith(f"{kind.root}/")]
     if not changed:
         return known

@@ -190,8 +190,8 @@ def tls_failure(client: KazooClient) -> str:
 
 
 def credential_error(address: str, auth_file: str) -> InvalidConfigError:
-    """Return the error for a cluster whose znodes need a credential, if ``auth_file`` is empty, or
-    another one than that in ``auth_file``."""
+    """Return the error for a cluster whose znodes need a credential: another than the one in
+    ``auth_file``, or any one if ``auth_file`` is empty."""
     if auth_file:
         return InvalidConfigError(
             f"zookeeper.auth.file={auth_file}: the znodes of {address} belong to another "

@@ -20,7 +20,7 @@ from kazoo.protocol.states import ZnodeStat
 
 
 class MultiRead:
-    """Several reads of data and children without watches, between which no write takes effect."""
+    """Several reads of data and children at one point in time, without watches."""
 
     type = 22
 

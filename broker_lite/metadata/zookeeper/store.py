@@ -2,8 +2,8 @@
 
 kazoo runs callbacks on its own threads. Each callback only passes a value to the event loop; all
 state belongs to the loop's thread. When the connection is lost, requests in flight fail at once
-with CoordinationUnavailableError. kazoo may still send such a request on the next connection,
-before any new one. A read on that connection therefore shows the effect of the request."""
+with CoordinationUnavailableError. kazoo may still send a failed request on the next connection,
+before any new one. A read on that connection therefore shows what the failed request did."""
 
 from __future__ import annotations
 
