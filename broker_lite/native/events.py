@@ -1,7 +1,7 @@
-"""Events that the state machine of a native group's consumer (``machine``) receives, and effects
-that it returns.
+"""Events that the state machine of a native group's consumer (``machine``) receives, and operations
+(effects) that it returns.
 
-A request effect has a ``tag``, and the event with ZooKeeper's answer has the same tag. If the
+A request to ZooKeeper has a ``tag``, and the event with ZooKeeper's answer has the same tag. If the
 connection to ZooKeeper is lost, the requests in flight get no answer. A consumer has one or several
 streams, each read by a thread. ``grant`` is the number of one assignment of a partition to a
 stream."""
@@ -74,7 +74,7 @@ class RequestFailed(NamedTuple):
 
 
 class NativeTick(NamedTuple):
-    """The event that the time ``NativeMachine.wake_ms`` has come."""
+    """The time ``NativeMachine.wake_ms`` has come."""
 
 
 class StreamCommit(NamedTuple):
@@ -180,8 +180,8 @@ class StreamRevoke(NamedTuple):
 
 
 class StreamLose(NamedTuple):
-    """Tell the reader of a stream that the stream no longer owns a partition, and must drop it
-    without a commit."""
+    """Tell the reader of a stream to drop a partition without a commit, because the stream no
+    longer owns it."""
 
     stream: int
     tp: TopicPartition

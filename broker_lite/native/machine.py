@@ -1,6 +1,6 @@
 """One consumer of a native group as a state machine without I/O.
 
-``step(now_ms, event)`` receives an event and returns effects (``events`` defines both). To join,
+``step(now_ms, event)`` receives an event and returns operations (``events`` defines both). To join,
 the machine records in ZooKeeper that the group is native, and registers the consumer. After each
 change of the group's znodes, it reads the consumers and partitions (``view``), computes the
 assignment, and claims or releases partitions accordingly (``ownership``). It reads a change after

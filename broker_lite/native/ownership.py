@@ -89,7 +89,7 @@ class PartitionClaim:
     tries: int = 0
     tried_ms: int = 0
     retry_ms: int = 0
-    """The time (ms) at which this consumer tries again to claim the partition, if ``stage`` is
+    """The time (ms) at which this consumer tries again to own the partition, if ``stage`` is
     "waiting"."""
     is_over: bool = False
     """Whether the owner znode of another consumer has changed since this consumer began to watch
@@ -97,8 +97,8 @@ class PartitionClaim:
 
 
 class Queued(NamedTuple):
-    """A commit that waits to be written. ``claims`` has each partition's ownership at the time when
-    the reader asked for the commit."""
+    """A commit that waits to be written. ``claims`` has each partition as this consumer owned it
+    when the reader asked for the commit."""
 
     number: int
     rows: Mapping[TopicPartition, CommittedOffset]
@@ -132,8 +132,8 @@ class Ownership:
         self._unanswered: dict[int, tuple[int, dict[TopicPartition, LogbusError]]] = {}
         self._grants = 0
         self._next_ms: int | None = None
-        """The earliest time (ms) at which a partition must be released, or a failed attempt to own
-        one repeated. Without it, each event would have to look at all partitions."""
+        """The earliest time (ms) at which a partition must be released, or an attempt to own one
+        must be repeated. Without this field, each event would have to look at all partitions."""
 
     @property
     def is_settled(self) -> bool:
@@ -307,7 +307,7 @@ class Ownership:
         claim.tries = max(1, claim.tries)
 
     def owner_changed(self, path: str) -> None:
-        """After a change of another consumer's owner znode: if this consumer waits to claim the
+        """Handle a change of another consumer's owner znode: if this consumer waits to own the
         partition, try again as soon as the backoff allows."""
         tp = self._owner_paths.pop(path, None)
         claim = None if tp is None else self.claims.get(tp)
@@ -579,7 +579,7 @@ class Ownership:
 
     def next_ms(self) -> int | None:
         """The time (ms) at which the caller must call ``pass_time`` next, or None if no partition
-        must be released later and no failed attempt to own one repeated."""
+        must be released later and no attempt to own one must be repeated."""
         return self._next_ms
 
     def _arm(self, at_ms: int) -> None:
@@ -587,7 +587,7 @@ class Ownership:
 
     def pass_time(self) -> None:
         """Release revoked partitions whose readers did not stop within GRACE_MS, and repeat failed
-        claims after their backoff."""
+        attempts to own a partition after their backoff."""
         now_ms = self._requests.now_ms
         if self._next_ms is None or now_ms < self._next_ms:
             return

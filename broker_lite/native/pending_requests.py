@@ -1,9 +1,9 @@
 """The ZooKeeper requests in flight of one ``NativeMachine``, the state machine of a consumer, and
 the effects (operations to carry out) of its current step. No I/O.
 
-The machine and its parts ``View`` and ``Ownership`` share one object. A callback handles the answer
-to each request. If the connection to ZooKeeper is lost, the callbacks are dropped, and the requests
-are made again on the next connection."""
+The machine and its parts ``View`` and ``Ownership`` share one ``PendingRequests``. A callback
+handles the answer to each request. If the connection to ZooKeeper is lost, the callbacks are
+dropped, and the requests are made again on the next connection."""
 
 from __future__ import annotations
 

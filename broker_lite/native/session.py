@@ -196,7 +196,7 @@ class GroupSession:
         asyncio.run_coroutine_threadsafe(run(), self._loop)
 
     def leave(self) -> Awaitable[None] | None:
-        """Return an awaitable that leaves the group. Other consumers may then claim the partitions
+        """Return an awaitable that leaves the group. Other consumers can then take the partitions
         at once, before the ZooKeeper session expires."""
         return self._leave()
 
