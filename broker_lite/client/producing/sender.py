@@ -129,8 +129,8 @@ class Sender:
             self._shell.call_soon(self._take)
 
     def batch_bytes(self, topic: str) -> int:
-        """Return the maximum bytes of the topic's batches: fewer once a broker has refused one as
-        too large."""
+        """Return the maximum bytes of the topic's batches, which falls when a broker refuses a
+        batch as too large."""
         limit_bytes = self.delivery.limits_bytes.get(topic, self._config.batch_bytes)
         return min(limit_bytes, self._config.batch_bytes)
 

@@ -1,4 +1,5 @@
-"""Events and effects of the state machine of a transactional producer (``machine``).
+"""Events and effects (operations to carry out) of the state machine of a transactional producer
+(``machine``).
 
 A call of the user, such as ``commit``, is an event. The machine answers each call with one
 ``AnswerCall``, possibly after other events."""

@@ -85,8 +85,8 @@ class TransactionMachine:
         self._is_commit = False
         """Whether the EndTxn in flight commits."""
         self._has_begun = False
-        """Whether a request may have told the coordinator of the open transaction; if not, EndTxn
-        is unnecessary."""
+        """Whether the coordinator may know that the transaction is open; if not, EndTxn is
+        unnecessary."""
 
     def step(self, event: ev.Event, *, has_sent: bool = False) -> list[ev.Effect]:
         """Return the effects (requests and answers) of one event, in order.

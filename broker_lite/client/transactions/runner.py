@@ -1,4 +1,4 @@
-"""``TransactionRunner``: runs the state machine of a transactional producer and its effects.
+"""``TransactionRunner``: runs the state machine of a transactional producer.
 
 It sends the machine's requests, passes the results back as events, and executes the user's calls
 (begin, commit, …) one after another. Any thread may use ``call``; all else runs on the thread that
@@ -67,7 +67,7 @@ class TransactionRunner:
         self._present: PendingCall | None = None
         self._is_awaiting = False
         self._adding: Operation[None] | None = None
-        """The AddPartitionsToTxn request under way, with its repetitions."""
+        """The AddPartitionsToTxn request under way, including its retries."""
         self._when_added: Callable[[], None] | None = None
         self._closed: LogbusError | None = None
         sender.on_pumped = self._check_delivery
@@ -95,7 +95,7 @@ class TransactionRunner:
         return not is_called and self.machine.phase is Phase.IDLE
 
     def lose(self, error: LogbusError) -> None:
-        """Fail the open transaction, if any, because a record of it was not accepted.
+        """Fail the open transaction, if any, because the producer did not accept a record of it.
 
         Call it on the thread of the network I/O."""
         if self.machine.phase is Phase.OPEN:
@@ -130,7 +130,7 @@ class TransactionRunner:
         """Report a failed batch (``SendFailed``), or, during a commit, that all records are
         acknowledged (``Delivered``).
 
-        The sender calls this method after each ``pump``."""
+        The sender calls this method at the end of each ``Sender.pump``."""
         delivery = self._sender.delivery
         if delivery.failure is not None:
             self._step(ev.SendFailed(delivery.failure))
@@ -247,10 +247,10 @@ class TransactionRunner:
         spawn(self._shell, self._adding, added)
 
     def _stop_adding(self, then: Callable[[], None]) -> None:
-        """Repeat no AddPartitionsToTxn request, and call ``then`` after the answer to the last.
+        """Stop the retries of AddPartitionsToTxn, and call ``then`` after the last answer.
 
-        In transaction version 1, a coordinator that receives such a request after EndTxn begins a
-        transaction with the same epoch. Kafka's then fences the producer at InitProducerId."""
+        In transaction version 1, a coordinator that receives AddPartitionsToTxn after EndTxn begins
+        a transaction with the same epoch. Kafka then fences the producer at InitProducerId."""
         if self._adding is None:
             then()
         else:

@@ -33,7 +33,7 @@ logger = logging.getLogger("logbus.client")
 
 
 class _CachedToken:
-    """The token of one ``ClientSecurity``; its renewal is due at ``renewed_ms`` (ms since 1970)."""
+    """The token of one ``ClientSecurity``; it must be renewed at ``renewed_ms`` (ms since 1970)."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

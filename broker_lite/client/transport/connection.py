@@ -444,7 +444,7 @@ class BrokerConnection:
 
     def drop(self) -> None:
         """Close the socket's descriptor without calling any callback. Used in a forked child
-        process, and after a crash."""
+        process, and after a crash of the I/O thread."""
         self.closed = True
         self._pending.clear()
         self._waiting.clear()

@@ -90,7 +90,7 @@ class Connections:
 
     def drop(self) -> None:
         """Close the sockets' descriptors without calling any callback. Used in a forked child
-        process, and after a crash."""
+        process, and after a crash of the I/O thread."""
         for connection in self:
             connection.drop()
         self._by_place.clear()
