@@ -223,7 +223,7 @@ class Console:
         return tail_of(self.ask(request, viewer), event_id, render, is_signed_in)
 
     def ask(self, request: Request, viewer: Viewer) -> PageRequest:
-        """Return the input from which a page makes its data. It lacks the topics and groups that
+        """Return the input from which a page makes its data, without the topics and groups that
         the page's user may not describe. Raises NoBrokersError if the cluster has not been read
         yet."""
         self.sampler.wait(FIRST_READING_S)
@@ -338,8 +338,8 @@ class Console:
     def _metrics(self, request: Request) -> Response:
         """Return the metrics of the cluster, for Prometheus.
 
-        If other machines can reach the console, it demands the HTTP Basic login of a user who may
-        describe the cluster, as brokers do: the metrics name all topics."""
+        If other machines can reach the console, it demands, as brokers do for their metrics, the
+        HTTP Basic login of a user who may describe the cluster: the metrics name all topics."""
         if not self.settings.is_loopback and (refused := self._scrape_refusal(request)) is not None:
             return refused
         rows = samples(self.sampler, by_partition=self.settings.by_partition)

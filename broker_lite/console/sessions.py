@@ -1,8 +1,8 @@
 """Sessions of the console: logins, tokens against forged forms, and the names that a user may see.
 
 If the brokers demand a login, users sign in with their SCRAM user. The console then opens
-connections of that user for their requests, so that the cluster's ACLs apply. Such a session holds
-the user's password in memory until it ends. If the brokers demand no login, the console serves
+connections of that user for the requests, so that the cluster's ACLs apply. The user's session
+holds the password in memory until it ends. If the brokers demand no login, the console serves
 every browser of this machine."""
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ PAGE_BYTES = 192 * 1024
 """Maximum bytes of all values on a page. On a page with more records, each value gets fewer
 bytes."""
 LEAST_BYTES = 512
-"""Minimum bytes that a page shows of each value, however many records it has."""
+"""Minimum bytes that a page shows of each value, however many records the page has."""
 PRETTY_TIMES = 8
 """Maximum length of indented JSON as a multiple of the value's length. Up to ``LEAST_BYTES`` are
 always allowed."""
