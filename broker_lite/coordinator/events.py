@@ -60,7 +60,7 @@ class Join(NamedTuple):
     """A JoinGroup request.
 
     ``new_member_id`` is the id that the coordinator generated for a member without an id. With
-    ``must_ask_twice``, such a member receives only this id and must join again with it
+    ``must_ask_twice``, this member receives only the new id and must join again with it
     (KIP-394)."""
 
     token: int
@@ -75,8 +75,8 @@ class Join(NamedTuple):
     new_member_id: str
     must_ask_twice: bool = True
     can_skip_assignment: bool = True
-    """Whether the request has version 9 or later. Only the answer of such a version can tell a
-    restarted static member that leads the group to leave the assignment of partitions as it is."""
+    """Whether the request has version 9 or later. Only since then can the answer tell a restarted
+    static member that leads the group to skip the assignment of partitions."""
     partition_counts: Mapping[str, int] | None = None
     """The partition count of each of the group's topics, if the request may come from a restarted
     static member that leads the group; otherwise None. Partitions that were added while the leader

@@ -1,4 +1,4 @@
-"""The state machine of one Kafka consumer group: ``step(now_ms, event)`` returns effects.
+"""The state machine of one Kafka consumer group: ``step(now_ms, event)`` returns operations.
 
 A member is always in one of three states:
 - It waits in JoinGroup for the rebalance to complete.

@@ -106,9 +106,8 @@ class Roster:
         return self.former is not None and self.former.members <= len(self.members)
 
     def note_leaver(self, error: LogbusError) -> None:
-        """A LeaveGroup that failed with ``error`` because the member is unknown may come from a
-        member of the previous coordinator's generation, whose ids this broker does not know. So
-        count one of these members as gone."""
+        """Count one member of the previous coordinator's generation as gone if a LeaveGroup failed
+        because the member is unknown: this broker does not know the ids of those members."""
         if self.former is not None and isinstance(error, UnknownMemberIdError):
             self.former = self.former._replace(members=max(self.former.members - 1, 0))
 
@@ -289,8 +288,8 @@ def unreadable(protocol_type: str, protocols: Iterable[Protocol]) -> str | None:
     """Return why a consumer's encoded subscription cannot be decoded; None if it can, or if the
     protocol type is not that of consumers.
 
-    A Java consumer that leads the group would fail on such a subscription, and so would every
-    leader after it, until the group is empty."""
+    A Java consumer that leads the group would fail on an undecodable subscription, and so would
+    every leader after it, until the group is empty."""
     for row in protocols if protocol_type == CONSUMER else ():
         try:
             decode_member(row.metadata)
