@@ -23,8 +23,8 @@ _IGNORE = "-XX:+IgnoreUnrecognizedVMOptions"
 """The flag that makes a JVM before Java 13 ignore the archive flags, which it does not support."""
 
 _KEPT = 3
-"""Number of archives to keep, one for each combination of Java and PySpark. Older ones are
-deleted."""
+"""Number of archives of classes to keep, one for each combination of Java and PySpark. Older
+archives are deleted."""
 
 
 class ClassArchive:

@@ -438,8 +438,8 @@ def first_free_ports(host: str, first: int, count: int, *, but: Collection[int] 
 
 
 def require_free_port(host: str, port: int) -> None:
-    """Raise PortInUseError if the port is taken, and InvalidConfigError if no process may listen on
-    it. The port is not reserved, so another process may take it before a broker does."""
+    """Raise PortInUseError if the port is taken, and InvalidConfigError if listening would fail for
+    another reason. The port is not reserved: another process may take it before a broker does."""
     if not _is_free(host, port):
         raise PortInUseError(
             f"port {port} on {host} is taken; stop the process that listens there, give another "

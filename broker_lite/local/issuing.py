@@ -113,8 +113,8 @@ class CertificateFolder:
         return not path.exists() or _is_due(read_certificate(path), hosts, now)
 
     def due(self, now: datetime.datetime, *, everything: bool = False) -> list[IssuedCertificate]:
-        """Return the certificates that ``renew`` replaces: those older than RENEWED_DAYS, or with
-        ``everything`` all. Certificates whose CA's key is not in the folder are left out."""
+        """Return the certificates that ``renew`` replaces: those older than RENEWED_DAYS, or all of
+        them with ``everything``. Certificates whose CA's key is not in the folder are left out."""
         return [
             each
             for each in self.certificates()

@@ -57,7 +57,7 @@ class ReadyProcess(ChildProcess):
         self._process = None
 
     def close_ready_pipe(self) -> None:
-        """Close the ready pipe of a process that is stopped before it has reported."""
+        """Close the ready pipe of a process that is stopped before it has reported on the pipe."""
         if self._ready is not None:
             self._ready.close()
             self._ready = None
