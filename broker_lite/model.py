@@ -21,8 +21,8 @@ FIRST_EPOCH = 0
 NO_TIMESTAMP = -1
 NO_PRODUCER = -1
 UNNUMBERED = 0
-"""The token of a request to which its coordinator has not yet assigned a number, by which the
-answer finds the request."""
+"""The token of a request until its coordinator replaces it by a number, which connects the answer
+with the request."""
 NO_TRANSACTION = -1
 """Stands for the number of a transaction in a message whose sender does not know the number."""
 
@@ -152,8 +152,8 @@ class Endpoint(NamedTuple):
 class BrokerView:
     """A live broker, as its registration in ZooKeeper describes it.
 
-    A ``draining`` broker is about to stop. A broker with ``is_full`` has a full disk. Both hand
-    over the leadership of their partitions and join no ISR."""
+    A ``draining`` broker is about to stop. A broker with ``is_full`` has a full disk. In either
+    state, a broker hands over the leadership of its partitions and joins no ISR."""
 
     broker_id: int
     endpoint: Endpoint
@@ -227,7 +227,7 @@ class PartitionView:
 
     During a reassignment ``replicas`` holds the target replicas, then the replicas to be removed.
     ``adding`` and ``removing`` are the replicas that the reassignment adds and removes. The
-    controller removes the latter once all others are in sync."""
+    controller removes replicas once all others are in sync."""
 
     partition: int
     replicas: tuple[int, ...]

@@ -476,8 +476,8 @@ class BrokerConfig(Config):
     @property
     def keeps_files_private(self) -> bool:
         """Whether the broker makes its files readable only for its own operating-system user. With
-        an authorizer it does, unless ``tells_paths``: other accounts could otherwise read records
-        without an ACL."""
+        an authorizer it does, as other accounts could otherwise read records without an ACL, but
+        not with ``tells_paths``."""
         return self.authorizer != "off" and not self.tells_paths
 
     @property

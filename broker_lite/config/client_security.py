@@ -142,7 +142,7 @@ PASSED_OVER = frozenset((
     "ssl.secure.random.implementation", "ssl.sigalgs.list", "ssl.trustmanager.algorithm",
 ))  # fmt: skip
 """Security options of Kafka's clients and of librdkafka that logbus ignores. They raise no error,
-because such a client may read the same file."""
+because one of these clients may read the same file."""
 _ASSERTION = "sasl.oauthbearer.assertion."
 """Prefix of Kafka's options for access tokens that a client signs itself. logbus ignores these
 options."""
