@@ -93,7 +93,7 @@ demo: java $(VENV)/.installed
 	@$(BIN)/logbus demo $(if $(FILE),--file '$(FILE)') $(if $(KILL),--kill)
 
 test: java programs $(VENV)/.installed $(VENV)/.dependencies-check $(VENV)/.spark-classes.jsa
-	LOGBUS_TEST_INSTALLED=1 $(BIN)/pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+	LOGBUS_TEST_INSTALLED=1 $(BIN)/pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
 
 # Tests of state machines and formats, and a few simulated seeds, without ZooKeeper, brokers and Spark.
 quick: $(VENV)/.installed $(VENV)/.dependencies-check
