@@ -207,27 +207,42 @@ async def was_written(store: MetadataStore, operations: Sequence[Operation]) -> 
     Call this function on a new connection. It returns True if the write took effect, and False if
     it did not and may be repeated. It returns Refused if another client has written since, so that
     the outcome is unknown. The first operation that can prove the outcome decides: a Create, a
-    Delete, or a Set with a version."""
+    Delete, or a Set with a version. Another client may have made the same change, so True also
+    needs that no later Set contradicts it."""
     for index, operation in enumerate(operations):
         match operation:
             case Create(path, data, ephemeral):
                 znode = await store.get(path)
                 if znode is None:
                     return False
-                mine = znode.data == data and (
-                    not ephemeral or znode.session_id == store.session_id
-                )
-                return True if mine else Refused(index, operation, "exists")
+                if znode.data != data or (ephemeral and znode.session_id != store.session_id):
+                    return Refused(index, operation, "exists")
+                is_mine = await _agree(store, operations[index + 1 :])
+                return is_mine or Refused(index, operation, "exists")
             case Set(path, data, version) if version >= 0:
                 znode = await store.get(path)
                 if znode is None:
                     return Refused(index, operation, "missing")
                 if znode.version == version:
                     return False
-                mine = znode.version == version + 1 and znode.data == data
-                return True if mine else Refused(index, operation, "version")
+                is_mine = znode.version == version + 1 and znode.data == data
+                is_mine = is_mine and await _agree(store, operations[index + 1 :])
+                return is_mine or Refused(index, operation, "version")
             case Delete(path):
                 return await store.get(path) is None
             case _:
                 continue
     return False
+
+
+async def _agree(store: MetadataStore, operations: Sequence[Operation]) -> bool:
+    """Return whether every Set with a version may have taken effect: its znode has a later version,
+    and in the next version the value of the Set."""
+    for operation in operations:
+        if not isinstance(operation, Set) or operation.version < 0:
+            continue
+        znode = await store.get(operation.path)
+        later = 0 if znode is None else znode.version - operation.version
+        if znode is not None and (later <= 0 or (later == 1 and znode.data != operation.data)):
+            return False
+    return True

@@ -19,9 +19,11 @@ from broker_lite.metadata.store import (
     DataChanged,
     Delete,
     MetadataStore,
+    Refused,
     SessionLost,
     Set,
     Suspended,
+    was_written,
     write_surely,
 )
 from broker_lite.metadata.zookeeper.multi_read import MultiRead
@@ -302,6 +304,34 @@ def test_metadata_write_is_applied_exactly_once_although_connections_drop(
             znode = await store.get("/n")
             assert znode is not None
             assert (znode.data, znode.version) == (b"20", 20)
+
+    world.run(body())
+
+
+def test_lost_write_does_not_count_as_applied_if_another_client_made_one_of_its_changes(
+    world: World,
+) -> None:
+    """Regression: a controller took a lost write of several partition states for applied, because
+    the leader of the first partition had written the same state. The other partitions then had no
+    leader for ever (simulation with transactions, seed 32004510).
+    """
+
+    async def body() -> None:
+        async with started(world) as (one, _), started(world) as (other, _):
+            await one.write([Create("/first", b"0"), Create("/second", b"0")])
+            write = [Set("/first", b"same", 0), Set("/second", b"mine", 0)]
+            assert await was_written(one, write) is False
+            assert await other.write([Set("/first", b"same", 0)]) is None
+            await one.sync("/first")
+            assert await was_written(one, write) == Refused(0, write[0], "version")
+            assert await other.write([Set("/second", b"other", 0)]) is None
+            await one.sync("/second")
+            assert await was_written(one, write) == Refused(0, write[0], "version")
+            again = [Set("/first", b"1", 1), Set("/second", b"1", 1)]
+            assert await one.write(again) is None
+            assert await other.write([Set("/second", b"2", 2)]) is None
+            await one.sync("/second")
+            assert await was_written(one, again) is True
 
     world.run(body())
 
