@@ -217,7 +217,7 @@ async def was_written(store: MetadataStore, operations: Sequence[Operation]) -> 
                     return False
                 if znode.data != data or (ephemeral and znode.session_id != store.session_id):
                     return Refused(index, operation, "exists")
-                is_mine = await _agree(store, operations[index + 1 :])
+                is_mine = await _may_have_written(store, operations[index + 1 :])
                 return is_mine or Refused(index, operation, "exists")
             case Set(path, data, version) if version >= 0:
                 znode = await store.get(path)
@@ -226,7 +226,7 @@ async def was_written(store: MetadataStore, operations: Sequence[Operation]) -> 
                 if znode.version == version:
                     return False
                 is_mine = znode.version == version + 1 and znode.data == data
-                is_mine = is_mine and await _agree(store, operations[index + 1 :])
+                is_mine = is_mine and await _may_have_written(store, operations[index + 1 :])
                 return is_mine or Refused(index, operation, "version")
             case Delete(path):
                 return await store.get(path) is None
@@ -235,14 +235,16 @@ async def was_written(store: MetadataStore, operations: Sequence[Operation]) -> 
     return False
 
 
-async def _agree(store: MetadataStore, operations: Sequence[Operation]) -> bool:
-    """Return whether every Set with a version may have taken effect: its znode has a later version,
-    and in the next version the value of the Set."""
+async def _may_have_written(store: MetadataStore, operations: Sequence[Operation]) -> bool:
+    """Return whether no Set with a version is contradicted by its znode, which must have a later
+    version, and in the next version the value of the Set."""
     for operation in operations:
         if not isinstance(operation, Set) or operation.version < 0:
             continue
         znode = await store.get(operation.path)
-        later = 0 if znode is None else znode.version - operation.version
-        if znode is not None and (later <= 0 or (later == 1 and znode.data != operation.data)):
+        if znode is None:
+            continue  # It may have been deleted since.
+        is_next = znode.version == operation.version + 1
+        if znode.version <= operation.version or (is_next and znode.data != operation.data):
             return False
     return True
