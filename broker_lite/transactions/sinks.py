@@ -17,7 +17,7 @@ frees it is committed. ``deadline_ms`` is the time of the next TransactionTick."
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -47,6 +47,7 @@ from broker_lite.transactions.sink_records import (
     SinkSlot,
     SinkState,
 )
+from broker_lite.transactions.sink_slots import Attempt, SlotPool
 from broker_lite.transactions.transaction import EPOCH_LAST, NEVER, Now
 
 ANSWER_MS = 1_000
@@ -59,6 +60,10 @@ ATTEMPTS_MAX = 10_000
 """Maximum number of open task attempts of one sink."""
 PARKED_MAX = 2 * ATTEMPTS_MAX
 _DAY_MS = 86_400_000
+
+_Settled = Callable[[LogbusError | None], None]
+"""A callback for the outcome of an append: None once the record is committed, or the error with
+which the log refused it."""
 
 
 @dataclass(slots=True)
@@ -78,9 +83,9 @@ class _Sink:
     abort markers are written."""
     unmarked: set[int] = field(default_factory=set)
     """Producer ids of the task attempts whose commit or abort markers are not all written yet."""
-    freeing: set[int] = field(default_factory=set)
-    """Producer ids of ended attempts: all markers are written, but the record that frees the
-    producer id is not committed yet.
+    freeing: dict[int, SinkSlot] = field(default_factory=dict)
+    """The freed slots of ended attempts, by producer id: all markers are written, but the record
+    that frees the producer id is not committed yet.
 
     The record that opens the sink for its next batch must come later in the log than the records
     that free these ids. Otherwise a new coordinator could find an open sink whose ended attempts
@@ -115,30 +120,17 @@ class SinkPartition:
 
     def __init__(self, heads: Mapping[str, SinkHead], slots: Mapping[int, SinkSlot]) -> None:
         self._sinks = {name: _Sink(head) for name, head in heads.items()}
-        self._slots = dict(slots)
-        """The state of each producer id (slot) in its last appended record, committed or not."""
-        self._free = [producer_id for producer_id, slot in slots.items() if slot.is_free]
-        self._added = {number: slot.partitions for number, slot in slots.items()}
-        """The partitions in each slot's committed record, by producer id. The attempt may write
-        only to these partitions."""
-        self._opened: dict[int, Now] = {}
-        """When each open attempt of a Spark task joined its batch, or when this coordinator loaded
-        its state, by producer id."""
-        self._opening: dict[int, list[int]] = {}
-        """The JoinBatch requests (tokens) that wait until the record of their new task attempt is
-        committed, by the attempt's producer id."""
-        self._settled: dict[int, Callable[[LogbusError | None], None]] = {}
-        """The callback for each record being appended, by its number.
-
-        The callback receives None once the record is committed, or the error with which the log
-        refused it."""
-        self._without_slot: list[ev.JoinBatch] = []
-        self._ids_fetched = 0
+        self._pool = SlotPool(slots)
+        self._attempts: dict[int, Attempt] = {}
+        """The attempts of Spark tasks that are not committed or aborted yet, by producer id."""
+        self._settled: dict[int, _Settled] = {}
+        """The callback for each record being appended, by its number."""
         self._numbers = 0
         self._now = Now(0, 0)
         self._effects: list[ev.SinkEffect] = []
         for producer_id, slot in slots.items():
             if not slot.is_free:
+                self._attempts[producer_id] = Attempt(slot, self._now, slot.partitions)
                 sink = self._sinks.setdefault(slot.sink, _Sink())
                 sink.attempts.add(producer_id)
                 sink.timeout_ms = max(sink.timeout_ms, slot.timeout_ms)
@@ -156,15 +148,12 @@ class SinkPartition:
             case RecordRefused():
                 self._settle(event.number, event.error)
             case ProducerIdReady():
-                self._slots[event.producer_id] = SinkSlot(0)
-                self._free.append(event.producer_id)
-                self._ids_fetched -= 1
+                self._pool.fetched()
+                self._pool.give(event.producer_id, SinkSlot(0))
                 self._serve_waiting()
             case ProducerIdFailed():
-                self._ids_fetched -= 1
-                waiting, self._without_slot = self._without_slot, []
-                for join in waiting:
-                    self._fail(join, event.error)
+                self._pool.fetched()
+                self._fail_all(self._pool.take_waiting(), event.error)
             case ev.SlotMarked():
                 self._marked(event)
             case ev.AbandonSinkRequest():
@@ -207,21 +196,14 @@ class SinkPartition:
         """Return the committed state of every sink, by name."""
         return {name: sink.head for name, sink in self._sinks.items() if sink.head is not None}
 
-    def open_slots(self) -> dict[int, SinkSlot]:
-        """Return the state of all attempts of Spark tasks that are not committed or aborted yet, by
+    def attempts(self, sink: str | None = None) -> dict[int, Attempt]:
+        """Return the task attempts that are not committed or aborted yet, of one sink or of all, by
         producer id."""
-        return {row: slot for row, slot in self._slots.items() if not slot.is_free}
-
-    def opened(self) -> dict[int, Now]:
-        """Return when each open attempt of a Spark task joined its batch, or when this coordinator
-        loaded its state, by producer id."""
-        return dict(self._opened)
-
-    def attempts(self, sink: str) -> dict[int, SinkSlot]:
-        """Return the state of a sink's task attempts that are not committed or aborted yet, by
-        producer id."""
-        known = self._sinks.get(sink)
-        return {row: self._slots[row] for row in known.attempts} if known is not None else {}
+        return {
+            producer_id: attempt
+            for producer_id, attempt in self._attempts.items()
+            if sink is None or attempt.slot.sink == sink
+        }
 
     # Methods that handle requests.
 
@@ -276,12 +258,12 @@ class SinkPartition:
             return
         self._check_not_behind(event, head)
         for producer_id in sink.attempts:
-            slot = self._slots[producer_id]
-            if _is_same_attempt(slot, event) and producer_id not in sink.unmarked:
-                if producer_id in self._opening:
-                    self._opening[producer_id].append(event.token)
+            attempt = self._attempts[producer_id]
+            if _is_same_attempt(attempt.slot, event) and producer_id not in sink.unmarked:
+                if attempt.is_opening:
+                    attempt.joins.append(event.token)
                 else:
-                    self._reply(event, ev.SinkResult(None, producer_id, slot.epoch))
+                    self._reply(event, ev.SinkResult(None, producer_id, attempt.slot.epoch))
                 return
         if len(sink.attempts) >= ATTEMPTS_MAX:
             raise InvalidRequestError(
@@ -291,14 +273,12 @@ class SinkPartition:
 
     def _open_slot(self, sink: _Sink, event: ev.JoinBatch) -> None:
         """Give the task attempt a free slot (producer id), or let it wait for a new one."""
-        if not self._free:
-            self._without_slot.append(event)
-            if self._ids_fetched < len(self._without_slot):
-                self._ids_fetched += 1
+        taken = self._pool.take()
+        if taken is None:
+            if self._pool.wait(event):
                 self._effects.append(ev.FetchSlotId())
             return
-        producer_id = self._free.pop()
-        free = self._slots[producer_id]
+        producer_id, free = taken
         slot = SinkSlot(
             free.epoch,
             event.sink,
@@ -309,31 +289,28 @@ class SinkPartition:
             event.timeout_ms,
             event.partitions,
         )
+        attempt = self._attempts[producer_id] = Attempt(slot, self._now, joins=[event.token])
         sink.attempts.add(producer_id)
-        self._opened[producer_id] = self._now
-        self._opening[producer_id] = [event.token]
 
         def settled(error: LogbusError | None) -> None:
-            is_unused = self._slots.get(producer_id) is slot and producer_id not in sink.unmarked
-            if error is not None and is_unused:
-                # The log refused the record that assigns the slot (a producer id) to an attempt, so
-                # free the slot again.
+            is_known = self._attempts.get(producer_id) is attempt
+            if error is None:
+                attempt.added = slot.partitions
+            elif is_known and producer_id not in sink.unmarked:
+                # The log refused the record that gives the slot to the attempt.
                 sink.attempts.discard(producer_id)
-                self._opened.pop(producer_id, None)
-                self._slots[producer_id] = free
-                self._free.append(producer_id)
-            elif error is None:
-                self._added[producer_id] = slot.partitions
+                del self._attempts[producer_id]
+                self._pool.give(producer_id, free)
+            tokens, attempt.joins = attempt.joins, []
             result = ev.SinkResult(error, producer_id, slot.epoch)
-            for token in self._opening.pop(producer_id):
+            for token in tokens:
                 self._effects.append(ev.SinkReply(token, result))
 
         self._write_slot(producer_id, slot, settled)
 
     def _serve_waiting(self) -> None:
         """Handle again the JoinBatch requests that waited for a free producer id."""
-        waiting, self._without_slot = self._without_slot, []
-        for event in waiting:
+        for event in self._pool.take_waiting():
             self._handle(event)
 
     def _keep(self, event: ev.KeepBatch) -> None:
@@ -398,7 +375,7 @@ class SinkPartition:
         if event.winners:
             self._abort_attempts(sink, event)
             return
-        is_open = any(self._slots[row].batch <= event.batch for row in sink.attempts)
+        is_open = any(self._attempts[row].slot.batch <= event.batch for row in sink.attempts)
         if event.batch <= head.batch or not is_open:
             self._reply(event, ev.SinkResult())
         elif sink.is_busy:
@@ -417,9 +394,8 @@ class SinkPartition:
             return
         rows = []
         for producer_id, _ in sorted(filter(partial(self._is_attempt, event), event.winners)):
-            slot = self._slots[producer_id]
             sink.unmarked.add(producer_id)
-            rows.append(ev.SlotMarkers(producer_id, slot.epoch + 1, False, slot.partitions))
+            rows.append(_markers(producer_id, self._attempts[producer_id], is_commit=False))
         if rows:
             sink.waiting.append((event.token, self._now.monotonic_ms + ANSWER_MS))
             self._send_rows(event.sink, sink, rows)
@@ -429,14 +405,13 @@ class SinkPartition:
     def _is_attempt(self, event: ev.EndBatch, pair: ProducerPair) -> bool:
         """Return whether the producer id and epoch belong to an open task attempt of the batch that
         ``event`` names."""
-        slot = self._slots.get(pair.producer_id)
-        return (
-            slot is not None
-            and pair.producer_id not in self._opening
-            and pair.producer_id not in self._sinks[event.sink].unmarked
-            and (slot.sink, slot.run, slot.batch, slot.epoch)
-            == (event.sink, event.run, event.batch, pair.epoch)
-        )
+        attempt = self._attempts.get(pair.producer_id)
+        if attempt is None or attempt.is_opening:
+            return False
+        slot = attempt.slot
+        is_named = (slot.sink, slot.run, slot.batch) == (event.sink, event.run, event.batch)
+        is_ending = pair.producer_id in self._sinks[event.sink].unmarked
+        return is_named and slot.epoch == pair.epoch and not is_ending
 
     def _check_winner(self, event: ev.EndBatch, winner: ProducerPair) -> int:
         """Return the number of the task whose attempt ``winner`` is to be committed.
@@ -450,20 +425,18 @@ class SinkPartition:
                 "no request within transaction.timeout.ms or another run took over. Nothing is "
                 "committed: start the query again"
             )
-        return self._slots[winner.producer_id].task
+        return self._attempts[winner.producer_id].slot.task
 
     def _add(self, event: ev.AddToSlot) -> None:
-        slot = self._slots.get(event.producer_id)
+        attempt = self._attempts.get(event.producer_id)
         sink = self._sinks.get(event.sink)
-        is_open = (
-            slot is not None
-            and sink is not None
-            and (slot.sink, slot.epoch) == (event.sink, event.epoch)
-            and not slot.is_free
-            and event.producer_id not in self._opening
-            and event.producer_id not in sink.unmarked
-        )
-        if not is_open or slot is None or sink is None:
+        if (
+            attempt is None
+            or sink is None
+            or (attempt.slot.sink, attempt.slot.epoch) != (event.sink, event.epoch)
+            or attempt.is_opening
+            or event.producer_id in sink.unmarked
+        ):
             raise ProducerFencedError(
                 f"producer id {event.producer_id} with epoch {event.epoch} is not an open attempt "
                 f"of sink {event.sink!r}: the batch has ended, or another attempt took over"
@@ -472,7 +445,7 @@ class SinkPartition:
             # A record that ends the sink's batch is being appended. Only its outcome tells whether
             # this attempt is still open.
             raise ConcurrentTransactionsError(f"sink {event.sink!r} is ending a batch; retry")
-        missing = event.partitions - self._added[event.producer_id]
+        missing = event.partitions - attempt.added
         if missing and event.verify_only:
             raise TransactionAbortableError(
                 f"the attempt of sink {event.sink!r} has not added the partition of this request "
@@ -481,14 +454,15 @@ class SinkPartition:
         if not missing:
             self._reply(event, ev.SinkResult())
             return
-        grown = replace(slot, partitions=slot.partitions | missing)
+        grown = attempt.slot.partitions | missing
+        attempt.slot = replace(attempt.slot, partitions=grown)
 
         def settled(error: LogbusError | None) -> None:
-            if error is None and event.producer_id in sink.attempts:
-                self._added[event.producer_id] = grown.partitions
-            self._effects.append(ev.SinkReply(event.token, ev.SinkResult(error)))
+            if error is None:
+                attempt.added = grown
+            self._reply(event, ev.SinkResult(error))
 
-        self._write_slot(event.producer_id, grown, settled)
+        self._write_slot(event.producer_id, attempt.slot, settled)
 
     def _current(self, event: ev.KeepBatch | ev.EndBatch) -> tuple[_Sink, SinkHead]:
         """Return the sink and its committed state. Raises ProducerFencedError unless the request
@@ -534,8 +508,6 @@ class SinkPartition:
         # again before the new head (the state of the sink). Otherwise the slot's attempt would
         # still be open in the log, and the new head would end it a second time.
         self._write_refused(name, sink)
-        number = self._next_number()
-        sink.writing = number
 
         def settled(error: LogbusError | None) -> None:
             sink.writing = None
@@ -558,15 +530,11 @@ class SinkPartition:
                 self._send_markers(name, sink, head)
             self._retry_parked(sink)
 
-        self._settled[number] = settled
-        self._effects.append(ev.PersistHead(number, name, head))
+        sink.writing = self._expect(settled)
+        self._effects.append(ev.PersistHead(sink.writing, name, head))
 
-    def _write_slot(
-        self, producer_id: int, slot: SinkSlot, settled: Callable[[LogbusError | None], None]
-    ) -> None:
-        self._slots[producer_id] = slot
-        number = self._next_number()
-        self._settled[number] = settled
+    def _write_slot(self, producer_id: int, slot: SinkSlot | None, settled: _Settled) -> None:
+        number = self._expect(settled)
         self._effects.append(ev.PersistSlot(number, producer_id, slot))
 
     def _settle(self, number: int, error: LogbusError | None) -> None:
@@ -574,8 +542,10 @@ class SinkPartition:
         if settled is not None:
             settled(error)
 
-    def _next_number(self) -> int:
+    def _expect(self, settled: _Settled) -> int:
+        """Return the number of a new append, whose outcome is reported to ``settled``."""
         self._numbers += 1
+        self._settled[self._numbers] = settled
         return self._numbers
 
     # Methods that send markers and complete decisions.
@@ -585,13 +555,14 @@ class SinkPartition:
         and needs no markers."""
         rows = []
         for producer_id in sorted(sink.attempts):
-            slot = self._slots[producer_id]
+            attempt = self._attempts[producer_id]
+            slot = attempt.slot
             is_later = slot.run == head.run and slot.batch > head.ends_batch
             if is_later or producer_id in sink.unmarked:
                 continue
             sink.unmarked.add(producer_id)
             is_commit = ProducerPair(producer_id, slot.epoch) in head.winners
-            rows.append(ev.SlotMarkers(producer_id, slot.epoch + 1, is_commit, slot.partitions))
+            rows.append(_markers(producer_id, attempt, is_commit=is_commit))
         self._send_rows(name, sink, rows)
 
     def _send_rows(self, name: str, sink: _Sink, rows: list[ev.SlotMarkers]) -> None:
@@ -608,50 +579,43 @@ class SinkPartition:
             self._complete(name, sink)
 
     def _marked(self, event: ev.SlotMarked) -> None:
-        slot = self._slots.get(event.producer_id)
-        if slot is None or slot.is_free or slot.epoch + 1 != event.epoch:
+        attempt = self._attempts.get(event.producer_id)
+        if attempt is None or attempt.slot.epoch + 1 != event.epoch:
             return
-        sink = self._sinks[slot.sink]
+        name = attempt.slot.sink
+        sink = self._sinks[name]
         if event.producer_id not in sink.unmarked:
             return
         sink.unmarked.discard(event.producer_id)
-        self._free_slot(slot.sink, event.producer_id)
+        self._free_slot(name, event.producer_id)
         if not sink.unmarked:
-            self._complete(slot.sink, sink)
+            self._complete(name, sink)
 
     def _free_slot(self, name: str, producer_id: int) -> None:
         """Free the producer id of a task attempt after its markers are written."""
         sink = self._sinks[name]
-        self._slots[producer_id] = self._slots[producer_id].freed()
-        self._added.pop(producer_id, None)
-        self._opened.pop(producer_id, None)
         sink.attempts.discard(producer_id)
-        sink.freeing.add(producer_id)
+        sink.freeing[producer_id] = self._attempts.pop(producer_id).slot.freed()
         self._write_free_slot(name, sink, producer_id)
 
     def _write_free_slot(self, name: str, sink: _Sink, producer_id: int) -> None:
         """Append the record that frees a slot (producer id) for another task attempt.
 
         Without epochs left, the record deletes the slot instead."""
-        slot: SinkSlot | None = self._slots[producer_id]
-        if slot is not None and slot.epoch > EPOCH_LAST:
-            slot = None
+        slot = sink.freeing[producer_id]
+        is_last = slot.epoch > EPOCH_LAST
 
         def settled(error: LogbusError | None) -> None:
             if error is not None:
                 sink.refused.add(producer_id)
                 sink.retry_ms = self._now.monotonic_ms + RETRY_MS
                 return
-            sink.freeing.discard(producer_id)
-            if slot is None:
-                del self._slots[producer_id]
-            else:
-                self._free.append(producer_id)
+            del sink.freeing[producer_id]
+            if not is_last:
+                self._pool.give(producer_id, slot)
             self._write_open_head(name, sink)
 
-        number = self._next_number()
-        self._settled[number] = settled
-        self._effects.append(ev.PersistSlot(number, producer_id, slot))
+        self._write_slot(producer_id, None if is_last else slot, settled)
 
     def _write_refused(self, name: str, sink: _Sink) -> None:
         """Append again the records that the log refused and for which no request waits."""
@@ -692,9 +656,7 @@ class SinkPartition:
                 sink.is_open_refused = True
                 sink.retry_ms = self._now.monotonic_ms + RETRY_MS
 
-        number = self._next_number()
-        self._settled[number] = settled
-        self._effects.append(ev.PersistHead(number, name, sink.head))
+        self._effects.append(ev.PersistHead(self._expect(settled), name, sink.head))
 
     def _answer_after_markers(self, sink: _Sink, event: ev.EndBatch) -> None:
         assert sink.head is not None
@@ -706,7 +668,8 @@ class SinkPartition:
     # Methods that handle loading, ticks, expiry and the loss of the partition.
 
     def _load(self) -> None:
-        self._opened = dict.fromkeys(self.open_slots(), self._now)
+        for attempt in self._attempts.values():
+            attempt.opened = self._now
         for name, sink in self._sinks.items():
             sink.active_ms = self._now.monotonic_ms
             if sink.head is not None and sink.head.state is not SinkState.OPEN:
@@ -725,7 +688,7 @@ class SinkPartition:
                 self._write_refused(name, sink)
             is_silent = sink.active_ms + sink.timeout_ms <= now_ms
             if sink.attempts and is_silent and not sink.is_busy and sink.head is not None:
-                last = max(self._slots[row].batch for row in sink.attempts)
+                last = max(self._attempts[row].slot.batch for row in sink.attempts)
                 self._write_head(name, _aborting(sink.head, last, self._day()), None)
 
     def _expire(self, event: ev.ExpireSinks) -> None:
@@ -736,7 +699,9 @@ class SinkPartition:
             is_single = head.run == name
             if head.day < event.before_day or (is_single and sink.active_ms < event.before_ms):
                 del self._sinks[name]
-                self._effects.append(ev.PersistHead(self._next_number(), name, None))
+                # If the log refuses the deletion, the next coordinator repeats it.
+                number = self._expect(lambda error: None)
+                self._effects.append(ev.PersistHead(number, name, None))
 
     def _depose(self, error: LogbusError) -> None:
         settled, self._settled = self._settled, {}
@@ -747,9 +712,7 @@ class SinkPartition:
                 self._effects.append(ev.SinkReply(token, ev.SinkResult(error)))
             sink.waiting = []
             self._fail_parked(sink, error)
-        waiting, self._without_slot = self._without_slot, []
-        for join in waiting:
-            self._fail(join, error)
+        self._fail_all(self._pool.take_waiting(), error)
 
     # Methods that retry parked requests and send replies.
 
@@ -760,22 +723,30 @@ class SinkPartition:
 
     def _fail_parked(self, sink: _Sink, error: LogbusError) -> None:
         parked, sink.parked = sink.parked, []
-        for event in parked:
-            self._fail(event, error)
+        self._fail_all(parked, error)
 
     def _abandon(self, token: int) -> None:
         for sink in self._sinks.values():
             sink.parked = [event for event in sink.parked if event.token != token]
-        self._without_slot = [event for event in self._without_slot if event.token != token]
+        self._pool.abandon(token)
 
     def _reply(self, event: ev.SinkRequest, result: ev.SinkResult) -> None:
         self._effects.append(ev.SinkReply(event.token, result))
+
+    def _fail_all(self, events: Iterable[ev.SinkRequest], error: LogbusError) -> None:
+        for event in events:
+            self._fail(event, error)
 
     def _fail(self, event: ev.SinkRequest, error: LogbusError) -> None:
         self._reply(event, ev.SinkResult(error))
 
     def _day(self) -> int:
         return self._now.wall_ms // _DAY_MS
+
+
+def _markers(producer_id: int, attempt: Attempt, *, is_commit: bool) -> ev.SlotMarkers:
+    slot = attempt.slot
+    return ev.SlotMarkers(producer_id, slot.epoch + 1, is_commit, slot.partitions)
 
 
 def _is_same_attempt(slot: SinkSlot, event: ev.JoinBatch) -> bool:

@@ -203,8 +203,10 @@ class SinkCoordinator:
         led = self._led.get(partition)
         if led is None:
             return {}
-        opened, slots = led.machine.opened(), led.machine.open_slots()
-        return {row: OpenSlot(slot, opened[row].wall_ms) for row, slot in slots.items()}
+        return {
+            producer_id: OpenSlot(attempt.slot, attempt.opened.wall_ms)
+            for producer_id, attempt in led.machine.attempts().items()
+        }
 
     def opened_ms(self) -> list[int]:
         """Return for each Spark sink with an open batch the wall time (ms) at which the batch

@@ -253,7 +253,7 @@ def test_spark_sink_batch_is_committed_once_and_its_attempts_have_one_outcome(
     assert not unanswered, [world.asked[each] for each in unanswered]
     for sink, head in world.machine.heads().items():
         assert head.state is SinkState.OPEN
-        for slot in world.machine.attempts(sink).values():
+        for slot in (each.slot for each in world.machine.attempts(sink).values()):
             assert slot.run == head.run and slot.batch > head.batch, (
                 "no attempt of a decided batch is left open"
             )
