@@ -66,6 +66,11 @@ class SinkHead:
     winners: frozenset[ProducerPair] = frozenset()
     day: int = 0
 
+    def ends(self, run: str, batch: int) -> bool:
+        """Return whether the commit or abort in progress ends the attempts of a run's batch."""
+        is_included = run != self.run or batch <= self.ends_batch
+        return self.state is not SinkState.OPEN and is_included
+
 
 @dataclass(frozen=True, slots=True)
 class SinkSlot:

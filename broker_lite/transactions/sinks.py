@@ -70,12 +70,16 @@ which the log refused it."""
 class _Sink:
     """The state of one sink (the target of one Spark query).
 
-    - ``head``: the sink's last committed record: its batch, and the commit or abort of the batch
-      that is in progress; None if the sink is new
+    - ``head``: the sink's state: its last committed batch, and the commit or abort in progress;
+      None if the sink is new
+    - ``logged``: the sink's last committed record. It differs from ``head`` from the last marker
+      of a commit or abort until the record that opens the sink is committed.
     - ``writing``: the number of the append that will replace ``head``; None if there is none
-    - ``parked``: the requests that wait while the sink is busy (``is_busy``)"""
+    - ``parked``: the requests that wait while the sink is busy (``is_busy``), or while the log has
+      an abort of their batch"""
 
     head: SinkHead | None = None
+    logged: SinkHead | None = None
     writing: int | None = None
     parked: list[ev.SinkRequest] = field(default_factory=list)
     attempts: set[int] = field(default_factory=set)
@@ -119,7 +123,7 @@ class SinkPartition:
     coordinator loaded them."""
 
     def __init__(self, heads: Mapping[str, SinkHead], slots: Mapping[int, SinkSlot]) -> None:
-        self._sinks = {name: _Sink(head) for name, head in heads.items()}
+        self._sinks = {name: _Sink(head, head) for name, head in heads.items()}
         self._pool = SlotPool(slots)
         self._attempts: dict[int, Attempt] = {}
         """The attempts of Spark tasks that are not committed or aborted yet, by producer id."""
@@ -257,6 +261,11 @@ class SinkPartition:
             self._reply(event, ev.SinkResult())
             return
         self._check_not_behind(event, head)
+        if sink.logged is not None and sink.logged.ends(event.run, event.batch):
+            # The log still has the abort of this batch. Were the coordinator to change now, the
+            # next one would abort this attempt too.
+            self._park(sink, event)
+            return
         for producer_id in sink.attempts:
             attempt = self._attempts[producer_id]
             if _is_same_attempt(attempt.slot, event) and producer_id not in sink.unmarked:
@@ -519,8 +528,10 @@ class SinkPartition:
                 self._fail_parked(sink, error)
                 if sink.head is None:
                     del self._sinks[name]
+                elif sink.logged != sink.head:
+                    self._retry_open_head(sink)
                 return
-            sink.head = head
+            sink.head = sink.logged = head
             if isinstance(request, ev.EndBatch):
                 sink.waiting.append((request.token, self._now.monotonic_ms + ANSWER_MS))
             elif request is not None:
@@ -557,8 +568,7 @@ class SinkPartition:
         for producer_id in sorted(sink.attempts):
             attempt = self._attempts[producer_id]
             slot = attempt.slot
-            is_later = slot.run == head.run and slot.batch > head.ends_batch
-            if is_later or producer_id in sink.unmarked:
+            if producer_id in sink.unmarked or not head.ends(slot.run, slot.batch):
                 continue
             sink.unmarked.add(producer_id)
             is_commit = ProducerPair(producer_id, slot.epoch) in head.winners
@@ -648,15 +658,23 @@ class SinkPartition:
         Does nothing while a record that frees a slot is being written: its completion calls this
         method again. Does nothing while the next decision is being written, because that record
         replaces this one."""
-        if sink.freeing or sink.is_busy:
+        if sink.freeing or sink.is_busy or sink.logged == sink.head:
             return
+        opened = sink.head
 
         def settled(error: LogbusError | None) -> None:
             if error is not None:
-                sink.is_open_refused = True
-                sink.retry_ms = self._now.monotonic_ms + RETRY_MS
+                self._retry_open_head(sink)
+                return
+            sink.logged = opened
+            self._retry_parked(sink)
 
-        self._effects.append(ev.PersistHead(self._expect(settled), name, sink.head))
+        self._effects.append(ev.PersistHead(self._expect(settled), name, opened))
+
+    def _retry_open_head(self, sink: _Sink) -> None:
+        """Let a later tick append the record that opens the sink."""
+        sink.is_open_refused = True
+        sink.retry_ms = self._now.monotonic_ms + RETRY_MS
 
     def _answer_after_markers(self, sink: _Sink, event: ev.EndBatch) -> None:
         assert sink.head is not None

@@ -44,6 +44,7 @@ KEPT_TRANSACTIONS = {
     700159: "the next run ended a sink's slot again because the log lacked its release",
     6000978: "the start of an old copy of a disk made the checker forget a truncation",
     29501759: "a deposed leader refused an offset that was committed under the next leader",
+    32001209: "a new coordinator aborted an attempt that joined after the abort of its batch",
     32004510: "a controller took a lost write for applied, and three partitions had no leader",
 }
 """Seeds with transactions and a sink that once failed, and why."""
