@@ -13,7 +13,7 @@ from broker_lite.transactions.transaction import Now
 
 
 @dataclass(slots=True)
-class Attempt:
+class TaskAttempt:
     """An attempt of a Spark task, from its JoinBatch until all its markers are written.
 
     - ``slot``: the attempt's last appended record, committed or not

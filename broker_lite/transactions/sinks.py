@@ -47,7 +47,7 @@ from broker_lite.transactions.sink_records import (
     SinkSlot,
     SinkState,
 )
-from broker_lite.transactions.sink_slots import Attempt, SlotPool
+from broker_lite.transactions.sink_slots import SlotPool, TaskAttempt
 from broker_lite.transactions.transaction import EPOCH_LAST, NEVER, Now
 
 ANSWER_MS = 1_000
@@ -125,7 +125,7 @@ class SinkPartition:
     def __init__(self, heads: Mapping[str, SinkHead], slots: Mapping[int, SinkSlot]) -> None:
         self._sinks = {name: _Sink(head, head) for name, head in heads.items()}
         self._pool = SlotPool(slots)
-        self._attempts: dict[int, Attempt] = {}
+        self._attempts: dict[int, TaskAttempt] = {}
         """The attempts of Spark tasks that are not committed or aborted yet, by producer id."""
         self._settled: dict[int, _Settled] = {}
         """The callback for each record being appended, by its number."""
@@ -134,7 +134,7 @@ class SinkPartition:
         self._effects: list[ev.SinkEffect] = []
         for producer_id, slot in slots.items():
             if not slot.is_free:
-                self._attempts[producer_id] = Attempt(slot, self._now, slot.partitions)
+                self._attempts[producer_id] = TaskAttempt(slot, self._now, slot.partitions)
                 sink = self._sinks.setdefault(slot.sink, _Sink())
                 sink.attempts.add(producer_id)
                 sink.timeout_ms = max(sink.timeout_ms, slot.timeout_ms)
@@ -200,7 +200,7 @@ class SinkPartition:
         """Return the committed state of every sink, by name."""
         return {name: sink.head for name, sink in self._sinks.items() if sink.head is not None}
 
-    def attempts(self, sink: str | None = None) -> dict[int, Attempt]:
+    def attempts(self, sink: str | None = None) -> dict[int, TaskAttempt]:
         """Return the task attempts that are not committed or aborted yet, of one sink or of all, by
         producer id."""
         return {
@@ -298,7 +298,7 @@ class SinkPartition:
             event.timeout_ms,
             event.partitions,
         )
-        attempt = self._attempts[producer_id] = Attempt(slot, self._now, joins=[event.token])
+        attempt = self._attempts[producer_id] = TaskAttempt(slot, self._now, joins=[event.token])
         sink.attempts.add(producer_id)
 
         def settled(error: LogbusError | None) -> None:
@@ -762,7 +762,7 @@ class SinkPartition:
         return self._now.wall_ms // _DAY_MS
 
 
-def _markers(producer_id: int, attempt: Attempt, *, is_commit: bool) -> ev.SlotMarkers:
+def _markers(producer_id: int, attempt: TaskAttempt, *, is_commit: bool) -> ev.SlotMarkers:
     slot = attempt.slot
     return ev.SlotMarkers(producer_id, slot.epoch + 1, is_commit, slot.partitions)
 
