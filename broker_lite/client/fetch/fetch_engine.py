@@ -38,6 +38,7 @@ from broker_lite.client.operations.cluster import (
     made_again,
     unknown_topic,
 )
+from broker_lite.client.operations.overdue import OverdueRequests
 from broker_lite.client.received import WalkResult
 from broker_lite.client.transport.steps import FetchExchange, Send, Shell, Timer, spawn
 from broker_lite.config import ConsumerConfig
@@ -57,10 +58,6 @@ BUFFERED_FETCHES = 2
 
 A partition is not fetched while it has ``BUFFERED_FETCHES * partition_fetch_bytes`` buffered, or
 all partitions together have ``BUFFERED_FETCHES * fetch_max_bytes``."""
-LATE_MS = 500
-"""Milliseconds beyond the wait time of a fetch after which its response is overdue.
-
-The engine then asks other brokers whether the partitions have a new leader."""
 NO_EPOCHS: Mapping[TopicPartition, int] = MappingProxyType({})
 DELETED_AFTER_REFRESHES = 3
 """Number of metadata refreshes in a row that lack a topic, after which it counts as deleted."""
@@ -147,8 +144,9 @@ class FetchEngine:
 
         If a response arrives and the dict of its fetch is no longer here, the fetch was cancelled.
         """
-        self._due_ms: dict[tuple[Endpoint, str], float] = {}
-        """The time (ms) at which the fetch of each connection is overdue."""
+        self._overdue: OverdueRequests[str] = OverdueRequests(
+            shell, cluster, lambda tps: self._renew()
+        )
         self._buffer_bytes = BUFFERED_FETCHES * config.partition_fetch_bytes
         self._total_bytes_max = BUFFERED_FETCHES * config.fetch_max_bytes
         self._total_bytes = 0
@@ -160,7 +158,6 @@ class FetchEngine:
         self._is_renewing = False
         self._missing: dict[str, int] = {}
         self._timer: Timer | None = None
-        self._late_timer: Timer | None = None
         self._refresh_timer: Timer | None = None
         self._is_closed = False
 
@@ -233,7 +230,8 @@ class FetchEngine:
         Call it after the I/O thread has ended, or on the event loop after its connections were
         closed."""
         self._is_closed = True
-        for timer in (self._timer, self._late_timer, self._refresh_timer):
+        self._overdue.close()
+        for timer in (self._timer, self._refresh_timer):
             if timer is not None:
                 timer.cancel()
         self._sources.clear()
@@ -279,8 +277,7 @@ class FetchEngine:
                 self._hang_up(endpoint, lane)
 
     def _hang_up(self, endpoint: Endpoint, lane: str) -> None:
-        for tp in self._polls.pop((endpoint, lane)):
-            self._sources[tp].lane = ""
+        self._end_poll(endpoint, lane)
         self._shell.disconnect(endpoint, lane)
 
     # Methods that send fetches and handle the responses.
@@ -345,9 +342,7 @@ class FetchEngine:
         self._polls[leader, lane] = generations
         is_tail = lane == "tail"
         wait_ms = config.fetch_max_wait_ms if is_tail or config.fetch_min_bytes > 1 else 0
-        self._due_ms[leader, lane] = self._shell.now_ms() + wait_ms + LATE_MS
-        if self._late_timer is None:
-            self._late_timer = self._shell.later(LATE_MS, self._refresh_late_leaders)
+        self._overdue.sent(leader, lane, tps, wait_ms)
         may_read_files = (
             not (is_tail or is_repair) and config.partition_fetch_bytes >= LOCAL_BYTES_MIN
         )
@@ -375,13 +370,16 @@ class FetchEngine:
     ) -> None:
         live = [tp for tp, row in generations.items() if self._is_live(tp, row, lane)]
         if self._polls.get((leader, lane)) is generations:
-            del self._polls[leader, lane]
-            for tp in generations:
-                self._sources[tp].lane = ""
+            self._end_poll(leader, lane)
         topic_ids = {tp: self._sources[tp].position.topic_id for tp in live}
         for tp, row in answers_of(answer, topic_ids, self._cluster.user).items():
             self._take(tp, row)
         self.pump()
+
+    def _end_poll(self, leader: Endpoint, lane: str) -> None:
+        self._overdue.answered(leader, lane)
+        for tp in self._polls.pop((leader, lane)):
+            self._sources[tp].lane = ""
 
     def _is_live(self, tp: TopicPartition, generation: int, lane: str) -> bool:
         source = self._sources.get(tp)
@@ -489,31 +487,11 @@ class FetchEngine:
 
     # Methods that refresh the metadata and detect deposed leaders.
 
-    def _late(self) -> list[tuple[Endpoint, str]]:
-        now_ms = self._shell.now_ms()
-        return [poll for poll in self._polls if self._due_ms[poll] <= now_ms]
-
-    def _refresh_late_leaders(self) -> None:
-        """If fetches are overdue, ask another broker than their leaders for metadata.
-
-        A leader may hang, and a new one may be elected already."""
-        self._late_timer = None
-        late = self._late()
-        for endpoint in dict.fromkeys(endpoint for endpoint, _ in late):
-            self._cluster.failed(endpoint)
-        if late:
-            self._renew()
-        if self._polls:
-            self._late_timer = self._shell.later(LATE_MS, self._refresh_late_leaders)
-
     def _give_up_deposed(self) -> None:
-        """Cancel overdue fetches (LATE_MS) of partitions that have a new leader in the metadata.
-        The next ``pump`` fetches from that leader."""
-        view = self._cluster.view
-        for endpoint, lane in self._late():
-            tps = self._polls[endpoint, lane]
-            if any(view.leader(tp) not in (None, endpoint) for tp in tps):
-                self._hang_up(endpoint, lane)
+        """Cancel overdue fetches of partitions that have a new leader in the metadata. The next
+        ``pump`` fetches from that leader."""
+        for leader, lane in self._overdue.deposed():
+            self._hang_up(leader, lane)
 
     def _refresh(self) -> None:
         self._refresh_timer = self._shell.later(REFRESH_MS, self._refresh)

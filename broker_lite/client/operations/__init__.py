@@ -5,6 +5,7 @@
 - ``requests``: metadata and producer ids, with the retry policy
 - ``offset_requests``: log offsets by time or by size, and the times of records
 - ``group_requests``, ``transaction_requests``, ``sink_requests``: requests to coordinators
+- ``overdue``: detection of leaders that hang
 - ``bounds``: checks of arguments
 
 An operation does no I/O and reads no clock. A shell of ``transport``, or a simulator in tests,

@@ -15,6 +15,7 @@ from typing import Any
 
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView, backoff_ms
+from broker_lite.client.operations.overdue import OverdueRequests
 from broker_lite.client.producing.accumulator import TopicShape, Waiting, split
 from broker_lite.client.producing.batches import Outgoing, ProducerIdentity
 from broker_lite.client.producing.delivery import Delivery
@@ -59,9 +60,6 @@ UNREPORTED_REFRESHES = 28
 """Number of metadata requests in a row (about 2 s) after which a missing leader is logged."""
 SWEEP_MS = 5_000
 """Milliseconds between two sweeps, which free pool buffers unused since the last sweep."""
-LATE_MS = 500
-"""Milliseconds without a response to a produce request before the leader is looked up at other
-brokers."""
 _ACKS = {"0": 0, "1": 1, "all": -1}
 
 
@@ -112,9 +110,8 @@ class Sender:
         self._is_identifying = False
         self._renewals = 0
         self._identity_failures = 0
-        self._under_way: dict[int, tuple[Outgoing, float]] = {}
+        self._overdue: OverdueRequests[int] = OverdueRequests(shell, cluster, self._look_up_leaders)
         self._sent = 0
-        self._late_timer: Timer | None = None
         self._timer: Timer | None = None
         self._timer_due_ms = float("inf")
         self._sweep_timer: Timer | None = None
@@ -247,9 +244,7 @@ class Sender:
         timeout_ms = deadline_ms - now_ms
         self._sent += 1
         number = self._sent
-        self._under_way[number] = (sent, now_ms)
-        if self._late_timer is None:
-            self._late_timer = self._shell.later(LATE_MS, self._refresh_late_leaders)
+        self._overdue.sent(sent.endpoint, number, [batch.tp for batch in sent.batches])
         exchange = ProduceExchange(
             [TopicRecords(name, sent.topic_ids[name], rows) for name, rows in by_topic.items()],
             acks=self._acks,
@@ -266,7 +261,7 @@ class Sender:
         self, number: int, sent: Outgoing, answer: ProduceResponse | LogbusError | None
     ) -> None:
         now_ms = self._shell.now_ms()
-        del self._under_way[number]
+        self._overdue.answered(sent.endpoint, number)
         if isinstance(answer, ClosedError) and not self._closed:
             answer = NetworkError(answer.message)
         if isinstance(answer, LogbusError):
@@ -301,39 +296,17 @@ class Sender:
                 error,
             )
 
-    def _refresh_late_leaders(self) -> None:
-        """Refresh the metadata of partitions with overdue produce requests.
-
-        Ask another broker than the leader: the leader may hang, and another one may be elected
-        already."""
-        self._late_timer = None
-        if not self._under_way:
-            return
-        now_ms = self._shell.now_ms()
-        late = {sent.endpoint: sent for sent, since in self._late(now_ms)}
-        for endpoint, sent in late.items():
-            self._cluster.failed(endpoint)
-            self.delivery.stale.update(sent.topic_ids)
-        self._late_timer = self._shell.later(LATE_MS, self._refresh_late_leaders)
-        if late:
-            self.pump()
-
-    def _late(self, now_ms: float) -> list[tuple[Outgoing, float]]:
-        return [row for row in self._under_way.values() if row[1] <= now_ms - LATE_MS]
+    def _look_up_leaders(self, tps: set[TopicPartition]) -> None:
+        """Refresh the metadata of partitions with overdue produce requests."""
+        self.delivery.stale.update(tp.topic for tp in tps)
+        self.pump()
 
     def _give_up_deposed(self) -> None:
-        """Close connections to deposed leaders whose responses are ``LATE_MS`` late.
+        """Close connections to deposed leaders whose responses are overdue.
 
         The requests on these connections fail, and their batches are sent to the new leaders."""
-        view = self._cluster.view
-        deposed = {
-            sent.endpoint
-            for sent, _ in self._late(self._shell.now_ms())
-            for batch in sent.batches
-            if view.leader(batch.tp) not in (None, sent.endpoint)
-        }
-        for endpoint in deposed:
-            self._shell.disconnect(endpoint, LANE)
+        for leader in {leader for leader, _ in self._overdue.deposed()}:
+            self._shell.disconnect(leader, LANE)
 
     # Methods that refresh the metadata and request a producer id.
 
@@ -489,6 +462,7 @@ class Sender:
     def close(self, error: LogbusError) -> None:
         """Fail all remaining rows and batches, and stop."""
         self._closed = True
+        self._overdue.close()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         self.discard(error)
