@@ -101,6 +101,8 @@ def test_close_does_not_block_the_event_loop_while_zookeeper_hangs(tmp_path: Pat
             store = ZooKeeperStore(f"{server.address}/x", session_timeout_ms=6000)
             await store.start(lambda _: None)
             os.kill(pid, signal.SIGSTOP)
+            # Until the thread that gets the signal has run, the other threads still answer.
+            os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(store.close(), 0.1)
 
