@@ -2,9 +2,10 @@
 
 This module neither copies nor inspects records: decoded records are slices of the frame, and an
 encoded request has the caller's buffers. Topics have names up to version 12 and ids from 13; the
-other field is empty. logbus's client uses version 13. If the cluster still uses transaction version
-1, the client sends transactional batches in version 11. From version 12 on the broker itself would
-add the partitions to the transaction, which is part of transaction version 2 (KIP-890).
+unused field has its null value. logbus's client uses version 13. If the cluster still uses
+transaction version 1, the client sends transactional batches in version 11. From version 12 on the
+broker itself would add the partitions to the transaction, which is part of transaction version 2
+(KIP-890).
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ CLIENT_VERSION = 13
 NAMES_LEADERS = 10
 """The first version whose NOT_LEADER_OR_FOLLOWER answers name the partition's leader (KIP-951)."""
 ADDS_NO_PARTITIONS = 11
-"""The last version in which a client must add a partition to its transaction (AddPartitionsToTxn)
-before it sends batches to the partition."""
+"""The last version in which a broker adds no partition to a transaction: the client must send
+AddPartitionsToTxn before batches."""
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 
@@ -110,12 +111,12 @@ class ProducedPartition(NamedTuple):
 
 _NO_ERROR = ProducedPartition(0)[5:]
 _NO_ERROR_BYTES = b"\x01\x00\x00"
-"""The last bytes of a partition without errors in flexible versions: no record errors, no message
-and no tagged fields."""
+"""The last bytes of a result without errors in flexible versions: no record errors, no message and
+no tagged fields."""
 
 
 class ProducedTopic(NamedTuple):
-    """The results for the partitions of one topic. The topic is named as in the request."""
+    """The results for the partitions of one topic. The topic has the name or id of the request."""
 
     name: str
     topic_id: str
@@ -124,7 +125,7 @@ class ProducedTopic(NamedTuple):
 
 class ProduceResponse(NamedTuple):
     """The answer to a produce request with acks other than 0. ``nodes`` has the addresses of the
-    leaders that the refused partitions name by id; versions before 10 omit it."""
+    leaders to which refused partitions refer by ``leader_id``; versions before 10 omit it."""
 
     topics: Sequence[ProducedTopic]
     throttle_time_ms: int = 0
@@ -174,10 +175,10 @@ def _decode_classic_request(reader: Reader) -> ProduceRequest:
 
 
 def _partitions_left(left: int, count: int) -> int:
-    """Return how many more partitions a request may name after a topic with ``count`` of them.
+    """Return how many partitions a request may still have after a topic with ``count`` of them.
 
-    ``left`` is how many it could name before this topic. A topic counts as one more partition.
-    Raises ProtocolError for too many."""
+    ``left`` is this number before the topic. The topic itself counts as one partition. Raises
+    ProtocolError for too many."""
     left -= 1 + max(count, 0)
     if left < 0:
         raise ProtocolError(f"a produce request names more than {PARTITIONS_MAX} partitions")

@@ -40,10 +40,10 @@ _ROWS = {
     "filter_results": ("filters",),
     "transaction_states": ("transactional_ids",),
 }
-"""For each array of a response, the names that the array with the same objects (such as topics) may
-have in the request."""
+"""For each array of a response, the possible names of the request's array that lists the same
+objects, such as topics."""
 _FIELDS = {"topic_name": "name", "partition_index": "partition"}
-"""Fields that name an object in a response, each with the same field's name in requests."""
+"""Response fields that identify an object, each with the name of that field in requests."""
 _ABSENT = {"node_id": -1, "port": -1, "offset": -1, "timestamp": -1, "base_offset": -1}
 """Values of fields that an error response cannot fill, and whose default (0) would look like a real
 value."""
@@ -134,8 +134,8 @@ def _decoded_request(layout: _Layout, request: RequestHeader, frame: memoryview)
 
 
 class _Refusal:
-    """Creates the fields of an error response. ``said`` says whether a field contains the error
-    code already."""
+    """Creates the fields of an error response. ``said`` becomes true once a field has the error
+    code."""
 
     def __init__(self, version: int, code: int, reason: str) -> None:
         self.version = version
@@ -190,8 +190,8 @@ def _name_of(fields: list[Any], is_text: bool) -> str:
 
 
 def _asks_nothing(table: Any, version: int, requested: Any) -> bool:
-    """Return whether all arrays of the request are empty, so that a response without rows is
-    correct. A null array does not count as empty, because it usually requests everything."""
+    """Return whether all arrays of the request are empty: a response without items is then correct.
+    A null array does not count as empty, because it usually requests everything."""
     arrays = [field for field in table.untagged_fields(version) if field.is_array()]
     given = [getattr(requested, field.name) for field in arrays]
     return bool(arrays) and all(
@@ -203,7 +203,7 @@ def _asks_nothing(table: Any, version: int, requested: Any) -> bool:
 
 
 def _requested_rows(name: str, requested: Any) -> list[Any]:
-    """Return the objects of the request, such as topics, that get a row in the response's array
+    """Return the objects of the request, such as topics, that the response lists in its array
     ``name``."""
     rows: list[Any] = []
     for candidate in (name, *_ROWS.get(name, ())):

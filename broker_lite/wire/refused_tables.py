@@ -1,10 +1,10 @@
 """The fields of requests that the broker refuses and that the library ``kafka.protocol`` does not
-know, and of the responses to them.
+know, and the fields of their responses.
 
 ``refusals`` encodes error responses by these tables. ``OLD`` has the requests of clients before
-Kafka 2.1, and ``NEWEST`` those of Kafka 4.3's clients. Requests between Kafka's own brokers and
-controllers are not included. A field that is always empty in an error response is declared with a
-simpler type that has the same bytes, such as ``[]int8`` for an array of structures.
+Kafka 2.1, and ``NEWEST`` all others up to Kafka 4.3's clients. Requests between Kafka's own brokers
+and controllers are not included. A field that is always empty in an error response is declared with
+a simpler type that has the same bytes, such as ``[]int8`` for an array of structures.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ def _of_all(
 
 
 def _of_groups(name: str, versions: tuple[int, int], *group: Field) -> UnservedApi:
-    """Return an API whose request names groups, with its tables. In the response each group has its
-    own error. ``group`` has the fields of a group that only this API has."""
+    """Return an API whose request lists groups and whose response has an error for each group.
+    ``group`` has the response fields of a group that only this API has."""
     request = _table("0+", ("group_ids", "[]string"), ("include_authorized_operations", "bool"))
     epochs: tuple[Field, ...] = (("group_epoch", "int32"), ("assignment_epoch", "int32"))
     row = [_ERROR, _MESSAGE, _GROUP, ("group_state", "string"), *epochs, *group,
@@ -184,8 +184,8 @@ CURES: dict[int, str] = {
     76: "use a consumer group with group.protocol=classic",
     88: "set group.protocol=classic",
 }
-"""Advice in the error message for an API that the broker refuses, by API key: the setting with
-which a client does not use the API."""
+"""Advice in the error message for an API that the broker refuses, by API key: the client setting
+that avoids the API."""
 
 NEWEST: dict[int, UnservedApi] = {
     38: _of_all(

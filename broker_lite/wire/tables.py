@@ -143,13 +143,13 @@ _OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
         broker_transactions.take_marker_tag,
     ),
 }
-"""The tagged fields that logbus has added to requests. The key is the class of the request's
-structure in ``kafka.protocol``. The value is the field's tag number, and the function that decodes
-the field. This function ignores bytes that follow the field's value."""
+"""The tagged fields that logbus has added to requests. The key is the class, in ``kafka.protocol``,
+of the structure that has the field. The value is the field's tag number, and the function that
+decodes the field. Bytes after the value are ignored."""
 
 _ROWS_MAX = {consumer.SyncGroupRequest.SyncGroupRequestAssignment: PARTITIONS_MAX}
-"""Maximum number of items in an array of a request, by the class of the items. Only requests that
-may be longer than ``REQUEST_BYTES_MAX`` need such a limit."""
+"""Maximum number of items in an array of a request, by the class of the items. SyncGroup requests
+may be longer than ``REQUEST_BYTES_MAX``, which limits the other requests of these tables."""
 
 _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
     ApiKey.UNREGISTER_BROKER: (UnregisterBrokerRequest.decode_request, encode_unregister_broker),
@@ -235,8 +235,8 @@ def encode(api_key: int, version: int, correlation_id: int, response: Message) -
 
 
 def _tagged(frame: bytes, number: int, value: bytes) -> bytes:
-    """Return the response ``frame`` with a tagged field added at its end. The frame must not have
-    any: it ends with the byte 0."""
+    """Return the response ``frame`` with a tagged field added at its end. The frame's last byte
+    must be 0: no tagged fields."""
     writer = Writer()
     writer.buffer += frame[:-1]
     put_tag(writer, number, value)
