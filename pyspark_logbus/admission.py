@@ -19,8 +19,8 @@ class RangeLimits:
     """The limits of one trigger: maximum rows, minimum rows, and the longest wait for the minimum
     in milliseconds.
 
-    A limit of 0 means no limit. ``new_partitions`` is the option newPartitionOffsets: where a
-    partition that appears after the query's first start begins.
+    A limit of 0 means no limit. ``new_partitions`` is the option newPartitionOffsets: where the
+    query begins to read a partition that was added after its first start.
     """
 
     rows_max: int = 0
@@ -50,7 +50,8 @@ class Admission:
         """Return the end of the next batch; ``start`` itself if there is nothing to read.
 
         ``target`` has the log ends. ``unlimited`` ignores the limits. In the partitions
-        ``cut_back`` the log end has certainly moved back, so the query's position moves back to it.
+        ``cut_back`` the log end is confirmed to have moved back, so the query's position moves back
+        to it.
         """
         settled = settle(start, target, cut_back)
         if same_place(start, settled):
@@ -79,8 +80,8 @@ def settle(
     target: SourceOffset,
     cut_back: frozenset[TopicPartition] = frozenset(),
 ) -> SourceOffset:
-    """Return the log ends ``target``, but no end before the query's position ``start``. The
-    partitions ``cut_back`` are excepted: their log end has certainly moved back.
+    """Return the log ends ``target``, but at least the query's position ``start``, except in the
+    partitions ``cut_back``, whose log end is confirmed to have moved back.
 
     An unchanged end keeps the leader epoch that it has in ``start``. So the offset's JSON, which
     Spark compares, changes only for new records and for new or deleted topics.

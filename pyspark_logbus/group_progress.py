@@ -174,8 +174,9 @@ class GroupProgress:
                     self._wake.wait_for(lambda: self._closing, RETRY_MS / 1000)
 
     def _turn(self, newest: SourceOffset | None, *, release: bool) -> None:
-        """Try once to commit the offsets ``newest`` to the group. Store an error instead of raising
-        it: ``state`` returns its text, and the background thread calls this method again."""
+        """Try once to commit the offsets ``newest`` to the group, and with ``release`` give up the
+        lease. An error is stored, not raised: ``state`` returns its text, and the thread tries
+        again."""
         if newest is None:
             return
         try:
@@ -201,8 +202,8 @@ class GroupProgress:
     def _acquire(self, newest: SourceOffset) -> bool:
         """Try to acquire the group's lease, and return whether this query has it.
 
-        If no other query has the lease, this method commits a lease and reads it back. Of two
-        queries that commit a lease at the same time, the last one gets it.
+        If no other query has the lease, this method commits a lease and reads it back. If two
+        queries do so at the same time, the later commit replaces the other lease.
         """
         holder, until_ms = self._foreign()
         if not holder:

@@ -61,9 +61,11 @@ class LiveOffsets:
         return self._watch.error
 
     def check_access(self) -> LogbusError | None:
-        """Return ``problem``. Raise it if the user may not log in or may not read a topic.
+        """Return the error ``problem``, or raise it if the user may not log in or may not read a
+        topic.
 
-        A retry cannot mend this, and a topic that the user may not see would count as deleted.
+        A retry cannot add a missing permission, and a topic that the user may not see would count
+        as deleted.
         """
         problem = self.problem
         if isinstance(problem, (SaslAuthenticationError, TopicAuthorizationError)):
@@ -82,7 +84,7 @@ class LiveOffsets:
 
     def require(self) -> Live:
         """Return the known log ends. Wait at most ``pollTimeoutMs`` for the brokers' first
-        response. Raises RequestTimedOutError, or the error because of which there is none."""
+        response. Raises RequestTimedOutError, or the error that prevents a response."""
         options = self._options
         live = self.now() or self.wait(options.poll_timeout_ms / 1000)
         if live is None:
@@ -114,7 +116,8 @@ class LiveOffsets:
         return self._live
 
     def forget_deleted(self, position: SourceOffset) -> None:
-        """Forget the log ends of deleted topics that are not in the query's position."""
+        """Remove deleted topics from ``seen``, except those that the query's ``position`` still
+        has."""
         known = self._live.topics if self._live is not None else {}
         kept = {topic.topic_id for topic in known.values()}
         kept |= {topic.topic_id for topic in position.topics.values()}
@@ -133,8 +136,8 @@ class LiveOffsets:
         return LiveTopic(snapshot.topic_ids[name], ends, transactions)
 
     def _keep_missing_for_a_while(self, before: Live | None, topics: dict[str, LiveTopic]) -> None:
-        """Add to ``topics`` those topics of ``before`` that brokers have not listed for less than
-        the grace time. A topic counts as deleted only after the grace time."""
+        """Add to ``topics`` the topics of ``before`` that brokers no longer list, until the grace
+        time has passed. Only then do they count as deleted."""
         now = time.monotonic()
         for name in list(self._missing_since):
             if name in topics:

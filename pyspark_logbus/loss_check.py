@@ -29,8 +29,8 @@ from pyspark_logbus.query_options import ReadOptions
 
 
 class LossCheck:
-    """Finds the lost records of a query's batches. ``losses`` then fails the query, or counts them
-    if failOnDataLoss=false."""
+    """Finds the lost records of a query's batches. The object ``losses`` then fails the query, or
+    counts the records if failOnDataLoss=false."""
 
     def __init__(
         self, options: ReadOptions, reader: OffsetReader, live: LiveOffsets, losses: Losses
@@ -41,8 +41,9 @@ class LossCheck:
         self._losses = losses
 
     def cut_back(self, start: SourceOffset, live: Live) -> frozenset[TopicPartition]:
-        """Return the partitions whose log end has certainly moved back before the query's position
-        ``start``. Raises DataLossError for this and other losses unless failOnDataLoss=false."""
+        """Return the partitions whose log end moved back before the query's position ``start``, at
+        least ``grace_s`` ago. Raises DataLossError for these and all other losses unless
+        failOnDataLoss=false."""
         return self._losses.judge(self._losses.confirmed(self._find(start, live)))
 
     def remaining(

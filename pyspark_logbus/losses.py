@@ -88,7 +88,8 @@ def find_losses(
     that moved back, and topics that the options (``topics``) no longer name.
 
     A topic with another topic id counts as deleted. ``seen`` has the last known log end of each
-    partition, by topic id and number; a deleted partition's range of lost records ends at it.
+    partition, by topic id and number; a deleted partition's range of lost records ends at this
+    offset.
     """
     losses = []
     for name in sorted(start.topics):
@@ -163,7 +164,7 @@ def _regression(
 
 
 def with_ranges(losses: Iterable[Loss], ranges: Iterable[OffsetRange]) -> list[Loss]:
-    """Extend losses to cover the ranges that the batch would have read from the same partitions.
+    """Extend losses, which begin at the end of a repeated batch, to include the batch's own ranges.
 
     Only losses of deleted topics, recreated topics and topics that the options no longer name are
     extended.
@@ -193,12 +194,12 @@ class Losses:
 
     @property
     def are_suspected(self) -> bool:
-        """Return whether some partition's log end has moved back, but so recently that it may
-        recover and ``confirmed`` leaves it out."""
+        """Return whether some log end moved back less than ``grace_s`` ago. It may recover, so
+        ``confirmed`` leaves it out."""
         return bool(self._suspects)
 
     def confirmed(self, losses: list[Loss]) -> list[Loss]:
-        """Return those of ``losses``, the losses of the query's present position, that are certain:
+        """Filter ``losses``, the losses at the query's present position. Return the certain ones:
         log ends that moved back at least ``grace_s`` seconds ago, and all losses of other kinds.
 
         A log end may move back briefly while a partition's leader changes.

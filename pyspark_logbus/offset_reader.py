@@ -52,7 +52,7 @@ def default_group(options: ReadOptions, cluster_id: str) -> str:
 class OffsetReader:
     """Offset lookups for a source's topics. Each call sends requests to brokers.
 
-    ``view`` is the cluster as of the last ``partitions()``. The caller closes the reader.
+    ``view`` is the metadata that the last ``partitions()`` fetched. The caller closes the reader.
     """
 
     def __init__(self, options: ReadOptions, admin: Admin | None = None) -> None:
@@ -65,9 +65,9 @@ class OffsetReader:
         )
         self.view = ClusterView()
         self.reach: dict[TopicPartition, tuple[int, int]] = {}
-        """For each partition, the end offset of its first ``TASK_BYTES`` or so, and the exact size
-        of that range in bytes. ``with_stored_bytes`` estimates sizes from it. Only ``bounds`` sets
-        it, if the query reads whole logs."""
+        """For each partition, the offset after about the first ``TASK_BYTES`` of its log, and the
+        exact size in bytes up to that offset. ``with_stored_bytes`` estimates sizes from it. Only
+        ``bounds`` sets it, if the query reads whole logs."""
 
     def close(self) -> None:
         self.admin.close()
@@ -155,7 +155,8 @@ class OffsetReader:
         return start, self._offset(ids, at)
 
     def _whole_logs(self, ids: Mapping[TopicPartition, str]) -> tuple[SourceOffset, SourceOffset]:
-        """Return the start offsets and the end offsets of whole logs. Sets ``reach``.
+        """Return the start offsets and the end offsets of whole logs. Stores the sizes in
+        ``reach``.
 
         A single request asks for starts, ends and sizes, because each request for a thousand
         partitions takes some 20 ms.

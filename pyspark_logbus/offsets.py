@@ -1,8 +1,8 @@
-"""Offsets as values: a user's specification, and the position that Spark keeps in a checkpoint.
+"""Classes for the offsets in a user's options, and for the position in Spark's checkpoint.
 
 ``SourceOffset`` also has topic ids and leader epochs, which reveal a recreated topic or a truncated
-log. Its JSON has one fixed order of keys. Spark compares the text, so another order would look like
-new data. The module runs on the driver and does no I/O.
+log. Its JSON has one fixed order of keys. Spark compares offsets as text, so another order would
+look like new data. The module runs on the driver and does no I/O.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def flag(name: str, value: str) -> bool:
 
 
 def no_pushed_filters(name: str, value: str) -> bool:
-    """Parse ``false``. Rejects ``true``, with which Spark 4.3.0 would read wrong rows."""
+    """Parse ``false``. Rejects ``true``: with pushed filters, Spark 4.3.0 would miss rows."""
     if flag(name, value):
         raise InvalidConfigError(
             f"{name}={value!r} is refused: Spark 4.3.0 keeps the filters of one query for all "
@@ -191,7 +191,7 @@ instead. zstd compresses about as well as gzip, and lz4 is about as fast as snap
 
 
 def compression(name: str, value: str) -> str:
-    """Return the codec that the sink writes for the codec of Kafka in ``value`` (see
-    ``NEAREST_COMPRESSION``)."""
+    """Return the codec ``value``, or the nearest one that the sink writes
+    (``NEAREST_COMPRESSION``)."""
     word = value.strip().lower()
     return NEAREST_COMPRESSION.get(word) or one_of(*COMPRESSIONS)(name, value)

@@ -95,7 +95,7 @@ def producer_config(options: WriteOptions, transactional_id: str = "") -> Produc
 
 
 def sink_for(options: WriteOptions, transactional_id: str = "") -> Sink:
-    """Return this process's sink for ``options``; create it if there is none.
+    """Return this process's sink (producer) for ``options``; create it if there is none.
 
     A forked child process creates its own sinks. If there are more than SINKS_MAX, the least
     recently used sink is closed.
@@ -213,8 +213,8 @@ def _send(sink: Sink, batch: pa.RecordBatch, columns: SinkColumns) -> Iterator[t
 def by_topic(
     batch: pa.RecordBatch, topic: str, columns: SinkColumns
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield each topic of a batch with its rows, in order. ``topic`` is the value of the option
-    ``topic``, or empty.
+    """Yield each topic of a batch with its rows in their order. ``topic`` is the value of the
+    option ``topic``, or empty.
 
     Raises NullTopicError before the first topic if a row has no topic.
     """

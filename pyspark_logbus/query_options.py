@@ -29,7 +29,7 @@ class Topics:
     partitions: tuple[TopicPartition, ...] = ()
 
     def reads(self, tp: TopicPartition) -> bool:
-        """Return whether the source reads this partition, if it exists."""
+        """Return whether the subscription includes this partition, which need not exist."""
         if self.pattern:
             return re.fullmatch(self.pattern, tp.topic) is not None
         return tp.topic in self.names or tp in self.partitions
@@ -68,8 +68,8 @@ class QueryOptions:
         return security_of_file(given) if isinstance(given, Path) else given
 
     def for_tasks(self) -> Self:
-        """Return the options in the form that Spark pickles for tasks, with the security settings
-        that ``connection_security.for_tasks`` returns.
+        """Return a copy of the options to pickle for tasks, with the security settings that
+        ``connection_security.for_tasks`` returns.
 
         Call it on the driver. It logs in to the cluster, and raises the login's error.
         """
@@ -146,7 +146,7 @@ class WriteOptions(QueryOptions):
     is_exactly_once: bool
     transactional_id: str
     transaction_version: int
-    """The option transactionVersion, which numbers a ``df.write``; -1 if the query does not give
-    it."""
+    """The option transactionVersion, a number by which a repeated ``df.write`` is recognised; -1 if
+    the query does not give it."""
     transaction_timeout_ms: int
     skips_replay_mismatch: bool

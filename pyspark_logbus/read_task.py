@@ -25,10 +25,10 @@ class ReadPlan:
     schema: StructType
     reads_once: bool
     """Whether the query reads each record only once, as streams do. A reader on the broker's
-    machine then keeps the segment files out of the page cache."""
+    machine then leaves nothing of the segment files in the page cache."""
 
     def for_tasks(self) -> ReadPlan:
-        """Return the plan in the form that Spark pickles for tasks (``QueryOptions.for_tasks``)."""
+        """Return the plan to pickle for tasks (see ``QueryOptions.for_tasks``)."""
         return replace(self, options=self.options.for_tasks())
 
     def with_token(self, token: AccessToken | None) -> ReadPlan:

@@ -80,7 +80,7 @@ class StreamPlanner:
 
         Spark also calls this method before it repeats a first batch, and does not use that result.
         So this method raises no error, for example about a missing topic. It stores the error, and
-        the call that uses the start raises it.
+        the planning call that starts at this offset raises it.
         """
         if self._initial is None:
             try:
@@ -94,17 +94,17 @@ class StreamPlanner:
     def prepare_for_available_now(self) -> None:
         """Prepare a run that stops at the current log ends (Trigger.AvailableNow).
 
-        The run's target is the log ends at which it stops. The first ``latest_offset`` fixes it.
-        This call is too early: Spark may next repeat an older batch, planned before a partition was
-        added. Spark ends the run at the first ``latest_offset`` without new data. Therefore
-        ``latest_offset`` does not wait for ``minOffsetsPerTrigger``, and waits for the brokers.
+        The first ``latest_offset`` fixes the log ends at which the run stops. This call is too
+        early: Spark may next repeat an older batch, planned before a partition was added. Spark
+        ends the run when ``latest_offset`` first returns no new data. So that method waits for the
+        brokers, but not for ``minOffsetsPerTrigger``.
         """
         self._is_available_now = True
         self._admission = Admission(replace(self._admission.limits, rows_min=0))
 
     def latest_offset(self, document: Document, *, unlimited: bool) -> Document:
-        """Return the end of the batch that starts at ``document``, or ``document`` itself if there
-        is nothing to read.
+        """Return the end offset of the batch that starts at the offset ``document``, or
+        ``document`` itself if there is nothing to read.
 
         ``unlimited`` reads everything, as Trigger.Once does. Raises DataLossError,
         GroupLeaseHeldError, and errors that are not retriable.
@@ -258,9 +258,9 @@ class StreamPlanner:
         """Return every log end as of this call, so that the query reads all records that were
         acknowledged before the call.
 
-        A broker that has just started may not list an existing topic yet. So a topic of ``start``
-        counts as deleted only if brokers have not listed it for as long as an offset lookup is
-        retried. Raises RequestTimedOutError.
+        A broker that has just started may not list an existing topic yet. So this method waits up
+        to ``grace_s`` for the topics of ``start``; topics that are then missing count as deleted.
+        Raises RequestTimedOutError.
         """
         options = self.options
         deadline = time.monotonic() + options.request_timeout_ms / 1000
