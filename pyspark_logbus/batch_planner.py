@@ -57,8 +57,8 @@ def _check_order(
 ) -> None:
     """Raise InvalidConfigError if a partition's start is after its end.
 
-    There is no error if the start lies after the end only because retention deleted the records
-    between end and start, which moved the start forward. The partition's range is then empty.
+    There is no error if the log start is after the end: retention then deleted all records up to
+    the end, and the start moved forward. The partition's range is then empty.
     """
     first, last = options.starting, options.ending
     if (

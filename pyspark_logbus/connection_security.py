@@ -26,12 +26,12 @@ log = logging.getLogger("pyspark_logbus")
 
 QuerySecurity = ClientSecurity | Path | None
 """The security that a query's options give. With a path (``client.config``), each process reads
-this file. With None, each process finds its own settings with ``security_for``."""
+this file. With None, each process looks for settings on its machine (``security_for``)."""
 
 
 DERIVED_S = 30.0
-"""Seconds for which ``for_tasks`` caches the derived keys. Spark plans a sink for every
-micro-batch, and a login for each would be slow."""
+"""Seconds for which ``for_tasks`` caches SCRAM keys. Spark plans a sink for every micro-batch, and
+a login for each would be slow."""
 
 _warned: set[str] = set()
 """Users for whom ``for_tasks`` has already warned that tasks carry their password."""
@@ -39,7 +39,8 @@ _derived: dict[tuple[str, ClientSecurity], tuple[float, ClientSecurity]] = {}
 
 
 def query_security(values: Mapping[str, Any]) -> QuerySecurity:
-    """Return the security of a query's options. Raises InvalidConfigError for a wrong value."""
+    """Return the TLS and login settings of a query's options. Raises InvalidConfigError for a wrong
+    value."""
     given = {name: str(values[name]) for name in OPTIONS if name in values}
     security = security_of_options(given)
     return Path(given[FILE]) if set(given) == {FILE} else security

@@ -125,7 +125,7 @@ def commit(
     options: WriteOptions, messages: Sequence[WriterCommitMessage | None], batch: int | None = None
 ) -> None:
     """Commit a batch, which consists of the task attempts in ``messages``. If no task had rows, the
-    coordinator only checks that the batch was not committed with rows before.
+    coordinator writes nothing, and only checks that no earlier commit of the batch had rows.
 
     ``batch`` is the number of the micro-batch that Spark commits, or None for a ``df.write``.
     Raises the coordinator's error, or InvalidConfigError if an attempt belongs to another batch.
@@ -161,8 +161,8 @@ def abort(
     """Abort a batch that is not committed. If the abort fails, the coordinator aborts the batch
     itself after ``transaction.timeout.ms`` without a keep-alive.
 
-    ``write`` identifies a ``df.write``; it is None for a stream. Only tasks know a stream's sink,
-    so the driver reads it from the message of a finished attempt. If no attempt has finished, this
+    ``write`` identifies a ``df.write``; it is None for a stream. Only tasks know the name of a
+    stream's sink, so the driver takes it from a finished attempt's message. Without one, this
     function does nothing, because ``abort_attempt`` has aborted the failed attempts. The
     coordinator aborts the attempt of a killed process after the time-out, or when the query runs
     again.

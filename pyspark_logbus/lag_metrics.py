@@ -55,7 +55,7 @@ SPARK_METRICS: Mapping[str, tuple[_Kind, str, tuple[str, ...]]] = {
 
 
 class LagMetrics(LagListener):
-    """A listener that counts the batches and the lag of every query of ``spark`` that reads logbus.
+    """A listener with metrics of batches and lag, for every query of ``spark`` that reads logbus.
 
     The label ``query`` is the query's name, or its id if it has no name. ``registry`` defaults to
     that of prometheus_client. ``close`` stops the metrics. Raises ValueError if the registry

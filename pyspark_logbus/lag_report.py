@@ -9,8 +9,8 @@ from pyspark_logbus.offsets import SourceOffset
 
 
 def lag_report(live: Live, at: SourceOffset) -> dict[str, Any]:
-    """Return the log ends ``live`` and the unread records after ``at``, the end of a batch, as a
-    JSON document."""
+    """Return a JSON document of the log ends ``live``, and of the unread records after the batch
+    end ``at``."""
     topics, lag = {}, {}
     for name, topic in sorted(live.topics.items()):
         topics[name] = {str(p): end.offset for p, end in sorted(topic.ends.items())}

@@ -1,7 +1,7 @@
 """Compute the offset ranges of a batch, from the source offsets of its start and its end.
 
-``split_ranges`` and ``join_ranges`` divide the ranges among tasks. The rules are those of Spark's
-Kafka source. The module runs on the driver and does no I/O.
+``split_ranges`` splits ranges as Spark's Kafka source does. ``join_ranges`` gives a task several
+ranges. The module runs on the driver and does no I/O.
 """
 
 from __future__ import annotations
@@ -209,8 +209,8 @@ def join_ranges(
     each range is a task.
 
     The ranges are assigned in order of falling cost, each to the task with the lowest cost so far.
-    A task reads its ranges in the order of ``ranges``. The cost of a range is its stored bytes, or
-    its rows if the bytes are unknown.
+    A task reads its ranges in the order of ``ranges``. The cost of a range is its stored bytes plus
+    ``RANGE_BYTES``, or its rows if the bytes are unknown.
     """
     if not partitions_max or len(ranges) <= partitions_max:
         return [(item,) for item in ranges]

@@ -470,7 +470,7 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
 def _warn_of_misplaced(values: Parsed, *, reads: bool) -> None:
     """Log one warning for options without an effect here: options of the sink in a source
     (``reads``), or options of the source in a sink. They are no error, because a program may give
-    both the same options."""
+    source and sink the same options."""
     names = [
         option.name
         for option in OPTIONS

@@ -49,8 +49,9 @@ JOINED_BYTES = 4 << 20
 """A group of batches that become one Arrow batch ends at this many decoded bytes. The bytes in the
 log do not count, because compressed batches may be a thousand times smaller."""
 ROWS_MAX = 1 << 16
-"""Maximum rows of an Arrow batch. A few bytes of the log can hold millions of rows. With the
-topic's name in each row, these rows would exceed the 2 GiB of an Arrow column."""
+"""Maximum rows of an Arrow batch. A few bytes of the log can hold millions of rows, if all values
+are null. With the topic's name in each row, these rows would exceed the 2 GiB of an Arrow
+column."""
 ROW_BYTES = 48
 """Estimated bytes of a row apart from key, value and headers: topic, partition, offset, timestamp
 and the Arrow offsets of its other columns."""
@@ -97,7 +98,8 @@ def read_ranges(ranges: Iterable[OffsetRange], plan: ReadPlan) -> Iterator[pa.Re
 class _TaskReader:
     """Reads the ranges of one task with this process's pool of connections.
 
-    The pool's security settings may come from files of the executor's machine.
+    The pool's security settings are looked up in the executor, because they may be in files of its
+    machine.
     """
 
     def __init__(self, plan: ReadPlan) -> None:
@@ -276,8 +278,8 @@ def _is_rewritten(item: OffsetRange, rows: FetchedBatch) -> bool:
 def _resize(batches: Iterable[Part]) -> Iterator[list[Part]]:
     """Yield the batches in order, consecutive small ones as one group.
 
-    A group ends at JOINED_ROWS rows or JOINED_BYTES decoded bytes. A batch in it is smaller than
-    JOINED_BYTES, so the group stays below twice JOINED_BYTES.
+    A small batch has fewer rows than SMALL_ROWS and fewer bytes than JOINED_BYTES. A group ends at
+    JOINED_ROWS rows or JOINED_BYTES decoded bytes, so it stays below twice JOINED_BYTES.
     """
     waiting: list[Part] = []
     rows = size = 0

@@ -1,7 +1,7 @@
 """Build the columns that Spark expects from the fetched batches of a range.
 
-Each column has a function for one batch, and most columns have one for many small batches together.
-The module's only state is a cache of constant columns, such as the topic's name.
+Each column has a function for one batch. Most also have a function for many small batches. The
+module's only state is a cache of constant columns, such as the topic's name.
 """
 
 from __future__ import annotations

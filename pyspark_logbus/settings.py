@@ -18,8 +18,8 @@ CHECKPOINT_MANAGER = (
 SOCKET_PATH_MAX = 104
 """Maximum bytes of an AF_UNIX address on macOS. Linux allows 108."""
 SOCKET_NAME_BYTES = 45
-"""Number of bytes that Spark appends to the folder's path for a socket: a slash, a dot, a UUID and
-``.sock``."""
+"""Number of bytes that Spark appends to its socket folder's path for a socket: a slash, a dot, a
+UUID and ``.sock``."""
 
 
 def spark_conf(checkpoint_location: str | None = None) -> dict[str, str]:

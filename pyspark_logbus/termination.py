@@ -28,8 +28,8 @@ def termination_waits() -> Iterator[None]:
     """Ignore SIGTERM during the block, in which the runner process shuts down for at most two
     seconds.
 
-    Spark also closes the process's connection, which starts the shutdown too. SIGTERM may then
-    arrive in the middle of the shutdown.
+    Spark both closes the process's connection, which starts the shutdown, and sends SIGTERM, which
+    may arrive in the middle of the shutdown.
     """
     ours = threading.current_thread() is threading.main_thread() and (
         signal.getsignal(signal.SIGTERM) is _leave

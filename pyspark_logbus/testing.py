@@ -265,7 +265,7 @@ def logbus_stream(
 
 
 def refuse_active(spark: SparkSession, before: set[str]) -> None:
-    """Stop the queries that became active after ``before``, a set of run ids, and fail the test if
+    """Stop the queries that the test left active (run ids not in ``before``), and fail the test if
     there are any."""
     left = [query for query in spark.streams.active if query.runId not in before]
     for query in left:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Time = str | int | datetime.date
-"""A bound of ``read``: text, milliseconds since 1970, a date or a datetime."""
+"""A bound of ``read`` (``since`` or ``until``): text, milliseconds since 1970, a date or a
+datetime."""
 LATE = "1h"
 """The default of ``read``'s argument ``late``: one hour."""
 

@@ -1,4 +1,5 @@
-"""The writers of ``df.write`` and ``df.writeStream``: they check on the driver and write in tasks.
+"""The writers of ``df.write`` and ``df.writeStream``: they check columns and topic on the driver,
+and write in tasks.
 
 Spark uses two driver processes for a stream's sink. One plans every micro-batch and pickles a
 writer for the tasks; the other creates a new writer to commit the batch. So a stream's writer looks
@@ -162,8 +163,8 @@ def _columns(options: WriteOptions, schema: StructType) -> SinkColumns:
 def _check_topic(options: WriteOptions) -> None:
     """Check that a broker answers and that the topic in the option ``topic`` exists.
 
-    Raises NoBrokersError and UnknownTopicOrPartitionError. If brokers answered this process before,
-    it raises nothing when they do not answer now: the tasks then wait for the brokers.
+    Raises NoBrokersError and UnknownTopicOrPartitionError. After a successful check, brokers that
+    do not answer are no error: the tasks then wait for them.
     """
     modules_are_no_garbage()
     key = (options.bootstrap_servers, options.topic, options.security)

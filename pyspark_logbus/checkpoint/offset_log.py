@@ -2,7 +2,7 @@
 
 Each batch has a file ``offsets/N``: the version, the batch's metadata, then one line for each
 source with the batch's end offset (Spark's ``OffsetSeqLog``). Kafka's source writes
-``{"topic":{"0":42}}``. It writes the start of its first batch to ``sources/I/0``
+``{"topic":{"0":42}}``. It writes the start of its first batch to ``sources/I/0`` for source I
 (``KafkaSourceInitialOffsetWriter``). The module does no I/O.
 """
 
@@ -20,7 +20,7 @@ VERSION = "v1"
 """The only version of the offset log that Spark writes today."""
 
 KafkaOffsets = Mapping[str, Mapping[str, int]]
-"""Exclusive end offsets by topic and by partition number."""
+"""Offsets by topic and partition number: the start or the exclusive end of a batch."""
 
 
 class MicroBatch(NamedTuple):
@@ -39,7 +39,8 @@ class MicroBatch(NamedTuple):
 def read_batch(name: str, text: str) -> MicroBatch:
     """Parse one file of the offset log. Error messages contain ``name``.
 
-    Raises InvalidConfigError for a malformed file, and UnsupportedVersionError for another version.
+    Raises InvalidConfigError for a malformed file, and UnsupportedVersionError unless it has
+    version v1.
     """
     version, *lines = text.split("\n")
     if not re.fullmatch(r"v\d+", version) or not lines:
@@ -79,8 +80,7 @@ def _is_kafkas(document: Any) -> bool:
 
 
 def initial_offsets(data: bytes) -> KafkaOffsets | None:
-    """Return the start offsets in the bytes of a file ``sources/I/0``. The file begins with a zero
-    byte."""
+    """Return the start offsets in a file ``sources/I/0``, whose first byte is zero."""
     version, _, line = data.lstrip(b"\0").decode("utf-8", "replace").partition("\n")
     return kafka_offsets(line) if version == VERSION else None
 

@@ -104,8 +104,8 @@ def _signals_wait() -> Iterator[None]:
 def stop_session() -> None:
     """Stop Spark, if it was started, and wait until its JVM has exited.
 
-    The JVM writes to the demo's folder until it exits. ``stop_session`` kills a JVM that runs for
-    20 s more.
+    The JVM writes to the demo's folder until it exits. ``stop_session`` kills a JVM that has not
+    exited within 20 s.
     """
     session = SparkSession.getActiveSession()
     if session is not None:

@@ -1,7 +1,7 @@
 """The demo's output: progress that it redraws on a terminal, and plain lines in a file or pipe.
 
 While the screen is open, the output of Spark's JVM and workers goes to a file. The screen writes to
-the terminal through a duplicate of the descriptor.
+the terminal through a duplicate of the original descriptor.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ class Progress(NamedTuple):
 
 
 class Screen:
-    """The demo's use of the terminal between ``open`` and ``close``. Only one thread may use a
-    screen."""
+    """The demo's output on the terminal. Only one thread may use a screen."""
 
     def __init__(self, stream: TextIO) -> None:
         """``stream`` is stdout or stderr."""

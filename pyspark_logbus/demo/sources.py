@@ -22,7 +22,7 @@ LINE_BYTES_MAX = 1 << 20
 """Maximum bytes of a log line. A longer line, which only binary files have, becomes several."""
 NUL, NUL_SHOWN = b"\x00", "\N{REPLACEMENT CHARACTER}".encode()
 JOURNAL_LINES_MAX = 50_000
-"""Maximum number of lines that the demo reads from the journal."""
+"""Maximum number of lines that the demo reads from the systemd journal."""
 _LOGS = Path("/var/log")
 _NOT_LINES = {".journal", ".journal~"}
 _NO_LOGS = {"wtmp", "btmp", "lastlog", "faillog", "README", "eipp.log.xz"}
@@ -34,7 +34,7 @@ class LineSource(NamedTuple):
     """The lines of one file or of the systemd journal.
 
     The demo prints ``name`` (of the file or the journal) and ``note``. The note is a remark about
-    the lines, such as how many of them had NUL bytes, or empty.
+    the lines, such as how many had NUL bytes; it may be empty.
     """
 
     name: str
@@ -65,7 +65,8 @@ def from_file(path: Path, lines_max: int) -> list[LineSource]:
 
 
 def from_machine(lines_max: int) -> list[LineSource]:
-    """Return at most ``lines_max`` lines of /var/log and the journal that this user may read."""
+    """Return at most ``lines_max`` lines that this user may read, of the systemd journal and
+    /var/log."""
     line_sources: list[LineSource] = []
     left = lines_max
     for name, take in _machine_logs():
