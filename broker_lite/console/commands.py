@@ -64,8 +64,8 @@ def _start_offset(query: Fields) -> int | None:
 
 
 def _start_ms(query: Fields) -> str:
-    """Return a Python expression for the page's start time in milliseconds since 1970; empty if the
-    page has no start time."""
+    """Return a Python expression for the time from which the page shows records, in milliseconds
+    since 1970; empty if the page does not start at a time."""
     if query.get("from") != "time":
         return ""
     # A relative time such as -1h, parsed with now = 0, is negative. The program adds it to the time

@@ -81,7 +81,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def segment(name: str) -> str:
-    """Return a name, percent-encoded, as one segment of an address's path."""
+    """Return a name, percent-encoded, as one segment of a URL's path."""
     return quote(name, safe="")
 
 

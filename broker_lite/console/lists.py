@@ -16,8 +16,8 @@ Row = Mapping[str, Any]
 class Column(NamedTuple):
     """A column of a table: its key in the rows, its heading, and the kind of its values.
 
-    The kind decides about the alignment and about the order of the first sort: ascending for texts,
-    states and ids, and descending for other kinds."""
+    The kind decides the alignment of the values, and the order of a first click on the heading:
+    ascending for texts, states and ids, and descending for other kinds."""
 
     key: str
     heading: str
@@ -32,7 +32,7 @@ class Listing(NamedTuple):
     """One page of a table: its rows, and the fields for links to other pages and sort orders.
 
     ``total`` counts the rows that match the filter on all pages, and ``known`` all rows of the
-    table. ``query`` has the present query fields of the address."""
+    table. ``query`` has the fields q, sort and order of the page's URL."""
 
     rows: list[Row]
     columns: tuple[Column, ...]
@@ -66,11 +66,11 @@ def listing(
     sort: str,
     name: str = "name",
 ) -> Listing:
-    """Return one page of a table, as the fields q (a filter), sort, order and page of ``query``
-    say.
+    """Return the page of a table that the fields q (a filter), sort, order and page of ``query``
+    select.
 
-    ``sort`` is the column to sort by default, and ``name`` the column in which q is searched. If a
-    field names an unknown column or page, the default applies."""
+    ``sort`` is the default sort column, and ``name`` the column in which q is searched. An invalid
+    field counts as absent, and a page beyond the last one as the last."""
     everything = list(rows)
     text = query.get("q", "").strip()
     matching = [row for row in everything if text.lower() in str(row[name]).lower()]

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 def spare_startup() -> None:
     """Exclude the objects of the imported modules, which live until the process ends, from garbage
-    collection. A collection then takes a few milliseconds."""
+    collection, so that a collection takes only a few milliseconds."""
     gc.collect()
     gc.freeze()
 

@@ -1,6 +1,6 @@
-"""The input from which a page makes its data: the newest state of the cluster that the console has
-read, without the parts that the viewer (the page's user) may not describe, and the fields of the
-request."""
+"""The input from which a page makes its data: the fields of the request, and the newest state of
+the cluster that the console has read. The parts of the state that the viewer (the page's user) may
+not describe are left out."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ PAGE_MS = 3000
 WAIT_S = 2.0
 """Maximum seconds that a search waits until fewer than ``SEARCHES`` run."""
 SEARCHES, TAILS, DOWNLOADS = 3, 5, 8
-"""Maximum concurrent searches (with exports), live tails, and downloads, whose files take space in
-the temporary folder."""
+"""Maximum concurrent searches (including those of exports), live tails, and downloads. The files of
+downloads take space in the temporary folder."""
 
 
 class Desk:
@@ -67,8 +67,8 @@ class PageRequest(NamedTuple):
     """A request for a page.
 
     ``reading`` is the cluster's newest state that the console has read, without the parts that the
-    user (``viewer``) may not describe. ``path`` has the names in the address (such as the topic),
-    and ``query`` has its query fields."""
+    user (``viewer``) may not describe. ``path`` has the names in the URL's path (such as the
+    topic), and ``query`` the URL's query fields."""
 
     reading: ClusterReading
     sampler: Sampler

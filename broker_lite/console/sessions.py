@@ -1,9 +1,9 @@
 """Sessions of the console: logins, tokens against forged forms, and the names that a user may see.
 
-If the brokers demand a login, users sign in with their SCRAM user. The console then opens
-connections of that user for the requests, so that the cluster's ACLs apply. The user's session
-holds the password in memory until it ends. If the brokers demand no login, the console serves
-every browser of this machine."""
+If the brokers demand a login, users sign in with their SCRAM credentials. The console then connects
+to the brokers as the user, so that the cluster's ACLs apply. The user's session holds the password
+in memory until it ends. If the brokers demand no login, the console serves every browser of this
+machine."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ LIFE_S = 12 * 3600.0
 SESSIONS_MAX = 100
 """Maximum sessions. A new session beyond the limit ends the session with the longest idle time."""
 LOGINS_AT_ONCE = 4
-"""Maximum concurrent logins, because in each the broker and the console compute thousands of
-hashes."""
+"""Maximum concurrent logins: for each, the broker and the console compute thousands of hashes."""
 VISIBLE_S = 10.0
 """Seconds for which the names that a user may describe are cached."""
 VISIBLE_WAIT_S = 2.0
@@ -70,8 +69,8 @@ class Viewer:
     """The user of a request, with the rights and the connections of that user.
 
     ``bus`` is the client that acts as the user. ``token`` protects the user's forms (CSRF).
-    ``visible`` has the names that the user may describe; with ``is_old``, the last known ones,
-    because the brokers did not answer. Without logins, ``user`` is empty and ``visible`` is
+    ``visible`` has the names that the user may describe. If ``is_old``, the brokers did not answer,
+    and these are the last known names. Without logins, ``user`` is empty and ``visible`` is
     None."""
 
     bus: Bus
@@ -291,8 +290,8 @@ def _describable(bus: Bus) -> VisibleNames:
 
 
 def _may_describe_cluster(bus: Bus) -> bool:
-    """Return whether the user of ``bus`` may describe the cluster: otherwise brokers do not show
-    their data directories."""
+    """Return whether the user of ``bus`` may describe the cluster. To other users, brokers do not
+    show their data directories."""
     try:
         reports = bus.admin.broker_reports(with_sizes=False)
     except LogbusError:

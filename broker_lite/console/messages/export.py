@@ -31,8 +31,8 @@ class Export(NamedTuple):
 
 
 def export(request: PageRequest, form: str, now_ms: int) -> Export:
-    """Write the records of a search into a temporary file. A search from the newest records exports
-    the last 250,000. Raises InvalidRequestError, StorageError."""
+    """Write the records of a search into a temporary file. A search from the newest records reads
+    the last 250,000, equally many per partition. Raises InvalidRequestError, StorageError."""
     query = parse_query(request)
     if request.settings.hides_payloads:
         raise InvalidRequestError(

@@ -1,6 +1,6 @@
 """The filters of a search, evaluated on Arrow columns. No I/O.
 
-The filters are fixed fields. For security, the console evaluates no expression that a user
+Each filter tests one field. For security, the console evaluates no expression that a user
 enters."""
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class RecordFilters(NamedTuple):
         return cls(*(fields.get(name, "")[:FIELD_MAX] for name in cls._fields))
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that pass all filters. ``batch`` must have the column ``headers`` if
-        ``header`` is set."""
+        """Return the rows that pass all filters. ``batch`` must have the column ``headers`` if the
+        filter ``header`` is set."""
         if self.key:
             batch = batch.filter(pc.equal(batch.column("key"), scalar_of(self.key.encode())))
         if self.text and batch.num_rows:

@@ -1,4 +1,4 @@
-"""Parse the search for records that an address describes: partitions, start position and filters.
+"""Parse the search for records that a URL describes: partitions, start position and filters.
 
 Pages, JSON, exports and live tails use the same query fields, so a saved link repeats the search.
 """
@@ -18,8 +18,8 @@ from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartiti
 Begin = Literal["newest", "oldest", "offset", "time"]
 BEGINS = ("newest", "oldest", "offset", "time")
 CONTINUED_MAX = 300
-"""Maximum partitions in a link that continues a search. With more partitions the address would be
-too long."""
+"""Maximum partitions in a link that continues a search. With more partitions the URL would be too
+long."""
 
 
 class MessageQuery(NamedTuple):
@@ -105,7 +105,7 @@ def is_offset(text: str) -> bool:
 
 def _continued(query: MessageQuery, tps: list[TopicPartition]) -> Ranges:
     """Return the ranges of offsets in ``query.left``, which an earlier search has not read. Raises
-    InvalidRequestError if the text is malformed."""
+    InvalidRequestError if ``query.left`` is malformed."""
     ranges: Ranges = {}
     for part in query.left.split("-"):
         numbers = part.split(".")

@@ -1,5 +1,5 @@
 """Convert records to the rows that a page shows, with readable keys, values and headers. The option
---no-payloads hides these."""
+--no-payloads hides all three."""
 
 from __future__ import annotations
 

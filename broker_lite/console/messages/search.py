@@ -42,7 +42,7 @@ Each retry has a window 16 times smaller."""
 POLL_S = 0.5
 """Maximum seconds of one poll of the consumer."""
 ROWS_MAX = 500
-"""Maximum records of one poll. It bounds the memory, because each stored batch takes 12 kB or more,
+"""Maximum records of one poll. The limit bounds the memory: each record batch takes 12 kB or more,
 even with one record."""
 READ_OPTIONS: Mapping[str, Any] = {
     "start": "earliest",
@@ -205,7 +205,7 @@ def _first_window(partitions: int, filters: RecordFilters) -> int:
 
 def _newest_of(rows: list[Row]) -> tuple[list[Row], dict[TopicPartition, int]]:
     """Return the newest ``HITS_MAX`` hits, newest first, and drop the others. Also return, for each
-    partition with dropped hits, the end offset of the range in which the next search finds them.
+    partition with dropped hits, the offset below which the next search finds them.
 
     Hits of one partition are sorted by offset, so dropped hits have lower offsets than returned
     ones."""

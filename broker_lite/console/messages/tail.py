@@ -41,8 +41,8 @@ class Update:
 
 
 class LiveTail:
-    """Reads the new records of a topic: from the ends of the partitions on, or from the positions
-    in the id of an earlier event (``event_id``)."""
+    """Reads the new records of a topic: from the ends of the partitions on, or from the offsets in
+    ``event_id``, the id of the last event before a reconnect."""
 
     def __init__(
         self, bus: Bus, tps: list[TopicPartition], filters: RecordFilters, event_id: str = ""

@@ -14,17 +14,17 @@ bytes."""
 LEAST_BYTES = 512
 """Minimum bytes that a page shows of each value, however many records the page has."""
 PRETTY_TIMES = 8
-"""Maximum length of indented JSON as a multiple of the value's length. Up to ``LEAST_BYTES`` are
-always allowed."""
+"""Maximum length of indented JSON as a multiple of the value's length. Indented JSON of up to
+``LEAST_BYTES`` is always shown."""
 HEX_BYTES = 1024
 """Maximum bytes of a value that a page shows in hexadecimal."""
 HEADERS_MAX = 100
-"""Maximum headers of a record that a page shows. All headers together get as many bytes as a
-value."""
+"""Maximum headers of a record that a page shows. The headers of a record together get as many bytes
+as its value."""
 HEADER_BYTES = 32
-"""Minimum bytes that a page shows of each header."""
+"""Minimum bytes to which a page shortens a header."""
 PREVIEW = 180
-"""Maximum characters of a value in a row of the table."""
+"""Maximum characters of a text that a table shows on one line."""
 FIELDS_MAX = 10
 """Maximum columns of a table of JSON objects."""
 _CONTROLS = dict.fromkeys([*range(32), 127])
@@ -35,8 +35,8 @@ for _allowed in (9, 10, 13):
 class DisplayedValue(NamedTuple):
     """A key, value or header for display.
 
-    ``text`` is the text to show (with ``is_cut``, only the beginning of it), and ``size_bytes`` the
-    size of the whole value."""
+    ``text`` is the text to show, or its beginning if ``is_cut``. ``size_bytes`` is the size of the
+    whole value."""
 
     form: Literal["null", "text", "json", "binary", "hidden"]
     text: str

@@ -63,8 +63,8 @@ def _facts(reading: ClusterReading) -> dict[str, Any]:
 
 
 def _zookeeper(reading: ClusterReading) -> dict[str, Any] | None:
-    """Return how many brokers are connected to ZooKeeper, and the age of the metadata of the broker
-    whose metadata are the oldest; None if no broker reports these."""
+    """Return how many brokers are connected to ZooKeeper, and the age of the oldest metadata of a
+    broker, in seconds; None if no broker reports its metadata's age."""
     ages = [row.metadata_age_s for row in reading.sample.reports if row.metadata_age_s is not None]
     if not ages:
         return None

@@ -42,8 +42,7 @@ def transactions(request: PageRequest) -> Data:
 
 def _open(request: PageRequest) -> tuple[list[dict[str, Any]], str]:
     """Return the open transactions that hold back a partition's last stable offset, and an error
-    message. If the brokers refuse the request, there are no transactions; otherwise the message is
-    empty."""
+    message. If the request fails, the list is empty; otherwise the message is empty."""
     view = request.reading.sample.view
     tps = [tp for tp, _ in view.rows if view.leader(tp)]
     try:
