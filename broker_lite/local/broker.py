@@ -79,7 +79,7 @@ class LocalBroker(ReadyProcess):
             self.wait_ready()
 
     def prepare(self) -> None:
-        """Start the process and let it import its modules, which takes most of a start.
+        """Start the process and let it import its modules, which takes most of the time of a start.
 
         The process then waits for ``begin`` before it reads its settings. It exits if the calling
         process ends first."""
@@ -133,7 +133,7 @@ class LocalBroker(ReadyProcess):
 
     def wait_ready(self, timeout_seconds: float | None = None) -> None:
         """Wait until the broker reports that it is ready, and store its port. The default timeout
-        is 30 s.
+        is START_TIMEOUT_SECONDS.
 
         Raises BrokerNotAvailableError after the timeout, or the error with which the broker
         failed."""

@@ -1,4 +1,5 @@
-"""An archive of a JVM's loaded classes (class data sharing, JEP 350), which halves later starts.
+"""An archive of a JVM's loaded classes (class data sharing, JEP 350), which halves the time of
+later starts.
 
 A JVM that is started with the right flag writes the archive at an orderly exit. A later JVM maps
 the archive into memory, instead of loading each class.
@@ -40,7 +41,7 @@ class ClassArchive:
 
     def flags(self) -> tuple[str, ...]:
         """Return the JVM flags that use the archive. Without an archive, return the flags that
-        write one at the JVM's exit, which takes 11 MB and 0.7 s.
+        write one (11 MB, in 0.7 s) at the JVM's exit.
 
         Return no flags if the folder cannot be created or another user may write to it."""
         if os.pathsep in str(self._directory):

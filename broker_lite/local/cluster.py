@@ -272,7 +272,7 @@ class LocalCluster:
     def facts(self) -> dict[str, Any]:
         """Return the content of ``cluster.json``: addresses, folder and processes.
 
-        ``processes`` maps each process id to the process's start mark (``local.process``), because
+        ``processes`` maps each process id to the process's start time (``local.process``), because
         the system may give the id to another process later."""
         pids = [os.getpid(), *(broker.pid for broker in self.brokers)]
         if self.zookeeper_server is not None:
@@ -375,8 +375,8 @@ class LocalCluster:
             self._wait_ready(broker)
 
     def _wait_ready(self, broker: LocalBroker) -> None:
-        """Wait until the broker serves clients. If another process took its port during the start,
-        start it again on the next free port."""
+        """Wait until the broker serves clients. If another process took the port meanwhile, start
+        the broker again on the next free port."""
         for _ in range(PORT_ATTEMPTS - 1):
             try:
                 return broker.wait_ready()

@@ -71,6 +71,7 @@ class LocalConsole(ReadyProcess):
             )
 
     def request_stop(self) -> None:
-        """Send SIGTERM and return. A start that is in progress is abandoned too."""
+        """Send SIGTERM and return. If the console is still starting, no longer wait for its
+        report."""
         self.close_ready_pipe()
         super().request_stop()

@@ -89,7 +89,7 @@ class Guard:
 
 
 _OPEN_GUARDS: weakref.WeakSet[Guard] = weakref.WeakSet()
-"""The guards of this process. A forked child must close its copies of their pipes."""
+"""The open guards of this process. A forked child closes its copies of their pipes."""
 
 
 def _after_fork_in_child() -> None:
@@ -103,8 +103,9 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _others_in_group(group: int) -> bool:
-    """Return whether the guard's process group has other live processes. Without /proc they are
-    unknown, and the result is True: the caller then waits for its whole time limit."""
+    """Return whether the guard's process group has other live processes. Without /proc the
+    processes are unknown, and the result is True: the caller then waits for its whole time
+    limit."""
     try:
         entries = os.listdir("/proc")
     except OSError:

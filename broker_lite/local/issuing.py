@@ -74,8 +74,8 @@ class CertificateFolder:
         """Create the certificate ``NAME-CA.pem``: a broker's for ``hosts``, or a client's if there
         are no hosts. Create the CA if it is missing. Return the path of the new certificate.
 
-        If a certificate exists that is not old and has all hosts, keep it and return None. With
-        ``anew``, replace such a certificate, too."""
+        If a certificate with all hosts exists that is not older than RENEWED_DAYS, keep it and
+        return None; with ``anew``, replace it."""
         path, hosts = self.path_of(ca, name), tuple(hosts)
         if not anew and not self.lacks(ca, name, hosts, now):
             return None
@@ -198,8 +198,8 @@ class CertificateFolder:
 
 
 def read_certificate(path: Path) -> IssuedCertificate:
-    """Return the content of the first certificate in a PEM file. Raises InvalidConfigError, which
-    names the file, if it has no certificate."""
+    """Return the content of the first certificate in a PEM file. Raises InvalidConfigError if the
+    file has none."""
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:

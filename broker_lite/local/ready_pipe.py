@@ -11,8 +11,8 @@ import time
 from broker_lite.errors import TABLE, LogbusError
 
 STOP_TIMEOUT_SECONDS = 15.0
-"""Seconds in which a child must end after SIGTERM, or after it has closed its pipe without a
-report."""
+"""Seconds in which a child must end after SIGTERM, or after it has closed its pipe without writing
+to it."""
 _BYTES_MAX = 65536
 """Maximum bytes of the line that a child writes to its pipe."""
 

@@ -11,7 +11,7 @@ from broker_lite.local.ready_pipe import STOP_TIMEOUT_SECONDS, ReadyPipe
 
 class ReadyProcess(ChildProcess):
     """A child process that reports through a pipe that it is ready. A subclass starts the process;
-    its ``wait_ready`` reads the report, and then sets ``_ready`` to None."""
+    the subclass's ``wait_ready`` reads the report, and then sets ``_ready`` (the pipe) to None."""
 
     stop_timeout_seconds = STOP_TIMEOUT_SECONDS
     """Seconds after SIGTERM at which ``wait_stopped`` kills the process."""

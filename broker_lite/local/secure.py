@@ -50,7 +50,7 @@ class ClusterSecurity:
 
     @property
     def secret(self) -> Path:
-        """The file of the brokers' credential at ZooKeeper."""
+        """The file with the credential by which brokers log in to ZooKeeper."""
         return self.folder / "zookeeper.secret"
 
     @property
@@ -77,8 +77,8 @@ class ClusterSecurity:
             self.write_client_configs("", secrets.token_urlsafe(PASSWORD_BYTES))
 
     def close_zookeeper(self, address: str, *, closes_root: bool) -> None:
-        """Restrict the cluster's znodes to its brokers, and store user admin in ZooKeeper, unless
-        this was done before. With ``closes_root``, restrict the root znode, too."""
+        """Restrict the cluster's znodes to its brokers, and store the user ``admin`` in ZooKeeper,
+        unless both were done before. With ``closes_root``, restrict the root znode, too."""
         if self.is_complete:
             return
         password = self._admin()["sasl.password"]
@@ -126,7 +126,7 @@ class ClusterSecurity:
     def write_client_configs(self, servers: str, password: str = "") -> None:
         """Write admin.conf and admin.properties, with which clients log in as user admin at the
         brokers ``servers``, unless the files already have these addresses. An empty ``password``
-        keeps the present one."""
+        keeps the password in the files."""
         known = self._admin() if self.client_config.exists() else {}
         password = password or known["sasl.password"]
         ca = str(self.folder / "clients-ca.pem")

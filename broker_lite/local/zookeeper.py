@@ -71,7 +71,8 @@ _LOCALE = {"LC_ALL": "C.UTF-8"}
 ASCII."""
 _POLL_SECONDS = 0.02
 _ANSWER_SECONDS = 0.5
-"""Timeout in seconds of a four-letter word, which a starting ZooKeeper may never answer."""
+"""Timeout in seconds for an answer, because a starting ZooKeeper may never answer a four-letter
+word."""
 
 
 def find_java() -> str:
@@ -168,8 +169,8 @@ class EmbeddedZooKeeper(ChildProcess):
 
         With ``wait=False`` return at once. The server then needs a fixed port, and the caller calls
         ``has_started`` until it returns True. ``start`` calls ``meanwhile`` once while the JVM
-        starts. Raises MissingDependencyError, PortInUseError, and CoordinationUnavailableError,
-        which names the log, if the JVM ends or does not serve within 60 s."""
+        starts. Raises MissingDependencyError, PortInUseError, and, if the JVM ends or does not
+        serve within 60 s, CoordinationUnavailableError with the log's path."""
         if self.is_running:
             return self.address
         java, jars = find_java(), find_jars(self._jars)
