@@ -1,8 +1,8 @@
 """The operations (effects) that ``group.Group.step`` returns, in the order in which the group
 coordinator carries them out.
 
-A generation is written to ZooKeeper before any reply names it. Another broker that becomes the
-group's coordinator therefore never uses a generation number twice."""
+A generation is written to ZooKeeper before any reply names it. The group's next coordinator
+therefore never reuses a generation number that members have received."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ class GroupLimits(NamedTuple):
     member_bytes_max: int = 256 << 10
     """Maximum bytes of one member's metadata."""
     group_bytes_max: int = 16 << 20
-    """Maximum bytes of all members' metadata together, and of all assignments together: one
-    JoinGroup answer contains all metadata, and one SyncGroup request of the group's leader all
-    assignments."""
+    """Maximum bytes of all members' metadata together, and of all assignments together: the
+    JoinGroup answer to the group's leader contains all metadata, and the leader's SyncGroup request
+    all assignments."""
 
 
 class Protocol(NamedTuple):
@@ -75,12 +75,12 @@ class Join(NamedTuple):
     new_member_id: str
     must_ask_twice: bool = True
     can_skip_assignment: bool = True
-    """Whether the request has version 9 or later. Only since then can the answer tell a restarted
-    static member that leads the group to skip the assignment of partitions."""
+    """Whether the request has version 9 or later. Earlier versions of the answer cannot tell a
+    restarted static member that leads the group to skip the assignment of partitions."""
     partition_counts: Mapping[str, int] | None = None
-    """The partition count of each of the group's topics, if the request may come from a restarted
-    static member that leads the group; otherwise None. Partitions that were added while the leader
-    was away must still be assigned."""
+    """The partition count of each of the group's topics, if the request has the instance id of the
+    static member that leads the group and may have restarted; otherwise None. Partitions that were
+    added while the leader was away must still be assigned."""
 
     @property
     def metadata_bytes(self) -> int:

@@ -7,7 +7,7 @@ A member is always in one of three states:
 
 A generation starts when its number is written to ZooKeeper. Its members are those that wait in
 JoinGroup at that time. The next GroupTick is due at ``deadline_ms``; an earlier tick changes
-nothing. ``server/coordinators/group_coordinator.py`` does the I/O. It calls ``step`` on the event
+nothing. ``server/coordinators/group_coordinator.py`` does the I/O, and calls ``step`` on the event
 loop's thread."""
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ class Group:
 
     def _wait_for_join(self, member: Member, token: int) -> None:
         """Hold the answer to a join until the rebalance completes. If an earlier join of the member
-        still waits, fail it, because this one replaces it."""
+        still waits, fail that one, because the new join replaces it."""
         self._answer_waiting(
             member,
             RebalanceInProgressError(

@@ -30,7 +30,8 @@ class Member:
     ``join_token`` and ``sync_token`` identify the member's JoinGroup and SyncGroup requests that
     wait for an answer; None if none waits. ``is_new`` is True until the member's first JoinGroup is
     answered. A member is removed at ``session_deadline_ms``, unless one of its requests waits for
-    an answer. A new member is removed even then, because its client may have gone."""
+    an answer. A new member is removed even while its JoinGroup waits, because its client may have
+    gone."""
 
     member_id: str
     instance_id: str | None
@@ -73,7 +74,8 @@ class MemberView(NamedTuple):
 
 class Roster:
     """The members of a group, with a count of the members that support each protocol. With the
-    counts, it takes the same time in a group of any size to check a joining member's protocols."""
+    counts, the check of a joining member's protocols is as fast in a large group as in a small
+    one."""
 
     def __init__(self, former: Former) -> None:
         self.former = former if former.members else None
@@ -84,13 +86,14 @@ class Roster:
         """The member id of each static member, by instance id."""
         self.pending: dict[str, int] = {}
         """The member ids that were assigned but have not joined yet, each with the time in ms until
-        which it may join (KIP-394)."""
+        which the member may join (KIP-394)."""
         self.protocol_type = ""
         self.leader: str | None = None
         self.metadata_bytes = 0
         """Bytes of all members' metadata."""
         self.assigned_bytes = 0
-        """Bytes of the last assignments, including those of members that have left since."""
+        """Bytes of the leader's last assignments, including those for members that have left
+        since."""
         self._known: Counter[str] = Counter()
 
     @property
@@ -102,12 +105,12 @@ class Roster:
     @property
     def have_former_returned(self) -> bool:
         """Whether as many members have joined as the previous coordinator's generation had. If so,
-        no member consumes with an assignment from that generation any more."""
+        the first rebalance waits for no further members."""
         return self.former is not None and self.former.members <= len(self.members)
 
     def note_leaver(self, error: LogbusError) -> None:
-        """Count one member of the previous coordinator's generation as gone if a LeaveGroup failed
-        because the member is unknown: this broker does not know the ids of those members."""
+        """If a LeaveGroup failed with UnknownMemberIdError, wait for one member less of the
+        previous coordinator's generation, whose member ids this broker does not know."""
         if self.former is not None and isinstance(error, UnknownMemberIdError):
             self.former = self.former._replace(members=max(self.former.members - 1, 0))
 
@@ -133,8 +136,8 @@ class Roster:
         return None
 
     def fits(self, protocol_type: str, protocols: Sequence[Protocol], own: Member | None) -> bool:
-        """Return whether at least one of these protocols of a joining member is supported by all
-        other members. ``own`` is the joining member's present entry, or None."""
+        """Return whether one of a joining member's ``protocols`` is supported by all other members.
+        ``own`` is the joining member if the group has it already, else None."""
         if not protocol_type or not protocols:
             return False
         others = len(self.members) - (own is not None)
@@ -192,7 +195,7 @@ class Roster:
             self.assigned_bytes += len(row.assignment)
 
     def rename(self, member: Member, member_id: str) -> None:
-        """Give a static member a new member id. It keeps its place in the order of members."""
+        """Give a static member a new member id. The member keeps its place in the order."""
         assert member.instance_id is not None
         old = member.member_id
         self.members = {member_id if key == old else key: row for key, row in self.members.items()}
@@ -224,8 +227,8 @@ class Roster:
         return frozenset(subscribed)
 
     def leaves_unassigned(self, protocol: str | None, counts: Mapping[str, int]) -> bool:
-        """Return whether any partition of the group's topics is not assigned. ``counts`` has the
-        partition count of each topic."""
+        """Return whether a partition of the topics to which members are subscribed is assigned
+        to no member. ``counts`` has the partition count of each topic."""
         topics = self.subscribed(protocol) if self.protocol_type == CONSUMER else None
         if not topics:
             return False
@@ -288,8 +291,8 @@ def unreadable(protocol_type: str, protocols: Iterable[Protocol]) -> str | None:
     """Return why a consumer's encoded subscription cannot be decoded; None if it can, or if the
     protocol type is not that of consumers.
 
-    A Java consumer that leads the group would fail on an undecodable subscription, and so would
-    every leader after it, until the group is empty."""
+    A Java consumer that leads the group decodes all subscriptions. It would fail on a bad one, and
+    so would each leader after it, until the group is empty."""
     for row in protocols if protocol_type == CONSUMER else ():
         try:
             decode_member(row.metadata)
@@ -313,8 +316,8 @@ def is_same_subscription(protocol_type: str | None, before: bytes, now: bytes) -
     """Return whether the leader would compute the same assignment from the subscription ``now`` as
     from ``before``.
 
-    For consumers only the topics count. A restarted member reports fewer owned partitions, which
-    must not cause a rebalance."""
+    For consumers only the topics count. A restarted member reports fewer owned partitions than
+    before, which must not cause a rebalance."""
     if before == now:
         return True
     if protocol_type != CONSUMER:
