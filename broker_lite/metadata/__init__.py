@@ -4,10 +4,10 @@ Read the modules in this order:
 
 - ``znodes``: every path and its JSON; ``store``: the interface to ZooKeeper; ``zookeeper/``: its
   implementation with kazoo
-- ``cache``: the snapshot; ``loader``: reads the snapshot; ``notices``: which metadata changed
+- ``cache``: the snapshot; ``loader``: reads the snapshot; ``notices``: change notices
 - ``registration``: a broker's registration; ``producer_ids``: blocks of producer ids
 - ``credentials``, ``acls``, ``quotas``: users, access control lists and quotas;
-  ``security_znodes``: their writes
+  ``security_znodes``: reads and writes them
 - ``group_claims``: a broker's exclusive right to write a group's offsets; ``group_kind``,
   ``group_offsets``, ``group_writer``, ``group_deletion``, ``native_members``: the other state of
   groups

@@ -36,9 +36,9 @@ PATH_LENGTH_MAX = 3000
 """Maximum length of a resource name in a znode's path, in characters after percent-encoding."""
 
 UNREADABLE = frozenset({Entry(ANYONE, WILDCARD, acls.Operation.ALL, Permission.DENY)})
-"""The entries that replace a znode that cannot be decoded: they deny everything to everyone.
+"""The entries that a broker uses in place of a znode that it cannot decode.
 
-The znode may contain denials, so only super users may use the resources of its pattern."""
+They deny everything to all users except super users, because the znode may contain denials."""
 
 Acls = Mapping[Pattern, frozenset[Entry]]
 
@@ -111,8 +111,8 @@ KIND = ZnodeKind(
 
 
 async def load_acls(store: MetadataStore, unreadable: Unreadable) -> Acls:
-    """Read all ACL entries from ZooKeeper, by resource pattern. Add the znodes that cannot be
-    decoded to ``unreadable``."""
+    """Read all ACL entries from ZooKeeper, by resource pattern. Add undecodable znodes to
+    ``unreadable``."""
     if await store.children(ACLS) is None:
         return {}
     folders = [

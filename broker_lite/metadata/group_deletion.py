@@ -1,8 +1,8 @@
 """The deletion of consumer groups and of their offsets, on request or because they have expired.
 
-A group's coordinator may write while a deletion runs. Each write of a deletion therefore checks the
-claim of this broker (``group_claims``). A commit or join meanwhile makes a new claim, which changes
-the coordinator znode, and ZooKeeper refuses the deletion."""
+A group's coordinator may write while a deletion runs. This broker therefore claims the group (the
+right to write, ``group_claims``), and each write checks this claim. A commit or join meanwhile
+needs a new claim, which changes the coordinator znode, and ZooKeeper refuses the deletion."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class GroupAge(NamedTuple):
 
     ``empty_since_ms`` is the time at which the last member left, or None if the group has members
     or the time is unknown. ``newest_commit_ms`` is the time of the newest commit, or None if the
-    group has no offsets. Brokers only poll the members of a native group (without a coordinator),
-    and may miss a short membership. In a native group, the registration of a member and each
-    change of a partition's owner therefore count as commits."""
+    group has no offsets. Brokers poll the members of a native group (without a coordinator) at
+    intervals, and may miss a short membership. In a native group, the registration of a member and
+    each change of a partition's owner therefore count as commits."""
 
     empty_since_ms: int | None
     newest_commit_ms: int | None
@@ -37,8 +37,8 @@ class GroupAge(NamedTuple):
 class _OffsetRow(NamedTuple):
     """An offset znode.
 
-    ``touched_ms`` is the time of its last commit or, in a native group (without a coordinator), of
-    the partition's last change of owner if that is later."""
+    ``touched_ms`` is the time of the last commit. In a native group (without a coordinator), a
+    change of the partition's owner counts as a commit."""
 
     key: TopicPartition
     path: str
@@ -61,9 +61,9 @@ class GroupDeletion:
         """Delete a group with its offsets.
 
         ``check_empty`` is called before each attempt. It raises NonEmptyGroupError if this broker
-        knows members, which may have joined since the last attempt. Without this check, repeated
-        attempts would keep new members out, because each attempt takes the group from its
-        coordinator.
+        knows members, which may have joined since the last attempt. Each attempt replaces the
+        group's coordinator. Without this check, repeated attempts would therefore keep new members
+        out.
 
         Raises GroupIdNotFoundError, WriteConflictError, and NonEmptyGroupError if the group has
         members or offsets of open transactions."""
@@ -88,7 +88,7 @@ class GroupDeletion:
         """Delete the group's offsets of these partitions.
 
         Raises GroupIdNotFoundError, WriteConflictError, and NonEmptyGroupError if the group has
-        native members (without a coordinator)."""
+        native members (without a coordinator); the caller checks for Kafka members."""
         await self._check_exists(group)
         paths = [znodes.offset_path(group, *key) for key in partitions]
         for _ in range(ATTEMPTS_MAX):
@@ -115,11 +115,11 @@ class GroupDeletion:
             raise _has_members(group)
 
     async def expire(self, group: str, is_over: Callable[[GroupAge], bool]) -> bool:
-        """Delete the group if ``is_over`` returns True for its age (the times of its last member
-        and its newest commit). Return whether it was deleted.
+        """Delete the group if ``is_over`` returns True for its age (when its last member left, and
+        when its newest commit was). Return whether it was deleted.
 
         A group with native members or offsets of open transactions is never deleted. A commit or
-        join meanwhile makes a new claim, so that ZooKeeper refuses the deletion."""
+        join meanwhile needs a new claim of the group, so that ZooKeeper refuses the deletion."""
         if await self._offsets.native_members(group) or not is_over(await self.age(group)):
             return False
         if await self._offsets.has_pending(group):
@@ -140,8 +140,8 @@ class GroupDeletion:
         """Delete a group's offsets of deleted topics that were committed before ``before_ms``.
         Return their number.
 
-        A later offset is kept, because it tells members that their group has read the former topic
-        of that name. Raises NotCoordinatorError, CoordinationUnavailableError."""
+        A later offset is kept: if the topic is recreated, this offset tells members that their
+        group has read the former one. Raises NotCoordinatorError, CoordinationUnavailableError."""
         await self._store.sync(znodes.group_path(group))
         old = [row for row in await self._rows(group) if row.touched_ms < before_ms]
         # Read the topics after the offsets. Otherwise, if a topic is recreated between the reads,
@@ -173,8 +173,8 @@ class GroupDeletion:
         return deleted
 
     async def age(self, group: str) -> GroupAge:
-        """Return when the last member left the group, and when its newest commit was. The retention
-        of offsets depends on both times."""
+        """Return when the group's last member left, and when the group's newest commit was. The
+        retention of offsets depends on both times."""
         znode = await self._store.get(znodes.coordinator_path(group))
         empty_ms = znodes.read_coordinator(group, znode).empty_since_ms
         if await self._offsets.native_members(group):
@@ -202,8 +202,8 @@ class GroupDeletion:
     async def _delete_group(self, claim: GroupClaim) -> Refused | None:
         """Delete all znodes of a group; return None, or the operation that ZooKeeper refused.
 
-        The znodes that every write of a coordinator checks are deleted last, because the earlier
-        writes of this deletion check them, too."""
+        The znodes in ``GroupClaim.checks``, which each write of a coordinator checks, are deleted
+        last: the earlier writes of this deletion check them, too."""
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
         # Release the coordinator's claim. A join or commit must then make a new one, which changes
         # the coordinator znode, so ZooKeeper refuses this deletion. Under the old claim, a new

@@ -18,8 +18,8 @@ from broker_lite.model import NO_BROKER, NO_EPOCH
 
 
 def is_open(group: str, kind: str, coordinator: Znode | None) -> bool:
-    """Return whether a group has never had members, so that a Kafka member or a native
-    member (one that coordinates through ZooKeeper) may join.
+    """Return whether a group has never had members, so that its first member may be of either kind:
+    Kafka or native (one that coordinates through ZooKeeper).
 
     ``coordinator`` is the group's coordinator znode. Raises UnsupportedVersionError if a later
     version of logbus has written it."""
@@ -32,10 +32,10 @@ def made_native(
     """Return the operations of one ZooKeeper write that converts an open group (one without members
     so far) to a native group. Offsets do not change.
 
-    ``znode`` is the group's znode, and ``coordinator`` its coordinator znode, both read before
-    ``is_open`` was called. ``has_pending`` tells whether the znode /consumers/<group>/pending
-    exists, below which offsets of open transactions are stored. ZooKeeper refuses the write if one
-    of these znodes has changed, or if the group has such offsets."""
+    ``znode`` is the group's znode, and ``coordinator`` its coordinator znode, both as ``is_open``
+    has examined them. ``has_pending`` tells whether the znode /consumers/<group>/pending exists,
+    below which offsets of open transactions are stored. ZooKeeper refuses the write if one of these
+    znodes has changed, or if open transactions have offsets of the group."""
     path, mine = znodes.group_path(group), znodes.coordinator_path(group)
     before = znodes.read_coordinator(group, coordinator)
     # ``None`` means that the time at which the group became empty is unknown. Brokers poll the

@@ -1,10 +1,10 @@
 """The offsets of consumer groups in ZooKeeper, at /consumers/<group>/offsets/<topic>/<partition>.
 
-Only the broker that holds the group's claim, the exclusive right of its coordinator, writes the
-offsets (``group_claims``). ``group_writer`` writes several commits together; a commit is answered
-when ZooKeeper confirms the write. Each offset is stored with its topic id, so that it does not
-apply to a recreated topic of the same name. The offsets of open transactions are *pending*: they
-wait at /consumers/<group>/pending (``pending_offsets``).
+Only the group's coordinator writes the offsets: the broker that holds the claim, the exclusive
+right to write (``group_claims``). ``group_writer`` writes several commits together; a commit is
+answered when ZooKeeper confirms the write. Each offset is stored with its topic id, so that it does
+not apply to a recreated topic of the same name. The offsets of open transactions are *pending*:
+they wait at /consumers/<group>/pending (``pending_offsets``).
 """
 
 from __future__ import annotations
@@ -179,11 +179,11 @@ class GroupOffsets:
         await asyncio.shield(self._writer.begin_generation(claim, value))
 
     def forget(self, group: str) -> None:
-        """Forget the cached versions of the group's znodes, after other writes than commits."""
+        """Forget which offset znodes of the group exist, because a write may have deleted some."""
         self._writer.forget(group)
 
     def unwritten(self, claim: GroupClaim) -> asyncio.Future[None] | None:
-        """Return a future that completes when the queued writes of the group are confirmed or
+        """Return a future that completes when the group's queued writes are confirmed or have
         failed; None if nothing is queued."""
         return self._writer.unwritten(claim)
 
@@ -196,9 +196,9 @@ class GroupOffsets:
         """Commit offsets of a group. Return an error or None for each partition.
 
         A missing topic id or commit time is filled in. Without ``claim``, this broker claims the
-        group (the right to write its offsets), and repeats this if another broker claims the group
+        group (the right to write its offsets), and claims it again if another broker does so
         meanwhile. Raises InvalidGroupIdError, CoordinationUnavailableError, and NotCoordinatorError
-        if another broker has replaced ``claim``."""
+        if another broker has claimed the group since ``claim``."""
         znodes.group_path(group)
         self._check_connected()
         accepted, results = self._accepted(offsets)
@@ -217,8 +217,8 @@ class GroupOffsets:
     def _accepted(
         self, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> tuple[dict[TopicPartition, CommittedOffset], dict[TopicPartition, LogbusError | None]]:
-        """Return the offsets of a commit that can be written, completed by topic id and commit
-        time. Also return an error or None for each partition.
+        """Return the offsets of a commit that can be written, each with a topic id and a commit
+        time. Also return an error or None for each partition of the commit.
 
         For example, a partition that does not exist gets an error."""
         results: dict[TopicPartition, LogbusError | None] = {}
@@ -261,10 +261,9 @@ class GroupOffsets:
         partition.
 
         The write is queued before the first ``await``, so that the conditions that the caller has
-        checked still hold. Raises CoordinationUnavailableError, NotCoordinatorError if
-        another broker has become the group's coordinator, and TransactionAbortableError if open
-        transactions have stored offsets in PARTS_MAX znodes of the group already
-        (``pending_offsets``)."""
+        checked still hold. Raises CoordinationUnavailableError, NotCoordinatorError if another
+        broker has become the group's coordinator, and TransactionAbortableError if the group
+        already has PARTS_MAX (``pending_offsets``) znodes with offsets of open transactions."""
         self._check_connected()
         accepted, results = self._accepted(value.offsets)
         loop = asyncio.get_running_loop()
@@ -279,12 +278,12 @@ class GroupOffsets:
     async def end_pending(
         self, group: str, transaction: znodes.TransactionKey, *, is_commit: bool
     ) -> None:
-        """End a transaction for a group: delete the offsets that the transaction has stored and, if
-        ``is_commit``, commit them in the same write.
+        """End a transaction for a group: delete each znode of offsets that the transaction has
+        stored and, if ``is_commit``, commit the offsets in the same write.
 
-        A repeated call has no effect. If a partition has been committed since an offset was stored,
-        the newer commit stays. An offset of a deleted topic is not applied to a recreated topic of
-        the same name. Raises the errors of ``claim`` and ``commit``."""
+        A repeated call has no effect. If the group has committed an offset of a partition since the
+        transaction stored one, the newer commit stays. An offset of a deleted topic is not applied
+        to a recreated topic of the same name. Raises the errors of ``claim`` and ``commit``."""
         if await self.kind(group) is None:
             # The ZooKeeper server of this broker may lag behind the server through which another
             # broker has just created the group. Let it catch up, and look again.
@@ -364,8 +363,8 @@ class GroupOffsets:
         *,
         with_former: bool = False,
     ) -> FetchedOffsets:
-        """Return the committed offsets of stable partitions, as ``fetch`` does, and the set of
-        unstable partitions: those for which an open transaction has a pending offset (KIP-447)."""
+        """Return the result of ``fetch`` for the stable partitions, and the set of unstable
+        partitions: those for which an open transaction has a pending offset (KIP-447)."""
         # Read the pending offsets before the committed ones. If a transaction commits between the
         # two reads, its partitions count as unstable. In the other order, the method could return
         # an offset from before that commit as stable.
@@ -392,10 +391,10 @@ class GroupOffsets:
         """Return the committed offsets of a group for ``partitions`` in existing topics. None
         selects all partitions.
 
-        With ``with_former``, the offset of a deleted topic of the same name is returned as offset
-        -1 with the deleted topic's id. Topic ids are read from ZooKeeper. A stale metadata snapshot
-        may lack a new topic's id: its offsets would be left out, and the consumer would start at
-        the beginning or end of the log."""
+        With ``with_former``, an offset that was committed for a deleted topic of the same name is
+        returned as offset -1 with the deleted topic's id. Topic ids are read from ZooKeeper: a
+        stale metadata snapshot may lack a new topic's id. The topic's offsets would then be left
+        out, and the consumer would start at the beginning or end of the log."""
         await self._store.sync(znodes.group_path(group))
         if partitions is None:
             keys = await self.committed(group)
@@ -500,7 +499,7 @@ class GroupOffsets:
         """Return whether ZooKeeper still has this claim (right to write the group's offsets), so
         that this broker is the group's coordinator.
 
-        Also sets a watch: the next change of the coordinator znode raises one DataChanged event."""
+        Also sets a watch: the next change of the coordinator znode causes one DataChanged event."""
         path = znodes.coordinator_path(claim.group)
         znode = await self._store.get(path, watch=True)
         # Compare the unique name of this broker's claim, not the version of the coordinator znode:
@@ -511,7 +510,7 @@ class GroupOffsets:
 
     async def note_members(self, group: str, *, is_empty: bool) -> None:
         """Record in ZooKeeper when a native group (without a coordinator) became empty, or that it
-        has members again. Do nothing if neither has changed."""
+        has members again. Do nothing if ``is_empty`` is recorded already."""
         claim = await self.claim(group)
         if (claim.value.empty_since_ms is not None) is not is_empty:
             await self.begin_generation(claim, claim.value.generation, is_empty=is_empty)
