@@ -263,8 +263,8 @@ class ConcurrentTransactionsError(RetriableError):
 
 
 class TransactionCoordinatorFencedError(LogbusError):
-    """A coordinator sent a marker or a write with an outdated coordinator epoch: another broker
-    coordinates the transactional id now."""
+    """A transaction coordinator sent a marker or a request with an outdated coordinator epoch:
+    another broker coordinates the transactional id now."""
 
     code, name = 52, "TRANSACTION_COORDINATOR_FENCED"
 
@@ -477,8 +477,8 @@ class NoBrokersError(RetriableError):
 
 
 class SourceUnreachableError(NoBrokersError):
-    """The source cluster of a mirror (``logbus mirror``) does not answer. The command line's advice
-    for NoBrokersError, which applies only to a local cluster, is not shown for it."""
+    """The source cluster of a mirror (``logbus mirror``) does not answer. The command line then
+    leaves out its advice for NoBrokersError, which applies only to a local cluster."""
 
     name = "SOURCE_UNREACHABLE"
 
@@ -504,8 +504,8 @@ class DirectoryLockedError(LogbusError):
 
 
 class StaleDirectoryError(LogbusError):
-    """The data directory is a copy, or was restored from a backup: its start counter is lower than
-    the counter in ZooKeeper."""
+    """The data directory is a copy, or was restored from a backup: its start counter shows that a
+    broker has started with another copy since."""
 
     code, name = 10009, "STALE_DIRECTORY"
 
@@ -523,8 +523,8 @@ class CompactionNotBuiltError(InvalidConfigError):
 
 
 class MissingDependencyError(LogbusError):
-    """Java, ZooKeeper's jars or an optional Python package is missing. The message names the pip
-    extra that installs it."""
+    """Java, ZooKeeper's jars or an optional Python package is missing. The message says how to
+    install it."""
 
     code, name = 10011, "MISSING_DEPENDENCY"
 
@@ -708,8 +708,8 @@ _ON_THE_WIRE = {
 
 
 def wire_code(error: LogbusError | None) -> int:
-    """Return the code with which a broker reports an error, or success (None), to a client in
-    Kafka's protocol.
+    """Return the code with which a broker reports an error to a client in Kafka's protocol; 0,
+    which means success, for None.
 
     Kafka's clients do not know logbus's own codes, 10000 and above. Of these, the errors about
     ZooKeeper become COORDINATOR_NOT_AVAILABLE, which clients retry. The others become -1."""
