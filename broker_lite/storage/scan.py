@@ -19,8 +19,8 @@ from broker_lite.storage.files import File
 
 HEADERS_CHUNK_BYTES = 256 << 10
 FAR_CHUNK_BYTES = 4 << 10
-"""Bytes that ``walk_headers`` reads at once if large batches put the next header far beyond the
-bytes that it has read."""
+"""Bytes that ``walk_headers`` reads at once after a large batch, whose end lies more than this
+number beyond the bytes read so far."""
 BATCHES_CHUNK_BYTES = 4 << 20
 SECTOR = 512
 _OWN_LOG = WalkPolicy()
@@ -148,7 +148,7 @@ def _continues(file: File, position: int, end: int, expected: int) -> bool:
 def is_whole(file: File, bad: BadBatch, end: int) -> bool:
     """Return whether a bad batch was written completely and damaged later.
 
-    Either all its bytes are present, or valid batches follow it. None of its sectors may be all
+    True if all its bytes are present or valid batches follow it, and none of its sectors is all
     zeros. A sector of zeros means that a power cut interrupted the write."""
     if bad.header is not None:
         beyond = bad.position + bad.header.size_bytes
@@ -171,8 +171,8 @@ def continuing_headers(
     """Return the checked headers of a leader's batches that continue a log ending at
     ``end_offset``.
 
-    Stops before a batch of an epoch newer than ``leader_epoch`` and before one that is cut off.
-    With ``may_overlap`` the first may begin before ``end_offset``. Raises CorruptMessageError."""
+    Stops before a batch with an epoch above ``leader_epoch`` and before an incomplete batch. With
+    ``may_overlap`` the first batch may begin before ``end_offset``. Raises CorruptMessageError."""
     headers: list[BatchHeader] = []
     walker = BatchWalker(_OWN_LOG, end_offset, epoch=0, at_boundary=not may_overlap)
     try:

@@ -33,8 +33,8 @@ LOADED_SEGMENTS_MAX = 4
 UNBOUNDED = 1 << 62
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 FIND_CHUNK_BYTES = 4 << 10
-"""Bytes that a search reads at once: the interval of index entries, so that one read is mostly
-enough."""
+"""Bytes that a search reads at once. Index entries are by default 4 KiB apart in the log, so that
+one read is mostly enough."""
 _ANY_EPOCHS = WalkPolicy(orders_epochs=False)
 """The checks of batch headers in a search for an offset. They ignore leader epochs: after a batch
 with a wrong, too high epoch, the next batch would seem bad because its epoch is lower."""
@@ -590,7 +590,7 @@ class Segment:
         return Rescan(tuple(damage), None, end - start.position)
 
     def damage_at(self, bad: BadBatch, end: int, limit: int) -> BadRange:
-        """Return the damaged range from ``bad`` to the next valid batch, or without one to the
+        """Return the damaged range from ``bad`` to the next batch or, if none follows, to the
         offset ``limit``."""
         header = bad.header
         if header is not None and self._steps_over(bad.position, header, end, limit):

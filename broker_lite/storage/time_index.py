@@ -4,9 +4,9 @@ An entry (t, o) says that no record up to and including the batch at offset ``o`
 ``t``; a search for a later timestamp starts at that batch. Timestamps and offsets rise from entry
 to entry.
 
-The log does not contain the times of its appends, so the file's header holds the first and the last
-one, by the broker's clock. One writer thread appends; any thread may read. A scan rebuilds a file
-that does not match its log."""
+The log does not contain append times, so the file's header holds those of the segment's first and
+last append, by the broker's clock. One writer thread appends; any thread may read. A scan rebuilds
+a file that does not match its log."""
 
 from __future__ import annotations
 
