@@ -23,10 +23,10 @@ class SendMarkers(NamedTuple):
     """Send the commit or abort markers of a decided transaction to its ``partitions`` and
     ``groups``.
 
-    The coordinator retries without a time limit, and reports each participant with the event
-    ParticipantDone. ``transaction`` is the transaction's number. ``open_epoch`` is the producer
-    epoch of the transaction's records, and ``epoch`` that of the markers: with transaction
-    ``version`` 2 one higher (KIP-890), with version 1 equal."""
+    The coordinator retries without a time limit. The event ParticipantDone reports each participant
+    that has its marker. ``transaction`` is the transaction's number. ``open_epoch`` is the producer
+    epoch of the transaction's records. ``epoch``, that of the markers, is one higher in transaction
+    ``version`` 2 (KIP-890), equal in version 1."""
 
     transaction: int
     producer_id: int
@@ -45,8 +45,8 @@ class FetchProducerId(NamedTuple):
 class TransactionResult(NamedTuple):
     """The answer to a request: an error, or the fields of this kind of request.
 
-    For Init and End, it has the producer id and epoch for the next transaction. For Add, it has the
-    number of the transaction, ``transaction``. If a verification fails, ``missing`` has the
+    For the events Init and End, it has the producer id and epoch for the next transaction. For Add,
+    ``transaction`` is the transaction's number. If a verification fails, ``missing`` has the
     partitions that the transaction does not contain."""
 
     error: LogbusError | None = None

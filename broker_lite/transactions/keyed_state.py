@@ -33,20 +33,20 @@ ms."""
 VALUE_BYTES_MAX = 32 << 20
 """Maximum bytes of a key and its value together."""
 COPY_BYTES_MIN = 16 << 20
-"""Minimum bytes of batches since the last full copy of all keys and values. With fewer bytes,
-``COPY_RATIO`` causes no new copy."""
+"""Bytes of batches since the last full copy of all keys and values from which ``COPY_RATIO``
+applies."""
 COPY_RATIO = 4
 """A full copy is written once the batches since the last copy have this many times the bytes of all
 keys and values. This keeps the log short without too many copies."""
 COPY_BATCHES = 8_000
-"""A full copy is also written after this number of batches since the last copy, or after half as
-many batches as there are keys, if that is more.
+"""A full copy of the keys and values is also written after this number of batches since the last
+copy, or after half as many batches as there are keys, if that is more.
 
 The limit bounds the time in which a new leader loads the log: it loads about 200,000 batches a
-second, whatever their size. With 17,000 keys, the copies cost the leader 2 µs for each batch."""
+second, whatever their size. With 17,000 keys, copies cost the leader 2 µs per appended batch."""
 _MARK = struct.Struct(">BQI")
-"""Layout of the values of the ``begin`` and ``end`` records of a full copy: kind (begin or end),
-number of the copy, count of keys."""
+"""Layout of the values of a full copy's first and last record, ``begin`` and ``end``: kind (begin
+or end), number of the copy, count of copied keys."""
 _BEGIN, _END = 1, 2
 
 

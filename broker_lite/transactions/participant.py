@@ -61,8 +61,9 @@ class Participant:
         """Return None if the producer is verified, so that its write may continue; otherwise the
         verification for which the write must wait.
 
-        For each token, the caller asks the transaction coordinator only once. Raises
-        InvalidProducerEpochError if the producer has written with a higher epoch."""
+        Writes that wait for the same answer get the same token. For each token, the caller asks
+        the transaction coordinator only once. Raises InvalidProducerEpochError if the producer has
+        written with a higher epoch."""
         known = self._producers.get(producer_id)
         if known is not None and epoch < known.epoch:
             raise InvalidProducerEpochError(

@@ -23,8 +23,8 @@ FLAG_OPEN = 1
 this flag when it loads the partition."""
 
 _TRANSACTION = 0
-"""First byte of the key of a transactional id's record. ``sink_records`` has 1 and 2, for Spark
-sinks."""
+"""First byte of the key of a transactional id's record. Keys of Spark sinks begin with 1 or 2
+(``sink_records``)."""
 _VERSION = 0
 _HEAD = struct.Struct(">hq")
 _FIELDS = struct.Struct(">qhhqqqibbq")

@@ -24,8 +24,8 @@ _HEAD_KEY, _SLOT_KEY = 1, 2
 _VERSION = 0
 _VERSION_FIELD = struct.Struct(">h")
 _HEAD = struct.Struct(">qqbqi")
-"""Layout of a sink's state: last committed batch, its rows, state, last batch of the decision in
-progress, day of the last use."""
+"""Layout of a sink's state: last committed batch, its rows, state, last batch of the commit or
+abort in progress, day of the last use."""
 _PAIR = struct.Struct(">qh")
 _SLOT = struct.Struct(">hqqqq")
 """Layout of the state of a slot (producer id): epoch, batch, task, attempt, timeout in ms."""
@@ -53,9 +53,9 @@ class SinkHead:
     """The state of one sink, as ``__transaction_state`` stores it.
 
     ``batch`` is the last committed batch, and ``rows`` its number of rows. ``day`` is the day of
-    the last use, in days since 1970. While ``state`` is not OPEN, the coordinator ends the attempts
-    of former runs and of batches up to ``ends_batch``: the attempts in ``winners`` with commit
-    markers, the others with abort markers."""
+    the sink's last use, in days since 1970. While ``state`` is not OPEN, the coordinator writes
+    markers for the attempts of former runs and of batches up to ``ends_batch``: commit markers for
+    the attempts in ``winners``, abort markers for the others."""
 
     run: str
     former_runs: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class SinkHead:
     day: int = 0
 
     def ends(self, run: str, batch: int) -> bool:
-        """Return whether the commit or abort in progress ends the attempts of a run's batch."""
+        """Return whether the commit or abort in progress includes the attempts of a run's batch."""
         is_included = run != self.run or batch <= self.ends_batch
         return self.state is not SinkState.OPEN and is_included
 

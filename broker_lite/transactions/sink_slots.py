@@ -36,7 +36,7 @@ class SlotPool:
     """The free producer ids of a partition, each with its next epoch, and the requests that wait
     for one.
 
-    ``slots`` are the partition's records by producer id, of free slots and of others."""
+    ``slots`` are all slots of the partition, by producer id; only free ones enter the pool."""
 
     def __init__(self, slots: Mapping[int, SinkSlot]) -> None:
         self._free = {producer_id: slot for producer_id, slot in slots.items() if slot.is_free}

@@ -72,11 +72,11 @@ class _Sink:
 
     - ``head``: the sink's state: its last committed batch, and the commit or abort in progress;
       None if the sink is new
-    - ``logged``: the sink's last committed record. It differs from ``head`` from the last marker
-      of a commit or abort until the record that opens the sink is committed.
+    - ``logged``: the state in the sink's last committed record. After the last marker of a commit
+      or abort, ``head`` is open at once, ``logged`` once the opening record is committed.
     - ``writing``: the number of the append that will replace ``head``; None if there is none
-    - ``parked``: the requests that wait while the sink is busy (``is_busy``), or while the log has
-      an abort of their batch"""
+    - ``parked``: the requests that wait while the sink is busy (``is_busy``), or while the record
+      ``logged`` still aborts their batch"""
 
     head: SinkHead | None = None
     logged: SinkHead | None = None
@@ -128,7 +128,7 @@ class SinkPartition:
         self._attempts: dict[int, TaskAttempt] = {}
         """The attempts of Spark tasks that are not committed or aborted yet, by producer id."""
         self._settled: dict[int, _Settled] = {}
-        """The callback for each record being appended, by its number."""
+        """The callback for the outcome of each append in flight, by the append's number."""
         self._numbers = 0
         self._now = Now(0, 0)
         self._effects: list[ev.SinkEffect] = []
@@ -363,9 +363,8 @@ class SinkPartition:
         self._write_head(event.sink, decided, event)
 
     def _compare(self, event: ev.EndBatch) -> None:
-        """Answer the commit of a batch without rows. It commits nothing, so no record is written.
-
-        No task attempt has joined the batch, so the sink may not know the request's run yet."""
+        """Check and answer the commit of a batch without rows. It changes nothing, so no record is
+        written. No task attempt has joined the batch, so its run may be new to the sink."""
         sink = self._sinks.get(event.sink)
         if sink is not None and sink.writing is not None:
             self._park(sink, event)
@@ -490,8 +489,8 @@ class SinkPartition:
             )
 
     def _check_replay(self, event: ev.EndBatch, head: SinkHead) -> None:
-        """Raise an error if an older batch is committed again, or the last one with another number
-        of rows."""
+        """Raise an error if a request commits an older batch again, or repeats the last commit with
+        a different number of rows."""
         self._check_not_behind(event, head)
         if event.batch == head.batch and event.rows != head.rows:
             raise SinkRowsDifferError(

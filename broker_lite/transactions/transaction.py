@@ -436,10 +436,10 @@ class Transaction:
 
         - ``cause`` is the request behind the decision, or None after a timeout.
         - ``bump`` raises the producer epoch, as in transaction version 2.
-        - ``continues`` tells whether the current producer may go on with the raised epoch.
+        - ``continues`` is False if a new producer takes over the transactional id.
 
-        The request is answered once the decision is written; an InitProducerId, once the
-        transaction has ended."""
+        The request is answered once the decision is written; if it is an InitProducerId, only
+        once the transaction has ended."""
         record = self.record
         assert record is not None
         decided = replace(record, state=kind, version=2 if bump else 1)
