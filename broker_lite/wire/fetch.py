@@ -134,8 +134,8 @@ Part = bytes | bytearray | memoryview | FileRange
 
 
 class FileTicket(NamedTuple):
-    """A secret for which a broker hands out one of its segment files as an open descriptor, and the
-    id of the broker's Unix socket for such requests. ``repr`` hides the secret."""
+    """A secret, which a client exchanges for an open descriptor of one of the broker's segment
+    files, and the id of the Unix socket for the exchange. ``repr`` hides the secret."""
 
     secret: bytes
     socket_id: bytes

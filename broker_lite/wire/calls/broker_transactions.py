@@ -2,8 +2,8 @@
 partitions: the leaders of the partitions write a marker (commit or abort) to their logs.
 
 The coordinator of a transactional id is the leader of one partition of ``__transaction_state``, its
-state partition. In each marker of a request, a tagged field of logbus has the number of the
-transaction and the state partition."""
+state partition. In each marker of a request, a tagged field of logbus has the state partition and
+the transaction's number: the coordinator counts the transactions of each transactional id."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class TransactionMarker(NamedTuple):
 
     In transaction ``version`` 2, ``producer_epoch`` is the producer's next epoch, one above the
     epoch of the transaction. ``number`` counts the transactions of the transactional id.
-    ``coordinator_epoch`` is the leader epoch of the coordinator's partition of
-    ``__transaction_state``, ``state_partition``, or -1 in a request of a Kafka tool."""
+    ``state_partition`` is the coordinator's partition of ``__transaction_state``, -1 in a request
+    of a Kafka tool, and ``coordinator_epoch`` its leader epoch."""
 
     producer_id: int
     producer_epoch: int
@@ -107,7 +107,7 @@ def _take_topic(reader: Reader) -> list[tuple[str, int, int]]:
 
 
 def take_marker_tag(reader: Reader) -> tuple[int, int]:
-    """Return the number of the transaction and the coordinator's state partition from the value of
-    the tagged field ``TAG_COORDINATOR``."""
+    """Return ``number`` and ``state_partition`` of a ``TransactionMarker`` from the value of the
+    tagged field ``TAG_COORDINATOR``."""
     number, state_partition = reader.unpack(_MARKER)
     return number, state_partition

@@ -131,7 +131,7 @@ class BytesAnswer(NamedTuple):
 
 class OffsetsForBytesResponse(NamedTuple):
     """The answer to OffsetsForBytes: a result for each requested partition, in the request's order.
-    With ``has_bounds``, the results have the bounds of the logs."""
+    With ``has_bounds``, each result also has its log's earliest and latest offset."""
 
     answers: tuple[BytesAnswer, ...]
     has_bounds: bool = False

@@ -1,10 +1,11 @@
 """The client's requests ElectLeaders v2, AlterPartitionReassignments v1, ListPartitionReassignments
-v0 and UnregisterBroker v0, with which an administrator chooses leaders and replicas.
+v0 and UnregisterBroker v0, with which an administrator elects leaders, moves replicas and removes
+brokers.
 
 A reassignment moves replicas of a partition to other brokers. Field names are Kafka's. The client
 sends the requests to the controller, except UnregisterBroker, which any broker accepts. For
-UnregisterBroker the module also has the broker's side, because ``kafka.protocol`` has no tables for
-it.
+UnregisterBroker the module also has the broker's side, because ``kafka.protocol`` (kafka-python)
+does not know this request.
 """
 
 from __future__ import annotations

@@ -184,7 +184,8 @@ def _deleted_topic(reader: Reader) -> DeletedTopic:
 @dataclass(frozen=True, slots=True)
 class PartitionsToCreate:
     """A topic that gets more partitions. ``count`` is the new total number of partitions.
-    ``assignments`` are the brokers of each added partition, or None."""
+    ``assignments`` are the brokers of each added partition; with None, the controller assigns
+    brokers."""
 
     name: str
     count: int

@@ -135,7 +135,7 @@ class Upsertion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlterUsersRequest:
-    """Delete passwords of users, and set new ones."""
+    """Set passwords of users (``upsertions``) or delete them (``deletions``)."""
 
     API_KEY: ClassVar[int] = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
     VERSION: ClassVar[int] = 0
