@@ -22,7 +22,7 @@ from broker_lite.storage.segment import Segment
 FUTURE_MAX_MS = DAY
 """Maximum milliseconds by which a record's timestamp may be ahead of the broker's clock.
 
-A larger difference means that the producer's clock is wrong, not another time zone."""
+A larger difference cannot be a time zone: the producer's clock is wrong."""
 
 
 class SegmentFacts(NamedTuple):
@@ -43,8 +43,8 @@ class SegmentFacts(NamedTuple):
         """Return the time (ms) of the newest record, or the time of the last append if the record's
         time is missing or too far in the future.
 
-        The limit for the future counts from ``now_ms``, because the broker's clock may have been in
-        1970 at the append."""
+        Too far is more than FUTURE_MAX_MS after ``now_ms``: at the append, the broker's clock may
+        have been in 1970."""
         if 0 <= self.max_timestamp <= now_ms + FUTURE_MAX_MS:
             return self.max_timestamp
         return self.last_append_ms
@@ -60,7 +60,8 @@ def expired(
 ) -> list[str]:
     """Return the reason to delete each of the oldest segments: "log_start", "size" or "time".
 
-    The list covers only segments to delete. The last segment is active and always stays."""
+    The list ends before the first segment that stays; the last one, which is active, always
+    stays."""
     total = sum(segment.size_bytes for segment in segments)
     reasons: list[str] = []
     for segment, following in pairwise(segments):

@@ -94,7 +94,7 @@ def walk_batches(
 def walk_range(
     file: File, walker: BatchWalker, chunk_bytes: int = BATCHES_CHUNK_BYTES
 ) -> Iterator[LogBatch]:
-    """Yield the batches from the position of ``walker`` to its end, with bytes read in chunks."""
+    """Yield the batches from ``walker.position`` to ``walker.end``. Read the bytes in chunks."""
     while walker.position < walker.end:
         position = walker.position
         size = min(max(chunk_bytes, walker.needed_bytes), walker.end - position)

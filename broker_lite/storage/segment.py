@@ -169,7 +169,7 @@ class Segment:
 
     @classmethod
     def existing(cls, files: Files, directory: str, base_offset: int) -> Segment:
-        """Return an existing segment, with size and times from the file system, unchecked."""
+        """Return an existing segment, with size and times from the file system; read no batch."""
         segment = cls(files, directory, base_offset)
         path = segment.path(paths.LOG)
         segment.size_bytes = segment.synced_bytes = files.size(path)
@@ -202,8 +202,8 @@ class Segment:
         return True
 
     def load_prefix(self, recovery_point: int) -> IndexEntry:
-        """Load the index files if they belong to this log file or to a shorter state of it. Return
-        the entry at which the scan begins.
+        """Load the index files if they belong to this log file, even if it was shorter when they
+        were saved. Return the entry from which the caller must scan the log.
 
         Index files that contradict the log file are not used; the scan then begins at the segment's
         start."""
@@ -288,7 +288,7 @@ class Segment:
             cache.store(self, store)
 
     def open_writable(self) -> None:
-        """Reopen the log file for appends and truncation."""
+        """Open the log file for appends and truncation; ``file`` opens it only for reading."""
         self._file = self._files.open(self.path(paths.LOG), writable=True)
 
     def make_active(self) -> None:
@@ -298,8 +298,8 @@ class Segment:
         self._bytes_since_entry = self.size_bytes - self.index.last().position
 
     def ends_at_saved_offset(self) -> bool:
-        """Return whether the last batch ends at the saved ``next_offset``. Reads only the headers
-        after the last index entry."""
+        """Return whether the last batch ends at the index file's ``next_offset``. Reads only the
+        headers after the last index entry."""
         offset, position = self.index.last()
         try:
             for batch in walk_headers(self.file, position, self.size_bytes, offset):
@@ -444,8 +444,8 @@ class Segment:
         return writable
 
     def cut(self, position: int, next_offset: int) -> None:
-        """Truncate the file at a batch boundary. A reader's slice (byte range of the file) then
-        ends there too."""
+        """Truncate the file at a batch boundary. Readers that still hold a byte range of the file
+        then get no bytes beyond it."""
         file = self._file
         assert file is not None
         file.truncate(position)
@@ -559,7 +559,7 @@ class Segment:
 
         The first bad batch at or above ``recovery_point`` is a torn tail and ends the scan. Bad
         batches below ``recovery_point`` are skipped, as damage. ``limit`` is the next segment's
-        base offset, if any. ``epoch_of`` returns the expected leader epoch of a batch, or -1."""
+        base offset, if any. ``epoch_of`` returns a batch's expected leader epoch, -1 for any."""
         end, position, expected = self.size_bytes, start.position, start.offset
         walk = walk_batches if check_crc else walk_headers
         damage: list[BadRange] = []

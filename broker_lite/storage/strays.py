@@ -42,8 +42,8 @@ class Strays:
         return stray is not None
 
     def of(self, offsets: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
-        """Return those offsets of a checkpoint that belong to strays. A rewritten checkpoint must
-        keep them."""
+        """Return those offsets of a checkpoint file (recovery points or log starts) that belong to
+        strays. A new version of the file must keep them."""
         return {key: offsets[key] for key in (*self._since, *self._left) if key in offsets}
 
     def set_aside(self, key: PartitionKey, now_ms: int) -> None:

@@ -31,7 +31,8 @@ _MAGIC, _VERSION = b"LBTI", 1
 
 
 class TimeFacts(NamedTuple):
-    """The header of a time index file: size and times of the segment when the index was saved."""
+    """The header of a time index file: the segment's size, append times and newest timestamp
+    when the index was saved."""
 
     base_offset: int
     log_bytes: int

@@ -65,9 +65,9 @@ class TransactionIndex:
         return TransactionIndex([one for one in self._entries if one.last_offset < offset])
 
     def collect(self, start: int, end: int, aborted: list[AbortedEntry]) -> bool:
-        """Append the transactions with records in [start, end) to ``aborted``.
+        """Append the aborted transactions with records in [start, end) to ``aborted``.
 
-        Return True if no later segment can hold another such transaction."""
+        Return True if no later segment can hold another one with records below ``end``."""
         entries = self._entries
         for i in range(bisect_left(entries, start, key=_LAST_OFFSET), len(entries)):
             if entries[i].first_offset < end:
