@@ -8,9 +8,9 @@ of the event loop, the outcome of each batch, and the high watermark. ``KeyedSta
 the batches to append and the upserts that are settled.
 
 Internal topics are not compacted. Instead, the leader writes a full copy of the state from time to
-time: a ``begin`` record, the values of all keys in slices, and an ``end`` record. Once the copy is
-committed, the leader deletes the records before ``begin``. A slice omits keys with pending upserts,
-because their values may change while the slice is written.
+time: a ``begin`` record, batches with the values of all keys, and an ``end`` record. Once the copy
+is committed, the leader deletes the records before ``begin``. A key with pending upserts waits, and
+is left out if one of them is committed, because its record then follows ``begin`` anyway.
 
 The value of a record begins with a byte of flags; a deletion has no value. ``begin`` and ``end``
 have no key."""
@@ -117,7 +117,7 @@ class KeyedState:
     """The keys and values of one partition of an internal topic, in one leader epoch.
 
     ``values`` has the committed value of every key. ``flags`` has the byte of flags of each key's
-    last record, if it is not 0; the caller of ``put`` chooses its meaning. Callers must not change
+    last record, unless the byte is 0; callers of ``put`` choose its meaning. They must not change
     either mapping."""
 
     def __init__(
@@ -333,7 +333,7 @@ class Replay:
         self._rows = 0
         self._begun: tuple[int, int, int] | None = None
         """The last ``begin`` record (the first record of a full copy) that was read: the number of
-        the copy, the record's offset, and the number of records in the log up to it."""
+        the copy, the record's offset, and the number of records read, with this one."""
         self._last_copy = 0
         self.delete_before: int | None = None
         """Offset at which the last complete copy of all keys and values begins, if the log still

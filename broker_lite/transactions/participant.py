@@ -47,23 +47,22 @@ class _Producer:
 
 
 class Participant:
-    """The verified transactional producers of one replica or one group."""
+    """The transactional producers of one replica or group, verified with their coordinators."""
 
     def __init__(self) -> None:
         self._producers: dict[int, _Producer] = {}
         self._last_token = 0
 
     def __len__(self) -> int:
-        """Return the number of producers that are verified or being verified."""
+        """Return the number of producers whose verification succeeded or is in flight."""
         return len(self._producers)
 
     def admit(self, producer_id: int, epoch: int) -> Verification | None:
         """Return None if the producer is verified, so that its write may continue; otherwise the
         verification for which the write must wait.
 
-        Writes that wait for the same answer get the same token. For each token, the caller asks
-        the transaction coordinator only once. Raises InvalidProducerEpochError if the producer has
-        written with a higher epoch."""
+        For each ``Verification.token``, the caller asks the transaction coordinator only once.
+        Raises InvalidProducerEpochError if the producer has written with a higher epoch."""
         known = self._producers.get(producer_id)
         if known is not None and epoch < known.epoch:
             raise InvalidProducerEpochError(

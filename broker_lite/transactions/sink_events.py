@@ -54,8 +54,8 @@ class EndBatch(NamedTuple):
     """Spark's driver commits or aborts a batch, or a failed task aborts its own attempt.
 
     In a commit, ``winners`` are the producer ids and epochs of the attempts to commit, and ``rows``
-    is their total number of rows. In an abort, ``winners`` are the attempts to abort; if it is
-    empty, all attempts of batches up to ``batch`` are aborted."""
+    is their total number of rows. In an abort, ``winners`` are instead the attempts to abort; if it
+    is empty, all attempts of batches up to ``batch`` are aborted."""
 
     token: int
     sink: str
@@ -97,16 +97,16 @@ class ExpireSinks(NamedTuple):
     """Delete the records of unused sinks.
 
     A sink is deleted if it was last used before ``before_day`` (days since 1970, wall clock). The
-    sink of a batch write, which no later run continues, is deleted if it was last used before
-    ``before_ms`` (monotonic clock)."""
+    sink of a batch write, which no later run continues, is also deleted if it was last used before
+    ``before_ms`` (monotonic clock, only in memory)."""
 
     before_day: int
     before_ms: int
 
 
 class SinksLoaded(NamedTuple):
-    """The coordinator has loaded the partition's records from ``__transaction_state``. All timeouts
-    start again."""
+    """The coordinator has loaded the partition's records from ``__transaction_state``. The timeouts
+    of all sinks start again."""
 
 
 SinkRequest = JoinBatch | KeepBatch | EndBatch | AddToSlot
@@ -156,7 +156,7 @@ class SlotMarkers(NamedTuple):
 
 
 class SendSinkMarkers(NamedTuple):
-    """Write the commit or abort markers of task attempts, one row for each attempt. The caller
+    """Write commit or abort markers: each of ``rows`` has those of one task attempt. The caller
     retries without a time limit and reports each attempt with the event SlotMarked."""
 
     sink: str

@@ -17,7 +17,7 @@ class TaskAttempt:
     """An attempt of a Spark task, from its JoinBatch until all its markers are written.
 
     - ``slot``: the attempt's last appended record, committed or not
-    - ``opened``: when the attempt joined its batch, or when this coordinator loaded its state
+    - ``opened``: the time at which it joined its batch, or this coordinator loaded its state
     - ``added``: the partitions in its committed record. The attempt may write only to these.
     - ``joins``: the JoinBatch requests (tokens) that wait until its first record is committed"""
 
@@ -44,7 +44,7 @@ class SlotPool:
         self._fetches = 0
 
     def take(self) -> tuple[int, SinkSlot] | None:
-        """Remove and return a free producer id and its slot; None if there is none."""
+        """Remove and return a free producer id and its state; None if no id is free."""
         return self._free.popitem() if self._free else None
 
     def give(self, producer_id: int, slot: SinkSlot) -> None:
@@ -60,7 +60,7 @@ class SlotPool:
         return True
 
     def fetched(self) -> None:
-        """Record that one fetch of a new producer id has succeeded or failed."""
+        """Record that a fetch of a new producer id, in flight so far, has succeeded or failed."""
         self._fetches -= 1
 
     def take_waiting(self) -> list[JoinBatch]:

@@ -254,7 +254,7 @@ class SinkPartition:
     def _join_batch(self, sink: _Sink, head: SinkHead, event: ev.JoinBatch) -> None:
         """Give a task attempt of the current run a slot (producer id).
 
-        A repeated request gets the same slot. A request for the committed batch gets none."""
+        A repeated request gets the same slot; one for an already committed batch gets no slot."""
         sink.active_ms = self._now.monotonic_ms
         sink.timeout_ms = event.timeout_ms
         if event.batch == head.batch:
@@ -394,9 +394,9 @@ class SinkPartition:
     def _abort_attempts(self, sink: _Sink, event: ev.EndBatch) -> None:
         """Abort the failed task attempts that the request names, before their micro-batch ends.
 
-        The abort markers need no earlier record in ``__transaction_state``: no commit includes a
-        failed attempt, and the next coordinator would abort the attempt together with its
-        micro-batch."""
+        The markers need no record in ``__transaction_state`` before them: if the coordinator
+        changes, the next one aborts the attempts with their micro-batch, because no commit includes
+        failed attempts."""
         if sink.is_busy:
             self._park(sink, event)
             return
@@ -575,7 +575,7 @@ class SinkPartition:
         self._send_rows(name, sink, rows)
 
     def _send_rows(self, name: str, sink: _Sink, rows: list[ev.SlotMarkers]) -> None:
-        """Send the commit or abort markers of task attempts, one row for each attempt. Once the
+        """Send commit or abort markers: each of ``rows`` has those of one task attempt. Once the
         last marker is written, the sink is open for the next batch."""
         silent = [row for row in rows if not row.partitions]
         sent = tuple(row for row in rows if row.partitions)
@@ -654,9 +654,9 @@ class SinkPartition:
         """Append the record that lets the sink take its next batch, after a decision to commit or
         abort.
 
-        Does nothing while a record that frees a slot is being written: its completion calls this
-        method again. Does nothing while the next decision is being written, because that record
-        replaces this one."""
+        Does nothing while a record that frees a slot is being written: this method is called again
+        when that record is committed. Does nothing while the next decision is being written,
+        because the decision's record replaces the opening one."""
         if sink.freeing or sink.is_busy or sink.logged == sink.head:
             return
         opened = sink.head
@@ -671,7 +671,7 @@ class SinkPartition:
         self._effects.append(ev.PersistHead(self._expect(settled), name, opened))
 
     def _retry_open_head(self, sink: _Sink) -> None:
-        """Let a later tick append the record that opens the sink."""
+        """Let a TransactionTick append the record that opens the sink for its next batch."""
         sink.is_open_refused = True
         sink.retry_ms = self._now.monotonic_ms + RETRY_MS
 

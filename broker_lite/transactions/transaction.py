@@ -60,8 +60,8 @@ Request = ev.Init | ev.Add | ev.End
 
 
 class Now(NamedTuple):
-    """The monotonic time, by which the coordinator decides, and the wall-clock time, which it
-    stores in records."""
+    """The monotonic time, with which timeouts are compared, and the wall-clock time, which records
+    contain."""
 
     monotonic_ms: int
     wall_ms: int
@@ -103,11 +103,11 @@ class Transaction:
         self._retry_ms = 0
         self._end_number = 0
         """Number of the effect Persist that writes the end of the last transaction; 0 once this
-        record is committed."""
+        record or a later one is committed."""
         self._is_end_refused = False
         self._connection: int | None = None
         """Number of the client connection on which the transaction began: an EndTxn from an older
-        one is refused. None if the transaction began at another coordinator."""
+        connection is refused. None if the transaction began at another coordinator."""
         self._spare_id: int | None = None
         self._is_fetching_id = False
 
@@ -580,8 +580,8 @@ class Transaction:
             self._retry_parked()
 
     def _complete(self) -> None:
-        """Write the record of the transaction's end. Continue at once, before the record is
-        committed."""
+        """Write the record of the transaction's end. Allow the next transaction at once, before the
+        record is committed."""
         record = self.record
         assert record is not None
         done = replace(
@@ -607,7 +607,8 @@ class Transaction:
     def _persist_end(self) -> None:
         """Write the record of the transaction's end, for which no request waits.
 
-        If the log refuses it, the record of the next change takes its place."""
+        If the log refuses it, a tick writes it again, unless the next change's record is committed
+        first."""
         self._numbers += 1
         self._end_number, self._is_end_refused = self._numbers, False
         self._effects.append(fx.Persist(self._numbers, self.record))
