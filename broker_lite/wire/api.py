@@ -2,7 +2,7 @@
 
 An API is a kind of request, such as Produce, with a number (its key) and several versions.
 ``VERSIONS`` lists the versions that the broker serves. ``PROTOCOL.md`` explains the list. The later
-versions of most APIs are flexible: strings and arrays have shorter lengths, and messages have
+versions of most APIs are flexible: lengths of strings and arrays are varints, and messages have
 tagged fields, which a reader may skip.
 
 A request has header version 1, or 2 with tagged fields in flexible versions. A response has header
@@ -230,8 +230,8 @@ def is_served(key: int, version: int) -> bool:
 REQUEST_BYTES_MAX = 2 << 20
 """Maximum bytes of a request other than Produce and SyncGroup.
 
-Such a request can name 50,000 partitions with long topic names. Decoding one of twice this size,
-made of the smallest items, would block the broker's event loop for seconds."""
+Such a request can name 50,000 partitions with long topic names. Decoding a request of twice this
+size with as many items as possible would block the broker's event loop for seconds."""
 SYNC_BYTES_MAX = 16 << 20
 """Maximum bytes of a SyncGroup request, which carries the assignment of every member."""
 PARTITIONS_MAX = 50_000
@@ -271,7 +271,7 @@ def parse_header(frame: memoryview) -> RequestHeader:
 
 def why_too_long(key: int, size: int) -> str:
     """Return an error message if a request of ``size`` bytes is too large for API ``key``, or "" if
-    not. Produce has no limit here."""
+    not. The limit of Produce is not checked here."""
     most = SYNC_BYTES_MAX if key == ApiKey.SYNC_GROUP else REQUEST_BYTES_MAX
     if size <= most or key == ApiKey.PRODUCE:
         return ""

@@ -19,7 +19,7 @@ WASTE_MAX = 4
 
 
 def _is_free(block: bytearray) -> bool:
-    """Return whether no view of a non-empty block exists. Only then can Python resize the block."""
+    """Return whether no view of a non-empty block exists: only then does ``pop`` succeed."""
     try:
         last = block.pop()
     except BufferError:

@@ -57,13 +57,13 @@ FLAG_REPAIR = 4
 it sends them, even if it has checked them before."""
 
 FLAG_IDLE = 8
-"""Flag: the sender is a follower that fetches only its idle partitions, on a second connection to
-the leader."""
+"""Flag: the sender is a follower that fetches its idle partitions, on a second connection to the
+leader, where waiting delays no other fetch."""
 
 TAG_FILES = 10001
 """Number of a tagged field in a request, with which the sender offers to read records from the
-broker's files: its machine id (16 bytes), the maximum bytes of one partition (int32), and a byte of
-flags (``FLAG_TAKES_TICKETS``), which older clients leave out."""
+broker's files: its machine id (16 bytes), the maximum bytes to read of a partition (int32), and a
+byte of flags (``FLAG_TAKES_TICKETS``), which older clients leave out."""
 FLAG_TAKES_TICKETS = 1
 """Flag of ``TAG_FILES``: the sender accepts a ticket for an open file (``FileTicket``) in place of
 the file's path."""
@@ -75,12 +75,12 @@ TAG_TRANSACTIONS = 10001
 transaction. The broker sends it if the request has ``FLAG_ENDS_ONLY`` and the log has
 transactions."""
 TAG_TICKET = 10002
-"""Number of a tagged field like ``TAG_STORED``, with a ``FileTicket`` in place of the file's
-path."""
+"""Number of a tagged field with the content of ``TAG_STORED``, but a ``FileTicket`` in place of the
+file's path."""
 MACHINE_BYTES = 16
 """Bytes of a machine id."""
 TICKET_BYTES = 16
-"""Bytes of a ticket's secret, and of the id of the broker's socket for tickets."""
+"""Bytes of the secret of a ``FileTicket``, and of its ``socket_id``."""
 
 ANY_REPLICA = -2
 """Replica id of Kafka's debugging consumer (ReplicaVerificationTool), which may read from
@@ -231,8 +231,8 @@ class PartitionAnswer(NamedTuple):
     ``records`` are whole batches, as a list of parts. ``diverging`` tells a follower where its log
     differs from the leader's. ``leader_id`` and ``leader_epoch`` name the partition's leader, if
     this broker does not lead it. ``stored`` replaces the records by their place in a file.
-    The log has no transactions below the offset ``transactions_from``; -1 means that it has none,
-    or that the request did not ask."""
+    The log has no transactions below the offset ``transactions_from``; -1 means that it has none
+    at all, or that the request had no ``FLAG_ENDS_ONLY``."""
 
     partition: int
     error_code: int = 0
@@ -249,7 +249,7 @@ class PartitionAnswer(NamedTuple):
 
 
 class TopicAnswer(NamedTuple):
-    """The answers for the partitions of one topic. The topic is named as in the request."""
+    """The answers for the partitions of one topic, which has a name or id as in the request."""
 
     name: str
     topic_id: str
@@ -278,7 +278,7 @@ class FetchedPartition(NamedTuple):
 
 
 class FetchedTopic(NamedTuple):
-    """The decoded answers for the partitions of one topic, which is named as in the response."""
+    """The decoded answers for the partitions of one topic, which has either a name or an id."""
 
     name: str
     topic_id: str

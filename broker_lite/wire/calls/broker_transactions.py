@@ -3,7 +3,7 @@ partitions: the leaders of the partitions write a marker (commit or abort) to th
 
 The coordinator of a transactional id is the leader of one partition of ``__transaction_state``, its
 state partition. In each marker of a request, a tagged field of logbus has the state partition and
-the transaction's number: the coordinator counts the transactions of each transactional id."""
+the transaction's number, counted for each transactional id."""
 
 from __future__ import annotations
 

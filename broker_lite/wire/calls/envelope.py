@@ -16,7 +16,7 @@ from broker_lite.wire.primitives import Reader, Writer, uvarint_bytes
 
 class EnvelopeResponse(NamedTuple):
     """The controller's answer to an Envelope request. ``response`` is the response to the forwarded
-    request, a frame without its length, or None with an error code."""
+    request, a frame without its length; None if ``error_code`` is not 0."""
 
     response: bytes | None
     error_code: int

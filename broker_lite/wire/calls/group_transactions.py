@@ -18,9 +18,9 @@ from broker_lite.wire.primitives import Reader, Writer, put_tag
 TAG_ADD_GROUP = 10000
 """Number of a tagged field of logbus in AddOffsetsToTxn between brokers.
 
-In the request, the field is one byte: whether only to verify that the transaction includes the
-group. In the answer, the field has the number of the transaction, the coordinator's partition of
-``__transaction_state``, and the leader epoch of that partition."""
+In the request, the field is one byte: 1 to verify that the transaction includes the group, 0 to
+add the group. In the answer, the field has the number of the transaction, the coordinator's
+partition of ``__transaction_state``, and the leader epoch of that partition."""
 
 _VERIFIED = struct.Struct(">qii")
 _TRANSACTION = struct.Struct(">qhqii?")

@@ -20,7 +20,7 @@ CONSUMER = "consumer"
 
 class JoinProtocol(NamedTuple):
     """An assignment strategy (an algorithm for the leader) that the member supports, and the
-    member's subscription in its format."""
+    member's subscription as this strategy needs it."""
 
     name: str
     metadata: bytes
@@ -121,8 +121,8 @@ class SyncGroupResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SyncGroupRequest:
-    """Request the assignment of this member. The group's leader also sends ``assignments``, those
-    of all members, for which the coordinator waits."""
+    """Request the assignment of this member. The group's leader also sends the ``assignments`` of
+    all members; no member gets an answer before that."""
 
     API_KEY: ClassVar[int] = ApiKey.SYNC_GROUP
     VERSION: ClassVar[int] = 5

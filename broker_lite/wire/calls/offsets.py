@@ -172,8 +172,8 @@ _BOUNDS = struct.Struct(">qq")
 
 @dataclass(frozen=True, slots=True)
 class OffsetsForBytesRequest:
-    """Find up to which offsets a reader of these partitions gets a given number of bytes, by
-    logbus's own API. The broker uses its sparse offset index.
+    """Find the offset at which a range of a given number of bytes ends, in each partition. This API
+    is logbus's own. The size is approximate: the broker uses its sparse offset index.
 
     With an ``isolation_level``, the answer also has the bounds of the logs, and no range ends after
     the high watermark (level 0) or the last stable offset (level 1). A broker of an older version

@@ -48,8 +48,8 @@ class DescribedUsers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeUsersRequest:
-    """Request the users, and for which SCRAM mechanisms each has a password. With ``users`` None,
-    the answer has all users."""
+    """Request the SCRAM mechanisms for which each of these users has a password. With ``users``
+    None, the answer has all users."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
     VERSION: ClassVar[int] = 0
