@@ -1,14 +1,13 @@
 """Decide which of the oldest segments retention deletes, and why, without I/O.
 
-Brokers delete only whole closed segments, oldest first, for one of three reasons:
+Brokers delete only closed segments below the last stable offset, oldest first, for three reasons:
 
-- the segment is before the log's start;
-- the log is larger than retention.bytes;
+- the segment is before the log start offset;
+- the log without the segment still has retention.bytes;
 - the segment is older than retention.ms.
 
 A segment's age is that of its newest timestamp. If that is -1 or far ahead of the broker's clock,
-the time of the last append counts instead. Old timestamps count unchanged, however late the record
-was appended."""
+the time of the last append counts instead. Old timestamps count, however late the append."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class Segment:
         self._transactions: TransactionIndex | None = None
         self._bytes_since_entry = 0
         self.cache: LoadedSegments | None = None
-        """The cache that releases this segment from memory; None for an active segment."""
+        """The cache that closes the segment's file if too many are loaded; None if it is active."""
         self.directory = directory
         self.base_offset = base_offset
         self.next_offset = base_offset
