@@ -58,8 +58,7 @@ class WantedRange(NamedTuple):
     end_offset: int
     max_bytes: int
     check: bool
-    """Whether to check CRCs: the client does not check them, and the broker has not done so
-    recently."""
+    """Whether to check CRCs, because the client does not and the broker has not recently."""
     rows_only: bool
     """Whether to convert column batches (logbus's own format) to rows, for a client that reads only
     rows."""
@@ -88,7 +87,7 @@ class Prepared(NamedTuple):
     """The range's place in a segment file, if the client reads it there; ``parts`` is then
     empty."""
     file: HasFileno | None = None
-    """The open segment file in which ``stored`` lies."""
+    """The open segment file that ``stored`` names."""
     next_offset: int = -1
     """The offset after the last batch of the range."""
     aborted: Sequence[AbortedTransaction] = ()
@@ -228,8 +227,8 @@ def _prepare(row: WantedRange, max_bytes: int, first_max: int, copied_max: int) 
     """Prepare one range of at most ``max_bytes`` bytes.
 
     With ``first_max`` above 0 the range has at least one batch, even one larger than ``max_bytes``.
-    If that batch must be converted to rows, it may have up to ``first_max`` decompressed bytes. Up
-    to ``copied_max`` bytes are copied into memory; a larger range is sent from the file."""
+    If this first batch must be converted to rows, it may decompress to ``first_max`` bytes. A range
+    of at most ``copied_max`` bytes is copied into memory; a larger one is sent from the file."""
     log_slice = row.reader.read(row.offset, max_bytes, row.end_offset, first_max > 0)
     if log_slice.length == 0:
         return Prepared()
@@ -249,7 +248,7 @@ def _prepare(row: WantedRange, max_bytes: int, first_max: int, copied_max: int) 
 def _part(log_slice: LogSlice, copied_max: int) -> Part:
     """Return a range as bytes, or, above ``copied_max`` bytes, as a range of the segment file.
 
-    Before it returns a file range, load the range into the page cache."""
+    Load a file range into the page cache before returning it."""
     if log_slice.length <= copied_max:
         copied = log_slice.file.pread(log_slice.position, log_slice.length)
         if len(copied) == log_slice.length:

@@ -146,10 +146,10 @@ class Replica:
         """
         self.assigned_count = 1
         self.pending_columns: set[int] = set()
-        """Tokens of the appends in progress whose batch is in logbus's column format."""
+        """Produce tokens of the appends in progress of batches in logbus's column format."""
         self.participant = Participant()
-        """The transactional producers that are verified to write to this replica in this leader
-        epoch.
+        """The transactional producers whose open transaction is verified (KIP-890) to contain this
+        partition, in this leader epoch.
         """
         self._unrepairable = -1
         """Offset of the last damage that was logged with the remark that no other replica can

@@ -7,9 +7,9 @@ answer are flushed. If another partition becomes ready while a request waits at 
 request without a wait time makes the leader answer the first at once.
 
 Partitions without recent records are fetched on a connection of their own, the *idle lane*, so that
-they cost nothing while other partitions are busy. A partition under replication throttling whose
-rate is used up is not fetched for a while, unless this broker is in its ISR. Failed partitions are
-retried with exponential backoff."""
+they cost nothing while other partitions are busy. If the rate of replication throttling is used up,
+a throttled partition is not fetched for a while, unless this broker is in its ISR. Failed
+partitions are retried with exponential backoff."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ wait."""
 THROTTLED_S = 0.1
 """Seconds until the next fetch of a partition that replication throttling delays."""
 PATIENCE_MS = 20
-"""Milliseconds for which ready partitions wait for others whose records are still being flushed, so
-that one request can fetch all of them."""
+"""Milliseconds for which partitions with a range to fetch wait for those whose records are still
+being flushed, so that one request fetches both."""
 
 
 class PeerNet(Protocol):
@@ -228,14 +228,13 @@ class _Leader:
         self._busy: set[PartitionKey] = set()
         """Partitions whose fetched records are being appended and flushed."""
         self._idle: set[PartitionKey] = set()
-        """Partitions for which the leader had no records, while this answer is delivered to their
-        replicas.
+        """Partitions without records in an answer, while the answer is delivered to their replicas.
 
-        Each replica then asks for the same range again. If another request is in flight, the range
-        waits for its answer."""
+        Each replica then asks for the same range again. This alone causes no second request while
+        another is in flight."""
         self._has_new = False
-        """Whether a range in ``_ready`` is new or a retry, so that a request must be sent at
-        once."""
+        """Whether ``_ready`` has a range that must be requested at once: a new range or a retry,
+        not one that was just answered without records."""
         self._attempts: dict[PartitionKey, int] = {}
         """Number of consecutive failed fetches of each partition."""
         self._retries: dict[PartitionKey, asyncio.TimerHandle] = {}

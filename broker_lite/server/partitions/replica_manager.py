@@ -210,12 +210,12 @@ class ReplicaManager:
 
     @property
     def is_creating_logs(self) -> bool:
-        """Whether any log is being created. If not, ``defer`` always returns False."""
+        """Whether any log is being created. If not, ``defer`` need not be called."""
         return bool(self._creating)
 
     def defer(self, topic: str, partition: int, by_id: bool, call: Callable[[], None]) -> bool:
-        """Call ``call`` once the partition's log exists. Return False if it is not being created.
-        With ``by_id``, ``topic`` is an id.
+        """Call ``call`` once the partition's log has been created. Return False if no creation is
+        in progress. With ``by_id``, ``topic`` is a topic id.
 
         A new topic is in the metadata before its leaders have created their logs. If brokers
         refused produce requests in that time, producers would use up their retries."""
@@ -384,8 +384,8 @@ class ReplicaManager:
         """Return whether the metadata name this broker leader of a partition whose local replica
         does not lead yet.
 
-        This happens without a change of the topic if this process registers again and keeps its
-        leadership."""
+        The topic may be unchanged: if this process has registered again, ``broker_epochs`` may
+        contain the leader's broker epoch only now."""
         local = self.local.broker_id
         return any(
             partition.state.leader == local
@@ -428,8 +428,8 @@ class ReplicaManager:
     def _host_created(
         self, key: PartitionKey, log: Log | None, error: BaseException | None
     ) -> None:
-        """Start the replica of a log that was created, or delete the log if it is no longer
-        assigned."""
+        """Start the replica of a new log, or delete the log if its partition is no longer assigned
+        to this broker. Retry a failed creation later."""
         if log is None:
             logger.error(
                 "%s: cannot create the log: %s",

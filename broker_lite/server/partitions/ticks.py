@@ -1,9 +1,9 @@
 """Deliver ``Tick`` events to the state machines of replicas, which read no clock.
 
 While a leader has appended records whose flush has not started, flush ticks make it check whether
-the flush is due. Slow ticks make a leader look for lagging followers, and a follower retry failed
-operations; all replicas of replicated partitions get them. Each of the two timers runs only while a
-replica needs it."""
+the flush is due. Slow ticks go to all replicas of replicated partitions: a leader looks for lagging
+followers, a follower retries failed operations. Each of the two timers runs only while a replica
+needs it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TICK_MS = 100
 
 SLOW_TICK_MS = 1000
 """Maximum milliseconds between two slow ticks, at which leaders look for lagging followers and
-followers retry."""
+followers retry failed operations."""
 
 
 class Ticks:
@@ -30,7 +30,7 @@ class Ticks:
         self._loop = loop
         self._clock = clock
         self._unflushed: dict[Replica, None] = {}
-        """The leaders with appended records for which they have not started a flush."""
+        """The leader replicas whose appended records wait for the start of a flush."""
         self._flush_timer: asyncio.TimerHandle | None = None
         self._replicated: dict[Replica, None] = {}
         self._slow_ms = min(SLOW_TICK_MS, max(replica_lag_ms // 4, 1))
@@ -57,7 +57,7 @@ class Ticks:
     def appended(self, replica: Replica) -> None:
         """Deliver a Tick event every ``TICK_MS`` after an append, until the replica starts a flush.
 
-        Do nothing if the append has already started its flush."""
+        Do nothing if the flush of the appended records has started already."""
         if replica.role.awaits_flush:
             self._unflushed[replica] = None
             if self._flush_timer is None:
