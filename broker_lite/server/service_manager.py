@@ -1,8 +1,8 @@
 """Report the state of a broker to systemd (sd_notify).
 
-The environment variable ``NOTIFY_SOCKET`` names the Unix socket to which the broker sends a
-datagram. Without this variable, it sends nothing. A unit with ``Type=notify`` thus counts as
-started only when the broker serves clients."""
+The broker sends datagrams to the Unix socket that the environment variable ``NOTIFY_SOCKET`` names;
+without this variable, it sends nothing. A unit with ``Type=notify`` counts as started when the
+broker serves clients."""
 
 from __future__ import annotations
 

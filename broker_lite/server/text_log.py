@@ -11,7 +11,7 @@ import logging
 class TextFormatter(logging.Formatter):
     """Formats log records as ``logging.Formatter`` does, with unprintable characters escaped.
 
-    A stack trace keeps its lines."""
+    Stack traces are not escaped."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         message = record.message

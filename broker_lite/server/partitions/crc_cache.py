@@ -15,13 +15,13 @@ TRUST_MS = 60_000
 
 Consumers at the log end read within this time, so the check at the append serves them too."""
 MARK_MS = 1_000
-"""Minimum milliseconds between two recorded append times of a log, so that few are kept."""
+"""Minimum milliseconds between two recorded append times of a log, which bounds their number."""
 RANGES_MAX = 64
 """Maximum number of offset ranges with checked CRCs that are remembered for a log."""
 
 
 class CrcCache:
-    """The recent appends and the checked offset ranges of one log.
+    """The recent appends and the offset ranges with checked CRCs of one log.
 
     Records from before the broker's start count as unchecked. From the offset ``rows_from`` on, the
     log has no batch in logbus's column format, which only some clients can read."""
@@ -38,8 +38,8 @@ class CrcCache:
         offset."""
 
     def appending(self, now_ms: int, log_end_offset: int) -> None:
-        """Record that an append, which checks CRCs, begins at ``log_end_offset``. ``now_ms`` is
-        monotonic time."""
+        """Record that an append, which checks its CRCs, begins at ``log_end_offset``. ``now_ms``
+        is monotonic time."""
         marks = self._marks
         if now_ms - marks[-1][0] >= MARK_MS:
             marks.append((now_ms, log_end_offset))

@@ -448,9 +448,9 @@ class Disk:
         return await future
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Run ``callback`` on the event loop, after the results that are being delivered.
+        """Run ``callback`` on the event loop, right after the results that are being delivered.
 
-        An extra iteration of the loop after a delivery would cost a system call and one more change
+        To wait for the loop's next iteration instead would cost a system call and one more change
         of the interpreter lock."""
         self._soon.append(callback)
         if not self._runs_soon:

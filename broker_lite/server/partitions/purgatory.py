@@ -12,8 +12,8 @@ from collections.abc import Callable
 from broker_lite.server.clock import Clock
 
 SWEEP_MS = 250
-"""Milliseconds between two checks for requests past their deadlines; a produce request may time out
-this much late."""
+"""Milliseconds between two checks for requests past their deadlines, so a produce request may time
+out this long after its deadline."""
 
 
 class Waiters:

@@ -1,6 +1,6 @@
 """Parse the settings of topics, even if this version of logbus cannot read some of them.
 
-The controller validates settings before it writes them, so such a setting comes from a later
+The controller validates settings before it writes them, so an unreadable setting comes from a later
 version of logbus or a manual edit in ZooKeeper. The intended retention is then uncertain, so the
 broker deletes none of the topic's records until the setting is corrected."""
 
