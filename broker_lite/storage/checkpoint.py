@@ -2,7 +2,7 @@
 
 A replacement writes a temporary file, syncs it, renames it, and syncs the directory. A checkpoint
 holds a version, an entry count, one line for each entry, and the CRC-32C of all bytes before it. If
-one of them is wrong, readers reject the whole file (CorruptCheckpoint). Disk threads call this
+version, count or CRC is wrong, readers reject the file (CorruptCheckpoint). Disk threads call this
 module; at a broker's start, so does the event loop's thread."""
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The leader epochs of one log: the epoch of the leader that wrote each range of offsets.
 
 Truncation and readers use this list, which the file ``leader-epoch-checkpoint`` holds, as in Kafka.
-Entries rise in epoch and in first offset, so a new entry removes those that are not lower in both.
+Entries rise in epoch and in first offset, so a new entry removes all whose epoch or first offset is
+not lower.
 
-``assign`` and ``cut`` sync the file before they return. Other truncations do not: the next broker
-start repeats them. One thread writes; any thread may read, because the writer replaces the tuple of
-entries."""
+``assign`` and ``cut`` sync the file before they return. The other truncations change only memory,
+because the next broker start repeats them. One thread writes; any thread may read, because the
+writer replaces the tuple of entries."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The transactions of one log that bound its last stable offset.
 
-A transaction holds the last stable offset back from its first batch until its marker is below the
-high watermark. The log's writer records where transactions begin and end, on leaders and followers.
+A transaction holds the last stable offset at its first batch until its marker is below the high
+watermark. The log's writer records where transactions begin and end, on leaders and followers.
 ``published`` gives the event loop an immutable snapshot, which computes the last stable offset from
 the high watermark."""
 

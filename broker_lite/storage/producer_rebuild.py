@@ -1,6 +1,6 @@
 """Rebuild the producer state of a log and its transaction indexes from a snapshot and a replay.
 
-A broker rebuilds them when it opens or has truncated a log. The state must not contain the removed
+A broker rebuilds them when it opens or has truncated a log. The state must not contain truncated
 batches: a producer may send them again, and they must not count as duplicates."""
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The recent batches and the open transaction of each producer of one log.
 
 A leader uses the state to detect duplicates, gaps and old epochs (``check``); every replica records
-its appended batches (``update``) and computes the last stable offset from it. The state holds the
+its appended batches (``update``). The last stable offset is computed from the state. It holds the
 last five batches of each producer, because clients have at most five in flight.
 
-Each replica drops idle producers by itself. A follower never refuses a batch of a producer that it
-has dropped. A snapshot file holds the state at one offset; a broker start replays the batches after
-it. Only the log's writer thread uses the state."""
+Replicas drop idle producers at different times, so a follower never checks the leader's batches
+against its state. A snapshot file holds the state at one offset; a broker start replays the batches
+after it. Only the log's writer thread uses the state."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ _ENDED = struct.Struct(">qq")
 """Layout of an ended transaction whose marker may be above the high watermark: first offset and
 marker offset.
 
-Only version 2 of the file has such entries. They follow the producers, after the number of
-entries."""
+Only version 2 of a snapshot has ended transactions. Their number and they follow the producers."""
 _COUNT = struct.Struct(">I")
 _MAGIC, _VERSION, _VERSION_TRANSACTIONS = b"LBPS", 1, 2
 _FLAG_FORGOT = 1
@@ -101,7 +100,8 @@ class ProducerEntry:
 
         A duplicate may be older than all recorded batches, so that its offsets are unknown. The
         result then has base offset ``NO_OFFSET``, and as next offset the base offset of the oldest
-        recorded batch."""
+        recorded batch. With ``may_lack_batches``, an older batch counts as new unless
+        ``is_whole``."""
         first, last = header.base_sequence, header.last_sequence
         for batch in self.batches:
             if batch.first_sequence == first and batch.last_sequence == last:
@@ -160,7 +160,7 @@ class ProducerState:
         - ``may_have_forgotten``: records of this log were deleted, so an unknown producer may
           continue at any sequence.
         - ``refused``: the producer's last batch of the same epoch that was refused with a retriable
-          error. A batch that follows it before its retry leaves a gap, and gets the same error.
+          error. A later batch that arrives before its retry leaves a gap and gets this error.
         - ``begins_at_zero``: an unknown producer must begin at sequence 0 even if
           ``may_have_forgotten``: its epoch is new in each transaction (transaction version 2).
 
@@ -201,8 +201,8 @@ class ProducerState:
         """Return whether to append a transaction's marker. Return False if the log already has this
         marker, or a marker of a later epoch. Errors name the partition ``key``.
 
-        A marker without an open transaction is appended as well. Only the replicated append proves
-        that this replica still leads, and ensures that every later leader refuses a late batch of
+        A marker is appended even if the log has no open transaction. Only the replicated append
+        proves that this replica still leads, and makes every later leader refuse a late batch of
         the transaction. Raises TransactionCoordinatorFencedError or InvalidProducerEpochError.
         """
         producer = self._producers.get(marker.producer_id)
@@ -312,8 +312,8 @@ class ProducerState:
     def forget_all(self, next_offset: int) -> None:
         """Remove all producers and set ``next_offset``.
 
-        If ``next_offset`` is above 0, set ``forgot``: the records before it may have had
-        producers."""
+        If ``next_offset`` is above 0, set ``forgot``, because a producer of earlier records
+        may continue its sequence."""
         self._producers.clear()
         self.transactions = OpenTransactions()
         self.forgot = self.forgot or next_offset > 0
@@ -353,8 +353,8 @@ def _check_unknown(
 ) -> None:
     """Check the first batch of a producer that the log does not know.
 
-    If its sequence is not 0, raises the error of ``refused`` if the refusal of that batch left the
-    gap, or, with ``begins_at_zero``, OutOfOrderSequenceError."""
+    For a sequence other than 0, raises the error of the batch ``refused`` if its refusal left the
+    gap. Otherwise raises OutOfOrderSequenceError if ``begins_at_zero``."""
     first = header.base_sequence
     if first == 0:
         return

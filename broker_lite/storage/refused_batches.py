@@ -6,7 +6,8 @@ begin a new producer epoch, in which it may send records again that the log alre
 ``ProducerState.check`` therefore refuses them with the error of the first refused batch.
 
 One instance serves all logs of a data directory. Disk threads and the event loop write it under a
-lock. After an entry's eviction, the broker answers as Kafka's does, and no records are lost."""
+lock. Once an entry is evicted, later batches get OUT_OF_ORDER_SEQUENCE_NUMBER, as in Kafka; no
+records are lost."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from broker_lite.record.batch import BatchHeader
 PRODUCERS_MAX = 4096
 """Maximum number of refused batches over all partitions. The oldest is evicted first."""
 _AHEAD_MAX = 1 << 30
-"""Maximum distance (modulo 2^31) from a sequence to a later one. With a larger distance, the other
-sequence is the earlier one."""
+"""Maximum distance (modulo 2^31) from a sequence to a later one. A sequence at a larger distance is
+an earlier one, because sequences wrap."""
 
 
 class RefusedBatch(NamedTuple):
