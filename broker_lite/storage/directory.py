@@ -377,7 +377,7 @@ class OffsetCheckpoint:
         """Replace all offsets, if one has changed, and sync.
 
         ``current`` returns the offsets. It runs under the lock of the checkpoints: otherwise an
-        older value could overwrite one that a truncation has just lowered."""
+        older offset could overwrite an offset that a truncation has just lowered."""
         with self._directory.checkpoints:
             self._write(current())
 
@@ -396,7 +396,7 @@ class OffsetCheckpoint:
             self.put(key, min(self.get(key), offset))
 
     def forget(self, key: PartitionKey) -> None:
-        """Remove a partition, and sync. A new log of the partition must not inherit its offset."""
+        """Remove a partition, and sync. A new log must not inherit the old log's offset."""
         with self._directory.checkpoints:
             if key in self.offsets:
                 self._write({one: at for one, at in self.offsets.items() if one != key})

@@ -25,7 +25,7 @@ IOV_MAX = 1024
 
 
 class File(Protocol):
-    """An open file. Readers may read up to ``size`` bytes, which completed appends extend."""
+    """An open file. Readers may read the first ``size`` bytes, all written by completed appends."""
 
     path: str
     size: int

@@ -1,10 +1,10 @@
 """Inspection and verification of the files in a data directory, without taking its lock and without
 writing.
 
-``logbus storage inspect`` and ``logbus storage verify`` run it in their own process. It shares the
-code by which a broker reads its files at a start, but moves and rebuilds nothing. While a broker
-runs on the directory, the last batch of a segment may look half written. Files that are deleted
-meanwhile are skipped."""
+``logbus storage inspect`` and ``logbus storage verify`` run this module, not the broker. It shares
+the code by which a broker reads its files at a start, but moves and rebuilds nothing. If a broker
+runs on the directory meanwhile, the last batch of a segment may look half written, and files that
+it deletes are skipped."""
 
 from __future__ import annotations
 

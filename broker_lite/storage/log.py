@@ -7,7 +7,7 @@ readers. A failed fsync stops the whole data directory.
 
 Every operation that removes records (truncation, retention, deletion) orders its writes so that
 recovery after a crash at any point neither reports damage nor serves deleted records.
-docs/pages/explanation/log-and-flush.md, "What a follower does to its log", gives the orders."""
+docs/pages/explanation/log-and-flush.md, "What a follower does to its log", covers truncations."""
 
 from __future__ import annotations
 
@@ -215,8 +215,7 @@ class Log:
     def note_refused(self, header: BatchHeader, error: LogbusError) -> None:
         """Record that a producer's batch was refused with ``error``.
 
-        With the same error, the log then refuses the later batches that this producer has in
-        flight."""
+        Later batches that this producer has in flight are then refused with the same error."""
         self._data.refused.note(self.key, header, error)
 
     def append_as_follower(
@@ -227,8 +226,7 @@ class Log:
         The batches must continue the log and have correct checksums; otherwise raises
         CorruptMessageError before any write. Producer sequences are not checked. Does not append:
 
-        - batches of an epoch newer than ``leader_epoch``, because the leadership of
-          ``leader_epoch`` has ended;
+        - batches of an epoch newer than ``leader_epoch``, because a newer leader then exists;
         - a batch that is cut off at the end of ``buffer``;
         - batches that find no space on the disk. Raises StorageError if no batch found space."""
         self._check_usable()
@@ -339,8 +337,8 @@ class Log:
         return self._refusal(f"writing to {self.key}", error)
 
     def _refusal(self, doing: str, error: OSError) -> LogbusError:
-        """Return the error for a failed write, which ``doing`` names. Unless the disk is full, fail
-        the whole directory."""
+        """Return the error for a failed write; its message names the operation ``doing``. Unless
+        the disk is full, fail the whole directory."""
         if self._retired:
             return UnknownTopicOrPartitionError(f"{self.key} was deleted from this broker")
         return self._data.full(doing, error) or self._data.fail(f"{doing}: {error}")
@@ -366,7 +364,7 @@ class Log:
     def _save_progress(self, active: Segment) -> None:
         """Save the indexes and the producer state, to shorten the next start. Errors are ignored.
 
-        Also called after a segment's first batch, to save its first append time."""
+        Also called after a segment's first batch, to save its first append time (segment.ms)."""
         active.saved_bytes = active.size_bytes
         with contextlib.suppress(OSError):
             active.save_indexes()
@@ -475,10 +473,10 @@ class Log:
             self._data.check()
 
     def _raise_start_if_space(self, offset: int) -> None:
-        """Raise the log start offset. If the disk has no space, even with that of the reserve file,
-        raise it in memory only.
+        """Raise the log start offset. If the disk is full even without the reserve file, raise it
+        in memory only.
 
-        The next checkpoint that finds space saves it."""
+        The next checkpoint that finds space saves the offset."""
         try:
             self._raise_start(offset)
         except StorageError:
@@ -502,8 +500,8 @@ class Log:
         sync.
 
         The follower then fetches these offsets from its leader again. If ``offset`` is below the
-        log's start, the emptied log begins there, as after ``start_at``. If ``offset`` is in the
-        first batch, the log is empty and keeps its start offset. An unreadable range at ``offset``
+        log's start, the log becomes empty and begins at ``offset``. If ``offset`` is in the first
+        batch, the log becomes empty and keeps its start offset. An unreadable range at ``offset``
         is removed too."""
         with self._flush_lock:
             self._check_usable()
@@ -598,7 +596,7 @@ class Log:
         self._note_transactions()
 
     def _note_transactions(self) -> None:
-        """Set ``transactions_from``, and publish the open transactions to readers."""
+        """Set the reader's ``transactions_from`` and its open transactions."""
         self._publish_transactions()
         starts = [s.base_offset for s in self.reader.chain[1] if s.has_transactions]
         if self.reader.unstable is not None:
@@ -624,8 +622,8 @@ class Log:
         """Empty the log, with its first segment at ``offset`` and its log start at ``log_start``.
 
         Recovery deletes segments below the log start, and reports a gap after the log start as
-        damage. If ``offset`` is below the old first segment, the new one is therefore created
-        before the log start is saved, otherwise afterwards."""
+        damage. The new segment is therefore created before the log start is saved if ``offset`` is
+        below the old first segment, and afterwards if not."""
         base = self.reader.chain[0][0]
         self._data.log_starts.put(self.key, self.log_start_offset)
         if self.reader.tail[0] > base:

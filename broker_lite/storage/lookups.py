@@ -140,8 +140,8 @@ def _first_in_batch(
     *,
     first: int = 0,
 ) -> ListedOffset | None:
-    """Return the first record of a batch whose offset is at least ``first`` and whose timestamp
-    is at least ``timestamp``, or None."""
+    """Return a batch's first record with an offset of at least ``first`` and a timestamp of at
+    least ``timestamp``, or None."""
     header, position = batch.header, batch.position
     first = max(header.base_offset, reader.log_start_offset, first)
     if header.is_log_append_time:

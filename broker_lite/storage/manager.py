@@ -2,7 +2,7 @@
 
 Logs write on their own disk threads. One thread at a time may call ``LogManager``, except ``get``
 and ``logs``, which any thread may. ``delete`` and the close methods must not run beside an append
-to the same log. It reads no clock: callers pass ``now_ms``."""
+to the same log. No method reads a clock: callers pass ``now_ms``."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class LogManager:
         self._strays = Strays(self.data, stray_retention_ms)
         self._opened = False
         self.suspect_logs: frozenset[PartitionKey] = frozenset()
-        """The logs that, as this broker start found, may lack flushed records or contain deleted
-        ones.
+        """The logs that may lack flushed records or contain deleted ones.
 
-        These are the damaged logs, or all logs if a checkpoint of the directory is damaged."""
+        At a start, these are the damaged logs, or all if a checkpoint of the directory is damaged.
+        """
         self.reports: dict[PartitionKey, RecoveryReport] = {}
         """The recovery report of each log, for the broker's log and metrics."""
 
@@ -150,7 +150,7 @@ class LogManager:
         """Write recovery points and log start offsets, if any of them changed.
 
         A full disk is ignored: an older recovery point only makes the next start longer. Any other
-        error stops the directory (StorageError)."""
+        error fails the directory and raises StorageError."""
         assert self._opened, "call open_all first: a checkpoint now would lose recovery points"
         self.data.check()
         try:
@@ -198,5 +198,5 @@ class LogManager:
             self.close()
 
     def close(self) -> None:
-        """Release the lock without saving. The next start runs recovery."""
+        """Release the lock without saving any log. The next start then runs recovery."""
         self.data.release()

@@ -55,7 +55,7 @@ def stray_dir(data_dir: str, key: PartitionKey, since_ms: int) -> str:
 
 
 def parse_stray_dir(name: str) -> tuple[PartitionKey, int] | None:
-    """Return a stray's partition and when it was renamed (wall time, ms); None for other names."""
+    """Return the partition and the time of renaming (ms) in a stray's directory name, or None."""
     match = _STRAY.fullmatch(name)
     return (PartitionKey(match[1], int(match[2])), int(match[3])) if match else None
 

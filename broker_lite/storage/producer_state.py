@@ -1,8 +1,8 @@
 """The recent batches and the open transaction of each producer of one log.
 
 A leader uses the state to detect duplicates, gaps and old epochs (``check``); every replica records
-its appended batches (``update``). The last stable offset is computed from the state. It holds the
-last five batches of each producer, because clients have at most five in flight.
+its appended batches (``update``). The last stable offset is computed from the state. The state
+holds the last five batches of each producer, because clients have at most five in flight.
 
 Replicas drop idle producers at different times, so a follower never checks the leader's batches
 against its state. A snapshot file holds the state at one offset; a broker start replays the batches

@@ -36,7 +36,7 @@ from broker_lite.storage.transaction_index import AbortedEntry
 
 HINTS = 61
 """Number of cached batch positions of a log, for readers that continue after their last read. It is
-a prime: the offsets of equally large batches then have different slots."""
+a prime, so that the offsets of equally large batches use all slots (``offset % HINTS``)."""
 
 
 P = ParamSpec("P")
@@ -54,8 +54,8 @@ def read_failure(what: str, error: OSError, offset: int = NO_OFFSET) -> StorageE
 def translated(
     function: Callable[Concatenate[LogReader, P], R],
 ) -> Callable[Concatenate[LogReader, P], R]:
-    """Convert the OSErrors of a lookup: to OffsetOutOfRangeError if the file was deleted, else to
-    the error of ``read_failure``."""
+    """Decorate a lookup: convert its OSErrors to OffsetOutOfRangeError if the file was deleted,
+    else to the error that ``read_failure`` returns."""
 
     @functools.wraps(function)
     def run(reader: LogReader, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -71,7 +71,7 @@ def translated(
 
 @contextlib.contextmanager
 def locating(reader: LogReader, offset: int) -> Iterator[None]:
-    """Name, in the error of a failed read, the offset at which the scan began."""
+    """Convert the OSError of a failed read to an error that names ``offset``, where it began."""
     try:
         yield
     except FileNotFoundError:
@@ -148,7 +148,7 @@ class LogReader:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all log files, without an append in progress."""
+        """Bytes of all log files, not counting an append in progress."""
         return sum(segment.size_bytes for segment in self.chain[1])
 
     def last_stable_offset(self, high_watermark: int) -> int:
@@ -341,8 +341,8 @@ class LogReader:
     ) -> IndexEntry:
         """Return the last batch boundary up to ``stop`` within ``max_bytes`` of ``start``.
 
-        If an index entry lies in that range, return the last such entry without reading the
-        file."""
+        With ``min_one``, return at least the end of the first batch. If an index entry is within
+        ``max_bytes``, return the last such entry without reading the file."""
         limit = start.position + max_bytes
         entry = segment.index.floor_position(limit)
         if start.position < entry.position <= stop.position:
@@ -365,7 +365,7 @@ class LogReader:
     # Methods that find and record damage.
 
     def next_readable(self, offset: int) -> int:
-        """Return the first offset at or after ``offset`` that is in no unreadable range."""
+        """Return the first offset at or after ``offset`` outside of unreadable ranges."""
         while (damage := self.damage_over(offset)) is not None:
             offset = damage.next_offset
         return offset
@@ -405,8 +405,8 @@ class LogReader:
         )
 
     def add_damage(self, damage: tuple[CorruptRange, ...]) -> None:
-        """Record damaged ranges. Later reads in a range that is ``unreadable`` raise
-        CorruptMessageError."""
+        """Record damaged ranges. Later reads in one with a broken batch header (``unreadable``)
+        raise CorruptMessageError."""
         self.corruption = tuple(sorted({*self.corruption, *damage}, key=lambda d: d.first_offset))
 
     def checked_batches(

@@ -36,12 +36,13 @@ COPY_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """The findings of ``open_log``: scanned bytes, and half-written bytes (torn tail) cut off."""
+    """The findings of ``open_log``: the bytes it scanned, and the torn tail (half-written bytes)
+    it removed."""
 
     scanned_bytes: int = 0
     torn_bytes: int = 0
     saved_bytes: int = 0
-    """How many of the ``torn_bytes`` (cut off) were copied into ``.torn`` files."""
+    """How many of the removed ``torn_bytes`` are in ``.torn`` files."""
     torn_offset: int = -1
     torn_whole: bool = False
     """Whether the batch at ``torn_offset`` has its full length and is not all zeros.
@@ -341,8 +342,8 @@ class _Opening:
     def _has_content(segment: Segment, position: int, end: int) -> bool:
         """Return whether a range of the log file has a nonzero byte.
 
-        A crash between a file's growth and its data leaves only zeros, which recovery need not
-        keep."""
+        If the file has grown but a crash prevented the write of its data, the range has only zeros,
+        which recovery need not keep."""
         return any(
             segment.file.pread(at, min(COPY_BYTES, end - at)).strip(b"\x00")
             for at in range(position, end, COPY_BYTES)
@@ -363,7 +364,7 @@ class _Opening:
     def _torn_path(self, offset: int) -> str:
         """Return an unused path for a ``.torn`` file (half-written bytes of a log).
 
-        The oldest such files are deleted, so that TORN_FILES_MAX exist at most."""
+        The log keeps at most TORN_FILES_MAX of these files: the oldest are deleted."""
         torn = [
             (parsed, name)
             for name in self.files.list_dir(self.directory)
