@@ -40,7 +40,7 @@ RESERVE_BYTES = 1 << 20
 On a full disk the broker deletes it to write the start counter, a new leader epoch or a log start
 offset."""
 SPACE_BYTES_MIN = 8 << 20
-"""Usable bytes with which a full directory accepts appends again."""
+"""Usable bytes that a full directory needs to accept appends again."""
 _RESERVE_STEP = 64 << 10
 
 
@@ -225,9 +225,9 @@ class DataDirectory:
     def guard(self, doing: str, *, spare_full: bool = False) -> _Guard:
         """Return a context manager that fails the directory if its block raises OSError.
 
-        It raises StorageError, whose message names the operation ``doing``. With ``spare_full``, a
-        full disk raises StorageError without failing the directory: use it only for writes that
-        protect no acknowledged data."""
+        It converts the error to StorageError, which names the operation ``doing``. With
+        ``spare_full``, a full disk raises StorageError without failing the directory: use it only
+        for writes that protect no acknowledged data."""
         return _Guard(self, doing, spare_full)
 
     def full(self, doing: str, error: OSError) -> StorageError | None:

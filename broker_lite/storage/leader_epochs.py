@@ -77,8 +77,8 @@ class LeaderEpochs:
             raise
 
     def note(self, epoch: int, start_offset: int) -> bool:
-        """Record in memory only that ``epoch`` begins at ``start_offset``. Return whether this is
-        new.
+        """Record in memory only that ``epoch`` begins at ``start_offset``. Return whether the
+        entry is new.
 
         Recovery calls it for every batch, and saves the epoch file once at the end."""
         entries = self._entries

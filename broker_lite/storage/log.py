@@ -63,8 +63,8 @@ class LogAppendInfo(NamedTuple):
 
 
 class MarkersInfo(NamedTuple):
-    """The result of ``append_markers``: the offsets of the appended markers, and each one's
-    error."""
+    """The result of ``append_markers``: the offsets of the appended markers, and the error of each
+    given marker, or None."""
 
     base_offset: int
     next_offset: int

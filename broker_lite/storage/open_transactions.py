@@ -63,7 +63,7 @@ class OpenTransactions:
     def end(self, producer_id: int, marker_offset: int) -> int:
         """Record the marker of an open transaction.
 
-        Return the first offset of the oldest one still open, or else the offset after the
+        Return the first offset of the oldest open transaction, or else the offset after the
         marker."""
         first = self._starts.pop(producer_id)
         self.add_ended(first, marker_offset)

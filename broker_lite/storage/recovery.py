@@ -350,8 +350,8 @@ class _Opening:
         )
 
     def _set_aside(self, bases: list[int]) -> None:
-        """Rename to ``.torn`` the segments that follow a torn tail (half-written bytes), and delete
-        their indexes."""
+        """Rename to ``.torn`` the segments that do not continue the log: they overlap, or follow a
+        torn tail or a gap. Delete their indexes."""
         for base in reversed(bases):
             source = paths.segment_file(self.directory, base, paths.LOG)
             size = self.files.size(source)

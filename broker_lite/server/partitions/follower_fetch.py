@@ -47,8 +47,8 @@ Answer = Callable[[list[wire.TopicAnswer]], None]
 LATE_START_WAIT_MS = 20
 """Maximum milliseconds for which a fetch waits if the follower's log starts below the leader's.
 
-A DeleteRecords request may wait for the follower's new start offset, which its next fetch
-reports."""
+A DeleteRecords request may wait for the follower's new start offset. The follower reports it in its
+next fetch."""
 
 
 class FollowerCluster(Protocol):

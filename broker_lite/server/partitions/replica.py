@@ -378,7 +378,7 @@ class Replica:
                 raise AssertionError(effect)
 
     def _put(self, job: Job) -> None:
-        """Queue a job on the append thread, or hold it back while a truncation is in progress."""
+        """Queue a job on the append thread. During a truncation, hold the job until it ends."""
         if self._held_jobs is None:
             self._worker.put(job)
         else:
