@@ -74,7 +74,7 @@ class DataDirectory:
         # file.
         self.log_starts = OffsetCheckpoint(self, paths.LOG_STARTS, in_reserve=True)
         self.refused = RefusedBatches()
-        """The last refused batch of each producer."""
+        """The last batch of each producer that was refused with a retriable error."""
         self.warnings: list[str] = []
         """Warnings about damaged files that ``start`` ignored."""
         self._random_id = random_id

@@ -661,7 +661,7 @@ class Log:
     # Methods that raise the log start offset.
 
     def delete_records_before(self, offset: int) -> int:
-        """Raise the log start offset to ``offset``, sync it, and return it. -1 means the log's end.
+        """Raise the log start offset to ``offset`` (-1: the log's end), sync, and return the start.
 
         The next ``apply_retention`` deletes segments that lie wholly before it. Raises
         OffsetOutOfRangeError if ``offset`` is beyond the end."""
@@ -700,8 +700,8 @@ class Log:
     # Methods that retire or close the log.
 
     def retire(self) -> None:
-        """Refuse later writes, because the partition is being deleted. Waits for a running
-        flush."""
+        """Refuse later writes, because the log is being deleted or becomes a stray. Waits for a
+        running flush."""
         with self._flush_lock:
             self._retired = True
 

@@ -4,8 +4,8 @@ A snapshot is named after its end offset, up to which it covers the log. Snapsho
 start and are never required: without a valid one, recovery replays more batches.
 
 A snapshot beyond the log's end is dangerous, because other batches may later get those offsets.
-Code that truncates the log therefore deletes such snapshots first. The log's writer thread and
-recovery call this module."""
+Code that truncates the log therefore deletes such snapshots before the next append. The log's
+writer thread and recovery call this module."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ LARGE_BYTES = 256 << 10
 class CachePolicy:
     """The page-cache policy of one log.
 
-    After a read, the next ``limit_bytes`` appended bytes stay in memory for a future reader. With
-    -1, all appends stay."""
+    An append stays cached if it is small, or within ``READERS_MS`` or ``limit_bytes`` (-1: no
+    limit) of the last read."""
 
     __slots__ = ("_limit_bytes", "_read_ms", "_unread_bytes")
 

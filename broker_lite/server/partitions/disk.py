@@ -338,8 +338,8 @@ def _follow(job: FollowJob, now_ms: int, results: list[Result]) -> None:
 
 
 def _columns_end(buffer: memoryview, end_offset: int) -> int:
-    """Return the end offset of the last batch in logbus's column format up to ``end_offset``; -1 if
-    there is none."""
+    """Return the end offset of the buffer's last batch in logbus's column format up to
+    ``end_offset``; -1 without such a batch."""
     end = -1
     for batch in BatchWalker(WalkPolicy(allows_gaps=True, orders_epochs=False), 0).walk(buffer):
         if batch.header.next_offset > end_offset:
@@ -401,8 +401,7 @@ class Disk:
             thread.start()
 
     def worker_of(self, key: PartitionKey) -> Worker:
-        """Return the append thread that runs the partition's jobs, in the order of their
-        queueing."""
+        """Return the append thread of the partition. It runs jobs in the order of ``put``."""
         # A CRC, unlike hash(), gives a partition the same thread after a restart, so that traces of
         # two runs can be compared.
         slot = zlib.crc32(key.topic_id.encode()) + key.partition

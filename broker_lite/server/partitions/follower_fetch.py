@@ -135,7 +135,7 @@ class FollowerFetches:
 
 
 class _FollowerRow:
-    """One partition of a follower's fetch: the request, and the part of the answer known so far."""
+    """One partition of a follower's fetch: the request, and the fields of its answer."""
 
     __slots__ = ("allowance", "diverging", "error", "prepared", "replica", "request", "start")
 
