@@ -17,7 +17,7 @@ from broker_lite.storage.files import Files
 from broker_lite.storage.producer_state import CorruptSnapshot, ProducerState
 
 SNAPSHOTS_KEPT = 2
-"""Number of snapshots of each log: the newest may be damaged, or beyond the end of a truncation."""
+"""Number of snapshots of each log: one may be damaged, or beyond a truncated log's end."""
 
 
 class ProducerSnapshots:

@@ -45,7 +45,7 @@ _ENDED = struct.Struct(">qq")
 """Layout of an ended transaction whose marker may be above the high watermark: first offset and
 marker offset.
 
-Only version 2 of a snapshot has ended transactions. Their number and they follow the producers."""
+Only version 2 of a snapshot has ended transactions: after the producers, first their number."""
 _COUNT = struct.Struct(">I")
 _MAGIC, _VERSION, _VERSION_TRANSACTIONS = b"LBPS", 1, 2
 _FLAG_FORGOT = 1

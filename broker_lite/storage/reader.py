@@ -71,7 +71,7 @@ def translated(
 
 @contextlib.contextmanager
 def locating(reader: LogReader, offset: int) -> Iterator[None]:
-    """Convert the OSError of a failed read to an error that names ``offset``, where it began."""
+    """Convert the OSError of a failed read to an error that names ``offset``, the read's start."""
     try:
         yield
     except FileNotFoundError:

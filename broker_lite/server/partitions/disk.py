@@ -401,7 +401,7 @@ class Disk:
             thread.start()
 
     def worker_of(self, key: PartitionKey) -> Worker:
-        """Return the append thread of the partition. It runs jobs in the order of ``put``."""
+        """Return the append thread of the partition, which runs its jobs in order."""
         # A CRC, unlike hash(), gives a partition the same thread after a restart, so that traces of
         # two runs can be compared.
         slot = zlib.crc32(key.topic_id.encode()) + key.partition

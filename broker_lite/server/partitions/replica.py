@@ -146,7 +146,7 @@ class Replica:
         """
         self.assigned_count = 1
         self.pending_columns: set[int] = set()
-        """Produce tokens of the appends in progress of batches in logbus's column format."""
+        """Request tokens of the appends in progress whose batch is in logbus's column format."""
         self.participant = Participant()
         """The transactional producers whose open transaction is verified (KIP-890) to contain this
         partition, in this leader epoch.
