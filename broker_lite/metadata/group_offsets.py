@@ -127,8 +127,8 @@ class GroupOffsets:
             name=f"{broker_epoch}-{self._claims_made}",
             now_ms=self._now_ms,
         )
-        # Another broker may have been the coordinator, and have written offsets, meanwhile.
-        # Forget the cached versions of the group's znodes, which are out of date.
+        # Another broker may have been the coordinator meanwhile, and have created or deleted offset
+        # znodes of the group.
         self._writer.forget(group)
         self._used(claim)
         return claim
