@@ -461,7 +461,7 @@ class BrokerConfig(Config):
 
     @property
     def tells_paths(self) -> bool:
-        """Whether the broker tells consumers on this machine the paths of segment files, so that
+        """Whether the broker sends consumers on this machine the paths of segment files, so that
         they read the files directly."""
         is_auto = self.local_reads == "auto"
         return self.authorizer == "off" if is_auto else self.local_reads == "true"
@@ -469,15 +469,15 @@ class BrokerConfig(Config):
     @property
     def hands_out_descriptors(self) -> bool:
         """Whether the broker passes segment files to consumers on this machine as open file
-        descriptors. With an authorizer it does, so that each consumer reads only the files that its
-        ACLs allow."""
+        descriptors. With an authorizer and ``local.reads.enable=auto`` it does, so that each
+        consumer reads only the files that its ACLs allow."""
         return self.authorizer != "off" and self.local_reads == "auto"
 
     @property
     def keeps_files_private(self) -> bool:
         """Whether the broker makes its files readable only for its own operating-system user. With
-        an authorizer it does, as other accounts could otherwise read records without an ACL, but
-        not with ``tells_paths``."""
+        an authorizer it does, because other accounts could otherwise read records without an ACL;
+        but not with ``tells_paths``, because consumers then open the files themselves."""
         return self.authorizer != "off" and not self.tells_paths
 
     @property
@@ -486,8 +486,8 @@ class BrokerConfig(Config):
 
     @property
     def broker_principal_list(self) -> tuple[str, ...]:
-        """The patterns of the principals that brokers have at other brokers. A pattern may have one
-        ``*``, which matches the broker id."""
+        """The patterns of the principals by which a broker recognises other brokers. A pattern may
+        have one ``*``, which matches the broker id."""
         return _principals("broker.principals", self.broker_principals)
 
     def validate(self) -> None:

@@ -20,8 +20,8 @@ class ClientSecurity:
     """The security settings of a client.
 
     The settings name PEM files, which each process that connects loads itself. Spark pickles the
-    settings for its executors. A password cannot be pickled (``Secret``), so Spark's driver first
-    replaces it by a derived key."""
+    settings for its executors. A ``Secret`` cannot be pickled, so Spark's driver first replaces the
+    password by another form (see ``secret``)."""
 
     protocol: str = "PLAINTEXT"
     ca_location: str = ""
@@ -142,7 +142,7 @@ PASSED_OVER = frozenset((
     "ssl.secure.random.implementation", "ssl.sigalgs.list", "ssl.trustmanager.algorithm",
 ))  # fmt: skip
 """Security options of Kafka's clients and of librdkafka that logbus ignores. They raise no error,
-because one of these clients may read the same file."""
+because logbus may read a file of options that one of these clients also reads."""
 _ASSERTION = "sasl.oauthbearer.assertion."
 """Prefix of Kafka's options for access tokens that a client signs itself. logbus ignores these
 options."""

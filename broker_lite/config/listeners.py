@@ -59,7 +59,7 @@ class ListenerConfig:
     """The address of the listener that metadata answers contain. None means the address on which
     the listener accepts connections."""
     setting: str
-    """The setting with the listener's address as ``key=value``, for error messages."""
+    """The setting that gives the listener's address, written ``key=value``, for error messages."""
     is_inter_broker: bool
     tls: TlsSettings | None = None
     is_one_of_several: bool = False
@@ -82,8 +82,8 @@ class ListenerConfig:
 
     @property
     def peer_security(self) -> ClientSecurity:
-        """The security settings with which this broker, as a client, connects to the same listener
-        of other brokers."""
+        """The security settings with which this broker connects, as a client, to other brokers'
+        listener of the same name."""
         if self.tls is None:
             return ClientSecurity(self.protocol)
         return ClientSecurity(

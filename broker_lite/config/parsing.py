@@ -49,8 +49,8 @@ def parse(kind: type[C], settings: Mapping[str, str], *, base: C | None = None) 
 
 
 def _gather_listeners(settings: Mapping[str, str]) -> Mapping[str, str]:
-    """Join all ``listener.name.*`` settings into one setting whose value has a line ``key=value``
-    for each, because a configuration class cannot have a field for each listener's name."""
+    """Join all ``listener.name.*`` settings into one setting, because a configuration class cannot
+    have a field for each listener's name. Its value has one line ``key=value`` for each of them."""
     whole = LISTENER_PREFIX.rstrip(".")
     rows = {key: value for key, value in settings.items() if key.startswith(LISTENER_PREFIX)}
     if not rows:
@@ -76,7 +76,8 @@ def load(kind: type[C], path: str | Path) -> C:
     """Read a configuration from a file of ``key=value`` lines. A line that begins with ``#`` is a
     comment.
 
-    Raises InvalidConfigError with the file's name, in the same cases as ``parse``."""
+    Raises InvalidConfigError, which names the file, for a malformed line and where ``parse``
+    does."""
     settings: dict[str, str] = {}
     try:
         lines = Path(path).read_text("utf-8").splitlines()
