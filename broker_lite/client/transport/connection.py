@@ -314,8 +314,8 @@ class BrokerConnection:
     def _begin_renewal(self, deadline_ms: float) -> None:
         """Log in again, before the login session ends; later requests wait.
 
-        With OAuth the login needs a newer token. If none is cached yet, the next request tries
-        again."""
+        With OAuth the login needs a newer token. Until one is cached, do nothing; the next
+        request calls this method again."""
         security = self._security
         if security.token_url:
             token = fresh_token(security) if isinstance(security.secret, Secret) else None
@@ -415,7 +415,7 @@ class BrokerConnection:
         """Close the connection if a response is overdue, or if a request that gets no response is
         not written in time.
 
-        Responses arrive in order, so no later request can be answered first."""
+        Responses arrive in order, so an overdue response delays all later ones."""
         first = min(self._in_flight(), key=lambda row: row.deadline_ms, default=None)
         if not self.closed and first is not None and first.deadline_ms <= now_ms:
             self.close(overdue(self.endpoint, first.exchange))
@@ -457,8 +457,8 @@ class BrokerConnection:
 def _is_own_end(sock: socket.socket) -> bool:
     """Return whether the socket is connected to itself instead of a broker.
 
-    The kernel may choose the broker's port on this machine, if no process listens there, as the
-    socket's own port."""
+    If no process listens on the broker's port of this machine, the kernel may choose this port as
+    the socket's own."""
     try:
         return bool(sock.getsockname() == sock.getpeername())
     except OSError:

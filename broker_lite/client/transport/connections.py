@@ -53,8 +53,8 @@ class Connections:
         return self._by_place.get((endpoint, lane))
 
     def disconnect(self, endpoint: Endpoint, lane: str) -> BrokerConnection | None:
-        """Close the connection to ``endpoint`` for the purpose ``lane``. Return it; None if there
-        is none.
+        """Close and return the connection to ``endpoint`` for the purpose ``lane``; return None if
+        there is none.
 
         Its requests in flight fail with ClosedError."""
         connection = self._by_place.get((endpoint, lane))

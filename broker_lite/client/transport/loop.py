@@ -198,7 +198,7 @@ def _closed() -> ClosedError:
 
 
 def resolve_with(future: asyncio.Future[Any], callback: Callable[[], Any]) -> None:
-    """Complete ``future`` with the result or error of ``callback()``, unless it is done."""
+    """Complete ``future``, if it is not done, with the result or error of ``callback()``."""
     if future.done():
         return
     try:

@@ -1,8 +1,8 @@
 """``Pool``: the shell (an object that sends requests) on the calling thread, which borrows
 connections.
 
-A pool lends each connection to one thread at a time. In a forked child process it is empty: the
-child closes the sockets that it inherits."""
+A pool lends each connection to one thread at a time. In a forked child process the pool is empty:
+the child closes the sockets that it inherits."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ T = TypeVar("T")
 IDLE_PER_BROKER = 4
 """Maximum number of idle connections to one broker that a pool keeps."""
 SHARED_POOLS_MAX = 16
-"""Maximum number of shared pools. Without a limit a Spark executor would keep one for each access
-token that it has used."""
+"""Maximum number of shared pools. Without a limit a Spark executor would keep one pool for each
+access token that it has used."""
 CONNECT_TIMEOUT_S = 10.0
 """Seconds after which an attempt to connect to one address of a broker fails."""
 ARRIVED_MS = 100.0
-"""Minimum milliseconds for which a response is read even after its deadline: it may have arrived
-while the caller waited for another broker."""
+"""Minimum milliseconds for which ``receive`` waits, even after the request's deadline: the response
+may have arrived while the caller waited for another broker."""
 
 
 class PooledConnection:
@@ -214,8 +214,8 @@ class Pool:
         _pools.add(self)
 
     def borrow(self, endpoint: Endpoint, timeout_ms: float) -> PooledConnection:
-        """Return a connection for the caller alone, until it calls ``release`` with it or closes
-        it.
+        """Return a connection that no other caller uses until this caller passes it to ``release``
+        or closes it.
 
         Raises NetworkError or a login error."""
         while True:
@@ -327,7 +327,8 @@ class Pool:
                 connection.close()
 
     def forget(self) -> None:
-        """Drop the connections in a forked child process, because the parent still uses them."""
+        """Empty the pool in a forked child process, because the parent still uses its
+        connections."""
         self._lock = threading.Lock()
         self.close()
 

@@ -1,8 +1,8 @@
 """``Reactor``: the shell (an object that sends requests) on a background thread with a selector.
 
-A reactor runs the engine of a producer or consumer. Other threads may only call ``call_soon``,
-``wake`` and ``stop``. A forked child process closes the sockets that it inherits; it cannot use the
-reactor."""
+A reactor runs the I/O-free logic of a producer or consumer. Other threads may only call
+``call_soon``, ``wake`` and ``stop``. A forked child process closes the sockets that it inherits; it
+cannot use the reactor."""
 
 from __future__ import annotations
 
@@ -232,8 +232,8 @@ class Reactor:
         self._touched.update(self._connections.expire(self.now_ms()))
 
     def _watch(self, connection: BrokerConnection) -> None:
-        """Register the connection's socket with the selector, to read, and to write while it
-        connects or has queued bytes.
+        """Update the connection's registration with the selector: its socket, and whether it waits
+        to read or to write.
 
         The socket changes when the connection tries another address."""
         if connection.fileno() < 0 and not connection.closed:

@@ -16,8 +16,8 @@ BUFFER_BYTES_MAX = 16 << 20
 KEPT_BYTES_MAX = 64 << 20
 """Maximum bytes of all buffers that the pool keeps for reuse.
 
-Each reader uses a buffer for the response that it receives, one for the batches that it decodes,
-and one for each response that waits to be decoded."""
+Each thread that fetches uses a buffer for the response that it receives, one for the batches that
+it decodes, and one for each response that waits to be decoded."""
 
 
 class SharedBufferPool:

@@ -149,7 +149,7 @@ class Send(NamedTuple):
     """A step of an operation: send one request. Its result is the decoded response.
 
     A connection delivers responses in order, so a long poll would delay an urgent request behind
-    it. So ``lane`` names the request's purpose: a shell has a connection to a broker for each lane.
+    it. So ``lane`` names the request's purpose, and each lane has its own connection to a broker.
     A ``Pool`` ignores ``lane``, because each request borrows a connection."""
 
     endpoint: Endpoint
