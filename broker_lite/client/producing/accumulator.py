@@ -39,8 +39,8 @@ ROW_OVERHEAD_BYTES = 20
 RECORD_OVERHEAD_BYTES = 1024
 """Upper bound of the bytes that a batch of one record has beside key, value and headers."""
 PARTITIONS_FILLED_MAX = 8
-"""Maximum size to which a topic's rows with keys are collected before they are split into batches,
-as a multiple of the batch size.
+"""Maximum size, as a multiple of the batch size, of a topic's rows with keys before they are split
+into batches.
 
 Keys spread the rows over several partitions, so several batches fill in parallel."""
 
@@ -102,8 +102,8 @@ class OpenRows(Outcome):
             self.times[index] = timestamp_ms
 
     def take_columns(self) -> tuple[Columns, PartitionIndex | None]:
-        """Return the rows as columns, and the partition that the caller chose for each row: -1 if
-        the producer chooses it, or None if the producer chooses all partitions.
+        """Return the rows as columns, and an array of the partitions that the caller chose (-1: the
+        producer chooses), or None if the producer chooses for all rows.
 
         This object is empty afterwards."""
         count = len(self.values)
@@ -156,8 +156,7 @@ class Chunk(Outcome):
 
 
 Waiting = OpenRows | Chunk
-"""Rows that are not in batches yet. They fail at the time ``deadline_ms``, which the sender
-sets."""
+"""Rows that are not in batches yet. The sender sets their delivery deadline (``deadline_ms``)."""
 
 
 class RowPiece(NamedTuple):
@@ -170,8 +169,8 @@ class RowPiece(NamedTuple):
 
 
 class TopicShape(NamedTuple):
-    """The facts about a topic by which ``split`` places rows: the number of partitions, those with
-    a leader (``available``), and the object that chooses the sticky partition."""
+    """A topic's properties with which ``split`` chooses partitions: their number, those with a
+    leader (``available``), and the object that chooses the sticky partition."""
 
     partition_count: int
     available: Sequence[int]

@@ -58,7 +58,7 @@ class Sent(asyncio.Future[RecordMetadata]):
 
 
 def _nothing() -> None:
-    """Return None, the result of a future whose completion is all that its caller needs."""
+    """Return None, as the result of a future that only signals completion."""
 
 
 class AsyncProducer(ClosedByAsyncWith):
@@ -75,8 +75,8 @@ class AsyncProducer(ClosedByAsyncWith):
         """Calls that wait for space in the buffer, in order: future, function that sends, deadline
         (ms)."""
         self._waited_count = 0
-        """Number of calls ever added to ``_waiting``. ``_queued`` waits until the calls that were
-        added before it began have left ``_waiting``."""
+        """Number of calls ever added to ``_waiting``. The method ``_queued`` waits until all calls
+        added so far have left ``_waiting``."""
         self._is_watching = False
         self._failed: list[tuple[Sent, LogbusError]] = []
         """Failed records since the last flush, with their errors."""
@@ -93,9 +93,9 @@ class AsyncProducer(ClosedByAsyncWith):
         """Send a record. ``await`` of the result returns the record's metadata.
 
         Records are sent in the order of the calls. While the producer's buffer is full, a record
-        waits for ``max_block_ms`` at most, then fails with BufferFullError. Only the ``await``
-        raises a LogbusError, even one that ``Producer.send`` would raise itself. Without an
-        ``await``, ``flush`` and ``close`` raise the error."""
+        waits for ``max_block_ms`` at most, then fails with BufferFullError. ``send``
+        itself raises no LogbusError, not even where ``Producer.send`` does: the ``await`` raises
+        it, or, without an ``await``, ``flush`` and ``close``."""
         sent = Sent(loop=self._shell.loop)
         arguments = (topic, value, key, headers, partition, timestamp_ms)
         self._start_in_turn(sent, partial(self._start, sent, arguments))
@@ -132,7 +132,8 @@ class AsyncProducer(ClosedByAsyncWith):
                 sent.set_result(metadata)
 
     def _fail(self, sent: Sent, error: LogbusError) -> None:
-        """Fail a record. If its caller does not receive the error, the next flush raises it."""
+        """Fail a record's future. If the caller never receives the error, the next flush raises
+        it."""
         if not sent.done():
             sent.set_exception(error)
         if len(self._failed) >= FAILURES_KEPT:

@@ -51,7 +51,7 @@ from broker_lite.wire.buffer_pool import BufferPool
 from broker_lite.wire.produce import ProducedPartition, ProduceResponse
 
 REQUEST_BYTES_MAX = 16 << 20
-"""Maximum bytes of a produce request with several batches; a broker accepts 64 MiB."""
+"""Maximum bytes of a produce request with several batches; a larger batch is sent alone."""
 INVALID_MAGIC = "Invalid magic found in record"
 """The error text with which Apache Kafka refuses a batch in logbus's column format."""
 REPORTED_FAILURE = 6
@@ -270,8 +270,8 @@ class Delivery:
         }
 
     def unreported(self) -> dict[TopicPartition, LogbusError]:
-        """Return the last error of each partition whose errors the caller has not logged, because
-        it has fewer than ``REPORTED_FAILURE`` failures in a row."""
+        """Return the last error of each partition with fewer than ``REPORTED_FAILURE`` failures in
+        a row, which the caller has therefore not logged."""
         parts = [(tp, self._partitions[tp]) for tp in self._busy]
         return {
             tp: part.error
@@ -282,8 +282,8 @@ class Delivery:
     def _number(self, part: PartitionQueue, batch: ProducerBatch) -> bool:
         """Assign a sequence to the batch and encode it, unless an earlier attempt did.
 
-        Return False if the batch must wait until all batches in flight, which have an older
-        producer id, are answered."""
+        Return False if the producer id has changed: the batch then waits until all batches in
+        flight, which have the old one, are answered."""
         identity, sequence = batch.identity, batch.sequence
         is_new = self.idempotent and sequence < 0
         if is_new:
@@ -352,8 +352,8 @@ class Delivery:
             self._settle(batch.tp, part)
 
     def failed(self, sent: Outgoing, error: LogbusError, now_ms: float) -> None:
-        """Retry or fail the batches of a request that got no response. The batches may be in the
-        log."""
+        """Retry or fail the batches of a request that got no response, and mark them as possibly
+        appended."""
         for batch in sent.batches:
             part = self._partitions[batch.tp]
             if part.returned(batch):
@@ -392,7 +392,7 @@ class Delivery:
     def _later(
         self, part: PartitionQueue, batch: ProducerBatch, error: LogbusError, now_ms: float
     ) -> None:
-        """Queue the batch for a retry, after the backoff or as soon as a newer leader is known."""
+        """Queue the batch for a retry after the backoff, or earlier if a newer leader is known."""
         self.stale.add(batch.topic)
         if not part.held:
             # Batches that were in flight together share one backoff.
@@ -454,7 +454,7 @@ class Delivery:
         """Complete a batch with an error.
 
         The broker still expects the sequence of this batch, so later batches of the partition need
-        new sequences. In a transaction they stay queued until the abort."""
+        new sequences. In a transaction the later batches stay queued until the abort."""
         self.note_failure(error)
         if self.transactional:
             part.held = True
@@ -515,7 +515,7 @@ class Delivery:
         )
 
     def next_due_ms(self, now_ms: float) -> float:
-        """Return the time (ms) of the next retry or delivery deadline, or of the end of a throttle.
+        """Return the earliest time (ms) of a retry, a delivery deadline or the end of a throttle.
 
         At this time, or earlier if a response arrives, the caller must call ``requests`` and
         ``expire``."""

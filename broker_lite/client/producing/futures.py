@@ -1,6 +1,6 @@
 """The futures that ``send`` returns: the record's metadata, or the delivery error.
 
-Rows that were collected and sent together share one ``Outcome``. A record's future is this outcome
+Rows that were collected and sent together share one ``Outcome``. A record's future has this outcome
 and the record's index, and computes the offset on demand. The sender's thread completes an outcome
 and wakes waiting threads through one condition. Any thread may use a future."""
 
@@ -96,8 +96,8 @@ class Outcome:
         self.seen = False
         self._left = 0
         self.callback: Callable[[Any], None] | None = None
-        """The first callback that was added to a record. Usually a caller adds the same one to all
-        records, so it is stored only once."""
+        """The first callback added to one of the records. Usually a caller adds the same callback
+        to all records, so it is stored only once."""
         self.callbacks: deque[int | tuple[Callable[[Any], None], Any]] | None = None
         """Pending callbacks. An entry is a record's index if the record's callback is
         ``self.callback``, else the pair (callback, argument).

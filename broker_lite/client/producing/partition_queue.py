@@ -57,9 +57,9 @@ class PartitionQueue:
         after it has appended the next batch.
 
         A broker remembers only the last five batches of a producer. While a batch waits for an
-        answer of a former leader, the new leader may append many later ones. So not only the number
-        of batches in flight is limited, but also how many batches lie between the next batch and
-        the oldest one in flight (by ``number``, the order of first sending)."""
+        answer of a former leader, the new leader may append more than five later batches. So not
+        only the number of batches in flight is limited, but also the distance from the oldest of
+        them to the next batch, in the order of first sending (``number``)."""
         if not self.in_flight:
             return True
         if idempotent and self.acked_sequence < 0:

@@ -18,8 +18,8 @@ _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _SHORT_WORDS = 64
 _FEW_KEYS = 256
-"""If at most ``_FEW_KEYS`` keys have more than ``_SHORT_WORDS`` words (of four bytes), the further
-words of these keys are hashed one key at a time.
+"""After ``_SHORT_WORDS`` words (of four bytes), the rest of the keys is hashed one key at a time if
+at most ``_FEW_KEYS`` keys are longer.
 
 A numpy call over all keys for each word would take a minute for a key of 1 MB."""
 
@@ -72,7 +72,7 @@ def murmur2_column(keys: pa.Array) -> npt.NDArray[np.uint32]:
 
 
 def _hash_words(h: int, words: npt.NDArray[np.uint32]) -> int:
-    """Continue the hash ``h`` of one key over these four-byte words of the key."""
+    """Continue the hash ``h`` of one key over ``words``, its next four-byte words."""
     k = words * np.uint32(_M)
     k ^= k >> np.uint32(24)
     k *= np.uint32(_M)

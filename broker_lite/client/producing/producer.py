@@ -1,7 +1,7 @@
 """``Producer``: sends records and Arrow rows, and blocks only while its buffer is full.
 
 ``send`` appends a record to its topic's open rows (records not in batches yet) under one lock, and
-returns a future. Any thread may call it; it may take at most 0.7 µs for each record. The background
+returns a future. Any thread may call it; the limit is 0.7 µs for each record. The background
 thread builds batches, sends them and completes the futures (``sender``). A producer cannot be used
 in a forked child process."""
 
@@ -86,8 +86,8 @@ class Producer(ClosedByWith):
 
     Create it with ``Bus.producer``, and use it in a ``with`` block. By default it is idempotent
     with acks=all: an acknowledged record is on the disk of every in-sync replica exactly once, in
-    the order of the sends. A record without ``timestamp_ms`` has the time at which the first record
-    of its batch was sent."""
+    the order of the sends. A record without ``timestamp_ms`` has the time of the first ``send``
+    among the records that are collected with it."""
 
     def __init__(
         self,
@@ -156,9 +156,9 @@ class Producer(ClosedByWith):
         in ms since 1970.
 
         While ``buffer_bytes`` of records are queued or in flight, the call blocks for
-        ``max_block_ms`` at most. Raises MessageTooLargeError, BufferFullError, ClosedError, and
-        InvalidRecordError or another LogbusError for an argument of a wrong type. The future raises
-        the errors that occur later."""
+        ``max_block_ms`` at most. Raises MessageTooLargeError, BufferFullError, ClosedError, and for
+        a wrong argument InvalidRecordError, InvalidTopicError, InvalidPartitionsError or
+        InvalidSchemaError. The future raises the errors that occur later."""
         if value.__class__ is bytes:
             size = len(value) + ROW_OVERHEAD_BYTES
         elif value is None:
@@ -468,8 +468,8 @@ class Producer(ClosedByWith):
                 self._seal(rows)
 
     def _check_waiter(self, _: Outcome | None = None) -> None:
-        """Raise InvalidRequestError on the sending thread: a callback that waits there for a record
-        would block the thread that must send it."""
+        """Raise InvalidRequestError if the caller is the sending thread: a callback that waits
+        there for a record would block the thread that must send the record."""
         if self._reactor is not None and self._reactor.is_own_thread:
             raise InvalidRequestError(
                 "a callback of a sent record waits for other records, which the same thread sends; "

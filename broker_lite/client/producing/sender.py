@@ -57,7 +57,7 @@ GROWING_REFRESHES = 32
 """Number of times that the pause between metadata requests grows; it then stays at about a
 second."""
 UNREPORTED_REFRESHES = 28
-"""Number of metadata requests in a row (about 2 s) after which a missing leader is logged."""
+"""Number of metadata requests, over about 2 s, after which a missing leader is logged."""
 SWEEP_MS = 5_000
 """Milliseconds between two sweeps, which free pool buffers unused since the last sweep."""
 _ACKS = {"0": 0, "1": 1, "all": -1}
@@ -67,8 +67,8 @@ class Sender:
     """Sends the rows that the producer appends to ``inbox``.
 
     Call all methods except ``wake`` and ``batch_bytes`` on the I/O thread. ``on_released(bytes)``
-    reports freed buffer space, ``on_finished(outcome)`` rows that are acknowledged or have
-    failed."""
+    reports freed buffer space, and ``on_finished(outcome)`` reports rows that are acknowledged or
+    have failed."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Sender:
         )
         self.produce_version = CLIENT_VERSION
         self.on_pumped: Callable[[], None] = _nothing
-        """Called at the end of each ``pump``, for a transactional producer to check its batches."""
+        """Called at the end of each ``pump``; a transaction checks here whether a batch failed."""
         self._shell = shell
         self._cluster = cluster
         self._config = config
@@ -302,7 +302,7 @@ class Sender:
         self.pump()
 
     def _give_up_deposed(self) -> None:
-        """Close connections to deposed leaders whose responses are overdue.
+        """Close connections to former leaders whose responses are overdue.
 
         The requests on these connections fail, and their batches are sent to the new leaders."""
         for leader in {leader for leader, _ in self._overdue.deposed()}:
@@ -324,7 +324,8 @@ class Sender:
     def _renewed(
         self, names: tuple[str, ...], began_ms: float, result: ClusterView | LogbusError
     ) -> None:
-        """After a metadata refresh, pause to spare the brokers, then send the waiting batches.
+        """Handle the result of a metadata refresh: call ``pump`` at once if all leaders are known,
+        else after a pause that spares the brokers.
 
         A topic that the metadata lack is looked up again before its batches fail."""
         grown = min(max(0, self._renewals - STEADY_REFRESHES), GROWING_REFRESHES)
