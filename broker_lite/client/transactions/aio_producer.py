@@ -136,8 +136,8 @@ class AsyncBusTransaction:
     ) -> Sent:
         """Send a record; see ``AsyncProducer.send``.
 
-        If it is not accepted, the transaction cannot commit, even if the caller does not await the
-        future."""
+        If the producer refuses the record, the transaction cannot commit, even if the caller does
+        not await the future."""
         return self._live().send(topic, value, key, headers, partition, timestamp_ms)
 
     async def send_arrow(
@@ -150,7 +150,7 @@ class AsyncBusTransaction:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> list[BatchMetadata]:
-        """Send Arrow rows, and wait for them; see ``AsyncProducer.send_arrow``."""
+        """Send Arrow rows, and wait for acknowledgements; see ``AsyncProducer.send_arrow``."""
         return await self._live().send_arrow(
             topic, data, key=key, value=value, partition=partition, timestamp_ms=timestamp_ms
         )

@@ -47,7 +47,7 @@ class AttemptProducer(Producer):
     def keep(self, run: str, batch: int, timeout_ms: int) -> None:
         """Tell the coordinator regularly that the task is running, until ``finish`` or ``leave``.
 
-        A task may run for long before it writes its first row."""
+        Without requests for ``timeout_ms``, the coordinator aborts the attempts of the sink."""
         request = KeepBatchRequest(self.config.transactional_id, run, batch)
         interval_ms = timeout_ms / KEEPS_PER_TIMEOUT
         self._shell.call_soon(partial(self._keep_later, request, interval_ms))

@@ -291,8 +291,8 @@ class TransactionMachine:
         )
 
     def _rolled_back(self) -> Iterator[ev.Effect]:
-        """End the user's call as after a successful abort, because the coordinator has no open
-        transaction any more."""
+        """End the user's call as after a successful abort: as InitProducerId has shown, the
+        coordinator has no open transaction any more."""
         self.phase = Phase.IDLE
         yield from self._finish(is_commit=False)
 

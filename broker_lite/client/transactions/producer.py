@@ -112,7 +112,7 @@ class TransactionalProducer(Producer):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the producer was closed, or was created before a fork."""
+        """Whether the producer was closed, or belongs to the parent of this forked process."""
         return self._end is not None
 
     @property

@@ -43,9 +43,9 @@ class PendingCall(NamedTuple):
 class TransactionRunner:
     """Runs the transactions of one producer.
 
-    ``on_shut(error)`` must make ``send`` raise the error from now on, and pass the records accepted
-    so far to the sender: they belong to the ending transaction. ``on_shut(None)`` must allow
-    ``send`` again."""
+    The callback ``on_shut(error)`` must make the producer's ``send`` raise the error from now on,
+    and pass the records accepted so far to ``sender``, because they belong to the ending
+    transaction. ``on_shut(None)`` must allow ``send`` again."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class TransactionRunner:
         return not is_called and self.machine.phase is Phase.IDLE
 
     def lose(self, error: LogbusError) -> None:
-        """Fail the open transaction, if any, because the producer did not accept a record of it.
+        """Fail the open transaction, if any, because the producer refused one of its records.
 
         Call it on the thread of the network I/O."""
         if self.machine.phase is Phase.OPEN:
@@ -219,7 +219,8 @@ class TransactionRunner:
             self._step(ev.Ended(None if result is None else ProducerIdentity(*result)))
 
     def _add(self, tps: set[TopicPartition]) -> None:
-        """Send AddPartitionsToTxn. In transaction version 1, batches wait for its response."""
+        """Send AddPartitionsToTxn, as transaction version 1 demands. Batches wait for its
+        response."""
         delivery = self._sender.delivery
         identity, delivery.unadded = delivery.identity, set()
         assert identity is not None
@@ -247,7 +248,7 @@ class TransactionRunner:
         spawn(self._shell, self._adding, added)
 
     def _stop_adding(self, then: Callable[[], None]) -> None:
-        """Stop the retries of AddPartitionsToTxn, and call ``then`` after the last answer.
+        """Stop the retries of AddPartitionsToTxn, and call ``then`` when none is in flight.
 
         In transaction version 1, a coordinator that receives AddPartitionsToTxn after EndTxn begins
         a transaction with the same epoch. Kafka then fences the producer at InitProducerId."""
