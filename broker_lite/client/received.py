@@ -136,14 +136,12 @@ def _within(header: BatchHeader, columns: Columns, start: int, end: int | None) 
 SMALL_ROWS = 1000
 """Batches in Kafka's row format with fewer records than this are decoded together.
 
-Decoding has a fixed cost for each batch, or each group of batches, about that of 1,000 records."""
+A decoding, of one batch or of several together, has a fixed cost of about that of 1,000 records."""
 
 
 def joinable(items: Sequence[Item], at: int) -> int:
-    """Return how many consecutive batches ``decode_joined`` may decode together, from ``items[at]``
-    on.
-
-    If the result is 0 or 1, ``items[at]`` must be decoded alone, with ``decode``."""
+    """Return how many consecutive batches from ``items[at]`` on ``decode_joined`` may decode
+    together. If fewer than two, ``decode`` must decode ``items[at]`` alone."""
     epoch = NO_EPOCH
     for count, item in enumerate(items[at:]):
         if isinstance(item, Skipped):
@@ -165,7 +163,7 @@ def decode_joined(batches: Sequence[Any], start: int, end: int | None) -> tuple[
     """Decode small batches in Kafka's row format together, which is faster than one by one.
 
     Return their rows with offsets in ``[start, end)``, and how many batches were decoded.
-    ``joinable`` counts the batches that may be passed. Raises CorruptMessageError for a wrong CRC
+    ``joinable`` says how many batches may be passed. Raises CorruptMessageError for a wrong CRC
     or structure in any batch; the caller finds the corrupt batch by decoding each one alone."""
     for batch in batches:
         check_crc(batch.buffer, batch.header)
