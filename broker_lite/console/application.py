@@ -223,9 +223,9 @@ class Console:
         return tail_of(self.ask(request, viewer), event_id, render, is_signed_in)
 
     def ask(self, request: Request, viewer: Viewer) -> PageRequest:
-        """Return the input from which a page makes its data, without the topics and groups that
-        the page's user may not describe. Raises NoBrokersError if the cluster has not been read
-        yet."""
+        """Return the input of a page, such as the cluster's newest state, without the topics and
+        groups that the page's user may not describe. Raises NoBrokersError if the cluster has not
+        been read yet."""
         self.sampler.wait(FIRST_READING_S)
         reading = self.sampler.reading
         if reading is None:
@@ -324,7 +324,7 @@ class Console:
 
     def _healthz(self, _: Request) -> Response:
         """Return the cluster's health as JSON, for monitoring. The HTTP status is 503 if the health
-        is critical, or if the cluster has not answered lately."""
+        is critical, or if no state is newer than ``STALE_S``."""
         reading = self.sampler.reading
         state = "unknown" if reading is None or self.sampler.age_s > STALE_S else reading.state
         said: Data = {"state": state}
@@ -338,8 +338,8 @@ class Console:
     def _metrics(self, request: Request) -> Response:
         """Return the metrics of the cluster, for Prometheus.
 
-        If other machines can reach the console, it demands, as brokers do for their metrics, the
-        HTTP Basic login of a user who may describe the cluster: the metrics name all topics."""
+        If other machines can reach the console, the request needs the HTTP Basic login of a user
+        who may describe the cluster, because the metrics name all topics."""
         if not self.settings.is_loopback and (refused := self._scrape_refusal(request)) is not None:
             return refused
         rows = samples(self.sampler, by_partition=self.settings.by_partition)
@@ -417,8 +417,8 @@ class Console:
 
 
 def names_of(request: Request) -> dict[str, str]:
-    """Return the names in the address, such as the topic, without percent-encoding. ``Gate`` passes
-    the path on in its encoded form."""
+    """Return the names in the address, such as the topic, without percent-encoding, which the
+    middleware ``Gate`` leaves in the path."""
     return {key: unquote(value) for key, value in request.path_params.items()}
 
 

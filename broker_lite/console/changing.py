@@ -32,7 +32,7 @@ def fields_of(body: bytes) -> dict[str, str]:
 
 
 def show(change: Change, request: PageRequest, render: Render) -> Response:
-    """Return the page with the form of a change, or with its plan if the form has no fields."""
+    """Return the page with the form of a change, or with its steps if the form has no fields."""
     values = {field.name: field.value for field in change.fields(request)}
     plan = None if values else change.plan(request, {})
     return _page(change, request, values, render, plan=plan)
@@ -72,7 +72,7 @@ def _page(
     plan: ChangePlan | None = None,
     refusal: str = "",
 ) -> Response:
-    """Return the page of a change: its form, or its plan if there is one."""
+    """Return the page of a change: its form, or, with ``plan``, the steps to confirm."""
     data: Data = {
         "change": change,
         "fields": [] if plan else [field._asdict() for field in change.fields(request)],

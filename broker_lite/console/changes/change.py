@@ -38,7 +38,7 @@ class ChangePlan(NamedTuple):
 
 
 Planner = Callable[[PageRequest, Form], ChangePlan]
-"""Returns the plan for a filled form. Raises LogbusError for a form that cannot be applied."""
+"""Returns the steps for a filled form. Raises LogbusError for a form that cannot be applied."""
 
 
 def no_fields(_: PageRequest) -> tuple[Field, ...]:
@@ -50,8 +50,8 @@ class Change(NamedTuple):
     """A kind of change, such as "Create a topic", with the address ``path`` of its form. ``done``
     is the sentence that reports success.
 
-    ``fields`` returns the fields of the form, and ``plan`` the plan for a filled form; both may
-    raise LogbusError. With ``is_dangerous``, every plan demands a typed confirmation; otherwise
+    ``fields`` returns the fields of the form, and ``plan`` the ChangePlan for a filled form; both
+    may raise LogbusError. With ``is_dangerous``, every plan demands a typed confirmation; otherwise
     only a plan that would lose data does."""
 
     path: str

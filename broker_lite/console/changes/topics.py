@@ -16,7 +16,7 @@ from broker_lite.errors import ElectionNotNeededError, InvalidRequestError
 from broker_lite.model import TopicPartition
 
 STEPS_MAX = 50
-"""Maximum number of partitions that a plan lists."""
+"""Maximum number of steps, one for each partition, that the plan of a change lists."""
 PRODUCE_S = 15.0
 """Maximum seconds until brokers acknowledge a produced record."""
 
@@ -31,8 +31,8 @@ def _number(form: Form, name: str, default: int) -> int:
 
 
 def _pairs(text: str, what: str) -> list[tuple[str, str]]:
-    """Parse lines of NAME=VALUE into pairs. Raises InvalidRequestError, whose message calls a bad
-    line a ``what``, such as "header"."""
+    """Parse lines of NAME=VALUE into pairs. Raises InvalidRequestError for a bad line, whose
+    message names the form field by ``what``, such as "header"."""
     pairs = []
     for line in filter(None, map(str.strip, text.splitlines())):
         name, equals, value = line.partition("=")
@@ -216,7 +216,7 @@ def _ids(partition: object) -> str:
 
 
 def cut(steps: list[str]) -> tuple[str, ...]:
-    """Return the first ``STEPS_MAX`` steps of a plan, and a text with the number of the others."""
+    """Return the first ``STEPS_MAX`` steps of a plan, and a text that counts the others."""
     if len(steps) <= STEPS_MAX:
         return tuple(steps)
     return (*steps[:STEPS_MAX], f"and {len(steps) - STEPS_MAX} more partitions")
