@@ -50,7 +50,7 @@ class InitFailed(NamedTuple):
 class SendFailed(NamedTuple):
     """Records of the transaction could not be written.
 
-    A batch failed, or the coordinator did not add a partition."""
+    A batch failed, or AddPartitionsToTxn failed."""
 
     error: LogbusError
 

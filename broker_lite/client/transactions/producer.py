@@ -125,8 +125,7 @@ class TransactionalProducer(Producer):
         """Begin a transaction. If the previous transaction has failed, abort that one first.
 
         Raises InvalidTxnStateError while a transaction is open, FencedError,
-        InvalidTransactionTimeoutError, and the last error after ``max_block_ms`` if the cluster
-        cannot be reached."""
+        InvalidTransactionTimeoutError, and after ``max_block_ms`` the error of the last attempt."""
         self._call(BeginCall())
 
     def commit(self) -> None:

@@ -90,7 +90,8 @@ class TransactionRunner:
 
     @property
     def is_resting(self) -> bool:
-        """Whether a transaction can begin: none is open, and no call runs or waits. Thread-safe."""
+        """Whether a transaction can begin: none is open, and no call of the user runs or is queued.
+        Thread-safe."""
         is_called = self._present is not None or bool(self._calls)
         return not is_called and self.machine.phase is Phase.IDLE
 
@@ -127,8 +128,8 @@ class TransactionRunner:
             self._step(self._present.event)
 
     def _check_delivery(self) -> None:
-        """Report a failed batch (``SendFailed``), or, during a commit, that all records are
-        acknowledged (``Delivered``).
+        """Report a failed batch (``SendFailed``), or add new partitions to the transaction. During
+        a commit, report when all records are acknowledged (``Delivered``).
 
         The sender calls this method at the end of each ``Sender.pump``."""
         delivery = self._sender.delivery
