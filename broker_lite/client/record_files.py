@@ -100,5 +100,5 @@ WRITERS: Mapping[str, Callable[[IO[bytes]], tuple[Writer, Callable[[], None]]]] 
 }
 """For each file format, a function that begins a file and returns two functions.
 
-The first writes an Arrow batch as ``poll_arrow`` returns it, the second finishes the file. Both
+The first writes an Arrow batch from ``poll_arrow``, the second finishes the file. Both
 raise OSError if the disk fails."""

@@ -171,7 +171,7 @@ class Delivery:
         self.has_sent = False
 
     def note_failure(self, error: LogbusError) -> None:
-        """Record that a record failed with ``error``, so that the open transaction must abort.
+        """Store the error of a failed record, because of which the open transaction must abort.
 
         Does nothing outside a transaction."""
         if self.transactional and self.failure is None:

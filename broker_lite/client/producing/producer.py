@@ -518,7 +518,7 @@ class Producer(ClosedByWith):
             self.end()
 
     def wait_answer(self, answers: queue.SimpleQueue[T], timeout_s: float | None = None) -> T:
-        """Wait for the background thread's item in ``answers``, and return it.
+        """Return the item that the background thread puts into ``answers``; wait for it.
 
         If the producer ends meanwhile, raise its error. Raises RequestTimedOutError after
         ``timeout_s`` seconds (None: no limit)."""

@@ -66,7 +66,7 @@ class Reactor:
         _reactors.add(self)
 
     def start(self, on_crash: Callable[[BaseException], None] | None = None) -> None:
-        """Start the thread. ``on_crash`` receives an unexpected error that ends it."""
+        """Start the thread. ``on_crash`` receives an unexpected error that ends the thread."""
         self._on_crash = on_crash
         self._thread.start()
 
