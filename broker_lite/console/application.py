@@ -431,7 +431,7 @@ def _local(fields: Any) -> str:
 
 
 def _crashed(_: Request, error: Exception) -> Response:
-    """Answer an unexpected exception of the console. The log gets its stack trace."""
+    """Answer a request that raised an unexpected exception. The log gets its stack trace."""
     text = f"The console failed: {type(error).__name__}. Its log has the stack trace.\n"
     return PlainTextResponse(text, 500, headers=HEADERS)
 

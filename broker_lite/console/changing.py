@@ -1,5 +1,5 @@
-"""Answer the two requests of a change: GET shows its form or plan; POST checks the typed
-confirmation, applies the plan, and logs the outcome."""
+"""Answer the two requests of a change: GET shows its form or its steps; POST checks the typed
+confirmation, makes the change, and logs the outcome."""
 
 from __future__ import annotations
 
