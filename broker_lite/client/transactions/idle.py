@@ -28,8 +28,7 @@ P = TypeVar("P", bound=Reusable)
 
 
 class IdleProducers(Generic[P]):
-    """The idle producers of a client, by configuration. The one that is idle longest comes
-    first."""
+    """A client's idle producers by configuration, the one idle longest first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

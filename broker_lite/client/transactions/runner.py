@@ -43,9 +43,9 @@ class PendingCall(NamedTuple):
 class TransactionRunner:
     """Runs the transactions of one producer.
 
-    The callback ``on_shut(error)`` must make the producer's ``send`` raise the error from now on,
-    and pass the records accepted so far to ``sender``, because they belong to the ending
-    transaction. ``on_shut(None)`` must allow ``send`` again."""
+    ``on_shut(error)`` must make the producer's ``send`` raise the error from now on, and pass the
+    records accepted so far to ``sender``, because they belong to the ending transaction.
+    ``on_shut(None)`` must allow ``send`` again."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class TransactionRunner:
 
     @property
     def is_resting(self) -> bool:
-        """Whether a transaction can begin: none is open, and no call of the user runs or is queued.
+        """Whether a transaction can begin: none is open, and no user's call runs or waits.
         Thread-safe."""
         is_called = self._present is not None or bool(self._calls)
         return not is_called and self.machine.phase is Phase.IDLE
