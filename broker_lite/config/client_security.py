@@ -295,7 +295,7 @@ def _login(protocol: str, options: Mapping[str, str]) -> dict[str, Any]:
 
 def _token(options: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of ``ClientSecurity`` with which a client fetches access tokens (OAuth's
-    client credentials grant). Raises InvalidConfigError if one is missing or wrong."""
+    client credentials grant). Raises InvalidConfigError for a missing or wrong option."""
     if options.get(TOKEN_METHOD, "oidc").lower() != "oidc":
         raise InvalidConfigError(
             f"{TOKEN_METHOD}={options[TOKEN_METHOD][:60]!r}: only oidc is supported, with "

@@ -93,9 +93,9 @@ class AsyncProducer(ClosedByAsyncWith):
         """Send a record. ``await`` of the result returns the record's metadata.
 
         Records are sent in the order of the calls. While the producer's buffer is full, a record
-        waits for ``max_block_ms`` at most, then fails with BufferFullError. ``send``
-        itself raises no LogbusError, not even where ``Producer.send`` does: the ``await`` raises
-        it, or, without an ``await``, ``flush`` and ``close``."""
+        waits for ``max_block_ms`` at most, then fails with BufferFullError. ``send`` itself
+        raises no LogbusError, not even where ``Producer.send`` does: the ``await`` raises it, or,
+        without an ``await``, ``flush`` and ``close``."""
         sent = Sent(loop=self._shell.loop)
         arguments = (topic, value, key, headers, partition, timestamp_ms)
         self._start_in_turn(sent, partial(self._start, sent, arguments))

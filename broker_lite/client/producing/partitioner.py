@@ -18,8 +18,8 @@ _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _SHORT_WORDS = 64
 _FEW_KEYS = 256
-"""After ``_SHORT_WORDS`` words (of four bytes), the rest of the keys is hashed one key at a time if
-at most ``_FEW_KEYS`` keys are longer.
+"""After ``_SHORT_WORDS`` words (of four bytes), the rest of the keys is hashed one key at a time
+once at most ``_FEW_KEYS`` keys are longer.
 
 A numpy call over all keys for each word would take a minute for a key of 1 MB."""
 

@@ -1,7 +1,7 @@
 """``Producer``: sends records and Arrow rows, and blocks only while its buffer is full.
 
 ``send`` appends a record to its topic's open rows (records not in batches yet) under one lock, and
-returns a future. Any thread may call it; the limit is 0.7 µs for each record. The background
+returns a future. Any thread may call it; it should take at most 0.7 µs a record. The background
 thread builds batches, sends them and completes the futures (``sender``). A producer cannot be used
 in a forked child process."""
 

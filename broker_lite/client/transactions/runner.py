@@ -249,7 +249,7 @@ class TransactionRunner:
         spawn(self._shell, self._adding, added)
 
     def _stop_adding(self, then: Callable[[], None]) -> None:
-        """Stop the retries of AddPartitionsToTxn, and call ``then`` when none is in flight.
+        """Stop the retries of AddPartitionsToTxn, and call ``then`` when no request is in flight.
 
         In transaction version 1, a coordinator that receives AddPartitionsToTxn after EndTxn begins
         a transaction with the same epoch. Kafka then fences the producer at InitProducerId."""

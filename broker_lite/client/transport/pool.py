@@ -42,8 +42,8 @@ access token that it has used."""
 CONNECT_TIMEOUT_S = 10.0
 """Seconds after which an attempt to connect to one address of a broker fails."""
 ARRIVED_MS = 100.0
-"""Minimum milliseconds for which ``receive`` waits, even after the request's deadline: the response
-may have arrived while the caller waited for another broker."""
+"""Minimum timeout (ms) of ``receive``, even after the request's deadline: the response may have
+arrived while the caller waited for another broker."""
 
 
 class PooledConnection:

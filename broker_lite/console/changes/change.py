@@ -38,7 +38,8 @@ class ChangePlan(NamedTuple):
 
 
 Planner = Callable[[PageRequest, Form], ChangePlan]
-"""Returns the steps for a filled form. Raises LogbusError for a form that cannot be applied."""
+"""Returns the plan (the steps and how to make them) for a filled form. Raises LogbusError for a
+form that cannot be applied."""
 
 
 def no_fields(_: PageRequest) -> tuple[Field, ...]:
