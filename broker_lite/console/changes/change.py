@@ -38,8 +38,7 @@ class ChangePlan(NamedTuple):
 
 
 Planner = Callable[[PageRequest, Form], ChangePlan]
-"""Returns the plan (the steps and how to make them) for a filled form. Raises LogbusError for a
-form that cannot be applied."""
+"""Returns the plan (the steps) for a filled form. Raises LogbusError for an unusable form."""
 
 
 def no_fields(_: PageRequest) -> tuple[Field, ...]:
