@@ -101,8 +101,8 @@ class TransactionalProducer(Producer):
             raise InvalidConfigError("a producer of transactions needs transactional_id='…'")
         super().__init__(bootstrap_servers, config, shell=shell)
         self.on_shut: Callable[[LogbusError], None] | None = None
-        """Called at the transaction's end, on the sending thread, with the error that ``send`` then
-        raises."""
+        """Called on the sending thread at a commit or abort, and after a failure, with the error
+        that ``send`` raises from then on."""
         self._shut = InvalidTxnStateError(
             f"no transaction of id {config.transactional_id!r} is open; call begin() before send()"
         )
