@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from support.handler_world import context_of
+from support.marker_client import MarkerClient, write_history
 from support.replica_world import World, run
 
 from broker_lite.errors import UnknownTopicOrPartitionError
@@ -42,3 +43,23 @@ def test_describe_producers_is_answered_by_each_replica() -> None:
             assert row.last_timestamp > 0
 
     run(body, brokers=2)
+
+
+def test_describe_producers_shows_the_start_of_an_open_transaction() -> None:
+    async def body(world: World) -> None:
+        leader = await world.serves(1)
+        await write_history(leader)
+        topic = SimpleNamespace(name="t", partition_indexes=[0])
+        parts = MarkerClient(leader).parts
+        message = SimpleNamespace(topics=[topic])
+        answer = await describe_producers.handle(
+            parts, context_of(ApiKey.DESCRIBE_PRODUCERS, 0), message
+        )
+        (found,) = answer.topics[0].partitions
+        starts = {
+            row.producer_id: (row.current_txn_start_offset, row.coordinator_epoch)
+            for row in found.active_producers
+        }
+        assert starts == {1: (-1, 1), 2: (-1, 1), 3: (7, -1)}
+
+    run(body, brokers=1)
