@@ -2,18 +2,19 @@
 for election as controller.
 
 One task, the *keeper*, reacts to ZooKeeper watches, session events and suspected brokers. It takes
-the due steps in a fixed order: register, depose a dead controller, read changed metadata, stand for
-election, publish the snapshot. After a reconnection it sets all watches again and reads the change
-notices (``metadata/notices.py``) that it missed, or all metadata if notices are missing."""
+the due steps in the order of ``_Step`` and publishes the snapshot. After a reconnection it sets all
+watches again and reads the change notices (``metadata/notices.py``) that it missed, or all metadata
+if notices are missing."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import dataclasses
+import enum
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import ClosedError, CoordinationUnavailableError, LogbusError
@@ -74,6 +75,21 @@ librdkafka repeats its request each second, so a longer wait is useless."""
 DRAIN_ANSWER_S = 2.0
 """Maximum seconds for which a stopping broker waits until ZooKeeper has stored that it is about to
 stop (drains)."""
+
+
+class _Step(enum.Enum):
+    """A step of the keeper task. If several are due, it takes them in this order."""
+
+    REGISTER = enum.auto()
+    DEPOSE = enum.auto()
+    """Delete the znode of a controller that is probably dead."""
+    RELOAD = enum.auto()
+    """Read all metadata."""
+    READ_CHANGES = enum.auto()
+    """Read the metadata that change notices name."""
+    READ_BROKERS = enum.auto()
+    STAND = enum.auto()
+    """Stand for election, and read who is controller."""
 
 
 class Registry:
@@ -146,9 +162,7 @@ class Registry:
         lacks none."""
         self._due = asyncio.Event()
         self._published = asyncio.Event()
-        self._register_due = self._reload_due = True
-        self._brokers_due = self._changes_due = self._controller_due = False
-        self._depose_due = False
+        self._steps = {_Step.REGISTER, _Step.RELOAD}
         self._sequence = self._published_sequence = -1
 
     # Methods by which the broker joins the cluster, drains and leaves.
@@ -390,8 +404,7 @@ class Registry:
         self._expect_elections()
         self._controller.suspects_changed(self._suspects)
         if broker_id == self._fresh.controller_id:
-            self._depose_due = True
-            self._due.set()
+            self._schedule(_Step.DEPOSE)
 
     def trust(self, broker_id: int, broker_epoch: int) -> None:
         """Treat a lost or suspected broker as alive, because it is reachable again."""
@@ -445,11 +458,12 @@ class Registry:
     def _on_event(self, event: StoreEvent) -> None:
         match event:
             case Connected():
-                self._register_due = self._register_due or event.new_session
+                self._connected.set()
+                if event.new_session:
+                    self._schedule(_Step.REGISTER)
                 # Without a connection, this broker missed watch events. The change notices say what
                 # has changed. If some notices are deleted already, read all metadata.
-                self._changes_due = self._brokers_due = self._controller_due = True
-                self._connected.set()
+                self._schedule(_Step.READ_CHANGES, _Step.READ_BROKERS, _Step.STAND)
                 self._notify_watchers(None)
             case Suspended():
                 self._connected.clear()
@@ -461,25 +475,29 @@ class Registry:
                 # Without ZooKeeper, this broker sees no changes. End the wait of requests for a
                 # change: otherwise they would wait until ZooKeeper answers again.
                 self._wake_waiting()
-                return
             case SessionLost():
                 self.session_losses.n += 1
                 self._connected.clear()
                 self._unsure_since_s = self._unsure_since_s or self._now_s()
                 self._broker_epoch = NO_EPOCH
-                self._register_due = True
+                self._steps.add(_Step.REGISTER)
                 error = CoordinationUnavailableError(
                     "the ZooKeeper session ended before ZooKeeper answered; "
                     "the request may have taken effect"
                 )
                 self._controller.resign(error)
-                return
             case DataChanged(path):
-                self._changes_due = self._changes_due or path == znodes.CHANGES
-                self._controller_due = self._controller_due or path == znodes.CONTROLLER
+                if path == znodes.CHANGES:
+                    self._schedule(_Step.READ_CHANGES)
+                elif path == znodes.CONTROLLER:
+                    self._schedule(_Step.STAND)
                 self._notify_watchers(path)
-            case ChildrenChanged(path):
-                self._brokers_due = self._brokers_due or path == znodes.BROKER_IDS
+            case ChildrenChanged(znodes.BROKER_IDS):
+                self._schedule(_Step.READ_BROKERS)
+
+    def _schedule(self, *steps: _Step) -> None:
+        """Let the keeper task take these steps."""
+        self._steps.update(steps)
         self._due.set()
 
     def _notify_watchers(self, path: str | None) -> None:
@@ -519,22 +537,27 @@ class Registry:
         self._due.set()
 
     async def _catch_up(self) -> None:
-        """Do the steps of the keeper task that are due, such as reading changed metadata, and
-        publish the snapshot.
+        """Take the steps that are due, and publish the snapshot.
 
         A step that fails raises its error and stays due."""
-        if self._register_due:
-            await self._register()
-        if self._depose_due:
-            await self._depose()
-        if self._reload_due:
-            await self._reload()
-        elif self._changes_due:
-            await self._read_changes()
-        if self._brokers_due:
-            await self._read_brokers()
-        if self._controller_due:
-            await self._read_controller()
+        actions: Mapping[_Step, Callable[[], Awaitable[None]]] = {
+            _Step.REGISTER: self._register,
+            _Step.DEPOSE: self._depose,
+            _Step.RELOAD: self._reload,
+            _Step.READ_CHANGES: self._read_changes,
+            _Step.READ_BROKERS: self._read_brokers,
+            _Step.STAND: self._read_controller,
+        }
+        for step in _Step:
+            if step not in self._steps:
+                continue
+            # Remove the step first: an event that arrives meanwhile makes it due again.
+            self._steps.remove(step)
+            try:
+                await actions[step]()
+            except BaseException:
+                self._steps.add(step)
+                raise
         self._publish()
         if self._store.connected:
             self._unsure_since_s = 0.0
@@ -542,10 +565,9 @@ class Registry:
     async def _register(self) -> None:
         assert self._registrar is not None
         epoch = await self._registrar.register()
-        self._register_due = False
         self._broker_epoch = epoch
         self._broker_epochs |= {epoch}
-        self._brokers_due = True
+        self._steps.add(_Step.READ_BROKERS)
         _log.info(
             "broker %d is registered in broker epoch %d",
             self._config.broker_id,
@@ -556,14 +578,12 @@ class Registry:
     async def _depose(self) -> None:
         """Delete the znode /controller of a controller that is probably dead, so that this broker
         can stand for election."""
-        suspects = dict(self._suspects)
-        await self._controller.depose(suspects)
-        self._depose_due = False
-        self._controller_due = True
+        await self._controller.depose(dict(self._suspects))
+        self._steps.add(_Step.STAND)
 
     async def _reload(self) -> None:
-        self._changes_due = False
-        self._brokers_due = self._controller_due = True
+        self._steps.discard(_Step.READ_CHANGES)
+        self._steps |= {_Step.READ_BROKERS, _Step.STAND}
         notices = await loader.load_notices(self._store, watch=True)
         topics = await loader.load_topics(self._store)
         await self._load_cluster()
@@ -577,7 +597,6 @@ class Registry:
         self._unreadable = unreadable
         self._take_topics(topics)
         self._sequence = notices.sequence
-        self._reload_due = False
 
     async def _load_cluster(self) -> None:
         """Read the features of the cluster and the settings of its brokers."""
@@ -588,24 +607,19 @@ class Registry:
         self._fresh = dataclasses.replace(self._fresh, features=features, broker_configs=configs)
 
     async def _read_changes(self) -> None:
-        self._changes_due = False
-        try:
-            notices = await loader.load_notices(self._store, watch=True)
-            merged = merge(notices, self._sequence)
-            if merged is None:
-                await self._reload()
-                return
-            topics = await loader.refresh_topics(self._store, self._fresh.topics, merged.topics)
-            if merged.security:
-                await self._refresh_security(merged.security)
-            if merged.cluster:
-                # This notice does not say what changed in the cluster: features, settings of a
-                # broker, or a broker that drains or whose disk is full. Read all of these.
-                self._brokers_due = True
-                await self._load_cluster()
-        except BaseException:
-            self._changes_due = True
-            raise
+        notices = await loader.load_notices(self._store, watch=True)
+        merged = merge(notices, self._sequence)
+        if merged is None:
+            await self._reload()
+            return
+        topics = await loader.refresh_topics(self._store, self._fresh.topics, merged.topics)
+        if merged.security:
+            await self._refresh_security(merged.security)
+        if merged.cluster:
+            # This notice does not say what changed in the cluster: features, settings of a broker,
+            # or a broker that drains or whose disk is full. Read all of these.
+            self._steps.add(_Step.READ_BROKERS)
+            await self._load_cluster()
         self._take_topics(topics)
         self._sequence = notices.sequence
 
@@ -628,20 +642,14 @@ class Registry:
         )
 
     async def _read_brokers(self) -> None:
-        self._brokers_due = False
-        try:
-            brokers = await loader.load_brokers(self._store, watch=True)
-            own = brokers.get(self._config.broker_id)
-            if own is None or own.broker_epoch != self._broker_epoch:
-                # An operator has deleted this broker's registration, or a broker that runs on a
-                # copy of this data directory has.
-                assert self._registrar is not None
-                await self._registrar.check_disk()
-                self._register_due = True
-                self._due.set()
-        except BaseException:
-            self._brokers_due = True
-            raise
+        brokers = await loader.load_brokers(self._store, watch=True)
+        own = brokers.get(self._config.broker_id)
+        if own is None or own.broker_epoch != self._broker_epoch:
+            # An operator has deleted this broker's registration, or a broker that runs on a copy of
+            # this data directory has.
+            assert self._registrar is not None
+            await self._registrar.check_disk()
+            self._schedule(_Step.REGISTER)
         if brokers != self._fresh.brokers:
             self._expect_elections()
         self._fresh = dataclasses.replace(self._fresh, brokers=brokers)
@@ -652,14 +660,9 @@ class Registry:
         self._controller.brokers_changed(self._suspects)
 
     async def _read_controller(self) -> None:
-        self._controller_due = False
-        try:
-            pause_s = await self._controller.stand(self._broker_epoch, self._broker_epochs)
-            present = await self._store.get(znodes.CONTROLLER)
-            epoch = await self._store.get(znodes.CONTROLLER_EPOCH)
-        except BaseException:
-            self._controller_due = True
-            raise
+        pause_s = await self._controller.stand(self._broker_epoch, self._broker_epochs)
+        present = await self._store.get(znodes.CONTROLLER)
+        epoch = await self._store.get(znodes.CONTROLLER_EPOCH)
         controller_id, controller_epoch = NO_BROKER, self._fresh.controller_epoch
         elected_as = NO_EPOCH
         if present is not None:
@@ -670,14 +673,9 @@ class Registry:
             self._fresh, controller_id=controller_id, controller_epoch=controller_epoch
         )
         if pause_s:
-            asyncio.get_running_loop().call_later(pause_s, self._stand_again)
+            asyncio.get_running_loop().call_later(pause_s, self._schedule, _Step.STAND)
         if self._suspects.get(controller_id) == elected_as != NO_EPOCH:
-            self._depose_due = True
-            self._due.set()
-
-    def _stand_again(self) -> None:
-        self._controller_due = True
-        self._due.set()
+            self._schedule(_Step.DEPOSE)
 
     def _publish(self) -> None:
         version = self.snapshot.version
