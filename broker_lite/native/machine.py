@@ -163,7 +163,7 @@ class NativeMachine:
             case NativeTick():
                 pass
 
-    # Methods that handle the connection and the session.
+    # Methods that handle ZooKeeper's connection and session.
 
     def _connected(self, event: SessionConnected) -> None:
         self._requests.session_id = event.session_id

@@ -117,10 +117,11 @@ class BatchWalker:
         whose abort marker is still to come."""
 
     def walk(self, data: Buffer, *, headers_only: bool = False) -> Iterator[LogBatch]:
-        """Yield the whole batches in ``data``, the bytes of the log from ``position`` on.
+        """Yield the complete batches in ``data``, the bytes of the log from ``position`` on.
 
-        With ``headers_only``, the batches have no bytes, and ``data`` needs to have only the header
-        of the last one. Raises BadBatch, after the valid batches, if a batch fails a check."""
+        With ``headers_only``, yield the batches without their bytes; ``data`` may then end after
+        the header of its last batch. Raises BadBatch, after the valid batches, if a batch fails a
+        check."""
         allows_gaps, orders_epochs, checks_crc, latest, aborted = self.policy
         view = memoryview(data)
         at, size, end = 0, len(view), self.end

@@ -85,7 +85,7 @@ class FetchCollector:
         ones as processed, so only the record before ``at`` is in flight."""
         self._in_flight: dict[TopicPartition, CommittedOffset] = {}
 
-    # Methods that begin, pause and end partitions, and track their positions.
+    # Methods that begin, pause and end the reading of partitions, and track positions.
 
     def begin(
         self,

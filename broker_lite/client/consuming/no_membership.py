@@ -94,5 +94,5 @@ class NoMembership:
 
 
 def standalone(topics: Sequence[str], partitions: Iterable[TopicPartition | int] | None) -> Joining:
-    """Return a function that makes the membership of a consumer that reads alone."""
+    """Return a function that makes a ``NoMembership``, for a consumer outside a group."""
     return partial(NoMembership, topics=topics, partitions=partitions)

@@ -19,7 +19,7 @@ FOREVER_MS = float("inf")
 
 
 class RunOperation(NamedTuple):
-    """A step that a reader's task (generator) yields: run an operation, which sends requests."""
+    """A step that a reader's task (generator) yields to run an operation: a series of requests."""
 
     operation: Operation[Any]
 

@@ -22,9 +22,9 @@ from broker_lite.record.walker import BatchWalker
 from broker_lite.wire.fetch import StoredRange
 
 FILE_BYTES = 64 << 20
-"""Maximum bytes of the file range that a reader requests with one fetch.
+"""Maximum bytes of segment files that one fetch lets a reader on the broker's machine read itself.
 
-After this range it fetches again, and so learns of records that have arrived since."""
+The reader then fetches again, and so learns of records that have arrived since."""
 READ_BYTES = 1 << 20
 """Approximate bytes of one read, small enough for the processor's cache."""
 AHEAD_BYTES = 8 << 20

@@ -166,7 +166,7 @@ class AsyncProducer(ClosedByAsyncWith):
                 continue
             try:
                 start()
-            except Exception as error:  # For example, the user's iterator of headers failed.
+            except Exception as error:  # ``start`` may run the user's iterator of headers.
                 future.set_exception(error)
 
     def _refuse(self, future: asyncio.Future[Any], error: LogbusError) -> None:
