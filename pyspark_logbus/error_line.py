@@ -30,8 +30,8 @@ class RefusedWhilePickledError(pickle.PickleError):
 
 @contextmanager
 def pickled_error_line() -> Iterator[None]:
-    """Let Spark report, as one line (``error_line``), a LogbusError that the block raises. The
-    block must be in a ``__getstate__``.
+    """A context manager for the body of a ``__getstate__``: Spark reports a LogbusError of the
+    body as one line, as with ``error_line``.
 
     Raises RefusedWhilePickledError in place of the LogbusError.
     """
