@@ -38,8 +38,8 @@ def made_native(
     znodes has changed, or if open transactions have offsets of the group."""
     path, mine = znodes.group_path(group), znodes.coordinator_path(group)
     before = znodes.read_coordinator(group, coordinator)
-    # ``None`` means that the time at which the group became empty is unknown. Brokers poll the
-    # members of a native group and set this time (``GroupOffsets.note_members``).
+    # ``None`` means that the time at which the group became empty is unknown. Brokers poll native
+    # groups, and set this time once they find no member (``GroupOffsets.note_members``).
     value = before._replace(
         broker_id=NO_BROKER,
         broker_epoch=NO_EPOCH,

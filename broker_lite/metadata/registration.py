@@ -229,10 +229,11 @@ class Registrar:
                 )
 
     async def check_disk(self) -> Operation:
-        """Return the write that stores the data directory's start counter in ZooKeeper.
+        """Compare the data directory's start counter (how often a broker started on it) with
+        ZooKeeper's, and return the write that stores it there.
 
-        Raises StaleDirectoryError if this directory is an old copy, because ZooKeeper has a higher
-        counter, or an equal one that another process wrote."""
+        Raises StaleDirectoryError if this directory is an old copy: ZooKeeper has a higher counter,
+        or an equal one that another process wrote."""
         ours = self._registration
         path = znodes.disk_path(ours.directory_id)
         data = znodes.encode_disk(DiskZnode(ours.broker_id, ours.start_counter))

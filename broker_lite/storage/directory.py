@@ -396,7 +396,7 @@ class OffsetCheckpoint:
             self.put(key, min(self.get(key), offset))
 
     def forget(self, key: PartitionKey) -> None:
-        """Remove a partition, and sync. A new log must not inherit the old log's offset."""
+        """Remove a deleted log's offset, and sync: a new log of the partition must not get it."""
         with self._directory.checkpoints:
             if key in self.offsets:
                 self._write({one: at for one, at in self.offsets.items() if one != key})

@@ -385,7 +385,8 @@ class LogReader:
         self.add_damage((damage,))
         try:
             # Check after recording the damage that the log still has this range. A truncation first
-            # changes the log, and then drops the damage beyond the log's new end.
+            # moves the log's end, then drops recorded damage beyond it. So it drops this damage, or
+            # the check fails.
             self.check_present(segment, bad.offset)
         except StorageError:
             self.corruption = tuple(known for known in self.corruption if known != damage)

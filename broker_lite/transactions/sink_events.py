@@ -136,9 +136,9 @@ class PersistHead(NamedTuple):
 
 
 class PersistSlot(NamedTuple):
-    """Append the state of a slot, a producer id for attempts of Spark tasks, to
-    ``__transaction_state``; a ``slot`` of None deletes it. The event Persisted or RecordRefused
-    with the same ``number`` reports the result."""
+    """Append the state of a slot to ``__transaction_state``, or a tombstone if ``slot`` is None. A
+    slot is a producer id for attempts of Spark tasks. The event Persisted or RecordRefused with the
+    same ``number`` reports the result."""
 
     number: int
     producer_id: int

@@ -108,7 +108,7 @@ class _Sink:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request that changes the sink must wait, because a record of the sink is being
+        """Whether a request that changes the sink must wait, because the sink's state is being
         written or the markers of a commit or abort are not all written."""
         return self.writing is not None or (
             self.head is not None and self.head.state is not SinkState.OPEN

@@ -221,9 +221,9 @@ class GroupCoordinator:
                 raise _no_member(group)
             claim = await self._registry.groups.claim(group)
             if claim.kind != znodes.KIND_KAFKA and commit.is_transactional:
-                # A native group must never have pending offsets. If a native member converts the
-                # group after this check, the write of the offsets fails, because the conversion
-                # deletes the znode by which this broker claims the group.
+                # A native group (coordinated through ZooKeeper) must never have pending offsets. If
+                # a native member converts a Kafka group after this check, the write of the offsets
+                # fails: the conversion deletes the znode by which this broker claims the group.
                 raise InconsistentGroupProtocolError(
                     f"group {group!r} is a native group (coordinated through ZooKeeper), in which "
                     "transactions cannot commit offsets; use another group"

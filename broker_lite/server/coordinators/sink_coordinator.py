@@ -291,8 +291,8 @@ class SinkCoordinator:
         self._alarm.set(led.machine.deadline_ms)
 
     def _count(self, led: _LedSinks, effect: ev.PersistHead) -> None:
-        """If the new record of a Spark sink (``effect``) decides that a Spark batch is committed or
-        aborted, count the batch in the metrics."""
+        """Count a Spark batch in the metrics if ``effect`` writes its sink's decision to commit or
+        abort the batch."""
         state = SinkState.OPEN if effect.head is None else effect.head.state
         if state is SinkState.PREPARE_COMMIT:
             self._metrics.count("spark_sink_batches", "committed")

@@ -104,8 +104,8 @@ ROWS: Mapping[int, AccessRow] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: AccessRow(
         _OP.DESCRIBE, instead=_OP.CLUSTER_ACTION, names=_TOPICS
     ),
-    # METADATA has no ``names``: in version 0 a request with an empty list of topics needs a check,
-    # too, because it requests all topics.
+    # METADATA has no ``names``, so its handler must always check: in version 0 an empty list of
+    # topics requests all topics.
     ApiKey.METADATA: AccessRow(_OP.DESCRIBE),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: AccessRow(_OP.DESCRIBE),
     ApiKey.OFFSET_COMMIT: AccessRow(_OP.READ, _OP.READ, names=_TOPICS),
@@ -424,9 +424,9 @@ class _CheckedAccess(Access):
 
 
 def _names(row: Any) -> bool:
-    """Return whether a row of a request names a resource that the handler must check. A topic
-    without partitions names none: handlers check the topic for each of its partitions, and its part
-    of the answer is empty."""
+    """Return whether a row of a request names a resource that the handler must check. The row of a
+    topic without partitions does not: handlers check a topic for each partition in its row, and
+    return data only for these partitions."""
     return bool(getattr(row, "partitions", True)) and bool(getattr(row, "partition_indexes", True))
 
 
