@@ -85,7 +85,7 @@ def _new_topic(row: Any) -> NewTopic:
     if not is_valid_name(row.name):
         raise InvalidTopicError(
             f"topic name {row.name[:NAME_LENGTH_MAX]!r}: give 1 to {NAME_LENGTH_MAX} letters, "
-            "digits, '.', '_' and '-', and not '.' or '..'"
+            "digits, '.', '_' or '-'; the names '.' and '..' are not allowed"
         )
     if row.name == TRANSACTION_STATE:
         raise InvalidTopicError(
