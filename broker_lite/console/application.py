@@ -104,7 +104,7 @@ class Console:
         self.sessions = Sessions(bus, settings)
         self.templates = rendering.environment()
         self._desk = Desk()
-        # Use a separate registry, because the library's default registry belongs to the whole
+        # Do not register the collector: prometheus_client's default registry belongs to the whole
         # process.
         self._process = ProcessCollector(registry=None)
 
