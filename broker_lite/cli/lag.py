@@ -61,12 +61,12 @@ def lag(
     """Show how far groups and Spark queries are behind the ends of their topics.
 
     LAG counts unread records; LAG S is the age in seconds of the oldest of them. If a member reads
-    a partition without a commit, both count from the log start offset. A named group or topic that
-    does not exist is an error (exit code 1); --watch waits for it.
+    a partition for which the group has no committed offset, both count from the log start offset. A
+    named group or topic that does not exist is an error (exit code 1); --watch waits for it.
 
-    An unknown lag exceeds every limit. The lag of a partition without a leader is unknown, and so
-    is that of a named group without partitions. The lag in seconds is unknown for a record without
-    a timestamp.
+    An unknown lag exceeds every --warn and --crit limit. The lag is unknown if a partition has no
+    leader or a named group has no partitions. The lag in seconds is unknown for a record without a
+    timestamp.
 
     \b
     Examples:

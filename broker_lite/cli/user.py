@@ -111,7 +111,7 @@ def add(
     """Create a user, or replace the password of an existing user.
 
     The command asks before it replaces a password: the old password is invalid at once. 'rotate'
-    keeps the old password for a while.
+    keeps the old password for a while. '--first' adds the first user, without a login.
 
     \b
     Examples:
