@@ -69,7 +69,7 @@ class Acks:
         raise AssertionError(f"no record is acknowledged: {self.failures[-1:]}")
 
     def longest_gap_ms(self, since: float) -> float:
-        """Return the longest time without an acknowledgement since ``since``, in ms."""
+        """Return the longest gap between acknowledgements after the time ``since``, in ms."""
         times = [since, *(at for at in self.times if at > since)]
         return max(later - earlier for earlier, later in itertools.pairwise(times)) * 1000
 
