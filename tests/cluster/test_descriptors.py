@@ -186,7 +186,7 @@ def opens(entry: os.DirEntry[str], path: Path) -> bool:
 
 
 @pytest.mark.parametrize("reads_once", [False, True])
-def test_read_of_an_offset_range_uses_the_file_of_a_secured_broker(
+def test_offset_range_is_read_from_a_segment_file_that_a_secured_broker_opened(
     secured: Secured, reads_once: bool
 ) -> None:
     before = secured.sent()

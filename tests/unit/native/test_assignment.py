@@ -31,7 +31,7 @@ def counts(owners: dict[TopicPartition, OwnerZnode]) -> dict[str, int]:
     return found
 
 
-def test_range_assignor_gives_the_first_message_streams_one_partition_more() -> None:
+def test_range_assignor_gives_one_partition_more_to_the_first_streams() -> None:
     owners = assign({"c": names("t"), "a": names("t"), "b": names("t")}, {"t": 4})
     assert [owners[TopicPartition("t", n)].consumer for n in range(4)] == ["a", "a", "b", "c"]
 

@@ -72,10 +72,10 @@ class Race(NativeVerb):
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_first_of_two_members_that_register_together_gets_the_last_free_place(
+def test_first_of_two_members_that_register_together_becomes_the_last_allowed_member(
     is_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both members read the group before they register, so both see a free place."""
+    """Both members read the group before they register, so both find it below its limit."""
     monkeypatch.setattr(machine, "MEMBERS_MAX", 1)
     world = Race({"name": "m", "topics": "t"})
     world.is_first = is_first

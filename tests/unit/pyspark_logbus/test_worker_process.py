@@ -36,7 +36,7 @@ def counts(name: str) -> list[int]:
     return [int(word) for word in done.stdout.split()]
 
 
-def test_new_imported_modules_are_excluded_from_garbage_collection_once() -> None:
+def test_objects_are_excluded_from_garbage_collection_only_after_new_imports() -> None:
     first, second, third = counts("pyspark.daemon")
     assert first > 0
     assert abs(second - first) < 500, "objects were frozen though no module was imported"

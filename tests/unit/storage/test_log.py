@@ -507,7 +507,7 @@ def test_append_in_an_earlier_epoch_is_fenced() -> None:
 # Truncation, deletion of records, retention and deletion of the partition shorten the log.
 
 
-def test_truncation_also_truncates_segments_leader_epochs_and_producer_state() -> None:
+def test_truncation_removes_later_segments_and_leader_epochs_and_producer_state() -> None:
     disk = Disk()
     for i in range(80):
         append(disk.log, batch(producer=(7, 0, i)), epoch=1 + i // 30)

@@ -133,7 +133,7 @@ def test_client_quotas_are_described_by_every_broker_until_they_are_deleted() ->
     run(body)
 
 
-def test_invalid_client_quota_is_refused_with_its_entity() -> None:
+def test_invalid_client_quota_is_refused_and_the_answer_names_its_entity() -> None:
     async def body(world: World) -> None:
         await world.start()
         for parts, key, value in (

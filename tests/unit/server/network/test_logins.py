@@ -274,7 +274,7 @@ def test_session_ends_at_token_expiry_or_reauthentication_limit_whichever_is_ear
     assert world.logins.lifetime_ms(world.session) == 100
 
 
-def test_token_that_names_a_broker_or_another_user_than_the_message_is_refused() -> None:
+def test_token_is_refused_if_its_user_is_reserved_for_brokers_or_not_the_sasl_authzid() -> None:
     def refuse(name: str) -> None:
         raise UnacceptableCredentialError(f"user name {name} is reserved")
 
