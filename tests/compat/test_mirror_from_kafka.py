@@ -1,4 +1,4 @@
-"""Run ``logbus mirror`` from a real Apache Kafka broker, which comes from the user's Maven.
+"""Run ``logbus mirror`` from a real Apache Kafka broker, whose jars the user's Maven downloads.
 
 The broker is one KRaft node without flushes, whose log cleaner runs all the time. The mirror copies
 keys, values, headers, timestamps, codecs, committed transactions, compacted logs with their gaps,

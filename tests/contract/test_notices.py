@@ -93,8 +93,8 @@ async def write_without_states(
 def test_broker_reads_the_state_znode_of_a_partition_if_a_change_notification_lacks_the_state(
     world: World,
 ) -> None:
-    """Older brokers write change notices without partition states, and drop the states from other
-    brokers' notices."""
+    """Older brokers write change notices without partition states. With its own notice, such a
+    broker rewrites the list of all notices, and drops the states in them."""
 
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)

@@ -212,7 +212,7 @@ class World(base.World):
         return WALL_BEGAN_MS + int(self.loop.time() * 1000)
 
     def signed(self) -> None:
-        """Record the present time as the last with a confirmed heartbeat or a valid lease."""
+        """Record the time: a member's heartbeat was just confirmed, or its lease is valid."""
         self._signed_at = self.loop.time()
 
     # The methods below check each write.

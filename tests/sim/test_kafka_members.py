@@ -52,9 +52,9 @@ def test_kafka_member_simulation_passes_on_new_seeds_of_the_present_commit() -> 
 
 
 class Cuts(kafka_members.World):
-    """A seed whose only fault cuts the coordinator off from ZooKeeper.
+    """A simulation whose only fault cuts the coordinator off from ZooKeeper.
 
-    Meanwhile, a member joins at the next coordinator.
+    Another broker then coordinates the group, and one more member joins there.
     """
 
     async def chaos(self) -> None:

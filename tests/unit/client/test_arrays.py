@@ -1,4 +1,5 @@
-"""Tests of the conversions between Python values and Arrow columns, which avoid ``pa.array``."""
+"""Test conversions between Python values and Arrow columns. They avoid ``pa.array``, which imports
+pandas."""
 
 from __future__ import annotations
 

@@ -150,8 +150,8 @@ class Trace:
         assert listed.keys() <= aborted.keys()
 
     def check_producer(self, log: Log) -> None:
-        """Check that the last batch sent again is a duplicate, and that a sequence gap is
-        refused."""
+        """Check that the log recognises a repeated append of the last batch as a duplicate, and
+        refuses a sequence gap."""
         last = max(
             (o for o, data in self.written.items() if o < log.log_end_offset and is_plain(data)),
             default=None,

@@ -247,10 +247,10 @@ def test_recreated_partition_inherits_no_checkpointed_offsets() -> None:
 
 
 def test_stray_log_that_a_full_disk_cannot_rename_keeps_its_log_start_offset() -> None:
-    """Regression: the log start offset was lost, so deleted records were back after the next start.
+    """Regression: the log start offset was lost, so deleted records were back after a restart.
 
-    If the broker created the log again before that start, the segment file that already existed
-    took the data directory offline.
+    If the broker created the log again without a restart, this failed because the segment file
+    existed, and the data directory went offline.
     """
     disk = Disk()
     disk.write(50, checkpoint=True)

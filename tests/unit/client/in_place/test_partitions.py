@@ -18,7 +18,7 @@ ONE = Endpoint("one", 1)
 
 
 class Bench:
-    """The files of a reader whose clock the test sets."""
+    """The open log files of a reader, with a clock that the test sets."""
 
     def __init__(self) -> None:
         self.now_s = 5.0
