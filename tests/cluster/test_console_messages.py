@@ -47,15 +47,15 @@ def shown_topic(console: RunningConsole, topic: str) -> str:
     return topic
 
 
-def fill(bus: Bus, topic: str, count: int) -> None:
+def fill(bus: Bus, topic: str, count: int, *, first: int = 0, partitions: int = 3) -> None:
     with bus.producer() as producer:
-        for number in range(count):
+        for number in range(first, first + count):
             producer.send(
                 topic,
                 json.dumps({"number": number}).encode(),
                 key=f"k{number % 7}".encode(),
                 headers=[("parity", b"odd" if number % 2 else b"even")],
-                partition=number % 3,
+                partition=number % partitions,
                 timestamp_ms=1_700_000_000_000 + number,
             )
 
@@ -76,6 +76,23 @@ def test_newest_records_come_first_and_older_pages_repeat_none(
     third = console.json(f"/topics/{shown_topic}/messages?left={second['left']}")
     assert numbers(third) == list(range(49, -1, -1))
     assert (third["covered"]["stop"], third["left"]) == ("end", "")
+
+
+def test_newest_records_of_more_partitions_than_a_page_has_records_come_first(
+    console: RunningConsole, bus: Bus, topic: str
+) -> None:
+    topic = f"{topic}-wide"
+    bus.create_topic(topic, partitions=130)
+    until(lambda: console.get(f"/api/v1/topics/{topic}/settings").status == 200, what="the topic")
+    fill(bus, topic, 310, partitions=130)
+    found = console.json(f"/topics/{topic}/messages")
+    assert numbers(found) == list(range(309, 209, -1))
+    assert found["covered"]["records"] == 100
+    second = console.json(f"/topics/{topic}/messages?left={found['left']}")
+    assert numbers(second) == list(range(209, 109, -1))
+
+    fill(bus, topic, 120, first=310, partitions=1)
+    assert numbers(console.json(f"/topics/{topic}/messages")) == list(range(429, 329, -1))
 
 
 @pytest.mark.parametrize(

@@ -127,5 +127,6 @@ def search(request: PageRequest, query: MessageQuery, now_ms: int) -> Found:
     if query.begin == "newest":
         row = request.reading.topics[query.topic]
         stored = row.size_bytes / max(row.replicas, 1)
-        return newest(request.bus, ranges, query.filters, stored / max(row.records, 1))
+        record_bytes, is_first = stored / max(row.records, 1), not query.left
+        return newest(request.bus, ranges, query.filters, record_bytes, is_first=is_first)
     return forward(request.bus, ranges, query.filters)

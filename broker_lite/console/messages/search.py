@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker_lite.bus.blocking import Bus
+from broker_lite.client.administration.admin import Admin
 from broker_lite.client.consuming.consumer import Consumer
 from broker_lite.client.record_files import Row, rows_of
 from broker_lite.console.messages.matching import RecordFilters
-from broker_lite.model import TopicPartition
+from broker_lite.model import MAX_TIMESTAMP, TopicPartition
 from broker_lite.record.arrays import fixed
 
 HITS_MAX = 100
@@ -160,22 +161,28 @@ def forward(bus: Bus, ranges: Ranges, filters: RecordFilters) -> Found:
     return _result(rows, budget, left)
 
 
-def newest(bus: Bus, ranges: Ranges, filters: RecordFilters, record_bytes: float) -> Found:
+def newest(
+    bus: Bus, ranges: Ranges, filters: RecordFilters, record_bytes: float, *, is_first: bool
+) -> Found:
     """Search backward from the end of the ranges, one window of offsets after the other. The newest
     hits come first.
 
-    ``record_bytes`` is the mean size of a record in bytes, from which the window's size follows."""
+    ``record_bytes`` is the mean size of a record in bytes, from which the window's size follows.
+    ``is_first`` says that no earlier search has read the records behind the ranges."""
     left, budget = dict(ranges), SearchBudget()
     rows: list[Row] = []
     shrinks = 0
     if not left:
         return Found(rows, 0, 0, 0.0, "end", left)
+    is_wide = is_first and filters.is_everything and len(ranges) > HITS_MAX
+    recent = _recent(bus.admin, ranges) if is_wide else {}
     window = _first_window(len(ranges), filters)
     most = max(1, min(WINDOW_RECORDS, int(WINDOW_BYTES / max(record_bytes, 1))) // len(ranges))
     with open_consumer(bus, ranges) as consumer:
         while left and len(rows) < HITS_MAX and budget.spent is None:
             window = min(window, most)
-            part = {tp: (max(first, end - window), end) for tp, (first, end) in left.items()}
+            windows = {tp: (max(first, end - window), end) for tp, (first, end) in left.items()}
+            part, recent = recent or windows, {}
             begins = {tp: first for tp, (first, _) in part.items()}
             hits: list[Row] = []
             for batch in batches(consumer, part, budget):
@@ -188,13 +195,33 @@ def newest(bus: Bus, ranges: Ranges, filters: RecordFilters, record_bytes: float
                 window, shrinks, budget = max(1, window // 16), shrinks + 1, SearchBudget()
                 continue
             rows, dropped = _newest_of(rows + hits)
+            unread = {tp: dropped.get(tp, begins.get(tp, end)) for tp, (_, end) in left.items()}
             left = {
-                tp: (left[tp][0], dropped.get(tp, begin))
-                for tp, begin in begins.items()
-                if dropped.get(tp, begin) > left[tp][0]
+                tp: (first, unread[tp]) for tp, (first, _) in left.items() if unread[tp] > first
             }
             window *= 8
     return _result(rows, budget, left)
+
+
+def _recent(admin: Admin, ranges: Ranges) -> Ranges:
+    """Return the parts of the ranges that have the newest ``HITS_MAX`` records of more than
+    ``HITS_MAX`` partitions.
+
+    Each of the ``HITS_MAX`` partitions with the newest timestamps has a record that is at least as
+    new as the oldest of these timestamps. So no older record, and no other partition, is needed."""
+    newest_ms = {
+        tp: found.timestamp_ms
+        for tp, found in admin.list_offsets(dict.fromkeys(ranges, MAX_TIMESTAMP)).items()
+    }
+    chosen = sorted(ranges, key=newest_ms.__getitem__, reverse=True)[:HITS_MAX]
+    oldest_ms = max(0, newest_ms[chosen[-1]])
+    parts = {}
+    for tp, found in admin.list_offsets(dict.fromkeys(chosen, oldest_ms)).items():
+        first, end = ranges[tp]
+        # A record behind ``end`` was appended since the search began.
+        begin = found.offset if 0 <= found.offset < end else first
+        parts[tp] = max(first, begin, end - HITS_MAX), end
+    return parts
 
 
 def _first_window(partitions: int, filters: RecordFilters) -> int:
