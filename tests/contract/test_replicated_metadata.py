@@ -275,8 +275,8 @@ def test_dead_or_unassigned_brokers_cannot_join_the_isr(world: World) -> None:
 def test_replica_removed_by_a_reassignment_cannot_join_the_isr(world: World) -> None:
     """The broker deletes the log of the removed replica.
 
-    If the empty replica were in the ISR, it would count as in sync after a reassignment back to its
-    broker.
+    If the ISR contained the removed replica, a reassignment back to its broker could elect this
+    replica, with an empty log.
     """
 
     async def body(cluster: Cluster) -> None:

@@ -182,8 +182,9 @@ class BitFlips:
         ]
 
     def _look_up(self) -> list[dict[TopicPartition, ListedOffset]]:
-        """Look up some timestamps in each partition. Return, for each timestamp, the first offset
-        at or after it; the last element holds the log start offsets.
+        """Return, for each of some timestamps, the first offset at or after it in every partition.
+
+        The last element has the log start offsets.
         """
         times = (*self._moments, EARLIEST_TIMESTAMP)
         return [self.cluster.admin.list_offsets(dict.fromkeys(self._tps, at)) for at in times]

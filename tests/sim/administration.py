@@ -233,7 +233,7 @@ class Administrator(Client):
         targets: dict[int, Brokers],
         settled: Callable[[], Awaitable[None]],
     ) -> None:
-        """Reassign partitions, and make the first replica of each target the leader."""
+        """Reassign partitions to ``targets``; make the first replica of each the leader."""
         while not await self._reassign(targets):
             await self.pause()
         await settled()

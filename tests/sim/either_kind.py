@@ -93,7 +93,7 @@ class KafkaMember(base.Member):
 
 
 async def nothing() -> None:
-    """Replaces a member's commit while ``World.is_idle``."""
+    """Do nothing in place of a member's commit while ``World.is_idle``."""
 
 
 class NativeMember:

@@ -160,7 +160,7 @@ class World:
     # The methods below run faults and clients.
 
     def administrate(self, operations: Sequence[Operation]) -> None:
-        """Write to ZooKeeper in a session that no fault hits."""
+        """Write to ZooKeeper as an administrator, in a session that no fault hits."""
         refused = self.service.write(self.admin, operations)
         assert refused is None, refused
 

@@ -349,9 +349,8 @@ class World:
     # The methods below check writes.
 
     def incarnation_of(self, claim: str | None) -> int:
-        """Return the number of the group's incarnation that a coordinator owns by this claim.
-
-        A group that was deleted and recreated is another incarnation."""
+        """Return the number of the group's incarnation that a coordinator owns; ``claim`` is the id
+        of its ownership. A group that was deleted and recreated is another incarnation."""
         if claim is None:
             raise NetworkError("the coordinator lost the group while it answered")
         return self._incarnations[claim]
@@ -396,7 +395,7 @@ class World:
         self.counts["generations" if same else "claims"] += 1
 
     def _committed(self, path: str, data: bytes, generation: int) -> None:
-        """Check one offset commit; ``generation`` is the group's generation before the write."""
+        """Check that an owner of the partition in ``generation`` commits no lower offset."""
         offset, before = znodes.decode_offset(path, data), self._offsets.get(path)
         self._offsets[path] = offset
         partition = int(path.rpartition("/")[2])
@@ -622,7 +621,7 @@ async def join(groups: GroupCoordinator, request: ev.Join) -> tuple[JoinResult, 
 
 
 def _is_again(member: str, owners: list[str]) -> bool:
-    """Return whether one of ``owners`` is this static member, even with another member id."""
+    """Return whether ``member`` is static and among ``owners``, even with another member id."""
     name, is_static, _ = member.partition("/")
     return bool(is_static) and any(owner.startswith(f"{name}/") for owner in owners)
 

@@ -1,9 +1,9 @@
 """Run seeds on all cores for some time and report the results: ``make soak [SECONDS=600]``.
 
     python -m sim.soak [--seconds N] [--processes N] [--first SEED] [--out FILE]
-    python -m sim.soak --transactions  seeds with transactions and a sink; its own result file
-    python -m sim.soak --plants N      print the table of removed rules, with N runs for each
-    python -m sim.soak --plants N --transactions  only rules of transactions
+    python -m sim.soak --transactions  seeds with transactions and a Spark sink; its own result file
+    python -m sim.soak --plants N      print after how many seeds N runs detect each removed rule
+    python -m sim.soak --plants N --transactions  only the rules of transactions
 
 One seed in a hundred is run twice, and the two traces are compared. The exit code is 1 if a seed
 failed; the result file has its number. Speeds are per second of processor time, so that other load

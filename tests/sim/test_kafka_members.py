@@ -151,9 +151,9 @@ def heartbeat_in_a_rebalance_renews_the_lease(patch: Patch) -> None:
 def test_kafka_member_simulation_fails_if_any_one_rule_of_the_protocol_is_removed(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
-    """Run seeds until the simulation detects that ``plant`` removed a rule.
+    """Run seeds until one fails because ``plant`` has removed a rule.
 
-    One seed in eight fails without a rule about leases (until when a member may read).
+    Without a rule about leases (until when a member may read), one seed in eight fails.
     """
     plant(monkeypatch)
     with pytest.raises(Violation):

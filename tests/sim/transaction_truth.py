@@ -62,7 +62,8 @@ class Pair(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A committed batch in a topic that transactions write to. Control batches have no ``pair``."""
+    """A committed batch in a topic that transactions write to. ``pair`` names its producer; it
+    is None for a control batch."""
 
     base_offset: int
     next_offset: int

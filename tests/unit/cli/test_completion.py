@@ -86,8 +86,8 @@ def test_completion_does_not_wait_for_a_silent_broker(monkeypatch: pytest.Monkey
 def test_completion_connects_to_the_cluster_that_the_client_config_file_names(
     tmp_path: Path,
 ) -> None:
-    """Regression: completion sent the login in the file of ``-F`` to the cluster of ``logbus
-    up``."""
+    """Regression: completion connected to the cluster of ``logbus up``, with the login from the
+    file that ``-F`` names."""
     file = tmp_path / "client.conf"
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(10.0)

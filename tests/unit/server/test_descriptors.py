@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Holder:
-    """Stands for the connection of a client that gets tickets for open files."""
+    """Stands for a client's connection, on which it gets tickets to exchange for open files."""
 
     def __init__(self, user: str = "alice") -> None:
         self.closed = False

@@ -191,8 +191,8 @@ def test_batch_after_a_refused_batch_gets_its_error_even_if_sequences_wrap_betwe
 def behind(
     made: ProducerState, refused: RefusedBatch, sequence: int, forgot: bool = False
 ) -> type[Exception] | None:
-    """Return the type of the error of a batch that is sent after ``refused``; None if it is
-    accepted."""
+    """Return the error type of a batch that follows the refused batch ``refused``; None if the
+    batch is accepted."""
     try:
         made.check(KEY, header(sequence), may_have_forgotten=forgot, refused=refused)
     except errors.LogbusError as error:
