@@ -526,8 +526,8 @@ class World:
     async def delete(self) -> None:
         """Try to delete the group several times.
 
-        A deletion succeeds if the coordinator knows no member, for example after it took the group
-        over.
+        The coordinator refuses while the group has members, even if they joined at a former
+        coordinator.
         """
         for _ in range(self.chance.randrange(1, 15)):
             await asyncio.sleep(self.chance.random() * 0.4)

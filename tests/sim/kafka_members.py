@@ -384,7 +384,7 @@ class World(base.World):
             self.fail(f"generation {generation} gives a partition twice: {parts}")
 
     def _committed(self, path: str, data: bytes, generation: int) -> None:
-        """Check a commit; its partition may have no owner yet, and the former owner commits it."""
+        """Check a commit; the former owner may commit a partition that has no owner yet."""
         partition = int(path.rpartition("/")[2])
         parts = self._assigned.get((self._incarnation, generation), {})
         if self.assignors == "cooperative-sticky" and not any(

@@ -138,8 +138,8 @@ class SimNet:
     def died(self, server: Server, *, silently: bool) -> None:
         """Remove a dead process.
 
-        Its peers see their connections close, unless its machine is off (``silently``). The network
-        drops responses to the process's own requests.
+        With ``silently``, its machine is off; otherwise its peers see their connections close. The
+        network drops responses to the process's own requests.
         """
         for channels in list(self._channels.values()):
             for channel in list(channels):

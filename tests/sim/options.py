@@ -66,7 +66,7 @@ class Options:
 
 
 def draw(seed: int, kinds: Sequence[str], safety_s: float) -> Options:
-    """Draw the options of a seed. ``kinds`` are the names of all kinds of faults."""
+    """Return random options for a seed, with some of ``kinds``, the names of kinds of faults."""
     rng = scheduler.stream(seed, "options")
     # Use a separate random generator, so that new options do not change the draws above.
     extra = scheduler.stream(seed, "administration")

@@ -365,7 +365,7 @@ def _committed(cluster: SimCluster, group: str, place: TopicPartition) -> int:
 async def _first(
     cluster: SimCluster, watch: asyncio.Task[None], faults: asyncio.Task[None], most_s: float
 ) -> None:
-    """Wait for ``most_s`` seconds; raise the error of a task that fails before."""
+    """Wait until one of the tasks ends, at most ``most_s`` seconds; raise its error."""
     done, _ = await asyncio.wait(
         (watch, faults), timeout=most_s, return_when=asyncio.FIRST_COMPLETED
     )

@@ -44,7 +44,7 @@ class Owner:
         self.context.run(OWNER.set, self)
 
     def pause(self) -> None:
-        """Hold back all callbacks of the owner until ``resume`` is called."""
+        """Hold back all callbacks of this simulated process until ``resume`` is called."""
         self.paused = True
 
     def resume(self, loop: SimLoop) -> None:

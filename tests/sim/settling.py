@@ -62,9 +62,9 @@ def _unsettled_partition(
 
 
 def _end(cluster: SimCluster, key: PartitionKey, leader: int) -> int:
-    """Return the log end offset that every replica must reach.
+    """Return the log end offset that every replica must reach: the highest known high watermark.
 
-    After an unclean election, this is the leader's log end offset.
+    After an unclean election, it is the leader's log end offset.
     """
     if key.topic_id not in cluster.checker.lossy_topics:
         return cluster.checker.true_end(key)

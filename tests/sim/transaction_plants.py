@@ -98,7 +98,7 @@ def markers_sent_before_the_decision_is_committed(patch: Patch) -> None:
 def state_loaded_before_it_is_committed(patch: Patch) -> None:
     """Plant a fault: a coordinator loads its state only up to its own high watermark.
 
-    That offset may be below the start of its leader epoch.
+    Committed records may lie above, until its high watermark reaches its leader epoch's start.
     """
 
     async def at_once(self: Any) -> int:
@@ -192,7 +192,7 @@ def producers_are_not_verified(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def verification_counts_after_a_marker(patch: Patch) -> None:
-    """Plant a fault: a verification counts although a marker has since ended the transaction."""
+    """Plant a fault: a leader accepts a verification after a marker has ended the transaction."""
     verify = Participant.verify
 
     def careless(self: Participant, asked: Verification, number: int = -1) -> bool:

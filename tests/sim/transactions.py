@@ -1,6 +1,6 @@
 """Run transactional clients beside the scenario's plain clients; check them at the end.
 
-The clients are producers of both transaction versions, a copier that commits its offsets in the
+The clients are producers of transaction versions 1 and 2, a copier that commits its offsets in the
 transaction, and read_committed readers.
 """
 

@@ -129,7 +129,7 @@ class Driver:
         return self.executor(name, 0)
 
     def executor(self, name: str, partition: int) -> int:
-        """Wait until the partition's task waits; return the pid of its executor."""
+        """Wait until the partition's task is blocked; return the pid of its executor."""
         waiting = self.folder / f"{name}.waiting-{partition}"
         until(lambda: waiting.exists() or self._process.poll() is not None)
         return int(waiting.read_text().split()[0])

@@ -1,5 +1,5 @@
-"""Slow tests of the Spark source. While they run, a ZooKeeper outage of 20 s is tested on another
-cluster.
+"""Slow tests of the Spark source. To save time, a ZooKeeper outage of 20 s is tested meanwhile on
+another cluster.
 
 A new Spark process finds the installed wheel. A query reads on while topics are created and
 deleted. A source is joined with itself. The behaviours are those of Spark's KafkaSourceStressSuite,

@@ -249,7 +249,8 @@ def test_rows_of_output_mode_complete_are_appended_to_the_topic(queries):
 
 
 def test_converted_kafka_checkpoint_keeps_state_and_batch_numbers(queries, bus, capfd):
-    """``logbus checkpoint`` converts the checkpoint. Its unfinished batch keeps its rows."""
+    """``logbus checkpoint`` converts the checkpoint. The batch that was unfinished
+    reads the same rows again."""
     topic = queries.topic(6, 0)
     old, new = queries.checkpoint(), queries.checkpoint()
     seen = {}

@@ -62,7 +62,7 @@ class PlainConnection:
         return decode_call(request, frame)
 
     def call_library(self, request: Any, response_kind: Any) -> Any:
-        """Send a request object of kafka-python, which has its version set; return the response."""
+        """Send a request object of kafka-python, in the object's version; return the response."""
         number = next(self._numbers)
         request.with_header(correlation_id=number, client_id="tests")
         self.send(request.encode(header=True, framed=True))

@@ -426,7 +426,7 @@ class World:
         node.broker_epochs |= {self.epoch_counter}
 
     def end_session(self) -> None:
-        """End the ZooKeeper session of a running node, or register the node again."""
+        """End a random node's ZooKeeper session; register a running node without session again."""
         node = self.rng.choice(self.nodes)
         if self.registered.pop(node.replica.broker_id, None) is None and node.machine is not None:
             self.register(node)

@@ -28,7 +28,7 @@ def write(path: Path, values: list[bytes], base: int = 0, epoch: int = 3) -> Sto
 
 
 def opened(stored: StoredRange, offset: int = 0, *, reads_once: bool = False) -> LocalRange:
-    """Open, in leader epoch 3, a file range whose first batch begins at ``offset``."""
+    """Open a file range whose first batch begins at ``offset``, with leader epochs up to 3."""
     walker = BatchWalker(WalkPolicy(leader_epoch=3), offset, epoch=0, at_boundary=True)
     return LocalRange(stored, walker, WHERE, reads_once=reads_once)
 

@@ -179,7 +179,7 @@ class NativeVerb:
 
     def _claimed(self, words: Words) -> None:
         """Let a broker become the group's coordinator in ``generation``, just before the consumer
-        converts the group."""
+        makes the group ZooKeeper-based."""
         self.next_generation = int(words["generation"])
 
     def _claim(self) -> None:

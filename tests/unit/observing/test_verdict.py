@@ -1,5 +1,5 @@
-"""Tests of the verdict on a cluster's health: the *causes* that it lists are the faults, each with
-its remedy.
+"""Tests of the verdict on a cluster's health, which lists each fault as a *cause* with a
+remedy.
 """
 
 from __future__ import annotations

@@ -204,8 +204,8 @@ def test_lag_is_read_from_spark_progress():
 
 
 def test_missing_rows_of_a_batch_that_a_restart_repeats_are_reported():
-    """Spark does not call ``latestOffset`` for a repeated batch, so its progress document has
-    null there."""
+    """Spark does not call ``latestOffset`` for a repeated batch, so this field of
+    the query progress is null."""
     for latest in (None, "null"):
         source = {
             "latestOffset": latest, "startOffset": json.dumps(offset_document({"0": 5})),

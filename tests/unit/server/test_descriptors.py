@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Holder:
-    """Stands for a client's connection, on which it gets tickets to exchange for open files."""
+    """Stands for the connection on which a client gets tickets to exchange for open files."""
 
     def __init__(self, user: str = "alice") -> None:
         self.closed = False
@@ -230,7 +230,7 @@ def _flags(fd: int) -> bytes:
 def test_broker_of_another_user_gives_no_open_file_to_root(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root in a container could open the descriptor again for writing."""
+    """Root in a container could not open the file, but could reopen the descriptor for writing."""
     stored = bench.stored()
     with monkeypatch.context() as broker:
         broker.setattr(os, "geteuid", lambda: 1000)

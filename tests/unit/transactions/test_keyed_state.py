@@ -92,7 +92,7 @@ class Log:
                     self.start = max(self.start, offset)
 
     def run(self) -> None:
-        """Append and commit batches until the keyed state has no more batches to write."""
+        """Append and commit all batches that the ``KeyedState`` still has to write."""
         while self.turn() or self.queue:
             while self.queue:
                 self.take()

@@ -1,4 +1,4 @@
-"""Tests of the keys and values in ``__transaction_state``: their exact bytes, and refused bytes."""
+"""Tests of the keys and values in ``__transaction_state``: their exact bytes, and invalid bytes."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Reactor(World):
-    """Stands for the thread and the connections of the watch. ``open`` has the connections that the
-    watch has opened and not closed.
+    """Stands for the thread and connections of an ``EndOffsetsWatch``. ``open`` has the connections
+    that the watch has opened and not closed.
     """
 
     def __init__(self) -> None:
@@ -173,9 +173,9 @@ def test_end_offsets_watch_refreshes_again_after_a_poll_that_failed_during_a_ref
 def test_end_offset_from_a_later_leader_epoch_is_not_stored_with_the_earlier_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: the leader began epoch 6 between the metadata response and the fetch. The watch
-    stored its end offset with epoch 5, and a Spark query took the records of epoch 6 for a
-    rewritten log: it failed on data loss."""
+    """Regression: the leader began epoch 6 between the metadata response and the fetch. The
+    client stored the end offset with epoch 5, and a Spark query took the records of epoch 6 for a
+    rewritten log: the query failed on data loss."""
 
     def fetch(bench: Bench, asked: Asked) -> None:
         bench.epoch = 6

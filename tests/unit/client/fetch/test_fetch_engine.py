@@ -370,8 +370,8 @@ def test_truncation_is_reported_even_if_the_log_grew_past_the_position_again() -
 
 
 def test_truncation_below_a_committed_offset_is_reported() -> None:
-    """Regression: after an unclean election, a group continued at its offset among other
-    records, without an error."""
+    """Regression: after an unclean election had truncated the log below a group's offset,
+    the group continued there without an error, and skipped records."""
     bench = Bench()
     bench.collector.begin({T0: 3}, {T0: 4})
     bench.world.run()

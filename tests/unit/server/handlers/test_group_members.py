@@ -430,8 +430,8 @@ def test_group_can_be_deleted_right_after_its_static_member_expired() -> None:
 
 @pytest.mark.parametrize("after_s", [0.5, 1.0])
 def test_repeated_deletions_of_a_group_do_not_keep_a_member_from_joining(after_s: float) -> None:
-    """Regression: on a slow ZooKeeper, three deletions took the group from its coordinator again
-    and again, so that no member could join for 30 s."""
+    """Regression: each attempt to delete a group replaces its coordinator. On a slow ZooKeeper,
+    three deletions kept members from joining for 30 s."""
 
     async def body(world: World) -> None:
         await world.start(group_initial_rebalance_delay_ms=3000)

@@ -592,7 +592,7 @@ def test_request_that_lists_no_partitions_of_a_topic_gets_an_empty_answer(
 
 @pytest.mark.parametrize("has_new_record", [True, False])
 def test_waiting_fetch_is_denied_once_its_permission_is_revoked(has_new_record: bool) -> None:
-    """The fetch waits for a record at offset 1, which arrives or not."""
+    """The fetch waits at offset 1; with ``has_new_record``, a record arrives there."""
 
     async def body() -> None:
         world = await AccessWorld().start()
