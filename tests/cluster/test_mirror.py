@@ -448,7 +448,7 @@ def test_mirror_copies_new_records_until_it_is_stopped(
 def test_mirror_copies_records_while_it_copies_the_offsets_of_many_groups(
     origin: Bus, bus: Bus, copied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: no record was copied until the offsets of all groups were."""
+    """Regression: no record was copied until the offsets of all groups were copied."""
     monkeypatch.setattr("broker_lite.mirror.mirror.CHECK_MS", 0)
     monkeypatch.setattr("broker_lite.mirror.mirror.SYNC_MS", 0)
     count, stop = 20, threading.Event()

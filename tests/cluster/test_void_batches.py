@@ -47,7 +47,7 @@ READ_ALL = [(at, by_hand.value_at(at, SIZE)) for at in by_hand.UNCOMMITTED]
 
 @dataclass
 class Planted:
-    """A topic with the handwritten log, on a cluster of one broker."""
+    """A topic with the module's handwritten log, on a cluster of one broker."""
 
     bus: Bus
     topic_id: str

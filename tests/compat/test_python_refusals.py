@@ -1,4 +1,4 @@
-"""Request features that logbus lacks with Python clients.
+"""With Python clients, request features that logbus lacks.
 
 Each request must get Kafka's own error at once, and the client must still work afterwards.
 """

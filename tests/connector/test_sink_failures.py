@@ -216,8 +216,8 @@ def test_rows_of_an_executor_killed_after_write_are_committed(
 def test_transaction_of_a_batch_does_not_time_out_while_a_task_without_rows_is_slow(
     make: Callable[..., Run],
 ) -> None:
-    """The slow task runs for longer than transaction.timeout.ms after the other task has
-    finished."""
+    """The slow task runs for longer than transaction.timeout.ms after the task with rows
+    has finished."""
     run = make(timeout_ms=2000)
     done = run.write(0, "a")
 

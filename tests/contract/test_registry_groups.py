@@ -252,10 +252,10 @@ def test_commit_by_a_replaced_coordinator_fails_no_commit_of_other_groups_in_the
 def test_commits_for_many_moved_groups_do_not_fail_the_commits_for_other_groups(
     world: World,
 ) -> None:
-    """Regression: after each refused write, only one group with a new coordinator was left out of
-    the next attempt.
+    """Regression: a broker attempts a write 20 times, but each attempt left out only one more
+    group with a new coordinator.
 
-    With more than 20 groups that had moved, the commits of all groups failed.
+    With more than 20 such groups, the commits of all groups failed.
     """
 
     async def body(cluster: Cluster) -> None:

@@ -188,7 +188,7 @@ def free_ports(source: str) -> dict[str, str]:
 
 
 def is_free_decade(first: int, taken: set[int]) -> bool:
-    """Return whether the nine ports from ``first``1 to ``first``9 are free and not ``taken``."""
+    """Return whether ``first`` is not in ``taken`` and ports 10 * ``first`` + 1 to + 9 are free."""
     if first in taken:
         return False
     with contextlib.ExitStack() as sockets:

@@ -4,9 +4,9 @@
 
 The driver is a process with its own Spark and two executors; after each death it restarts with the
 same checkpoint. A writer adds numbers to the source topic all the time. SIGKILL hits in turn the
-leader of an output partition, the coordinator of the sink, an executor, the driver and all brokers.
-The next kill waits until the output topic has grown. A read_committed reader reads the output
-topic; at the end it must have read each number once.
+leader of an output partition, the sink's transaction coordinator, an executor, the driver and all
+brokers. The next kill waits until the output topic has grown. A read_committed reader reads the
+output topic; at the end it must have read each number once.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class SinkChaos:
 def run(
     folder: Path, chance: random.Random, kills: int, chaos_type: type[SinkChaos] = SinkChaos
 ) -> dict[str, Any]:
-    """Make ``kills`` kills of each kind; raise AssertionError for a lost or duplicated number."""
+    """Make ``kills`` kills of each kind; raise AssertionError if a row is lost or repeated."""
     began = time.monotonic()
     config = {"zookeeper.session.timeout.ms": "2000"}
     with (

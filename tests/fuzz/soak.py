@@ -1,4 +1,4 @@
-"""Run all fuzz targets for some time and write their numbers of inputs: ``make fuzz``.
+"""Run all fuzz targets for some time and write how many inputs each got: ``make fuzz``.
 
 Run ``python -m fuzz.soak --seconds 600 --only sasl --first 0``. A target ends after its number of
 inputs (``INPUTS``), and leaves its unused time to the targets after it. A failure prints its target

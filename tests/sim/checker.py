@@ -185,10 +185,9 @@ class Checker:
             self._cluster.failure = self._cluster.failure or violation
 
     def _check_start(self, process: Process, key: PartitionKey) -> None:
-        """Check that the log starts at offset 0.
+        """Check that the log starts at offset 0, unless its topic is the transaction state.
 
-        In the simulation, nothing but a transaction coordinator deletes records, in its state
-        topic.
+        In the simulation, no other topic's records are deleted.
         """
         log = process.log(key)
         if self.transactions is not None and key.topic_id == self.transactions.state_topic:
@@ -624,7 +623,7 @@ def _cuts(kinds: tuple[type, ...]) -> bool:
 
 
 def entries(log: Log, start: int, end: int) -> Iterator[Entry]:
-    """Yield the identities of the batches that the disk has in [start, end)."""
+    """Yield offsets, epoch and CRC of each batch that the disk has in [start, end)."""
     while start < end:
         data = log.reader.read(start, READ_BYTES, end).read()
         if not data:

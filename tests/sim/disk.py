@@ -112,7 +112,7 @@ class _SimWorker:
         self._sync_later([], syncs)
 
     def _sync_later(self, results: list[Result], syncs: list[Job]) -> None:
-        """Flush after a delay; until then a power cut may lose the group's writes."""
+        """Flush after a delay; until then a power cut may lose the writes."""
 
         def sync() -> None:
             synced = self._carry_out(syncs)

@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 
 class KafkaMember(base.Member):
-    """A Kafka member that leaves when the coordinator answers that the group is native."""
+    """A Kafka member that leaves when the coordinator answers that the group is ZooKeeper-based."""
 
     is_turned_away = False
 

@@ -364,7 +364,7 @@ class World:
             self.fail(f"generation {generation} is assigned twice: {known}, {parts}")
 
     def wrote(self, session_id: int, operations: Sequence[Operation]) -> None:
-        """Check the operations of one write to ZooKeeper."""
+        """Check that one write to ZooKeeper breaks no rule of the group protocol."""
         before = self._coordinator
         for operation in operations:
             path = operation.path

@@ -1,9 +1,10 @@
-"""Consumers of a simulated ZooKeeper-based group: a production member, a reader for each stream.
+"""Consumers of a simulated ZooKeeper-based group: a member that runs production code, and a
+reader for each stream.
 
 A reader learns of assigned and revoked partitions only when it polls, as in production
 (``ReaderCore`` and ``NativeMembership``). There are no records: a poll only moves the position
-forward while the lease holds. Between two polls a reader works, sometimes so long that its
-partitions move to another stream or consumer and back. The reader commits automatically, before
+forward while the member's lease is valid. Between two polls a reader works, sometimes so long that
+its partitions move to another stream or consumer and back. The reader commits automatically, before
 its work, or after its work.
 """
 
@@ -241,7 +242,7 @@ class Reader:
                     self.world.fail(f"{self.name}: a commit failed: {error}")
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the number of the stream that reads each partition."""
+        """Return, for each partition, the number of the stream that reads it."""
         return {tp: stream.number for stream in self.streams for tp in stream.reader.assignment()}
 
     # The methods below end the consumer.

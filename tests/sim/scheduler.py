@@ -222,7 +222,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self.call_exception_handler({"message": "in a callback", "exception": error})
 
     def finish(self) -> None:
-        """Cancel all remaining tasks, also of dead owners, and run them to their end."""
+        """Cancel all remaining tasks, also those of dead processes, and run them to their end."""
         self._ending = True
         with self._as_running():
             for task in list(self._tasks):

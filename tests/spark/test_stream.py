@@ -36,7 +36,7 @@ def numbers(*counts):
 def assert_seen_on_the_command_line(bus, capsys, group, topic):
     """Check what logbus commands show of a running query that has read 13 and 7 records.
 
-    A command must refuse to move the offsets of its group.
+    A command must refuse to move the offsets of the query's group.
     """
 
     def rows(*arguments, code=0):

@@ -51,7 +51,7 @@ def make_cluster(
 def make_module_cluster(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., LocalCluster]]:
-    """Return the function of ``make_cluster``, for clusters that all tests of a module use."""
+    """Return a function like ``make_cluster``'s, for clusters that all tests of a module use."""
     yield from _makers(tmp_path_factory.mktemp("clusters"), request)
 
 

@@ -286,7 +286,7 @@ class MemFiles:
 
     @property
     def is_cut(self) -> bool:
-        """Return whether the power was cut at ``stop_at``."""
+        """Return whether the power was cut, at the operation with the number ``stop_at``."""
         return self._is_cut
 
     def _used(self, node: _Inode | _Dir) -> int:

@@ -134,10 +134,10 @@ class NativeVerb:
     # The methods below are verbs of other members and of brokers.
 
     def _kind(self, words: Words) -> None:
-        """Create the group's znode; the line's word ``is`` gives the kind of the group, native or
+        """Create the group's znode; ``is`` in the transcript's line gives its kind, native or
         kafka.
 
-        With the word ``generation``, also write a coordinator of the group, with this
+        With ``generation`` in the line, also write a coordinator of the group, with this
         generation number.
         """
         self._admin(Create(znodes.group_path(GROUP), znodes.encode_group(words["is"])))

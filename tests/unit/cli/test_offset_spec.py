@@ -1,4 +1,4 @@
-"""Tests of a position in a log on the command line."""
+"""Tests of log positions, such as ``earliest``, as options of commands."""
 
 from __future__ import annotations
 

@@ -31,8 +31,7 @@ def changes(topic: str, *versions: int) -> list[StateChange]:
 
 
 def after(*news: NoticeContent) -> Notices:
-    """Return the content of the znode /changes after these notices were added, encoded and
-    decoded again."""
+    """Return the notices that a broker reads from the znode /changes after these were added."""
     notices = Notices(0, ())
     for each in news:
         notices = n.announce(notices, each).after

@@ -1,6 +1,4 @@
-"""Tests of the verdict on a cluster's health, which lists each fault as a *cause* with a
-remedy.
-"""
+"""Tests of the verdict on a cluster's health: its *causes* are the faults, with remedies."""
 
 from __future__ import annotations
 

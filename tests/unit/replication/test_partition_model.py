@@ -227,8 +227,8 @@ def damaged_records_are_truncated_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def damaged_records_are_truncated_in_the_same_epoch(patch: pytest.MonkeyPatch) -> None:
-    """Plant a fault: a replica truncates damaged records in an epoch in which it may still join
-    the ISR."""
+    """Plant a fault: a replica truncates damaged records in a leader epoch in which it may have
+    fetched, so that the leader may add it to the ISR without the records."""
     resume = Follower.resume
 
     def hasty(self: Follower) -> list[fx.Effect]:

@@ -174,8 +174,8 @@ def test_cached_decision_is_not_used_after_a_change_of_acls() -> None:
 def test_permission_on_at_least_one_topic_follows_kafkas_rules(
     acls: list[Acl], expected: bool
 ) -> None:
-    """InitProducerId needs write permission on any one topic. Kafka computes it in
-    ``authorizeByResourceType``."""
+    """InitProducerId needs write permission on any one topic. The rule is
+    Kafka's ``authorizeByResourceType``."""
     assert index_of(*acls).may_any(ALICE, HOST, WRITE, TOPIC) is expected
 
 

@@ -125,7 +125,7 @@ def test_lookup_of_the_offset_n_bytes_after_an_offset_closes_the_files_of_earlie
 
 
 def test_reads_at_many_offsets_close_the_files_of_the_segments_that_they_read() -> None:
-    """Regression: a reader that continued in a released segment loaded the segment for good."""
+    """Regression: a reader that continued in a released segment loaded it and kept it loaded."""
     log, ends = filled(), [0, 100, 200, 300, 400, 500, 600]
     while any(end < 700 for end in ends):
         for i, end in enumerate(ends):

@@ -558,7 +558,8 @@ def test_recovery_after_a_failed_fsync_removes_unflushed_batches() -> None:
 def test_recovery_after_a_failed_fsync_removes_a_batch_in_the_page_of_the_recovery_point() -> None:
     """Recovery drops the page cache, so that it reads what is on disk.
 
-    The kernel drops only whole pages, so the range must begin where this page begins.
+    The kernel drops only whole pages, so the range must begin where the page of the recovery point
+    begins.
     """
     disk = Disk()
     disk.write(10)

@@ -28,9 +28,9 @@ def play(
     """Run ``lag_of_groups``. Return its result, and for each set of requests that it sends together
     the number of groups in each request.
 
-    ``round`` is the number of pauses so far. ``home(group, round)`` returns the port of the
-    group's coordinator. ``code(group, port, round)`` returns the coordinator's error code, or a
-    network error.
+    ``round`` is the number of backoffs (``Pause``) so far. ``home(group, round)`` returns the port
+    of the group's coordinator. ``code(group, port, round)`` returns the coordinator's error code, or
+    a network error.
     """
     now, rounds, sizes = 0.0, 0, []
     operation = lag_of_groups(

@@ -1,5 +1,5 @@
-"""Tests of ``AsyncProducer`` without brokers, most of them while its buffer is full. The test frees
-space."""
+"""Tests of ``AsyncProducer`` without brokers, most of them while its buffer is full until the test
+frees space."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ LARGE = bytes(BUFFER_BYTES)
 def run_full(
     test: Callable[[AsyncProducer], Coroutine[Any, Any, None]], **options: Any
 ) -> list[str]:
-    """Run ``test`` with a producer whose buffer one record fills. Return the topics of the calls
-    that sent rows, in order. Nothing listens on port 1."""
+    """Run ``test`` with a producer whose buffer is full after one record, and whose broker does not
+    exist. Return the topics of the calls that sent rows, in order."""
     topics: list[str] = []
 
     async def main() -> None:

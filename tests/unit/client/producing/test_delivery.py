@@ -186,8 +186,8 @@ def test_at_most_five_batches_per_partition_are_in_flight() -> None:
 def test_first_batch_of_a_producer_is_acknowledged_before_the_second_is_sent() -> None:
     """A log with deleted records accepts any first sequence from an unknown producer.
 
-    If a broker refused the first of two batches in flight, it could append the second before the
-    first.
+    With two batches in flight, a broker that refused the first could therefore append the second
+    before it.
     """
     bench = Bench(new=True)
     bench.add(make(4), make(1), make(1, partition=1))

@@ -171,7 +171,7 @@ def test_fencing_refusal_that_the_coordinator_cannot_confirm_in_time_is_retriabl
 
 
 def test_waiting_requests_fail_when_the_coordinator_loses_leadership() -> None:
-    """Regression: asyncio also logged "Future exception was never retrieved", as an error."""
+    """Regression: asyncio logged "Future exception was never retrieved" for a failed request."""
 
     async def test(cluster: Cluster) -> None:
         logged: list[dict[str, object]] = []

@@ -125,7 +125,7 @@ def test_first_member_determines_whether_a_group_is_zk_based_or_a_kafka_group() 
 def test_concurrent_requests_to_a_new_coordinator_load_the_group_once() -> None:
     """Regression: a describe request replaced the group state that concurrent joins had loaded.
 
-    The members were lost, and the replacing state began a generation that already existed.
+    The new state lacked the members, and began a generation that already existed.
     """
 
     async def body(world: World) -> None:

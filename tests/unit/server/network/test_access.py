@@ -353,8 +353,8 @@ def test_dispatcher_replaces_the_response_of_a_handler_that_checked_no_permissio
 def test_error_of_list_groups_or_list_transactions_reaches_the_client_unchanged(
     name: str, version: int, expected: type[LogbusError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: the dispatcher took the error for the response of a handler that skips its
-    permission check, and answered UNKNOWN_SERVER_ERROR.
+    """Regression: the dispatcher answered UNKNOWN_SERVER_ERROR, because the handler had failed
+    before its permission check.
     """
 
     async def body(world: World) -> None:
@@ -516,11 +516,11 @@ def test_every_request_is_allowed_without_an_authorizer() -> None:
 def test_batch_of_an_unknown_topic_id_is_denied_even_if_the_id_becomes_known_before_append() -> (
     None
 ):
-    """Regression: the broker checked the permission only before a read thread computed the missing
-    timestamp.
+    """Regression: the broker checked the permission only before a read thread computed the batch's
+    missing timestamp.
 
-    If the broker's metadata got the topic in that time, the broker appended the batch without a
-    check.
+    If the topic entered the broker's metadata during the computation, the broker appended the batch
+    without a check.
     """
     batch = bytearray(api_frames.batch())
     set_max_timestamp(batch, read_header(batch), -1)
@@ -548,8 +548,8 @@ def test_batch_of_an_unknown_topic_id_is_denied_even_if_the_id_becomes_known_bef
     ("key", "version"), [(ApiKey.OFFSET_COMMIT, 8), (ApiKey.TXN_OFFSET_COMMIT, 3)]
 )
 def test_offset_commit_without_topics_gets_an_empty_answer(key: ApiKey, version: int) -> None:
-    """Regression: the answer was UNKNOWN_SERVER_ERROR, as for a handler that skips its permission
-    checks."""
+    """Regression: the dispatcher answered UNKNOWN_SERVER_ERROR, because without topics the handler
+    had checked no permission."""
 
     async def body() -> None:
         world = await AccessWorld().start()

@@ -1,5 +1,5 @@
 """Tests of a follower's fetch requests to one leader: which partitions share a request,
-and how long it waits for records."""
+and how long a request waits for records."""
 
 from __future__ import annotations
 
