@@ -323,8 +323,8 @@ def test_consumer_fetches_from_the_broker_after_a_read_of_the_log_file_failed(
 def test_consumer_fetches_from_the_broker_the_batches_that_are_damaged_in_the_log_file(
     reading: Reading,
 ) -> None:
-    """The consumer fails at the damaged batch, or skips it, only if the fetched batch is damaged
-    too.
+    """The consumer fails at the damaged batch, or skips it, only if the batch that the broker sends
+    is damaged too.
     """
     flip_a_bit_of_batch_seven(reading)
     with reading.consumer(**small({})) as consumer:

@@ -182,7 +182,7 @@ def leader_of(running: LocalCluster, topic: str) -> LocalBroker:
 
 
 def coordinated_elsewhere(running: LocalCluster, broker: LocalBroker, prefix: str) -> str:
-    """Return a transactional id whose coordinator is not this broker."""
+    """Return a transactional id whose coordinator is not ``broker``."""
     names = (f"{prefix}-{number}" for number in itertools.count())
     return next(n for n in names if running.brokers[coordinator_of(running, n)] is not broker)
 

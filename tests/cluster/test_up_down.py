@@ -192,7 +192,7 @@ def test_broker_that_fails_to_start_is_reported_and_retried(
 
 @contextlib.contextmanager
 def taken(port: int) -> Iterator[None]:
-    """Occupy the port as soon as its present listener closes it, until the ``with`` block ends."""
+    """Listen on the port once its present owner closes it, until the ``with`` block ends."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:

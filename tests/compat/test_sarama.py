@@ -1,7 +1,8 @@
 """Test sarama, unchanged and built with the user's Go; most log collectors in Go use sarama.
 
-The tests use two versions of sarama: the newest, and the last version of its first owner. Each
-version runs without a configured Kafka version, and with the newest Kafka version that it supports.
+The tests use two versions of sarama: the newest, and the last version of its former owner, Shopify.
+Each version runs without a configured Kafka version, and with the newest Kafka version that it
+supports.
 """
 
 from __future__ import annotations

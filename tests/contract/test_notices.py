@@ -145,7 +145,7 @@ def test_new_controller_starts_from_its_metadata_in_memory_without_reading_znode
 def test_reconnected_broker_reads_only_znodes_that_changed_while_it_was_disconnected(
     world: World,
 ) -> None:
-    """Regression: after their ZooKeeper server had failed, brokers read every topic again."""
+    """Regression: after a ZooKeeper server had failed, its brokers read every topic's znodes."""
 
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)

@@ -49,8 +49,8 @@ class GroupMember:
     def join(self, member_id: str = "") -> int:
         """Join the group and take all partitions; return the error code of the last request.
 
-        Retry after retriable errors. Without a ``member_id``, also retry after others, because a
-        new coordinator may not know the member id that the former coordinator gave.
+        Retry after retriable errors. Without a ``member_id``, also retry after other errors: a new
+        coordinator may not know the member id of the former one.
         """
         if self._connection is None:
             self._find()

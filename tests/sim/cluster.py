@@ -91,7 +91,7 @@ class SimCluster:
         )
 
     def clock(self) -> SimClock:
-        """Return a clock for a process. Its wall time may be wrong, and its speed by up to 10 %."""
+        """Return a clock for a process. Wall time may be wrong; the speed errs by up to 10 %."""
         if not self.options.clock_rates:
             return SimClock(self.loop)
         skew_ms = self.chance.choice((0, 0, -3_600_000, 90_000, 5_000))

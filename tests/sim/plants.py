@@ -356,8 +356,9 @@ def follower_appends_stale_responses(patch: Patch) -> None:
 
 @plant
 def fetches_of_old_registrations_count(patch: Patch) -> None:
-    """Plant a fault: a fetch that a broker sent before it registered again counts for the disk
-    with which it is registered now (KIP-903)."""
+    """Plant a fault: a fetch from an earlier registration counts for the broker's present disk.
+
+    KIP-903 forbids it."""
 
     careful = FollowerFetches.follower
 

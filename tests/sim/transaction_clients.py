@@ -2,7 +2,7 @@
 
 ``Producer`` writes batches under one transactional id and commits or aborts. ``Copier`` reads
 numbers, writes each number once, and commits its offsets in the same transaction.
-``CommittedReader`` compares the rows of a read_committed reader with the decided transactions.
+``CommittedReader`` compares the rows of a read_committed reader with the committed transactions.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Attempted:
 
 
 class Runner(TransactionRunner):
-    """Runs operations of a client.
+    """Runs the operations of one transactional client.
 
     ``highest`` is the highest transaction version that the client supports.
     """

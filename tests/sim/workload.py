@@ -1,4 +1,4 @@
-"""Simple clients of the simulated cluster: row producers, and topics created and deleted."""
+"""Simple clients of the simulated cluster, which produce rows, or create and delete topics."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class RowProducer(Client):
             return True
 
     def _leads(self, broker_id: int) -> bool:
-        """Return whether the broker leads the partition; only then does its sequence error count.
+        """Return whether the broker leads the partition: only then is its error a violation.
 
         A deposed leader that does not know yet that it was deposed lacks the latest sequences.
         """

@@ -101,13 +101,13 @@ class ZkService:
         return client
 
     def stop(self) -> None:
-        """Lose the quorum: every client is disconnected, and no session expires."""
+        """Lose ZooKeeper's quorum: every client is disconnected, and no session expires."""
         self.running = False
         for client in self._clients:
             client.lose_connection()
 
     def start(self) -> None:
-        """Regain the quorum: the timeout of each session starts anew."""
+        """Regain ZooKeeper's quorum: the timeout of each session starts anew."""
         self.running = True
         for client in self._clients:
             if client.wants_connection:
@@ -263,7 +263,7 @@ class ZkService:
         return self._sessions[session_id].client
 
     def _wall_ms(self) -> int:
-        """Return the loop's wall-clock time in milliseconds, or a constant outside a loop."""
+        """Return the loop's wall-clock time in milliseconds, or its start outside a loop."""
         try:
             return WALL_BEGAN_MS + int(asyncio.get_running_loop().time() * 1000)
         except RuntimeError:

@@ -180,7 +180,7 @@ def visible(bus: Bus, topic: str) -> list[Any]:
 
 
 def open_attempts(bus: Bus, topic: str) -> set[int]:
-    """Return the producer ids of the open task attempts that have rows in the topic."""
+    """Return the producer ids of the task attempts that have open transactions in the topic."""
     tps = bus.admin.cluster((topic,)).partitions_of(topic)
     held = bus.admin.run(open_in_logs, tps)
     return {row.producer_id for row in held}

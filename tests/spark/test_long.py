@@ -99,7 +99,7 @@ def build_wheel(folder: Path) -> Path:
 
 
 def installed(folder: Path) -> Path:
-    """Return the wheel that this Python has installed, or else a newly built wheel."""
+    """Return the folder of the installed logbus, or of a newly built and unpacked wheel."""
     if os.environ.get("LOGBUS_TEST_INSTALLED") == "1":
         return Path(str(broker_lite.__file__)).parents[1]
     with zipfile.ZipFile(build_wheel(folder)) as wheel:

@@ -102,7 +102,7 @@ class Steps:
         return list(self._rows.values())
 
     def answer(self, name: str) -> Any:
-        """Return the result of a step; fail if the step had an error."""
+        """Return the result of a step of the program; fail if the step had an error."""
         assert "error" not in self._rows[name], self._rows[name]
         return self._rows[name]["answer"]
 

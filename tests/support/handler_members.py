@@ -83,8 +83,8 @@ class Member:
         return row.group_state, len(row.members)
 
     async def listed(self) -> list[str]:
-        """Return a list with the group's state from ListGroups, or an empty list if it lacks the
-        group."""
+        """Return a list with the group's state from ListGroups, or an empty list if the response
+        lacks the group."""
         answer = await self.world.ask("ListGroups", 5, broker=self.broker)
         return [row.group_state for row in answer.groups if row.group_id == self.group]
 

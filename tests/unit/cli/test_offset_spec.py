@@ -1,4 +1,4 @@
-"""Tests of log positions, such as ``earliest``, as options of commands."""
+"""Tests of log positions, such as ``earliest``, as options."""
 
 from __future__ import annotations
 

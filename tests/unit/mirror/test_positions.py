@@ -1,6 +1,6 @@
 """Tests of the positions and map entries that a mirror stores, from which a killed mirror resumes.
 
-An entry holds *runs*: parts of the map from source offsets to target offsets.
+A map entry holds *runs*: parts of the map from source offsets to target offsets.
 """
 
 from __future__ import annotations

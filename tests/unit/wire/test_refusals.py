@@ -140,7 +140,7 @@ BYTES = Path(__file__).parents[2] / "bytes" / "refusals.txt"
 
 
 def newest() -> list[tuple[str, bytes, bytes]]:
-    """Return (API and version, request, error response) of each recorded pair in refusals.txt."""
+    """Return (API and version, request, error response) for each entry of refusals.txt."""
     lines = [line for line in BYTES.read_text("utf-8").splitlines() if not line.startswith("#")]
     found = []
     for is_pair, pair in groupby(lines, key=bool):

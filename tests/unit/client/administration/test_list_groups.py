@@ -38,7 +38,7 @@ def play(rounds: Sequence[dict[int, Tells]], deadline_ms: float = 20_000.0) -> t
     """Run ``list_groups``; return the groups' names or the error, and the elapsed ms.
 
     Each of ``rounds`` maps the live brokers to their responses to one round of requests. The last
-    round repeats. A broker with a network error uses up the time-out of its request.
+    round repeats. A network error takes as long as the request's time-out.
     """
     now, at = 0.0, 0
     cluster = Cluster((Endpoint("b", 1),), lambda: now)

@@ -29,8 +29,8 @@ def play(
     the number of groups in each request.
 
     ``round`` is the number of backoffs (``Pause``) so far. ``home(group, round)`` returns the port
-    of the group's coordinator. ``code(group, port, round)`` returns the coordinator's error code, or
-    a network error.
+    of the group's coordinator. ``code(group, port, round)`` returns the coordinator's error code,
+    or a network error.
     """
     now, rounds, sizes = 0.0, 0, []
     operation = lag_of_groups(
