@@ -152,7 +152,8 @@ class Administrator(Client):
             raise Violation(f"{self.name}: a move to broker {NO_SUCH_BROKER} was accepted")
 
     async def _move_others(self) -> None:
-        """Reassign a partition of ``others``, which may be deleted or recreated meanwhile."""
+        """Reassign a partition of the topics ``others``, which may be deleted or recreated
+        meanwhile."""
         wanted = {TopicPartition(pick(self.rng, self.others), 0): self._target()}
         await self._ask(lambda process: process.registry.administration.reassign(wanted))
 

@@ -65,7 +65,7 @@ class SimReply:
 def read_request(
     frame: bytes, channel: Channel, process: Process
 ) -> tuple[RequestContext, memoryview]:
-    """Return the context of a received request, and a new copy of its frame."""
+    """Return the RequestContext of a received request, and a new copy of its frame."""
     view = memoryview(bytearray(frame))
     session = Session(channel.number, "sim:1")
     return RequestContext.read(view, session, process.clock.monotonic_ms()), view

@@ -241,7 +241,8 @@ class SimCluster:
         function: Callable[[Process], Awaitable[T]],
         timeout_s: float = 5.0,
     ) -> T:
-        """Run ``function`` in the broker's process over the connection of the client ``name``.
+        """Run ``function`` in the broker's process, as a request on the connection of the client
+        ``name``.
 
         Raises LogbusError. After NetworkError or RequestTimedOutError the outcome is unknown.
         """

@@ -31,15 +31,13 @@ _WHERE: dict[str, Mapping[str, object]] = {}
 
 
 def under(function: Plant) -> Mapping[str, object]:
-    """Return the options of the seeds with which the tests search for this removed rule (a
-    *plant*).
-    """
+    """Return the simulation options with which seeds detect this removed rule (a *plant*)."""
     return _WHERE.get(function.__name__, PLAIN)
 
 
 def planted(options: Mapping[str, object]) -> Any:
-    """Return a decorator for a function that removes a rule (a *plant*). It stores the options of
-    the seeds with which the tests search for the fault.
+    """Return a decorator for a function that removes a rule (a *plant*). It stores the
+    simulation options with which seeds detect the removal.
     """
 
     def note(function: Plant) -> Plant:
@@ -102,7 +100,8 @@ def truncation_in_the_first_batch_moves_the_log_start(patch: Patch) -> None:
 
 @planted(LOSES)
 def readers_go_back_to_the_end_of_their_last_epoch(patch: Patch) -> None:
-    """Plant a fault: after a truncation, a reader goes back to the end of its last leader epoch."""
+    """Plant a fault: after a truncation, a reader resumes at the end of the last shared
+    epoch, although records that it read differ before that."""
 
     def cut(
         self: Lineage, diverging: OffsetAndEpoch, offset: int, leader_epoch: int

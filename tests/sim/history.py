@@ -45,7 +45,7 @@ class Commit:
 
 @dataclass
 class History:
-    """The batches and commits of all clients, which add to the history as they run."""
+    """The batches and commits of all clients. Clients add them while they run."""
 
     sent: list[Sent] = field(default_factory=list)
     committed: dict[tuple[str, TopicPartition], list[Commit]] = field(default_factory=dict)

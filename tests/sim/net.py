@@ -185,8 +185,8 @@ class Channel:
         net.opened(self)
 
     def request(self, serve: Serve, answered: Answered, timeout_s: float) -> None:
-        """Send a request; later call ``answered`` once, in the simulated process that opened this
-        connection (``context``)."""
+        """Send a request; later call the callback ``answered`` once, in the simulated process that
+        opened this connection (``context``)."""
         net = self.net
         call = _Call(answered, net.loop.now + timeout_s)
         self._calls.append(call)

@@ -127,7 +127,8 @@ def high_watermark_of_a_majority_of_the_isr(patch: Patch) -> None:
 
 @plant
 def leader_counts_fetches_of_any_epoch(patch: Patch) -> None:
-    """Plant a fault: the leader counts a fetch of another leader epoch."""
+    """Plant a fault: the leader counts a fetch of another leader epoch as the follower's
+    progress."""
 
     def follower_fetched(self: Partition, now_ms: int, event: FollowerFetched) -> list[Effect]:
         try:
@@ -235,7 +236,7 @@ def isr_is_emptied_when_its_last_member_fails(patch: Patch) -> None:
 
 @plant
 def returning_leader_keeps_its_epoch(patch: Patch) -> None:
-    """Plant a fault: a leader that comes back keeps its leader epoch."""
+    """Plant a fault: a leader that is elected again keeps its leader epoch."""
     elect = election.elect
 
     def lazy(state: LeaderAndIsr, *values: Any, **others: Any) -> LeaderAndIsr | None:
@@ -264,7 +265,7 @@ def restarted_broker_leads_in_its_old_epoch(patch: Patch) -> None:
 
 @plant
 def any_directory_leads(patch: Patch) -> None:
-    """Plant a fault: a broker stays in the ISR and leads although it has another data directory."""
+    """Plant a fault: a broker stays in the ISR and leads although it has a new data directory."""
 
     def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int]) -> bool:
         return state.leader == local.broker_id and state.leader_broker_epoch in broker_epochs
@@ -488,8 +489,8 @@ def offset_commits_are_not_stored(patch: Patch) -> None:
 
 @plant
 def removed_replica_keeps_the_leader_epoch(patch: Patch) -> None:
-    """Plant a fault: no leader epoch begins when a reassignment removes a replica. A late fetch of
-    the replica then counts for its next, empty log.
+    """Plant a fault: no leader epoch begins when a reassignment removes a replica. If the replica
+    is added again, empty, the leader accepts late fetches of the removed replica.
     """
     led_by = election.led_by
 

@@ -88,7 +88,8 @@ class Handle:
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """The event loop. ``now`` is the virtual time in seconds; ``steps`` counts run callbacks."""
+    """The event loop. ``now`` is the virtual time in seconds; ``steps`` counts the callbacks that
+    have run."""
 
     def __init__(self) -> None:
         self.now = 0.0

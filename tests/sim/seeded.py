@@ -21,9 +21,9 @@ from sim.scheduler import SimLoop
 
 
 def first_seed() -> int:
-    """Return LOGBUS_SIM_SEED if it is set, otherwise a seed derived from the commit.
+    """Return LOGBUS_SIM_SEED if it is set, otherwise a seed derived from the Git commit.
 
-    Each commit tries other seeds than the commits before, and the same seeds on every machine.
+    Each Git commit tries other seeds than earlier ones, but the same seeds on every machine.
     Outside a git clone the first seed is 0.
     """
     if chosen := os.environ.get("LOGBUS_SIM_SEED"):

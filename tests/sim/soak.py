@@ -118,7 +118,7 @@ def soak(
     overrides: Mapping[str, Any],
     keep: Callable[[Seeds], None],
 ) -> None:
-    """Run seeds for ``seconds``; call ``keep`` with the sum of results after each task."""
+    """Run seeds for ``seconds``; call ``keep`` with all results after every AT_ONCE seeds."""
     everything = Seeds()
     end = time.monotonic() + seconds
     context = multiprocessing.get_context("spawn")

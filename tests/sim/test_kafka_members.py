@@ -79,7 +79,8 @@ class Cuts(kafka_members.World):
 
 
 def cut_off(patch: Patch) -> Counter[str]:
-    """Run two seeds of ``Cuts`` with the shortest session timeout that brokers allow."""
+    """Run two seeds that cut a coordinator off from ZooKeeper, with the shortest session timeout
+    that brokers allow."""
     patch.setattr(kafka_members, "SESSION_MS", BrokerConfig().group_session_timeout_min_ms)
     return sum((play(Cuts, seed) for seed in range(2)), Counter[str]())
 

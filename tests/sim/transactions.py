@@ -112,8 +112,8 @@ class Transactions:
         ]
 
     async def _begin_idle(self) -> None:
-        """Initialise idle transactional ids, which each full copy of the transaction state must
-        contain."""
+        """Initialise idle transactional ids. Each full copy that a leader of the transaction state
+        log writes must contain them."""
         for number in range(IDLE_IDS):
             name = f"idle{number}"
             self._processes += 1
@@ -136,7 +136,7 @@ class Transactions:
 
     @property
     def keys(self) -> dict[str, list[PartitionKey]]:
-        """Return the partitions of each topic that the transactional clients use."""
+        """Return the partitions that the transactional clients use, by topic."""
         topic_id = self.truth.state_topic
         count = STATE_PARTITIONS if topic_id else 0
         state = [PartitionKey(topic_id, n) for n in range(count)]
@@ -207,7 +207,8 @@ class Transactions:
         return None
 
     async def _compare(self) -> None:
-        """Check that each committed transaction is complete and each number was copied once."""
+        """Check that each committed transaction is complete and the copier copied each input number
+        once."""
         whole = self._reader("rc whole")
         whole.rows = {}
         await whole.start()
