@@ -107,9 +107,9 @@ def test_cert_renew_keeps_the_names_hosts_and_cas_of_certificates(
 def test_cert_create_refuses_an_invalid_name(
     words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The option ``--host`` requires a broker's name.
+    """The option ``--host`` and names of the form broker-ID require each other.
 
-    The name ``../alice`` would name a file outside the folder.
+    The certificate of ``../alice`` would be a file outside the folder.
     """
     assert main.run(["cert", *words, "--dir", str(tmp_path / "c")]) == 2
     assert says in " ".join(capsys.readouterr().err.split())

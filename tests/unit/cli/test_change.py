@@ -15,8 +15,8 @@ ASKED = ChangeOptions(yes=False, dry_run=False)
 
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | BaseException], None]:
-    """Return a function that sets the user's answer to the question, or an error of the
-    terminal."""
+    """Return a function that sets the user's answer to the prompt, or the error that the terminal
+    raises instead."""
 
     def give(said: str | BaseException) -> None:
         def read(_: str) -> str:

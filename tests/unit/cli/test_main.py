@@ -204,7 +204,7 @@ def test_missing_cluster_error_says_how_to_name_or_start_one(
 def test_commands_status_and_down_report_an_unwritable_home_folder_if_no_cluster_is_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Regression: while a cluster ran with ``--dir``, both commands found none and offered to
+    """Regression: while a cluster ran with ``--dir``, both commands found no cluster and offered to
     start one."""
     (tmp_path / "home").write_text("a file in the way")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))

@@ -95,7 +95,8 @@ def test_command_up_warns_of_an_advertised_address_that_other_machines_cannot_us
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Regression: only the broker's log said so, while clients of other machines failed."""
+    """Regression: only the broker's log had this warning, while clients of other machines
+    failed."""
     monkeypatch.setattr(up, "_detach", lambda _: 0)
     assert run(["up", "-d", "--ephemeral", "--insecure", *words]) == 0
     assert ("add: -c advertised.host=NAME" in capsys.readouterr().err) == is_warned

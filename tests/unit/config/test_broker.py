@@ -1,4 +1,4 @@
-"""Tests of settings of a broker that depend on each other."""
+"""Tests of broker settings that depend on each other."""
 
 from __future__ import annotations
 

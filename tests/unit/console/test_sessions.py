@@ -1,4 +1,5 @@
-"""Tests of a session of the console after the brokers failed to list what its user may see."""
+"""Tests of a session of the console after the brokers failed to list what the session's user may
+see."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tests of ``logbus broker --begin-fd``: the process starts early and waits for a byte on a
-pipe."""
+"""Tests of ``logbus broker --begin-fd``: the process imports its modules, then waits for a byte on
+a pipe."""
 
 from __future__ import annotations
 

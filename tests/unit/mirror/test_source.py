@@ -1,4 +1,4 @@
-"""Tests of the source of a mirror: the error if it does not answer, and its groups."""
+"""Tests of a mirror's source: the error if the source does not answer, and its list of groups."""
 
 from __future__ import annotations
 

@@ -99,9 +99,9 @@ def test_pattern_subscriptions_match_topics() -> None:
 
 
 def test_consumer_id_must_be_a_valid_znode_name() -> None:
-    """Characters of a consumer's name that a znode's name may not have become hyphens.
+    """Hyphens replace the characters that a znode's name may not have.
 
-    A path with a character beyond U+FFFF would fail as if ZooKeeper were unreachable.
+    With a character beyond U+FFFF, requests would fail as if ZooKeeper were unreachable.
     """
     for given_id, kept in {
         "my app/1": "my-app-1-host-",

@@ -34,8 +34,8 @@ SUBSCRIPTION = NativeSubscription((), ".*", 1)
 
 
 def nothing_to_wait_for(_: Any) -> Iterator[Any]:
-    """Stands for ``join`` and ``leave`` of the membership; returns at once, because the tests have
-    no coordinator.
+    """Replace ``join`` and ``leave`` of the membership; return at once, because the tests have no
+    coordinator.
     """
     yield from ()
 

@@ -37,7 +37,8 @@ class ClosedStore:
 
 
 class Readers:
-    """Stands for the readers of a consumer; ``refused`` is the error that ended its membership."""
+    """Stands for a consumer's readers; ``refused`` is the error that ended the consumer's
+    membership."""
 
     def __init__(self) -> None:
         self.refused: LogbusError | None = None

@@ -54,8 +54,7 @@ def test_zk_based_group_with_the_maximum_number_of_members_refuses_another_membe
 
 
 class Race(NativeVerb):
-    """A member that registers while another member does; ``is_first`` tells whether it is the
-    first."""
+    """A member that registers just before (``is_first``) or just after another member."""
 
     is_first = True
 

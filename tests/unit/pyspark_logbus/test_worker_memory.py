@@ -42,6 +42,6 @@ def test_worker_reuses_memory_of_freed_rows() -> None:
 
 
 def test_malloc_settings_change_only_in_spark_workers() -> None:
-    """In any other process, freed memory returns to the system, so each round causes page
+    """In any other process, freed memory returns to the system, so its next use causes page
     faults."""
     assert pages_of_ten_rounds("some.program") > 10 * 30 * 256 // 2

@@ -87,7 +87,8 @@ def test_client_logs_in_with_the_new_or_the_former_password_during_a_rotation(
     "user", ["\ufb01ona", "Jose\u0301", "\u05d0\u05d1-1", "\u2167", "a,b=c=2C"]
 )
 def test_user_name_is_compared_without_unicode_normalization(user: str) -> None:
-    """SASLprep, which Kafka does not apply either, would change or refuse these names."""
+    """SASLprep, which Kafka does not apply either, would change or refuse the names in this
+    test."""
     users = {user: ScramCredential(SALT, 4096, (pair_of("new"),))}
     login = ScramLogin(SHA_256, users.get, "server-nonce", FAKE_KEY)
     log_in(login, ScramClient(SHA_256, user, "new", "n1"))

@@ -47,7 +47,8 @@ class Holder:
 
 
 class Bench:
-    """A broker's socket on a loop in another thread, and a segment file of the topic ``t``."""
+    """A broker's socket that hands out open files, on a loop in another thread, and a segment file
+    of the topic ``t``."""
 
     def __init__(self, folder: Path) -> None:
         self.loop = asyncio.new_event_loop()

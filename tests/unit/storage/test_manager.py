@@ -136,11 +136,11 @@ def test_unchanged_offsets_are_not_checkpointed_again() -> None:
 def test_checkpoint_during_a_change_of_the_log_start_saves_the_new_start(
     monkeypatch: pytest.MonkeyPatch, start: int, change: Callable[[Log], object]
 ) -> None:
-    """Regression: a log start changes on disk, then in memory. A checkpoint in between saved the
-    former start.
+    """Regression: a log start changes on disk, then in memory. A checkpoint between the two changes
+    saved the former start.
 
-    After a crash, deleted records were back. If the log had been emptied to start at another
-    offset, its new records were lost or the log counted as damaged.
+    After a crash, deleted records were back. In a log emptied to start at another offset, new
+    records were lost or reported as damaged.
     """
     disk = Disk()
     disk.write(80)

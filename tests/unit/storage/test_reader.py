@@ -116,8 +116,8 @@ def test_timestamp_lookups_close_the_files_of_the_segments_that_they_read() -> N
 def test_lookup_of_the_offset_n_bytes_after_an_offset_closes_the_files_of_earlier_segments() -> (
     None
 ):
-    """Regression: a query planner that went through a log in ranges of bytes left every segment
-    loaded."""
+    """Regression: a query planner that divided a log into ranges of bytes left the files of every
+    segment open."""
     log, start = filled(), 0
     while start < 700:
         start, _ = log.reader.offset_for_bytes(start, 2000, 700)

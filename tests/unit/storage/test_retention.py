@@ -18,7 +18,7 @@ def count(
 
 
 def segments(*newest_days: float, size: int = 100) -> list[SegmentFacts]:
-    """Return a segment of ten offsets for each age, in days, of the segment's newest record.
+    """Return one segment of ten offsets for each given age, in days, of a newest record.
 
     Each segment's last append is as old as its newest record.
     """

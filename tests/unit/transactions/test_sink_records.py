@@ -1,7 +1,7 @@
-"""Tests of the records of Spark sinks: their exact bytes, and refused bytes.
+"""Tests of the records of Spark sinks: their exact bytes, and refusals of invalid bytes.
 
-The *head* of a sink holds its run and its last committed batch. A *slot* is a producer id with
-which one task attempt writes.
+The *head* of a sink holds the id of its query's run, and its last committed batch. A *slot* is a
+producer id with which one task attempt writes.
 """
 
 from __future__ import annotations

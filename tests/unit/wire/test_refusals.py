@@ -102,7 +102,7 @@ def test_requests_older_than_kafka_2_1_are_refused_in_their_own_response_format(
 
 
 def values(schema: Any, rng: random.Random) -> list[Any]:
-    """Return random values for the fields of a schema, with two rows in every array."""
+    """Return random values for the fields of a schema, with two elements in every array."""
     return [value(field, rng) for field in schema.fields]
 
 

@@ -1,4 +1,4 @@
-"""Tests of the reader inside every consumer, when a call is cancelled while the reader applies an
+"""Tests of the reader inside every consumer: a call is cancelled while the reader applies an
 assignment change. The test runs the reader's tasks step by step."""
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def cancel(task: Generator[Any, Any, None]) -> None:
 def test_start_offset_whose_commit_was_cancelled_is_committed_before_the_partition_is_read() -> (
     None
 ):
-    """Regression: the reader read the partition, but never called ``on_assign`` for it."""
+    """Regression: after the cancelled commit, the reader read the partition, but never called
+    ``on_assign`` for it."""
     bench = Bench()
     cancel(bench.begin())
     assert bench.reader.collector.assignment() == bench.called == []

@@ -1,4 +1,4 @@
-"""Tests of which partitions a reader reads from files, and when it asks brokers for open files."""
+"""Tests of which partitions a reader reads from files, and when it asks for descriptors."""
 
 from __future__ import annotations
 

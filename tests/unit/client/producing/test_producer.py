@@ -175,7 +175,7 @@ def test_flush_raises_a_new_error_after_many_errors_that_the_caller_has_received
 
 
 def test_send_arrow_leaves_out_the_index_of_a_filtered_pandas_frame() -> None:
-    """Regression: the frame was refused because of a column that it does not show."""
+    """Regression: the frame was refused because of the column that holds its index."""
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"value": ["a", "b", "c"]})
     [batch] = tables_of(frame[frame.value > "a"])

@@ -237,8 +237,8 @@ def test_marker_requests_to_one_broker_are_sent_one_at_a_time(
 
 
 def test_open_task_attempts_of_a_spark_sink_are_listed_until_their_batch_ends() -> None:
-    """An administrator who looks for hanging transactions must find the attempts at their
-    coordinator."""
+    """An open attempt may be a hanging transaction, so administrators must find it in the
+    coordinator's list."""
 
     async def body(cluster: Cluster) -> None:
         coordinator = cluster.at[1]

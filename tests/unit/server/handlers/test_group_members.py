@@ -273,8 +273,8 @@ def test_memory_limit_holds_for_members_that_join_at_the_same_time(
 ) -> None:
     """Regression: more members joined at the same time than the memory limit allowed.
 
-    The process that replaces a static member was refused, although its metadata replaces that of
-    the former process.
+    At the limit, the process that replaces a static member was refused, although its metadata
+    replaces that of the former process.
     """
 
     async def body(world: World) -> None:

@@ -401,7 +401,7 @@ def test_batches_that_follow_a_batch_refused_by_a_full_disk_get_the_same_error(
 ) -> None:
     """With OUT_OF_ORDER_SEQUENCE instead, librdkafka would bump its epoch and resend old records.
 
-    Without an error, after DeleteRecords, a new producer's second batch would be appended first.
+    Without an error, a log with deleted records would append a new producer's second batch first.
     """
 
     async def test(shell: Shell) -> None:
