@@ -102,8 +102,7 @@ class Cluster:
         return next(broker for broker in self.running if broker.registry.is_controller)
 
     async def led(self, topic: str, partition: int = 0) -> int:
-        """Wait until all brokers' snapshots name the same live leader; return the leader's
-        broker id."""
+        """Wait until all brokers' metadata snapshots name the same leader; return its broker id."""
 
         def leaders() -> set[int]:
             found = set()

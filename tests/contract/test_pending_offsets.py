@@ -471,7 +471,8 @@ def test_too_many_pending_offset_commits_of_a_group_are_refused(
 def test_offset_fetch_with_require_stable_returns_no_offset_that_a_transaction_has_replaced(
     world: World,
 ) -> None:
-    """The transaction commits between two reads of the fetch. The test tries each pair of reads."""
+    """The transaction commits after one of the fetch's reads of ZooKeeper. The test tries each
+    read."""
 
     async def fetch(broker: Broker, number: int) -> None:
         store, transaction = broker.store, TransactionKey(1000, 0, number)

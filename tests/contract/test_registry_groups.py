@@ -652,8 +652,8 @@ def test_coordinator_znode_in_the_format_of_an_older_broker_is_replaced(world: W
 def test_broker_gives_up_the_groups_that_another_broker_coordinates(
     world: World,
 ) -> None:
-    """Regression: a broker kept its claims (ownership) of empty groups, which were valid again
-    after the group was deleted and recreated.
+    """Regression: a broker kept its claims (ownership) of empty groups. Such a claim was valid
+    again after its group was deleted and recreated.
     """
 
     async def body(cluster: Cluster) -> None:

@@ -100,7 +100,8 @@ class Reply:
         start()
 
     def hold(self) -> None:
-        """Do nothing. On a real connection, no further request starts until ``go_on``."""
+        """Do nothing. The real method keeps the connection from starting further requests until
+        ``go_on``."""
 
     def go_on(self) -> None:
         """Do nothing: the Produce handler calls this when the next request may begin."""

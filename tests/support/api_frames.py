@@ -80,7 +80,7 @@ def batch(value: bytes = b"v", **fields: Any) -> bytes:
 def request_frame(
     key: int, version: int, names: Mapping[str, str], fields: Mapping[str, Any] | None = None
 ) -> bytes:
-    """Return the frame, without its length, of a request about the resources ``names``.
+    """Return a request's frame without its length. ``names`` has a name for each kind of resource.
 
     ``fields`` sets fields by name. ``parent.name`` names a field of an array's elements.
     """

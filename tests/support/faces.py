@@ -78,7 +78,7 @@ class LoopFace:
         """Run a function or coroutine on the loop and return its result.
 
         If the caller is handling an exception, the function runs inside a handler of this
-        exception, which ``close`` in a ``finally`` block looks for.
+        exception, because ``close`` reads sys.exc_info().
         """
         handled = sys.exc_info()[1]
 

@@ -1,4 +1,4 @@
-"""Fixtures of the worker's Spark session.
+"""Fixtures of a test process's Spark session.
 
 pytest-spark starts the session with the options of setup.cfg.
 """

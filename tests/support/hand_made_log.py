@@ -153,5 +153,5 @@ def contiguous(size: int = 0) -> list[bytes]:
 
 
 def with_gaps(size: int = 0) -> list[bytes]:
-    """Return the log without its empty batches, so with gaps as after Kafka's compaction."""
+    """Return the log without its empty batches. It has gaps, as after Kafka's compaction."""
     return [each for each in contiguous(size) if read_header(each).record_count]

@@ -1,4 +1,4 @@
-"""Adapters of ``client_rows`` for clients that are programs.
+"""Adapters (``RowClient``) for clients that run as programs.
 
 These are kcat, Go clients, clients for Node, and Kafka's console producer and consumer.
 """

@@ -1,4 +1,4 @@
-"""Make fetched batches of one range, as the tasks of Spark's source read them."""
+"""Make batches of one offset range, as if a task of Spark's source had fetched them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Source offsets and log ends for the tests of planning."""
+"""Make offsets and log ends for tests of the source's planning."""
 
 from __future__ import annotations
 

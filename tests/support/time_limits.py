@@ -28,8 +28,8 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Iterator[None]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
-    """Stop the timer of a failed test: on a busy machine the report may outlast the interval after
-    which the timer raises again. The teardown starts the timer anew."""
+    """Stop the timer of a failed test: the timer raises again after an interval, which a report on
+    a busy machine may exceed. The teardown starts the timer anew."""
     if call.excinfo is not None:
         signal.setitimer(signal.ITIMER_REAL, 0)
 

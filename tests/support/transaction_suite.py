@@ -1,7 +1,7 @@
 """Tests of the client's transactions that run on logbus and on Apache Kafka.
 
-librdkafka reads the visible records. A module that imports these tests has the fixtures ``servers``
-(bootstrap servers) and ``bus``.
+librdkafka reads the visible records. A module that imports these tests must define the fixtures
+``servers`` (bootstrap servers) and ``bus``.
 """
 
 from __future__ import annotations

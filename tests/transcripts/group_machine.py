@@ -11,7 +11,8 @@ Times are in milliseconds.
 - ``protocols=range:t+u,sticky:t`` sets the member's protocols and subscriptions.
 - ``owned=t-0+t-1`` sets the member's partitions.
 - ``has=t-3`` says that topic t has three partitions.
-- ``assign=a-1:work`` assigns bytes to a member; ``share=a-1:t-0`` assigns partitions.
+- ``assign=a-1:work`` assigns the bytes ``work`` to member a-1; ``share=a-1:t-0`` assigns it
+  partition t-0, encoded as consumers do.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ TURNS_MAX = 1000
 
 
 class MembershipMachine:
-    """The state machine of a group member. The lines after its first line are its events.
+    """The state machine of a group member. A transcript's lines after the first are its events.
 
-    Its first line is ``membership topics=t assignors=range session=10000 beat=1000 poll=60000``.
+    The first line is ``membership topics=t assignors=range session=10000 beat=1000 poll=60000``.
     """
 
     def __init__(self, words: Words) -> None:

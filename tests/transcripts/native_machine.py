@@ -1,8 +1,8 @@
 """Drive the state machine of a consumer in a native (ZooKeeper-based) group by lines.
 
 The simulated ZooKeeper answers at once and in order. Lines about other members change its znodes
-directly. The output has every write with the reason if it is refused, the notifications of readers,
-and the state.
+directly. The output has every write (and why, if ZooKeeper refuses it), the notifications to
+readers, and the state.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Drive the state machine of a transactional id by lines of text.
 
 - ``now=`` sets the clock until another line sets it.
-- ``transaction`` creates an unknown transactional id. With ``pid=5 epoch=3 state=Ongoing number=1
-  parts=T-0``, the id was loaded from the log. It may also have ``last=``, ``version=``, ``groups=``
-  and ``timeout=``.
+- ``transaction`` creates a new transactional id. With ``pid=5 epoch=3 state=Ongoing number=1
+  parts=T-0``, the id was loaded from the log, in its first transaction. It may also have ``last=``,
+  ``version=``, ``groups=`` and ``timeout=``.
 - ``init who=a`` is InitProducerId; ``expected=5:3`` is for a producer that continues.
 - ``add who=a as=5:3 parts=T-0,T-1 groups=g`` adds partitions and groups. ``v1`` selects transaction
   version 1, ``on=`` names the connection. ``broker`` and ``verify`` are for requests of brokers.
 - ``commit who=a as=5:3`` and ``abort`` are EndTxn; they may have ``v1`` and ``on=``.
 - ``persisted`` and ``refused`` are the outcome of the oldest record that has no outcome.
   ``persisted end`` and ``refused end`` are the outcome of the last record that ends a transaction.
-- ``done T-0 g`` says that these participants have ended the transaction.
+- ``done T-0 g`` says that partition T-0 and group g have ended the transaction.
 - ``pid 9`` delivers a new producer id; ``pid`` alone says that none could be assigned.
 """
 
