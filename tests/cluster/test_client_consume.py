@@ -1,4 +1,4 @@
-"""The consumer, range reads and end offsets on real brokers."""
+"""Test consumers, range reads and end offsets on real brokers."""
 
 from __future__ import annotations
 

@@ -131,8 +131,8 @@ class Secured:
     def fetch(
         self, config: Path, *, takes_tickets: bool = True
     ) -> tuple[FetchedPartition | LogbusError, PooledConnection]:
-        """Fetch the beginning of the topic with an offer to read a file. The caller closes the
-        connection, which makes its tickets for open files invalid."""
+        """Fetch the beginning of the topic with the offer to read it from a file. The caller closes
+        the connection, which makes its tickets (permissions to get open files) invalid."""
         host, _, port = self.servers.rpartition(":")
         security = security_of_file(config)
         connection = PooledConnection(Endpoint(host, int(port)), "test", 30.0, security)

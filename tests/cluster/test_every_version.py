@@ -137,8 +137,8 @@ class Target:
         self.wait_for_leader()
 
     def whom(self, key: ApiKey) -> PlainConnection:
-        """Return the connection to the broker that serves this API, instead of forwarding or
-        refusing it."""
+        """Return the connection to the broker that serves this API; other brokers forward or refuse
+        it."""
         if key in OF_CONTROLLER:
             return self.controller
         return self.coordinators[OF_COORDINATOR[key]] if key in OF_COORDINATOR else self.leader

@@ -142,8 +142,8 @@ def test_throttled_reassignment_stays_within_its_rate_and_completes(shell: Shell
 def test_failed_reassignment_reports_that_its_throttle_is_still_set(
     shell: Shell, tmp_path: Path
 ) -> None:
-    """Regression: the rates stayed set silently, and --throttle 0 removed them even with
-    --dry-run."""
+    """Regression: no message said that the throttle stayed set, and --throttle 0 --dry-run removed
+    it."""
     plan = tmp_path / "plan.json"
     plan.write_text('{"partitions": [{"topic": "none", "partition": 0, "replicas": [0]}]}')
     words = ("--plan", str(plan), "--throttle", "5000", "--wait", "9", "--yes")

@@ -82,8 +82,8 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
 
 @pytest.fixture
 def planted(origin: Bus, monkeypatch: pytest.MonkeyPatch) -> Planted:
-    """Return the topic with the handwritten log. Its list ``opened`` records every file range that
-    a consumer of the test opens."""
+    """Return the topic with the handwritten log. The result's list ``opened`` records every file
+    range that a consumer opens."""
     found = Planted(origin, origin.admin.cluster([TOPIC]).topic_id(TOPIC), [])
 
     class Seen(LocalRange):

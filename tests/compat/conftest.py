@@ -117,7 +117,7 @@ def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def go_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """Return a function that builds a Go client's test program once; it returns the path."""
+    """Return a function that builds a Go client's test program once and returns its path."""
 
     @cache
     def built(client: str) -> str:

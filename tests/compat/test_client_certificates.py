@@ -1,4 +1,4 @@
-"""Test unchanged clients whose certificate names their user (mutual TLS), at an authorizer."""
+"""Test unchanged clients authorized as the user whom their certificate names (mutual TLS)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def certified(
     certificates: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:
-    """Start a broker at which only alice may do something."""
+    """Start a broker whose authorizer permits only requests of alice."""
     between = {
         "ssl.keystore.location": str(certificates / "broker-0-brokers.pem"),
         "ssl.truststore.location": str(certificates / "brokers-ca.pem"),

@@ -1,8 +1,8 @@
-"""Test Kafka Connect and Kafka Streams, unchanged, from the user's Maven.
+"""Test Kafka Connect and Kafka Streams, unchanged, as the user's Maven loads them.
 
 Connect's standalone worker stores its offsets in a file. The distributed worker stores its state in
-compacted topics, which logbus refuses. Streams also stores its state in compacted topics unless two
-settings prevent it.
+compacted topics, which logbus refuses. Streams also stores its state in compacted topics unless
+topic.cleanup.policy=delete and topic.retention.ms=-1 are set.
 """
 
 from __future__ import annotations

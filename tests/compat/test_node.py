@@ -1,4 +1,4 @@
-"""Test kafkajs, unchanged, from the user's npm: producing, reading, administration."""
+"""Test kafkajs, unchanged, as the user's npm installs it: producing, reading, administration."""
 
 from __future__ import annotations
 

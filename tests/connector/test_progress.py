@@ -54,8 +54,8 @@ def test_restarted_query_commits_despite_the_unexpired_group_lease_of_its_previo
 
 
 def test_progress_with_trigger_once_is_committed_by_the_next_run(planner, bus, make_topic):
-    """A Trigger.Once run makes its only planning call before its only batch, so the next run
-    commits the progress of this batch."""
+    """A planning call commits the end offsets of the batch before. A Trigger.Once run makes only
+    one such call, before its only batch, so the next run commits this batch's end offsets."""
     topic = make_topic(4)
     given = {"subscribe": topic, "startingOffsets": "earliest", "groupIdPrefix": "team"}
     first = planner(**given)

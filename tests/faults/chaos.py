@@ -156,7 +156,8 @@ class Chaos:
             broker.resume()
 
     def fill(self, topic: str, role: str) -> Callable[[], None]:
-        """Fill the disk of the broker that has this role for the topic, until it is in no ISR."""
+        """Fill the disk of the topic's broker in this role, such as leader, until no ISR has the
+        broker."""
         (victim,) = self.victims(topic, role)
         disk = self.cluster.disks[victim.id]
         disk.fill()
@@ -225,7 +226,7 @@ def isolations(cluster: Replicated, wires: Network, random: Random, count: int) 
 
 
 def full_disks(cluster: Replicated, random: Random, count: int) -> dict[str, Any]:
-    """Fill one broker's disk after the other. Raises AssertionError for an anomaly."""
+    """Fill brokers' disks one at a time. Raises AssertionError for an anomaly."""
     chaos = Chaos(cluster, random)
     chaos.run(FULL_DISK, count, chaos.fill)
     return {
@@ -237,7 +238,7 @@ def full_disks(cluster: Replicated, random: Random, count: int) -> dict[str, Any
 
 
 def keep(part: str, result: dict[str, Any]) -> None:
-    """Write one part of the results file, and leave its other parts unchanged."""
+    """Replace the entry ``part`` of the results file, and leave the others unchanged."""
     kept = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     kept[part] = result | {"load_average_after": round(os.getloadavg()[0], 1)}
     RESULTS.parent.mkdir(exist_ok=True)

@@ -127,8 +127,8 @@ class GroupMember:
         return self._connected.call_library(request, getattr(consumer, f"{api}Response"))
 
     def _find(self) -> int:
-        """Ask a broker for the group's coordinator, and return its broker id. Connect to the
-        coordinator, unless it is still the broker that was given to ``move_from``.
+        """Ask a broker for the group's coordinator; return the coordinator's broker id. Connect to
+        the coordinator, unless it is still the one that ``move_from`` left.
         """
         asked = next(broker for broker in self._cluster.brokers.values() if broker.id != self._left)
         with PlainConnection(asked.endpoint) as connection:

@@ -193,9 +193,9 @@ def test_stale_replicas_do_not_lead_before_the_up_to_date_one_returns(
 def test_partition_whose_leader_dies_during_a_zookeeper_outage_gets_a_leader_afterwards(
     cluster: Replicated, topic: str
 ) -> None:
-    """Without ZooKeeper, leaders serve for longer than a session timeout.
+    """ZooKeeper is down for longer than a session timeout, in which leaders still serve.
 
-    Meanwhile, one leader dies.
+    Then the partition's leader dies.
     """
     with cluster.workload(topic) as work:
         work.wait_acked()

@@ -209,7 +209,7 @@ def test_rows_of_a_stage_that_is_repeated_after_a_failed_shuffle_fetch_are_writt
 ) -> None:
     """The killed executor held shuffle output, so Spark repeats the sink's stage.
 
-    Of the first attempt of the stage, task 1 has ended, and task 2 runs on as a zombie.
+    Task 1 of the stage's first attempt has ended; task 2 runs on as a zombie.
     """
     topic = output(bus, "shuffled")
     executor = driver.begin("shuffled")

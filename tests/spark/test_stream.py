@@ -154,9 +154,9 @@ def test_repeated_first_batch_has_the_same_rows_although_records_were_added(quer
 
 
 def test_query_with_several_sources_continues_after_a_restart(queries, bus):
-    """The query's sources differ in how they name topics and in their options.
+    """The sources differ in topic selection, start offsets, row limits and minimum rows.
 
-    The options are start offsets, limits, minimum rows, added partitions and event-time windows.
+    The test adds partitions while the query runs. The query groups rows by event-time windows.
     """
     fixed, waits, grows = queries.topic(0, 0, 0), queries.topic(0), queries.topic(0, 0)
     idle = queries.topic(2)
