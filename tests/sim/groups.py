@@ -150,8 +150,8 @@ class World:
             self.fail(f"{tp} was handed out by {reader.name}; its owner is {owner}")
 
     def fail(self, message: str) -> NoReturn:
-        """Store a Violation and raise it. The stored Violation ends the run before the failed task
-        is examined.
+        """Store a Violation and raise it. The run fails with the first stored Violation, even if a
+        task hides the raised one.
         """
         violation = Violation(f"at {self.loop.now:.3f} s: {message}")
         self.problems.append(violation)
