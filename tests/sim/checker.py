@@ -2,9 +2,9 @@
 
 Invariants have the names of the TLA+ models of Kafka's protocol, such as StrongISR. The checker
 derives *true* values, which no broker knows. A partition's true high watermark is the highest that
-any leader ever returned. Its true records are the records below that offset. ``stepped`` checks
-each step of a replica, because ``observing`` wraps ``Partition.step``. ``written`` checks each
-write to ZooKeeper.
+any leader ever returned. Its true records are the records below that offset. ``observing`` wraps
+``Partition.step``, so that ``stepped`` checks each step of a replica. ``written`` checks each write
+to ZooKeeper.
 """
 
 from __future__ import annotations

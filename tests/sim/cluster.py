@@ -1,4 +1,4 @@
-"""A simulated cluster: the disks, ZooKeeper and network, which outlive processes, and the trace.
+"""A simulated cluster: what outlives its processes (disks, ZooKeeper, network), and the trace.
 
 The trace hashes every event, so that two runs of a seed can be compared. It keeps the last events
 as text for the failure report.

@@ -342,7 +342,8 @@ class NumberReader(Consumer):
 
 
 class Copier(Producer):
-    """A producer that copies each number once; each process starts at the committed offsets."""
+    """A producer that copies each number once; each of its processes starts at the committed
+    offsets."""
 
     def __init__(
         self,

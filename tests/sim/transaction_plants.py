@@ -248,7 +248,8 @@ def truncation_keeps_transactions(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def followers_track_no_transactions(patch: Patch) -> None:
-    """Plant a fault: followers do not track open transactions, so a new leader has none."""
+    """Plant a fault: followers do not track open transactions, so a new leader knows no open
+    transaction."""
     append = Log.append_as_follower
 
     def forgetting(self: Log, buffer: memoryview, leader_epoch: int, now_ms: int) -> int:
