@@ -1,4 +1,4 @@
-"""Tests of the limits of client settings."""
+"""Tests of the value limits of client settings."""
 
 from __future__ import annotations
 

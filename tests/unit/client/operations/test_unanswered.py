@@ -1,4 +1,4 @@
-"""Tests of operations whose request a broker does not answer, or only in part."""
+"""Tests of operations whose request a broker does not answer, or answers only in part."""
 
 from __future__ import annotations
 

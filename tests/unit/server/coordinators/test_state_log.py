@@ -25,7 +25,8 @@ from broker_lite.transactions import keyed_state
 
 
 class Owner:
-    """The state log of one broker, and the values and leader epochs that the broker has loaded."""
+    """The state log of one broker, with values and leader epoch of each partition that the broker
+    has loaded."""
 
     def __init__(self, world: World, number: int) -> None:
         self.values: dict[int, Mapping[bytes, bytes]] = {}

@@ -46,7 +46,7 @@ def test_zk_based_group_refuses_kafka_members() -> None:
 
 
 class NativeReader:
-    """A ZooKeeper-based member that records at which committed offset its only stream starts."""
+    """A ZooKeeper-based member that records the committed offset from which it starts to read."""
 
     def __init__(self, world: World, name: str) -> None:
         self.refused: list[str] = []

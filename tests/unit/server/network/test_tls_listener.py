@@ -522,7 +522,7 @@ def test_changed_certificate_files_are_used_for_new_connections_unless_they_are_
 
 
 def revocation_list(ca: trustme.CA, path: Path, *revoked: str, days: int = 1) -> None:
-    """Write a revocation list of the CA that revokes the certificates in the files ``revoked``."""
+    """Write the CA's revocation list with the certificates in the files ``revoked``."""
     issuer = x509.load_pem_x509_certificate(ca.cert_pem.bytes())
     key = serialization.load_pem_private_key(ca.private_key_pem.bytes(), None)
     now = datetime.datetime.now(datetime.UTC)

@@ -195,7 +195,7 @@ def test_isr_write_is_retried_after_an_unexpected_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: after an unexpected error, the leader proposed no ISR change until the next
-    epoch."""
+    leader epoch."""
     write_states = Node.write_states
 
     async def fails(self: Node, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
