@@ -236,7 +236,8 @@ def test_connections_reauthenticate_with_new_oauth_tokens(
 
 
 def check_tasks(servers: str, login: dict[str, str]) -> None:
-    """Check that a Spark query hands its tasks the present token, but not the client's secret."""
+    """Check that a Spark query hands its tasks the current access token, but not the client's
+    secret."""
     jaas = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
     given = {f"kafka.{key}": value for key, value in kafka_options(login).items()}
     del given["kafka.sasl.oauthbearer.client.id"], given["kafka.sasl.oauthbearer.client.secret"]

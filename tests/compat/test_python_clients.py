@@ -1,7 +1,8 @@
 """Test unchanged Python clients: confluent-kafka (librdkafka), kafka-python and aiokafka.
 
-The tests produce and consume by assignment with every codec, headers, tombstones and timestamps.
-They also administer topics and commit offsets. ``test_groups`` tests the clients as group members.
+The tests produce, and consume assigned partitions, with every codec, headers, tombstones and
+timestamps. They also administer topics and commit offsets. ``test_groups`` tests the clients as
+group members.
 """
 
 from __future__ import annotations

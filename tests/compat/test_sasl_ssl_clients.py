@@ -202,8 +202,8 @@ def run_kcat(login: Login, kcat: str) -> Callable[..., subprocess.CompletedProce
 def test_kcat_logs_in_over_tls_with_plain(
     run_kcat: Callable[..., subprocess.CompletedProcess[bytes]], note: Record
 ) -> None:
-    """Regression: kcat could not log in at all, because the broker did not advertise
-    SaslHandshake 0."""
+    """Regression: kcat could not log in at all, because the broker did not advertise version 0 of
+    SaslHandshake."""
     topic = topic_of("kcat", "PLAIN")
     assert run_kcat("PLAIN", "-P", "-t", topic, rows=b"\n".join(ROWS) + b"\n").returncode == 0
     group = ("-G", topic, "-e", "-X", "auto.offset.reset=earliest", "-c", str(len(ROWS)), topic)

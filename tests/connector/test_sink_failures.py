@@ -363,8 +363,8 @@ def test_second_batch_write_with_the_same_transactional_id_fences_the_first(
 def test_repeated_batch_without_rows_is_refused_if_the_committed_batch_has_rows(
     make: Callable[..., Run],
 ) -> None:
-    """Regression: the driver sent no commit for a batch without rows, so the coordinator did not
-    compare the batch with the committed one."""
+    """Regression: the driver sent no commit for a repeated batch without rows, so the coordinator
+    did not compare this batch with the committed batch."""
     run = make()
     run.commit(0, run.write(0, "a", "b"))
     replay = run.again()

@@ -228,7 +228,7 @@ class Network:
         self.on(0, "ip", "link", "set", f"port{host}", "down")
 
     def join(self, host: int) -> None:
-        """Restore all links of a host that ``isolate`` has cut."""
+        """Restore the links that ``isolate`` has cut at a host."""
         self.on(0, "ip", "link", "set", f"port{host}", "up")
 
     def silence(self, host: int, address: str) -> None:
