@@ -100,7 +100,8 @@ class _SimWorker:
             self._disk.later(most_s, lambda: self._post(results))
 
     def _carry_out(self, group: list[Job]) -> list[Result] | None:
-        """Run the disk thread's production code on a group; return None if the power was cut."""
+        """Run the disk thread's production code on a group of jobs; return None if the power was
+        cut."""
         results = Worker._carry_out(self, group)  # type: ignore[arg-type]
         if self._disk.files.is_cut:
             self._disk.on_power_cut()

@@ -173,9 +173,7 @@ class NativeMember:
         self.grants.pop(tp, None)
 
     def renewed(self) -> None:
-        """Ignore that the member's lease was renewed, because the simulated reader itself asks
-        whether it may read.
-        """
+        """Ignore that the member's lease was renewed: ``run`` reads ``lease_until_ms`` itself."""
 
     def refuse(self, error: LogbusError) -> None:
         self.refused = error

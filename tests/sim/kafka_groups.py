@@ -286,7 +286,7 @@ class Member:
         await self.commit_of_now()()
 
     def commit_of_now(self) -> Callable[[], Awaitable[None]]:
-        """Return a function that later commits the positions and the generation of this moment."""
+        """Return a function that later commits the present positions and generation."""
         broker, member, generation = self.broker, self.member_id, self.generation
         assert broker is not None
         when = f"{self.incarnation}/{generation}"

@@ -42,7 +42,7 @@ def test_kafka_group_simulation_passes_on_new_seeds_of_the_present_commit() -> N
 
 
 class Restarts(kafka_groups.World):
-    """A seed whose only fault is that the group's coordinator restarts repeatedly."""
+    """A simulated run whose only fault is that the group's coordinator restarts repeatedly."""
 
     async def chaos(self) -> None:
         for _ in range(3):
@@ -116,8 +116,8 @@ def any_generation_commits(patch: Patch) -> None:
 
 
 async def ask_no_broker(_: Any) -> None:
-    """Replaces ``ask_others``: a broker cut off from ZooKeeper does not ask which broker
-    coordinates its groups now, and keeps them."""
+    """Replaces ``ask_others``: a broker cut off from ZooKeeper does not ask the other brokers
+    whether they coordinate its groups now, so it keeps the groups."""
 
 
 class _Instead:

@@ -307,7 +307,7 @@ class Producer:
 
 
 class NumberReader(Consumer):
-    """A consumer of committed numbers; ``found`` holds the numbers that are not copied yet."""
+    """A consumer of numbers; ``found`` holds those that no transaction has copied yet."""
 
     rewinds = False
 

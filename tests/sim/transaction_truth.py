@@ -261,7 +261,8 @@ class TransactionTruth:
     # The methods below check responses and reads of clients.
 
     def initialized(self, name: str, pair: Pair) -> None:
-        """Check that the producer id and epoch in a response to InitProducerId are committed."""
+        """Check that the state log has committed the producer id and epoch of an InitProducerId
+        response."""
         record = self.records.get(name)
         if record is None or (record.producer_id == pair.producer_id and record.epoch < pair.epoch):
             raise Violation(f"{name}: the client received {pair}, but {record} is committed")
@@ -327,8 +328,8 @@ class TransactionTruth:
             )
 
     def check_replica(self, process: Process, key: PartitionKey) -> None:
-        """Check a replica with the whole log, after the end of all transactions: it lists every
-        aborted transaction and no open transaction."""
+        """Check a replica with the whole log, after the end of all transactions: its index lists
+        every aborted transaction, and no transaction is open."""
         log = process.log(key)
         assert log is not None
         end, found = log.log_end_offset, log.reader.aborted_in(0, log.log_end_offset)
