@@ -61,8 +61,7 @@ class Log:
         return writes
 
     def take(self) -> None:
-        """Append to the log the oldest batch that the keyed state has returned, but the log
-        lacks."""
+        """Append to the log the oldest batch that ``turn`` has returned and that the log lacks."""
         write = self.queue.pop(0)
         base = self.end
         header = stamp(write.batch, read_header(write.batch), base, 3)

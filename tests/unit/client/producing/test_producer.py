@@ -1,5 +1,5 @@
-"""Tests of ``Producer``: its futures after its thread crashed or after a fork, and its lingering
-rows.
+"""Tests of ``Producer``: its futures after its thread crashed or after a fork, and rows that wait
+for ``linger.ms``.
 """
 
 from __future__ import annotations

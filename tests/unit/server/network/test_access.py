@@ -625,8 +625,8 @@ def test_even_a_super_user_cannot_write_to_an_internal_topic() -> None:
 def test_task_of_a_spark_sink_adds_no_topic_whose_permission_could_not_be_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A topic id that this broker's metadata lack belongs to a topic with an unknown name, for
-    which the broker cannot check permissions."""
+    """The broker skips a topic id that its metadata lack: without the topic's name it cannot check
+    the permission."""
 
     async def body() -> None:
         world = await AccessWorld().start()
