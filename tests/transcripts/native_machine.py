@@ -40,7 +40,7 @@ class NativeVerb:
     """The state machine of a native group's consumer. The line ``native`` creates it, and the lines
     after it are its events.
 
-    ``now=`` sets the clock, and ``at`` lets time pass.
+    ``now=`` in a line sets the clock. The line ``at`` runs the timers until a given time.
     """
 
     def __init__(self, words: Words) -> None:
@@ -156,12 +156,12 @@ class NativeVerb:
         self._admin(Create(path, _offset(int(words["offset"]))))
 
     def _pending(self, words: Words) -> None:
-        """Add the offsets of an open transaction to the group, as its coordinator does."""
+        """Add the offsets of an open transaction to the group, as the group's coordinator does."""
         self._admin(Create(znodes.pending_path(GROUP)))
         self._admin(Create(znodes.part_path(GROUP, words["part"])))
 
     def _ended(self, words: Words) -> None:
-        """End the transaction that has these pending offsets, by deleting their znode."""
+        """End a transaction by deleting the znode with its pending offsets."""
         self._admin(Delete(znodes.part_path(GROUP, words["part"])))
 
     def _made_again(self, words: Words) -> None:

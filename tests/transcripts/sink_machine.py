@@ -218,7 +218,7 @@ def _show_parts(parts: frozenset[PartitionKey]) -> str:
 
 
 class _Topics(dict[str, str]):
-    """Maps short topic names to topic ids, which encoded records need."""
+    """Maps short topic names to topic ids that are as long as the encoding of records requires."""
 
     def __missing__(self, name: str) -> str:
         return f"{name:A<22}"

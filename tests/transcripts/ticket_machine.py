@@ -17,8 +17,8 @@ Words = Mapping[str, str]
 
 
 class TicketMachine:
-    """A table of tickets for open files. The line ``tickets`` creates it, and the lines after it
-    are its operations."""
+    """A table of tickets, each of which a reader exchanges once for an open file. The line
+    ``tickets`` creates the table, and the lines after it are its operations."""
 
     def __init__(self, words: Words) -> None:
         self.now_ms = 0
