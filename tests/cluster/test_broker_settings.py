@@ -1,5 +1,5 @@
-"""Test two broker settings: fetch.verify, which says when fetched batches are checked, and the port
-of HTTP metrics.
+"""Test two broker settings: fetch.verify, which says for which clients the broker checks the CRC of
+fetched batches, and the port of HTTP metrics.
 """
 
 from __future__ import annotations

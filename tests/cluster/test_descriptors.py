@@ -105,8 +105,8 @@ class Secured:
         return own
 
     def counts(self) -> tuple[float, ...]:
-        """Return how many paths and file descriptors the broker sent, and how many tickets for open
-        files it refused."""
+        """Return how many paths and file descriptors of segments the broker sent, and how many
+        tickets for a descriptor it refused."""
         url = f"http://127.0.0.1:{self.cluster.brokers[0].metrics_port}/metrics"
         with urllib.request.urlopen(url, timeout=10) as answer:
             rows = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())

@@ -50,10 +50,10 @@ _LEFT_OUT: list[pytest.Item] = []
 
 @pytest.fixture(scope="session")
 def answered() -> Note:
-    """Return a function that adds a row to the table: a client's name, a request, the broker's
-    answer.
+    """Return a function that adds a row to the table of results: a client's name, a request, the
+    broker's answer.
 
-    Equal rows of a parametrized test are added once.
+    If the runs of a parametrized test have equal rows, only one is added.
     """
 
     def note(client: str, asked: str, answer: str) -> None:

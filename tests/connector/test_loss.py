@@ -375,10 +375,10 @@ def test_log_that_was_truncated_and_grew_again_is_data_loss(bus, make_cluster, c
 
 @pytest.mark.parametrize("before", ["deleted", "damaged"])
 def test_loss_of_a_record_that_the_query_already_read_is_no_data_loss(make_cluster, caplog, before):
-    """At the first range in a new leader epoch, a task checks the epoch of the record before the
-    range.
+    """At its first range in a new leader epoch, a task checks the leader epoch of the record before
+    the range.
 
-    The query has already read this record, so its loss does not matter.
+    The query has already read that record, so it may be deleted or damaged.
     """
     alone = make_cluster(1)
     with logbus.connect(alone.bootstrap_servers) as other:
