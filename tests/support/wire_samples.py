@@ -52,7 +52,7 @@ def value(field: Any, version: int, rng: random.Random) -> Any:
 
 
 def fill(kind: Any, table: Any, version: int, rng: random.Random) -> Any:
-    """Return an object of ``kind`` with random values in every field of this version."""
+    """Return an object of ``kind`` with a random value in every field that ``version`` has."""
     fields = {
         field.name: value(field, version, rng)
         for field in table._fields
