@@ -410,8 +410,8 @@ class Checker:
                 )
 
     def can_spare(self, directory_id: str, others: int) -> bool:
-        """Return whether every partition with a replica in this directory has at least ``others``
-        other ISR members with undamaged disks.
+        """Return whether each partition has, besides a replica in this data directory, at least
+        ``others`` ISR members with undamaged disks.
         """
         return all(
             self.is_spared(key, directory_id, others)
@@ -534,8 +534,8 @@ class Checker:
     def _is_unclean(self, key: PartitionKey, before: LeaderAndIsr, state: LeaderAndIsr) -> bool:
         """Return whether this write elects a leader outside the ISR; check that this was allowed.
 
-        An unclean election is allowed only if no ISR member was registered for COMES_BACK_S
-        seconds.
+        An unclean election is allowed only if no ISR member has been registered for COMES_BACK_S
+        seconds or longer.
         """
         if key.topic_id not in self.lossy_topics or state.leader_epoch == before.leader_epoch:
             return False
