@@ -46,7 +46,8 @@ class _Roles(NamedTuple):
 async def late_batch(
     cluster: SimCluster, rng: random.Random, suspect: Callable[[Process, Process], None]
 ) -> None:
-    """Run the sequence that the module describes, if three brokers have the three needed roles.
+    """Run the sequence that the module describes, if three brokers can be the controller, the
+    coordinator and the leader.
 
     ``suspect(one, other)`` makes process ``one`` consider process ``other`` dead.
     """

@@ -412,7 +412,8 @@ class World(base.World):
     def check_settled(self) -> None:
         """Check that the group's members own every partition.
 
-        The last member that tried to join is of the other kind; the group must have refused it.
+        The group must have refused the last member that tried to join, which was of the other kind
+        (Kafka or ZooKeeper-based).
         """
         if self.kind != znodes.KIND_NATIVE:
             super().check_settled()

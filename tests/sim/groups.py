@@ -89,7 +89,8 @@ class World:
     # The methods below check writes and reads.
 
     def wrote(self, session_id: int, operations: Sequence[Operation]) -> None:
-        """Check the operations of one write to ZooKeeper."""
+        """Check the offsets in one write to ZooKeeper: the writer owns the partition, and no offset
+        goes back."""
         self.count_claims(operations)
         deleted = {each.path for each in operations if isinstance(each, Delete)}
         for operation in operations:
@@ -117,7 +118,7 @@ class World:
         """Check that the group reads a topic from its beginning if the topic was created after a
         member joined.
 
-        The member's option ``start`` must not matter.
+        This holds for every value of the member's option ``start``.
         """
         assigned = self.service.peek(znodes.topic_path(topic))
         if not isinstance(operation, Create | Set) or not operation.data or assigned is None:

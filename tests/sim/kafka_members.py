@@ -3,8 +3,8 @@
 All faults of ``kafka_groups`` occur here too. A member is production code from its state machine to
 its commits, but reads no records. While the member's lease holds, a poll increments a number that
 stands for the position. Some polls come so late that the member has left the group. The checks are
-those of ``kafka_groups``, with one exception: a cooperative member may commit a partition that it
-is about to give up and that no member owns in the new generation. The command ``python -m
+those of ``kafka_groups``, with one exception: a cooperative member may still commit a partition
+that it must give up, if no member owns the partition in the new generation. The command ``python -m
 sim.kafka_members --seeds 1000`` runs many seeds.
 """
 
@@ -344,10 +344,11 @@ class World(base.World):
         self.is_calm = False
 
     def handed_out(self, reader: MachineMember, tp: TopicPartition) -> None:
-        """Check that no other member of the same coordinator would return records of the partition.
+        """Check that only this reader, of all members of its coordinator, would return records of
+        the partition.
 
         The check ignores members of another coordinator, because a replaced coordinator without a
-        connection to ZooKeeper still confirms its own members.
+        connection to ZooKeeper still answers its own members' heartbeats.
         """
         self.counts["handed out"] += 1
         for other in self.members:
@@ -364,8 +365,8 @@ class World(base.World):
     def is_former(self, member: MachineMember) -> bool:
         """Return whether another process has taken over this member's group.instance.id.
 
-        The former process learns of it from the response to its next heartbeat. If its own join was
-        not answered yet, the former process takes the id back when it repeats the join.
+        The former process learns this from the response to its next heartbeat. If it has not
+        received the response to its own join, it repeats the join and so takes the id back.
         """
         return member.instance_id is not None and any(
             isinstance(other, MachineMember)

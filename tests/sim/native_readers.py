@@ -54,9 +54,7 @@ SLOW_S = 2.5
 
 
 class Wire(LoopShell):
-    """Sends the requests of a client for metadata and offsets, and answers them itself as a cluster
-    of one broker does.
-    """
+    """Answers a client's Metadata and ListOffsets requests as a cluster of one broker does."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.loop)

@@ -107,7 +107,8 @@ class Rot:
         self.struck_at = key, offsets
 
     def _is_elsewhere(self, key: PartitionKey, directory_id: str) -> bool:
-        """Return whether the broker of another ISR member uses a disk that has the partition."""
+        """Return whether the ISR has a replica on another disk that is neither bad nor a spare
+        disk."""
         checker = self._cluster.checker
         state = checker.state(key)
         gone = checker.bad_disks | {directory_id}

@@ -217,7 +217,7 @@ class _Scenario:
         await administrator.finish(keys, lambda: self._settle(keys))
 
     async def _finish_repairs(self, administrator: Administrator, keys: list[PartitionKey]) -> None:
-        """Make each broker that had damage the leader, so that reads find and repair the damage."""
+        """Elect as leader each broker that had damage, so that reads find and repair the damage."""
         cluster = self.cluster
         for broker_id, struck in cluster.rot.struck.items():
             replicas = assignment(cluster, TOPIC).replicas

@@ -136,7 +136,7 @@ class Query:
         self._loose: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
-        """Run one driver after the other until ``is_stopping``."""
+        """Run one driver of the query after the other until ``is_stopping``."""
         while not self.is_stopping:
             self._runs += 1
             run = f"run{self._runs}"
@@ -215,7 +215,8 @@ class Query:
         raise TaskFailedError()
 
     async def _attempt(self, run: str, batch: int, task: int) -> tuple[int, int] | None:
-        """Write the rows of a Spark task; return None if the batch is already committed."""
+        """Write the rows of a Spark task; return the producer id and epoch, or None if the batch is
+        already committed."""
         self._attempts += 1
         attempt, rng = self._attempts, self.rng
         worker = Worker(self.cluster, self.name, f"{self.name} attempt {attempt}")

@@ -52,7 +52,7 @@ def test_simulation_allows_a_late_commit_without_a_member_id_only_in_an_empty_gr
     """A commit without a member id may be applied late, and so set the offset back, but only when
     the group has no members.
 
-    Regression: the simulation reported the allowed case as a fault (seed 30713).
+    Regression: the simulation reported a late commit to an empty group as a fault (seed 30713).
     """
     world = either_kind.World(SimLoop(), 0)  # type: ignore[abstract]
     world.kind = znodes.KIND_KAFKA

@@ -49,7 +49,7 @@ def test_zk_based_group_simulation_of_one_seed_takes_the_same_steps_twice() -> N
 
 
 def member_reads_without_a_lease(patch: Patch) -> None:
-    """Plant a fault: a member reads on after its session's lease has ended."""
+    """Plant a fault: a member goes on reading after the end of its lease on its partitions."""
     patch.setattr(NativeShell, "lease_until_ms", float("inf"))
 
 

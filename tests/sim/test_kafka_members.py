@@ -1,4 +1,4 @@
-"""Run seeds of logbus's members of Kafka groups. If a test removes one rule from the code, some
+"""Run seeds of logbus's members of Kafka groups. Where a test removes a rule from the code, some
 seed must fail.
 """
 

@@ -1,7 +1,7 @@
-"""Check that the simulator detects the removal of every rule in the plants modules.
+"""Check that the simulator detects each planted fault: the removal of one rule from the code.
 
-README.md says after how many seeds each removal is detected. Where that is dozens, the tests inject
-only the needed kinds of faults, or start at a seed that detects the removal.
+README.md says after how many seeds each removal is detected. If it takes dozens of seeds, the tests
+inject only the needed kinds of faults, or start at a seed that detects the removal.
 """
 
 from __future__ import annotations

@@ -397,8 +397,8 @@ class Copier(Producer):
                 await asyncio.sleep(0.5)
 
     async def look_at_offsets(self) -> None:
-        """After each decided transaction, read the group's stable offsets as OffsetFetch does.
-        Check that no offset is older than the one that the transaction committed.
+        """After each decided transaction, fetch the group's offset. If it is stable, check that it
+        is no older than the offsets that decided transactions committed.
         """
         client = Transactional(self.cluster, self.truth, self.name, f"{self.name} offsets")
         (tp,) = (TopicPartition(NUMBERS, key.partition) for key in self.keys)

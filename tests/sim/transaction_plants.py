@@ -167,8 +167,8 @@ def state_deleted_before_its_copy_is_committed(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def state_copies_hold_old_values_of_keys_in_flight(patch: Patch) -> None:
-    """Plant a fault: a full copy of the state has the old value of a key whose new value is in
-    flight."""
+    """Plant a fault: a copy of all keys in the state log has the old value of a key whose new value
+    is not committed yet."""
     next_slice = KeyedState._next_slice
 
     def careless(self: KeyedState, left: dict[bytes, None]) -> list[bytes]:
