@@ -70,7 +70,7 @@ def test_programs_copied_from_the_console_start_at_the_time_chosen_on_the_page(
 def test_programs_copied_from_the_console_omit_fields_that_the_page_does_not_use(
     query: dict[str, str],
 ) -> None:
-    """Regression: the console answered status 500 for ``?partition=%20``, and for ``at=x`` in a
-    continued search."""
+    """Regression: the page answered with status 500 for the malformed fields ``partition=%20`` and,
+    in a continued search, ``at=x``."""
     found = snippets(**query)
     assert "if " not in found["Python"] and "where" not in found["PySpark"]

@@ -1,6 +1,7 @@
 """Tests of the map from a source partition's offsets to the offsets of the copied records.
 
-A *run* is a pair of first offsets, after which source and target offsets grow together.
+A *run* is a pair of first offsets, source and target, of consecutive records. The n-th source
+offset of the run maps to its n-th target offset.
 """
 
 from __future__ import annotations

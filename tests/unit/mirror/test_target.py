@@ -31,7 +31,7 @@ class Broker:
         return self
 
     def send(self, *_: Any) -> None:
-        """Do nothing, because ``responses`` has the prepared responses."""
+        """Do nothing: ``receive`` returns the prepared ``responses``."""
 
     def receive(self, _: float) -> ProduceResponse:
         return self.responses.pop(0)

@@ -15,8 +15,8 @@ from broker_lite.native.session import ThreadSession
 
 
 class ClosedStore:
-    """A client of a ZooKeeper that refuses every request. With ``fails``, the connection is lost
-    just after it was opened."""
+    """A client of a ZooKeeper that refuses every request. With ``fails``, ``start`` raises an error
+    because the connection is lost."""
 
     session_timeout_ms = 6000
 

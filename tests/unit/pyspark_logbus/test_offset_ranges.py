@@ -1,4 +1,5 @@
-"""Tests of the division of a batch into offset ranges and tasks, and of transactional batches.
+"""Tests of how a Spark batch is divided into offset ranges and tasks, and of whether it may contain
+transaction markers.
 
 Spark's KafkaOffsetRangeCalculatorSuite has the same cases.
 """

@@ -1,6 +1,6 @@
 """A model check of replication: three replicas under random events, then with each rule removed.
 
-The simulator in tests/sim does the same with the whole broker. This check names a broken rule
+The simulator in tests/sim runs whole brokers under random events. This check names a broken rule
 within a second.
 """
 

@@ -156,7 +156,8 @@ def test_expired_ticket_for_a_log_file_is_refused_and_the_file_closed(bench: Ben
 def test_ticket_for_a_log_file_is_refused_if_its_principal_lacks_read_permission(
     bench: Bench,
 ) -> None:
-    """The permission of the principal that got the ticket counts, not that of another reader."""
+    """The broker checks the permission of the principal to which it issued the ticket, not that of
+    another reader."""
     stored, other = bench.stored(), bench.stored(Holder("bob"))
     assert refused(other)
     bench.readers = {"User:bob"}
@@ -335,7 +336,7 @@ class Sender(NamedTuple):
 
 @contextlib.contextmanager
 def sender(bench: Bench, name: str | None = "") -> Iterator[Sender]:
-    """Connect a socket to the broker's. ``name`` is its address; None leaves it without one."""
+    """Connect a socket, bound to ``name`` (None: to no address), to the broker's socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.settimeout(20)
         sock.connect(bench.address)
@@ -386,8 +387,8 @@ def test_client_that_never_reads_its_descriptors_does_not_delay_other_clients(be
 def test_file_descriptors_that_a_hostile_sender_attaches_do_not_block_the_event_loop(
     bench: Bench,
 ) -> None:
-    """The kernel closes attached descriptors on the broker's receiving thread. To close a TCP
-    socket with SO_LINGER and unsent bytes blocks that thread.
+    """The kernel closes attached descriptors on the broker's receiving thread. If one is a TCP
+    socket with SO_LINGER and unsent bytes, its close blocks this thread.
     """
     with (
         socket.create_server(("127.0.0.1", 0)) as server,

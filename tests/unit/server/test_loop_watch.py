@@ -28,7 +28,7 @@ class SetClock(Clock):
 
 
 async def lateness(*kept_ms: int) -> Metrics:
-    """Let timers run late by these numbers of milliseconds; return the metrics of the watch."""
+    """Let timers run late by these numbers of milliseconds; return the metrics of the LoopWatch."""
     loop, clock, metrics = asyncio.get_running_loop(), SetClock(), Metrics()
     watch = LoopWatch(loop, clock=clock, metrics=metrics)
     turns = iter(kept_ms)

@@ -25,7 +25,7 @@ def checked(disk: Disk) -> list[FileCheck]:
 
 
 def problems(disk: Disk) -> dict[str, tuple[str, ...]]:
-    """Return the problems that the check finds in each file, by file name."""
+    """Return the problems that ``check_directory`` finds in each file, by file name."""
     return {c.path.rpartition("/")[2]: c.problems for c in checked(disk) if c.problems}
 
 

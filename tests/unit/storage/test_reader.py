@@ -319,7 +319,7 @@ def test_read_in_the_middle_of_a_truncation_is_not_reported_as_damage(
 
 
 def _overtake(log: Log, monkeypatch: pytest.MonkeyPatch, reads_before: int) -> None:
-    """Replace the batches from offset 10 on by shorter ones, after this many reads of the file."""
+    """Replace the batches from offset 10 on by shorter ones before read ``reads_before`` + 1."""
     reads, pread = 0, MemFile.pread
 
     def overtaken(file: MemFile, position: int, length: int) -> bytes:
@@ -382,8 +382,7 @@ def test_lookup_that_a_truncation_overtakes_reports_no_damage(
 def test_read_during_a_truncation_leaves_no_cached_positions_of_truncated_batches(
     reads_before: int,
 ) -> None:
-    """Regression: the read cached the file positions of truncated batches, to find later offsets
-    faster.
+    """Regression: the read cached the file positions of batches that were truncated meanwhile.
 
     Later reads at these offsets failed as corrupt, or returned uncommitted records.
     """

@@ -569,7 +569,7 @@ UNSAID = {
 
 
 def ours(item: Any) -> Any:
-    """Return a response that logbus decoded as dictionaries and lists."""
+    """Return a decoded response of logbus as dictionaries and lists."""
     if hasattr(item, "_asdict"):
         return {name: ours(value) for name, value in item._asdict().items()}
     if isinstance(item, tuple):

@@ -61,8 +61,8 @@ class Bench:
         )
 
     def begin(self) -> Generator[Any, Any, None]:
-        """Return the reader's task that begins a new partition; it has stopped at the commit of
-        the partition's start offset."""
+        """Return the task in which the reader begins a new partition; the task has stopped where it
+        commits the partition's start offset."""
         self.reader.assignment.queue.append(Assign({T0: 1}))
         task = self.reader.take_changes()
         next(task)
@@ -77,7 +77,7 @@ class Bench:
 
 
 def cancel(task: Generator[Any, Any, None]) -> None:
-    """Cancel the task; run the callback steps that follow."""
+    """Cancel the task and run it until it ends with CancelledError."""
     with pytest.raises(asyncio.CancelledError):
         task.throw(asyncio.CancelledError())
         while True:

@@ -73,8 +73,8 @@ def test_fetch_request_has_the_leader_epoch_and_the_epoch_of_the_last_record() -
 
 
 def test_fetch_request_has_at_least_the_leader_epoch_of_the_last_record() -> None:
-    """Regression: a deposed leader took the request for one of its own epoch and answered that the
-    offset is out of range or that the log was truncated."""
+    """Regression: a deposed leader mistook the request for one with its own epoch, and answered
+    that the offset is out of range or that the log was truncated."""
     position = at(38, last_epoch=1, leader_epoch=0)
     assert position.request(0, 1)[1].current_leader_epoch == 1
 

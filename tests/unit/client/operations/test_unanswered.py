@@ -36,7 +36,7 @@ def ended(world: World, operation: Generator[Any, Any, Any], passing_ms: float =
 
 
 def answers(world: World, **responses: Any) -> None:
-    """Answer all requests of these APIs with a response object each."""
+    """Answer each request of the named APIs with the given response."""
 
     def answer(response: Any) -> Any:
         def answered(asked: Asked) -> None:

@@ -41,8 +41,8 @@ def test_metadata_age_grows_only_while_zookeeper_is_unreachable() -> None:
 def test_topic_request_does_not_wait_for_metadata_that_a_later_change_has_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: a request waited for the metadata of its change alone. A broker that reads the
-    change together with a later one never has that metadata."""
+    """Regression: a topic request waited for the metadata with exactly its change. A broker that
+    reads a later change at the same time never has these metadata."""
     monkeypatch.setattr(registry_module, "VISIBLE_WITHIN_S", 3600)
 
     async def body(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Tests of the group APIs for members in every version, and of a group's next coordinator."""
+"""Tests of the group APIs for members in every version, and of groups whose coordinator changes."""
 
 from __future__ import annotations
 

@@ -100,7 +100,8 @@ def test_offset_commit_is_answered_in_every_version(version: int) -> None:
 
 
 def test_offset_commit_of_version_1_is_stored() -> None:
-    """kaf, and sarama before 1.41, send version 1. kaf ignores errors in the response."""
+    """kaf, and sarama before 1.41, send version 1. kaf ignores errors, so it would not report a
+    refusal."""
     body_of_2016 = (
         b"\0\1g" + b"\xff" * 4 + b"\0\0"
         + b"\0\0\0\1" + b"\0\1t"

@@ -1,4 +1,4 @@
-"""Tests of RecordTimes over logs with transactions."""
+"""Tests of RecordTimes, logbus's API for the time of a record, over logs with transactions."""
 
 from __future__ import annotations
 

@@ -404,7 +404,7 @@ def test_large_response_is_built_only_after_the_client_has_read_earlier_response
 
 
 def test_large_response_is_not_built_while_the_client_has_not_read_the_previous_response() -> None:
-    """Two requests arrive, and announce their responses, before the first response is built."""
+    """Both requests arrive, and ask to build responses, before the first response is built."""
 
     async def main() -> None:
         built: list[ResponseSlot] = []

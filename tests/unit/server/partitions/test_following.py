@@ -274,8 +274,8 @@ def test_follower_fetch_with_a_wrong_broker_epoch_or_leader_epoch_is_refused() -
 
 
 def test_deposed_leader_does_not_send_records_that_it_read_as_leader() -> None:
-    """A response with these records would combine the new leader's high watermark with the former
-    leader epoch."""
+    """With these records, the response would have the high watermark of the new leader but the
+    former leader epoch."""
 
     async def test(world: World) -> None:
         leader = await world.serves(1)

@@ -177,7 +177,7 @@ class Shell:
 
 
 async def told(shell: Shell, *states: bool) -> None:
-    """Wait until the broker has reported these states of its disk, in order: True for full."""
+    """Wait until the broker has reported, in this order, whether its disk is full."""
     async with asyncio.timeout(10):
         while shell.cluster.told_full != list(states):
             await asyncio.sleep(0.001)
