@@ -9,14 +9,14 @@ the round checks the log of each replica against the history. The kinds of fault
 
 * Kills of the leader, a follower, the controller, all brokers, or ZooKeeper and a leader, at random
   times; some while another broker is still starting.
-* Cuts of the power of one broker's or of all brokers' machines.
+* Power cuts: of one broker's machine, or of all machines.
 * Pauses: SIGSTOP for a while.
 * Full disks: one broker's disk has no space until the controller has replaced the broker.
-* Isolations, with sessions of a second: a broker reaches no other broker, no client and not
-  ZooKeeper.
-* Flips of bits: ``bit_flips``.
-* Kills of the exactly-once sink: ``sink_chaos``.
-* Kills of a loop that copies in transactions: ``loop_chaos``.
+* Isolations: a broker reaches no other broker, no client and not ZooKeeper, whose session timeout
+  is one second.
+* Flipped bits on disks (module ``bit_flips``).
+* Kills of the exactly-once sink (``sink_chaos``), or of a loop that copies in transactions
+  (``loop_chaos``).
 
 With SECURE=1, kills, cuts and pauses hit a cluster of ``logbus up --secure``, with logins over TLS,
 ACLs, and certificates between brokers. The results are written to

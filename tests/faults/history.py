@@ -227,17 +227,17 @@ class Workload:
             self._gaps = {n: _Gap(now) for n in range(self.partitions)}
 
     def longest_gap_s(self) -> float:
-        """Return the longest time since ``mark`` without an acknowledgement in a partition."""
+        """Return the longest time since the last ``mark`` in which a partition had no
+        acknowledgement."""
         now = time.monotonic()
         with self._progress:
             return max(max(gap.longest_s, now - gap.last_s) for gap in self._gaps.values())
 
     def wait_acked(self, count: int = 20, timeout_s: float = WAIT_S) -> float:
-        """Wait until each partition has ``count`` acknowledgements of records sent after the
-        call.
+        """Wait until each partition has ``count`` acknowledgements of records sent after the call.
 
-        Return the longest gap since ``mark``, in seconds. Raises the error of a failed reader or
-        writer.
+        Return the longest time, in seconds since ``mark``, that a partition had no acknowledgement.
+        Raises the error of a failed reader or writer.
         """
         deadline = time.monotonic() + timeout_s
         with self._progress:

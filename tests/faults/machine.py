@@ -216,7 +216,8 @@ class Network:
         return f"10.77.0.{host + 1}"
 
     def inside(self, host: int) -> contextlib.AbstractContextManager[None]:
-        """Move this thread, and the threads and processes that it starts, to a host."""
+        """Move this thread, and the threads and processes that it starts, to a host's network
+        namespace."""
         return _in_namespace(f"/proc/{self._holders[host].pid}/ns/net", CLONE_NEWNET)
 
     def on(self, host: int, *command: object) -> str:

@@ -165,7 +165,7 @@ class Reader(threading.Thread):
 
 
 class SinkChaos:
-    """Kills processes of a cluster and a query, one kind after the other."""
+    """Kills processes of a cluster and of a query, each of ``kinds`` in turn."""
 
     kinds: ClassVar = KINDS
     copying: ClassVar[type[Driver]] = Driver
@@ -176,7 +176,7 @@ class SinkChaos:
         self.kills: Counter[str] = Counter()
 
     def run(self, kills: int, reader: Reader) -> None:
-        """Make ``kills`` kills of each kind. Ctrl-C ends the run and checks the records so far."""
+        """Make ``kills`` kills of each of ``kinds``. Ctrl-C ends the kills early."""
         while min(self.kills[kind] for kind in self.kinds) < kills:
             for kind in self.kinds:
                 time.sleep(self.random.random() * PAUSE_S)
