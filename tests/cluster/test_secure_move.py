@@ -106,7 +106,7 @@ def roll(cluster: LocalCluster, broker: Any, load: Load) -> None:
 def add_users_and_grants(
     cluster: LocalCluster, folder: Path, secured: str, certificates: Path
 ) -> dict[str, str]:
-    """Add admin and alice through the open listener; return alice's login."""
+    """Add admin, and alice with ACLs, through the listener without login; return alice's login."""
     password = folder / "password"
     password.write_text(PASSWORD + "\n", "utf-8")
     password.chmod(0o600)

@@ -68,7 +68,7 @@ sys.stdin.read()
 
 @pytest.fixture(scope="module")
 def cluster(make_module_cluster: Callable[..., LocalCluster]) -> LocalCluster:
-    """Start three brokers with their own ZooKeeper, which a test stops."""
+    """Start three brokers with a ZooKeeper of their own, because a test stops ZooKeeper."""
     config = {"zookeeper.session.timeout.ms": "2000"}
     return make_module_cluster(3, own_zookeeper=True, config=config)
 

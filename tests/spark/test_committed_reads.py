@@ -27,7 +27,7 @@ def send(producer, topic, word, count):
 def words(frame):
     """Return the values without their padding, in offset order.
 
-    The function sorts, because Spark would read the rows twice to sort them.
+    The function sorts in Python: to sort the rows, Spark would read them twice.
     """
     rows = frame.selectExpr("offset", "rtrim(string(value))").collect()
     return [text for _, text in sorted(rows)]

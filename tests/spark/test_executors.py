@@ -2,7 +2,7 @@
 
 Spark's master and workers run in the driver's JVM, as with ``local-cluster[2,1,1024]``. Each worker
 has its own host name, because Spark starts speculative attempts only on another host. The driver is
-a separate process, because this process has a Spark session of another kind.
+a separate process, because the test process already has a Spark session with a local master.
 """
 
 from __future__ import annotations

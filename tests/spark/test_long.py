@@ -162,10 +162,10 @@ def outage(spark, tmp_path_factory):
 def test_spark_connect_client_finds_the_format_in_the_installed_wheel(
     bus, tmp_path, queries, outage
 ):
-    """A program in another folder and a Spark Connect client use the same wheel.
+    """A Spark Connect client in another folder uses the wheel.
 
-    Spark runs as a separate process, because two kinds of sessions cannot share one. ``outage``
-    runs at the same time.
+    Spark runs as a separate process, because classic and Connect sessions cannot share one. The
+    ZooKeeper ``outage`` lasts meanwhile.
     """
     pytest.importorskip("grpc", reason="Spark Connect is not installed (pyspark[connect])")
     elsewhere = tmp_path / "elsewhere"

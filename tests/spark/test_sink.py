@@ -43,7 +43,8 @@ def test_sink_writes_rows_to_the_topic_and_partition_of_their_columns(queries, b
 
 
 def test_task_processes_keep_imported_modules_out_of_garbage_collection(queries):
-    """Spark's daemon runs garbage collection after every task, but skips frozen objects."""
+    """A worker of Spark's daemon collects garbage after every task, but skips frozen objects
+    (``gc.freeze``)."""
 
     def look(batches):
         import pyarrow as pa

@@ -42,7 +42,7 @@ class Job:
         writer.option("kafka.compression.type", codec).save()
 
     def rows(self) -> DataFrame:
-        """Return keys, values and headers, some of them null, for both partitions."""
+        """Return keys, values and headers, some of them null, for partitions 0 and 1."""
         return self.spark.range(ROWS).selectExpr(
             "if(id % 10 = 0, null, cast(concat('k', id) AS binary)) AS key",
             "if(id % 10 = 1, null, cast(concat('row ', id) AS binary)) AS value",
