@@ -1,9 +1,10 @@
 """Drive the controller's state machine by lines of text.
 
-Every line may have these words:
+Every line may have these fields:
 - ``now=`` sets the clock.
-- ``conflict=t-0:1:A+2:B`` makes the first write of partition states fail, because another writer
-  has set this ISR of t-0. The controller then decides again, as in production.
+- ``conflict=t-0:1:A+2:B`` makes the first write of partition states fail, because the leader of t-0
+  has set its ISR to brokers 1 and 2 with the directories A and B. The controller then decides
+  again, as in production.
 """
 
 from __future__ import annotations

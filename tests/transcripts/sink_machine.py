@@ -51,8 +51,8 @@ Record = ev.PersistHead | ev.PersistSlot
 
 
 class SinkMachine:
-    """The state machine of the sinks in one state partition. The line ``sinks`` creates it, and the
-    lines after it are its events."""
+    """The state machine of the exactly-once sinks in one partition of the transaction log. The line
+    ``sinks`` creates it, and the lines after it are its events."""
 
     def __init__(self, words: Words) -> None:
         self.now_ms = 0
