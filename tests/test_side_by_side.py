@@ -110,8 +110,8 @@ def test_spark_jvm_and_its_python_workers_are_counted_as_separate_roles(tmp_path
 
 
 def row(goals: tuple[Any, ...], runs: dict[str, list[float]]) -> Any:
-    """Return a benchmark (a row of the report) whose systems return these measurements, and a list
-    that records the order in which the systems run.
+    """Return a benchmark (a row of the report) whose systems return the values in ``runs``, and the
+    list to which each run appends the name of its system.
     """
     kinds = peers("row")
     order: list[str] = []

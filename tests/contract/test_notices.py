@@ -116,8 +116,8 @@ def test_broker_reads_the_state_znode_of_a_partition_if_a_change_notification_la
 def test_new_controller_starts_from_its_metadata_in_memory_without_reading_znodes(
     world: World,
 ) -> None:
-    """Regression: the new controller read every topic and partition state, which delayed
-    elections."""
+    """Regression: the new controller read the znodes of all topics and partition states, which
+    delayed elections."""
 
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)

@@ -120,7 +120,7 @@ def keeper(
 
 @pytest.fixture(scope="module")
 def shared_cluster() -> Iterator[LocalCluster]:
-    """The cluster of all pages that start no cluster."""
+    """The cluster for the examples of all pages that start no cluster themselves."""
     cluster = LocalCluster(brokers=1)
     cluster.start()
     yield cluster

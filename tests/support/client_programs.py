@@ -111,7 +111,7 @@ class Steps:
         return [self.answer(name) for name in names]
 
     def error(self, name: str) -> str:
-        """Return the error of a step that had to fail."""
+        """Return the error that the program printed for a step that must fail."""
         return str(self._rows[name]["error"])
 
 

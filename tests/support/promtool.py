@@ -40,9 +40,9 @@ def parsed(text: str, **target: str) -> dict[Series, float]:
 
 
 def firing(scrape: Scrape, folder: Path, *, each_minute: Scrape | None = None) -> set[str]:
-    """Return the alerts that fire after ``MINUTES`` with the values of ``scrape``.
+    """Return the alerts that fire if samples have the values of ``scrape`` for ``MINUTES`` minutes.
 
-    ``each_minute`` holds the amounts by which some of them grow every minute. The function skips
+    ``each_minute`` holds the amounts by which some samples grow every minute. The function skips
     the test if promtool is not installed.
     """
     promtool = shutil.which("promtool")

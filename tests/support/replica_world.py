@@ -80,7 +80,7 @@ class Node:
         return [self.world.write(change) for change in changes]
 
     async def drain(self) -> None:
-        """Do nothing, because the test acts as the controller."""
+        """Do not publish that this broker drains, because the test acts as the controller."""
 
     async def set_full(self, is_full: bool) -> None:
         """Do nothing, because the test acts as the controller."""

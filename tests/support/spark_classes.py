@@ -24,7 +24,7 @@ ARCHIVE = Path(sys.prefix, ".spark-classes.jsa")
 
 
 def jvm_options() -> str:
-    """Return the JVM options of Spark in tests. They use the archive if it exists."""
+    """Return the JVM options of Spark in tests, with the class archive if it exists."""
     return f"{OPTIONS} -XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.is_file() else OPTIONS
 
 

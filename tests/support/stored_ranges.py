@@ -17,7 +17,7 @@ SIZES = [1, 3000, 40, 70_000, 5, 5, 5, 200_000, 1, 900, 64_000, 64_000, 2]
 
 
 def write(path: Path, values: list[bytes], base: int = 0, epoch: int = 3) -> StoredRange:
-    """Write a batch for each value, in turn as rows and as columns; return their file range."""
+    """Write row and column batches in turn, one for each value; return the file range of all."""
     with path.open("wb") as file:
         for n, value in enumerate(values):
             batch = memoryview(bytearray((rows_batch, columns_batch)[n % 2]([value])))

@@ -235,9 +235,11 @@ def test_empty_transaction_aborts_the_open_transaction_of_a_killed_producer(
 def test_producer_can_continue_after_its_transaction_timed_out(
     bus: Bus, servers: str, topic: str
 ) -> None:
-    """The coordinator aborts the transaction. Kafka's coordinator checks timeouts every 10 s.
+    """The coordinator aborts the transaction; Kafka's needs up to 10 s, the pause between its
+    checks.
 
-    The abort may bump the epoch and so fence the producer. Then only a new producer can continue.
+    The abort may bump the epoch and so fence the producer. In this case only a new producer can
+    continue.
     """
     producer = bus.producer(transactional_id="x-" + topic, transaction_timeout_ms=1_000)
     producer.begin()
