@@ -1,6 +1,6 @@
 """Check statements of the benchmark report, and of the page that cites it, against stored results.
 
-These tests measure nothing.
+These tests run no benchmarks.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Planted:
 
 
 def write_log(cluster: LocalCluster, topic_id: str) -> None:
-    """Stop the broker, write the log with its recovery point, and start the broker again."""
+    """Kill the broker, write a log and its recovery point, and start the broker again."""
     broker = cluster.brokers[0]
     broker.kill()
     (folder,) = broker.directory.rglob(f"{topic_id}-0")

@@ -225,7 +225,7 @@ class Administrator(Client):
     async def finish(
         self, keys: Sequence[PartitionKey], settled: Callable[[], Awaitable[None]]
     ) -> None:
-        """Reassign every partition without faults; check its replicas and its preferred leader."""
+        """Reassign every partition after the last fault; check replicas and preferred leader."""
         await self.place(keys, {key.partition: self._target() for key in keys}, settled)
 
     async def place(

@@ -270,7 +270,7 @@ class ZkService:
             return WALL_BEGAN_MS
 
     def peek(self, path: str) -> Znode | None:
-        """Return a znode to a checker of the simulation, which has no ZooKeeper session."""
+        """Return a znode without a ZooKeeper session, for the checkers of the simulation."""
         node = self._nodes.get(path)
         return None if node is None else node.read()
 

@@ -88,10 +88,7 @@ class Tools:
         self(PRODUCER, "--topic", topic, *options, *arguments, stdin=lines)
 
     def consume(self, topic: str, count: int, *printed: str) -> list[str]:
-        """Return the lines that Kafka's console consumer prints for the first ``count`` records.
-
-        It reads partition 0.
-        """
+        """Return the lines of Kafka's console consumer for ``count`` records of partition 0."""
         options = [w for name in printed for w in ("--formatter-property", f"print.{name}=true")]
         where = ("--topic", topic, "--partition", "0", "--offset", "earliest")
         said = self(CONSUMER, *where, "--max-messages", str(count), *options)

@@ -74,7 +74,7 @@ def step(planner: StreamPlanner, at: Document, *, unlimited: bool = False) -> Do
 
 
 def ends(document: Document, topic: str) -> list[int]:
-    """Return the offsets of a topic's partitions in a source offset (JSON), in order."""
+    """Return a topic's offsets from a source offset of Spark (JSON), in partition order."""
     offsets = document["topics"][topic]["offsets"]
     return [offsets[number] for number in sorted(offsets, key=int)]
 

@@ -104,7 +104,7 @@ async def commit(world: World, offset: int, version: int = 5, **fields: Any) -> 
 
 
 async def end(world: World, *, is_commit: bool = True, broker: int = 1, **fields: Any) -> int:
-    """Send EndGroupOffsets as another broker; return the error code."""
+    """Send EndGroupOffsets (a logbus API) as another broker; return the error code."""
     values = {"group_id": "g", "producer_id": 1000, "producer_epoch": 0, "number": 1,
               "state_partition": PARTITION, "coordinator_epoch": 0, "committed": is_commit,
               **fields}  # fmt: skip
