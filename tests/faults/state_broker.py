@@ -26,7 +26,7 @@ keyed_state.COPY_BYTES_MIN = 20_000
 
 
 class StateBroker(Broker):
-    """A broker with a state log. The broker prints each change of the state."""
+    """A broker with a state log. It prints the result of each append, and loads of the state."""
 
     values: Mapping[bytes, bytes]
     state_log: StateLog
