@@ -52,8 +52,8 @@ from broker_lite.model import CommittedOffset, TopicPartition
 logger = logging.getLogger("logbus.groups")
 
 KNOWN_MAX = 10_000
-"""Maximum number of entries, one for each pair of a group and a topic, in the cache of existing
-offset znodes."""
+"""Maximum number of entries in the cache of existing offset znodes and parts: one for each pair of
+a group and a topic, and one for each group with transactions."""
 ATTEMPTS_MAX = 20
 """Maximum number of attempts of one write. An attempt fails if other writers have created or
 deleted the same znodes."""
@@ -86,8 +86,8 @@ class GroupWrites:
 class WriteShare:
     """The operations of one group in one ZooKeeper write.
 
-    ``writing`` has all queued writes of the group; ``offsets``, ``parts`` and ``generation`` are
-    those in this write. ``is_last`` is True if no later write has any of the group's operations.
+    ``writing`` has all queued writes of the group. This ZooKeeper write has ``offsets``, ``parts``
+    and ``generation`` of them. ``is_last`` is True if no later write has operations of the group.
     ``planned`` has the operations on ``parts`` (pending offsets) in the current attempt."""
 
     writing: GroupWrites
@@ -138,8 +138,8 @@ class GroupWriter:
         self._task: asyncio.Task[None] | None = None
         self._urgent = asyncio.Event()
         self._known: dict[str, set[str]] = {}
-        """Cache of existing offset znodes: the numbers of the partitions that have one, by the path
-        of their parent (a topic in a group)."""
+        """Cache of the names of existing znodes by the path of their parent: the partitions with an
+        offset (the parent is a topic in a group), or a group's parts (pending offsets)."""
 
     def commit(
         self, claim: GroupClaim, offsets: dict[TopicPartition, CommittedOffset]
@@ -161,8 +161,8 @@ class GroupWriter:
         return writing.done
 
     def write_part(self, claim: GroupClaim, part: PartWrite) -> None:
-        """Queue the addition or the end of a transaction's pending offsets, and write without
-        waiting for the interval. Several calls are written in their order.
+        """Queue the creation or deletion of a part (pending offsets of a transaction), and write
+        without waiting for the interval. Several calls are written in their order.
 
         The future ``part.done`` completes when ZooKeeper has confirmed the write."""
         self._writing(claim).parts.append(part)
@@ -250,7 +250,7 @@ class GroupWriter:
             share.writing.fail(type(error)(f"group {group!r}: {error.message}"))
 
     async def _write(self, shares: list[WriteShare]) -> None:
-        """Write the shares of several groups in one ZooKeeper write.
+        """Write all shares (each has the operations of one group) in one ZooKeeper write.
 
         If another broker has become the coordinator of a group, only this group's share fails."""
         attempts = 0
@@ -305,8 +305,8 @@ class GroupWriter:
     async def _learn(self, shares: list[WriteShare]) -> dict[str, Znode]:
         """Before a write, find out which offset znodes exist, and create missing parents.
 
-        Return, by path, the znodes with the pending offsets of ending transactions, and the offset
-        znodes that the write sets from them."""
+        Return, by path, the znodes of pending offsets that the write deletes, and the offset znodes
+        to which it commits these offsets."""
         pairs = sorted((p, share.writing.claim.group) for share in shares for p in share.parents)
         for path, _ in pairs:
             if path in self._known:
@@ -374,8 +374,8 @@ class GroupWriter:
 
     async def _lost(self, claim: GroupClaim, shares: list[WriteShare]) -> None:
         """Record that another broker coordinates the group of ``claim`` now, so that this broker
-        may not write its offsets. ZooKeeper refused the write with the ``shares`` of several
-        groups, so read whether this broker still coordinates the other groups."""
+        may not write its offsets. Read whether this broker still coordinates the other groups in
+        ``shares``, the write that ZooKeeper refused."""
         claim.held = False
         self.forget(claim.group)
         others = [share.writing.claim for share in shares if share.writing.claim.held]
@@ -391,8 +391,8 @@ def _packed(batch: list[GroupWrites]) -> Iterator[list[WriteShare]]:
     """Divide the queued writes of all groups into ZooKeeper writes of at most WRITE_BYTES_MAX
     bytes.
 
-    A new generation of a group goes into the last write with offsets of the group, so that it is
-    not confirmed before them."""
+    A group's new generation goes into the last write of the group, so that ZooKeeper does not store
+    the generation before the offsets."""
     packed: list[WriteShare] = []
     size = 0
     for writing in batch:

@@ -22,8 +22,8 @@ from broker_lite.metadata.znodes import PendingOffsets, PendingPart, Transaction
 from broker_lite.model import CommittedOffset, TopicPartition
 
 WRITE_BYTES_MAX = 512 << 10
-"""Maximum bytes of one ZooKeeper write of group offsets. ZooKeeper accepts 1 MB, including
-paths."""
+"""Maximum bytes of one ZooKeeper write of group offsets, with the paths: half of what ZooKeeper
+accepts."""
 PARTS_MAX = 1000
 """Maximum number of parts (znodes with offsets of an open transaction) in one group, because every
 OffsetFetch of stable offsets reads all of them."""
@@ -82,9 +82,9 @@ PartWrite = AddPart | EndPart
 
 
 def group_cost(group: str) -> int:
-    """Return an upper bound of the bytes with which a write checks a group's claim (its
-    coordinator's right to write). The result also bounds the bytes of one offset's path. The check
-    and the path contain the group's name."""
+    """Return an upper bound of the bytes that the check of a group's claim (its coordinator's right
+    to write) takes in a write. One offset, without topic and metadata, takes no more. Both contain
+    the group's name."""
     return 300 + 3 * len(group)
 
 
@@ -94,8 +94,8 @@ def row_cost(group: str, key: TopicPartition, offset: CommittedOffset) -> int:
 
 
 def part_cost(group: str, offsets: Offsets) -> int:
-    """Return an upper bound of the bytes of a write that adds or ends a part (a znode with offsets
-    of an open transaction) with these offsets."""
+    """Return an upper bound of the bytes of a write that creates or deletes a part: a znode with
+    ``offsets`` of an open transaction."""
     rows = sum(row_cost(group, key, offset) for key, offset in offsets.items())
     return 2 * group_cost(group) + rows
 
@@ -116,7 +116,7 @@ def split(group: str, offsets: Offsets) -> Iterator[Offsets]:
 
 
 class PartOperations:
-    """The operations of one ZooKeeper write on one group's parts (znodes with pending offsets).
+    """The operations on one group's parts (znodes with pending offsets) in one ZooKeeper write.
 
     ``names`` are the names of the group's existing parts. ``znodes_by_path`` has the znodes of the
     parts that the write deletes, and the offset znodes that it sets from them. ``committed`` are
@@ -141,8 +141,8 @@ class PartOperations:
         self._znodes = znodes_by_path
         self._committed = committed
         self._set: dict[str, tuple[int, int]] = {}
-        """For each offset znode that this write sets, by path: the znode's version after the write,
-        and the zxid (ZooKeeper transaction id) of the write that stored the offset as pending."""
+        """For each offset znode that this write sets, by path: the znode's version afterwards, and
+        the zxid (ZooKeeper transaction id) of the write that had stored the offset as pending."""
 
     def add(self, write: AddPart, count: int) -> None:
         """Add a part (a znode with offsets of an open transaction). The group has ``count`` parts
