@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 class TopicsSnapshot(NamedTuple):
     """All topics by name, and the sequence number of the last change notice (``notices``) whose
-    changes they include."""
+    changes the topics include."""
 
     topics: Mapping[str, TopicView]
     sequence: int
@@ -57,7 +57,7 @@ async def read_znodes(store: MetadataStore, paths: Iterable[str]) -> dict[str, Z
 
 async def load_brokers(store: MetadataStore, *, watch: bool = False) -> dict[int, BrokerView]:
     """Return the live (registered) brokers, by id. With ``watch``, the next change of the set of
-    brokers raises an event."""
+    brokers causes an event."""
     names = await store.children(znodes.BROKER_IDS, watch=watch) or []
     paths = [znodes.broker_path(int(name)) for name in names]
     brokers = {}
@@ -68,8 +68,8 @@ async def load_brokers(store: MetadataStore, *, watch: bool = False) -> dict[int
 
 
 async def load_disks(store: MetadataStore) -> dict[str, znodes.DiskZnode]:
-    """Return the owner and the number of starts of every data directory that ever registered, by
-    directory id."""
+    """Return the owner and the start counter of every data directory with which a broker has ever
+    registered, by directory id."""
     names = await store.children(znodes.BROKER_DISKS) or []
     paths = {znodes.disk_path(name): name for name in names}
     return {
@@ -91,8 +91,8 @@ async def load_broker_configs(store: MetadataStore) -> dict[int, dict[str, str]]
 
 
 async def load_notices(store: MetadataStore, *, watch: bool = False) -> Notices:
-    """Return the change notices, which name the znodes that changed. Read the notices before the
-    znodes that they name: a later change then causes another notice."""
+    """Return the change notices, which name the znodes that changed. The caller must read these
+    znodes afterwards: a change between the reads then causes another notice."""
     znode = await store.get(znodes.CHANGES, watch=watch)
     if znode is None:
         return Notices(-1, ())
@@ -168,8 +168,8 @@ async def refresh_topics(
     changed: Mapping[str, Mapping[int, LeaderAndIsr | None] | None],
 ) -> dict[str, TopicView]:
     """Return a copy of ``topics`` with the changes that change notices announce. ``changed`` has
-    the states of changed partitions by topic, as ``Merged.topics``. States that the notices do not
-    contain are read from ZooKeeper."""
+    the form of ``notices.Merged.topics``. States that the notices do not contain are read from
+    ZooKeeper."""
     fresh = dict(topics)
     reads = [_refresh(store, name, topics.get(name), states) for name, states in changed.items()]
     for name, topic in zip(changed, await gather(reads, TOPICS_AT_ONCE_MAX)):

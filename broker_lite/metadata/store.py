@@ -144,12 +144,12 @@ class MetadataStore(Protocol):
 
     async def get(self, path: str, *, watch: bool = False) -> Znode | None:
         """Return the znode; None if it does not exist. With ``watch``, its next change, creation or
-        deletion raises one DataChanged event."""
+        deletion causes a DataChanged event."""
 
     async def children(self, path: str, *, watch: bool = False) -> list[str] | None:
         """Return the sorted names of a znode's children; None if the znode does not exist. With
-        ``watch``, the next change of the list raises one event; a znode that does not exist gets no
-        watch."""
+        ``watch``, the next change of the list causes a ChildrenChanged event; a znode that does not
+        exist gets no watch."""
 
     async def write(self, operations: Sequence[Operation]) -> Refused | None:
         """Apply all operations atomically. Return None; if ZooKeeper rejects the write, return
@@ -207,8 +207,8 @@ async def was_written(store: MetadataStore, operations: Sequence[Operation]) -> 
     Call this function on a new connection. It returns True if the write took effect, and False if
     it did not and may be repeated. It returns Refused if another client has written since, so that
     the outcome is unknown. The first operation that can prove the outcome decides: a Create, a
-    Delete, or a Set with a version. Another client may have made the same change, so True also
-    needs that no later Set contradicts it."""
+    Delete, or a Set with a version. Another client may have made the change of a Create or a Set.
+    True then also requires that the znodes of the later Sets do not disprove the write."""
     for index, operation in enumerate(operations):
         match operation:
             case Create(path, data, ephemeral):
@@ -236,8 +236,8 @@ async def was_written(store: MetadataStore, operations: Sequence[Operation]) -> 
 
 
 async def _may_have_written(store: MetadataStore, operations: Sequence[Operation]) -> bool:
-    """Return whether no Set with a version is contradicted by its znode, which must have a later
-    version, and in the next version the value of the Set."""
+    """Return False if a znode disproves a Set with a version: the znode's version is not later, or
+    is the next one, with another value than that of the Set."""
     for operation in operations:
         if not isinstance(operation, Set) or operation.version < 0:
             continue

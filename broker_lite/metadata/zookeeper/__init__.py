@@ -10,4 +10,4 @@ Read the modules in this order:
 - ``znode_acls``: the restriction of znodes to the brokers' credential
 
 Without a credential, every ZooKeeper client may read and write every znode. With a credential
-(``zookeeper.auth.file``), only its holder may use new znodes, by ZooKeeper's digest scheme."""
+(``zookeeper.auth.file``), only its holder may use the znodes that it creates (digest scheme)."""

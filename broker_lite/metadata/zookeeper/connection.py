@@ -46,8 +46,9 @@ def split_address(address: str) -> tuple[str, str]:
 
 
 def read_auth_file(path: str | Path) -> tuple[str, ...]:
-    """Return the credentials in the file that ``zookeeper.auth.file`` names: one or two lines
-    ``name:password``. Raises InvalidConfigError, which names the file and never its content."""
+    """Return the credentials in the file that ``zookeeper.auth.file`` names: a line
+    ``name:password``, or two while a credential is rotated. Raises InvalidConfigError, which does
+    not contain them."""
     if not path:
         return ()
     file = Path(path)
@@ -160,7 +161,7 @@ class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
-    """A kazoo connection that repeats an unanswered handshake long before the session timeout.
+    """A kazoo connection that repeats its unanswered first request long before the session timeout.
 
     A starting ZooKeeper sometimes never answers the first request. ``session_timeout_ms`` is the
     timeout that ZooKeeper granted or, before the first connection, the requested one."""
@@ -190,8 +191,8 @@ def tls_failure(client: KazooClient) -> str:
 
 
 def credential_error(address: str, auth_file: str) -> InvalidConfigError:
-    """Return the error for a cluster whose znodes need a credential: another than the one in
-    ``auth_file``, or any one if ``auth_file`` is empty."""
+    """Return the error for a client without the credential that owns a cluster's znodes. Its own
+    credential is in ``auth_file``; "" if it has none."""
     if auth_file:
         return InvalidConfigError(
             f"zookeeper.auth.file={auth_file}: the znodes of {address} belong to another "

@@ -64,7 +64,7 @@ _REASONS: dict[type[Exception], RefusalReason] = {
     NotEmptyError: "not_empty",
 }
 _FAILED_WITH_OTHERS = (RolledBackError, RuntimeInconsistency)
-"""kazoo's results for operations that failed only because another operation of the write failed."""
+"""kazoo's errors for operations that failed only because another operation of the write failed."""
 
 READS_AT_ONCE_MAX = 100
 """Maximum reads in one request to ZooKeeper."""
@@ -152,7 +152,7 @@ class ZooKeeperStore:
     async def close(self) -> None:
         """End the session. ZooKeeper deletes the session's ephemeral znodes at once.
 
-        A caller may cancel the wait: the process can exit even if ZooKeeper does not answer."""
+        If the caller cancels the call, the process can exit without ZooKeeper's answer."""
         if self._closed:
             return
         self._closed = True
@@ -177,7 +177,7 @@ class ZooKeeperStore:
 
     async def get(self, path: str, *, watch: bool = False) -> Znode | None:
         """Return the znode; None if it does not exist. With ``watch``, its next change, creation or
-        deletion raises one DataChanged event."""
+        deletion causes a DataChanged event."""
         full = self._chroot + path
         while True:
             try:
@@ -204,8 +204,8 @@ class ZooKeeperStore:
 
     async def children(self, path: str, *, watch: bool = False) -> list[str] | None:
         """Return the sorted names of a znode's children; None if the znode does not exist. With
-        ``watch``, the next change of the list raises one event; a znode that does not exist gets no
-        watch."""
+        ``watch``, the next change of the list causes a ChildrenChanged event; a znode that does not
+        exist gets no watch."""
         full = self._chroot + path
         try:
             if watch:

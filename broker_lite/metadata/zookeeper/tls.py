@@ -93,7 +93,7 @@ def tls_of(config: BrokerConfig) -> ZooKeeperTls | None:
 
 def _remote_host(address: str) -> str:
     """Return the first host of ``zookeeper.connect`` that is not this machine (loopback); "" if
-    all are."""
+    every host is."""
     for part in address.partition("/")[0].split(","):
         host = part.strip().rpartition(":")[0].strip("[]")
         if not is_loopback(host):
