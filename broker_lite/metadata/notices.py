@@ -19,13 +19,13 @@ from broker_lite.metadata.znodes import CHANGES, decode_value, encode_value
 from broker_lite.model import LeaderAndIsr, ReplicaId, StateChange
 
 KEPT_MAX = 64
-"""Maximum number of notices in /changes. A broker that missed a dropped notice reads all metadata
-again."""
+"""Maximum number of notices in /changes. If a notice is dropped before a broker has read it, the
+broker reads all metadata again."""
 KEPT_BYTES_MAX = 64 << 10
 """Maximum bytes of /changes. The newest notice is kept even if it alone is larger. Every write
 of the controller includes this znode, and ZooKeeper accepts writes of at most 1 MB."""
 STATES_KEPT_MAX = 8
-"""Number of notices, the newest ones, that include partition states. Older notices only name the
+"""Number of the newest notices that may include partition states. Older notices only name the
 partitions, so that /changes stays small."""
 
 
@@ -51,8 +51,8 @@ class NoticeContent(NamedTuple):
     states: NoticeStates | None = None
     security: Sequence[str] = ()
     """Paths of changed users, access control lists and quotas. Older brokers ignore this field.
-    They take the notice for a change of the cluster itself, and read features and brokers again,
-    which does no harm."""
+    To them the notice is ``CLUSTER_CHANGED``: they read features and brokers again, which does no
+    harm."""
 
 
 class Notice(NamedTuple):
@@ -145,8 +145,8 @@ def merge(notices: Notices, seen: int) -> Merged | None:
     """Combine the change notices whose sequence number is above ``seen``, the last one that the
     caller has applied.
 
-    Return None if one of them has been dropped already, or if ``seen`` is above the current
-    sequence number. The caller must then read all metadata again."""
+    Return None if /changes does not contain all these notices any more, or if ``seen`` is above the
+    current sequence number. The caller must then read all metadata again."""
     if notices.sequence < seen:
         return None
     topics: dict[str, dict[int, LeaderAndIsr | None] | None] = {}

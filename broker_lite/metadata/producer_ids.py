@@ -1,7 +1,7 @@
 """Allocate producer ids, unique in the cluster, from ZooKeeper in blocks of 1,000.
 
-A broker takes the next block by a compare-and-set of one znode. If ZooKeeper's answer is lost, the
-block stays unused. No id is ever used twice.
+A broker takes the next block by a compare-and-set of one znode. If ZooKeeper's answer is lost, no
+broker uses the block, so that no id is used twice.
 """
 
 from __future__ import annotations

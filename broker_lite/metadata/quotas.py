@@ -1,5 +1,5 @@
-"""Client quotas in ZooKeeper, at /quotas/<entity>. An entity is a user, a client id, a pair of
-both, or an IP address.
+"""Client quotas in ZooKeeper, at /quotas/<entity>. An entity is a user, a client id, a user
+with a client id, or an IP address.
 
 Every broker keeps all quotas in memory (``MetadataSnapshot.quotas``), and any broker may change
 them.

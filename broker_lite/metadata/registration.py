@@ -1,5 +1,5 @@
-"""Register a broker in ZooKeeper: its id, its addresses, and how often its data directory was
-started.
+"""Register a broker in ZooKeeper: its id, its addresses, and the start counter of its data
+directory.
 
 The caller holds the lock of the data directory. Another registration with the same directory id
 therefore belongs to a dead process, and is deleted without waiting for its ZooKeeper session to
@@ -51,9 +51,10 @@ async def prepare(
     """Create the persistent znodes that are missing, and return the cluster's id.
 
     ``cluster_id`` is the id in the data directory, or "" for a new directory. A new cluster has the
-    feature levels ``features`` from the start: without them, brokers would refuse the first
-    clients, which do not retry. Raises InconsistentClusterIdError if the data directory has a
-    cluster id and ZooKeeper has another, or none."""
+    feature levels ``features`` from the start: without them, brokers would refuse early requests
+    that need a feature, and clients do not retry these. Raises
+    InconsistentClusterIdError if the data directory has a cluster id and ZooKeeper has another, or
+    none."""
     for path in znodes.PERSISTENT_PATHS:
         if await store.get(path) is None:
             await store.write([Create(path)])
@@ -90,8 +91,9 @@ async def write_cluster_change(
     """Write an operation together with a change notice, which tells all brokers to read the changed
     znode. Return the notice's sequence number.
 
-    ``operation`` returns the operation, or None if there is nothing to write; the result is then
-    the last sequence number. ``operation`` is called again after each conflict with another writer.
+    The function ``operation`` returns the operation to write, and is called again after each
+    conflict with another writer. If it returns None, nothing is written, and the result is the last
+    notice's sequence number.
     Raises WriteConflictError after ``ATTEMPTS_MAX`` conflicts."""
     for _ in range(ATTEMPTS_MAX):
         notices = await load_notices(store)

@@ -84,10 +84,10 @@ async def refreshed(
     unreadable: Unreadable,
 ) -> Mapping[K, T]:
     """Read the znodes of a ``kind`` at ``paths`` again, and ignore the other paths. Return a copy
-    of ``known`` with their new values, or ``known`` itself if there are none. Values of deleted
-    znodes are left out.
+    of ``known`` with the new values, or ``known`` itself if no path is of this kind. Values of
+    deleted znodes are left out.
 
-    Afterwards ``unreadable`` contains, of the znodes read, exactly those that cannot be decoded."""
+    Add the znodes that cannot be decoded to ``unreadable``, and remove the others at ``paths``."""
     changed = [path for path in paths if path.startswith(f"{kind.root}/")]
     if not changed:
         return known

@@ -1,7 +1,7 @@
 """Paths and JSON values of all znodes of logbus. The paths are relative to the chroot.
 
     /brokers/ids/<id> (ephemeral)               registration of a live broker
-    /brokers/disks/<directory id>               owner of a data directory, number of starts
+    /brokers/disks/<directory id>               owner of a data directory, start counter
     /brokers/topics/<t>                         topic id, assignment of replicas
     /brokers/topics/<t>/partitions/<p>/state    leader and ISR
     /controller (ephemeral)                     current controller
@@ -11,7 +11,7 @@
     /cluster/id                                 id of the cluster
     /latest_producer_id_block                   last block of producer ids that a broker took
     /changes                                    notices to brokers about changed metadata
-    /consumers/<group>                          kind of the group
+    /consumers/<group>                          kind of the group: "kafka" or "native"
     /consumers/<group>/offsets/<t>/<p>          committed offset
     /consumers/<group>/coordinator              the broker that may write the group's offsets
     /consumers/<group>/pending/<part>           a part of the offsets of an open transaction
@@ -19,8 +19,8 @@
     /consumers/<group>/owners/<t>/<p>           owner of a partition in a native group
 
 Each value is JSON with a "version": the lowest version of the format that can represent the value.
-A reader refuses versions that are higher than it supports. A writer uses a version only once the
-feature "metadata" in ``/features`` has reached that level, so that every broker can read it.
+A reader refuses versions that are higher than it supports. A writer does not use a version before
+the feature "metadata" in ``/features`` has that level, so that every broker can read the value.
 """
 
 from __future__ import annotations
@@ -203,8 +203,9 @@ def owner_path(group: str, topic: str, partition: int) -> str:
 class Registration:
     """The value of /brokers/ids/<id>: a live broker.
 
-    ``start_counter`` counts the starts of brokers with this data directory; each raises it before
-    it registers. ``is_full`` tells whether the directory has no space for more records."""
+    ``start_counter`` counts the starts of brokers with this data directory. A broker raises the
+    counter before it registers. ``is_full`` tells whether the directory has no space for more
+    records."""
 
     broker_id: int
     endpoint: Endpoint
@@ -242,7 +243,7 @@ class DiskZnode(NamedTuple):
 
 class Move(NamedTuple):
     """A partition's reassignment in progress: the brokers to add, and the brokers to remove once
-    those are in sync."""
+    the added ones are in sync."""
 
     adding: tuple[int, ...]
     removing: tuple[int, ...]
@@ -269,11 +270,11 @@ class ProducerIdBlock(NamedTuple):
 class CoordinatorZnode(NamedTuple):
     """The value of /consumers/<group>/coordinator: the broker that may write a group's offsets.
 
-    ``epoch`` counts changes of that broker, and ``generation`` counts rebalances of Kafka members.
-    Both numbers only grow. ``empty_since_ms`` is None while the group has members. ``claim`` is the
-    name of the child znode that this broker created when it became coordinator. ``members`` is the
-    number of members in the generation, and ``session_timeout_ms`` the longest of their session
-    timeouts."""
+    ``epoch`` counts how often a coordinator was set or removed, and ``generation`` the rebalances
+    of Kafka members. Both numbers only grow. ``empty_since_ms`` is None if the group has members or
+    the time is unknown. ``claim`` is the name of the child znode that this broker created when it
+    became coordinator. ``members`` is the number of members in the generation, and
+    ``session_timeout_ms`` the longest of their session timeouts."""
 
     broker_id: int
     broker_epoch: int
@@ -295,8 +296,8 @@ class TransactionKey(NamedTuple):
 
 
 class PendingPart(NamedTuple):
-    """The name of a znode below /consumers/<group>/pending. The znode has one part, number
-    ``sequence`` (from 0), of the offsets that a transaction commits for the group."""
+    """The name of a znode below /consumers/<group>/pending. The znode has some of the
+    offsets that a transaction commits for the group. ``sequence`` numbers these znodes, from 0."""
 
     transaction: TransactionKey
     sequence: int
@@ -555,7 +556,7 @@ def decode_coordinator(path: str, data: bytes) -> CoordinatorZnode:
 
 def read_coordinator(group: str, znode: Znode | None) -> CoordinatorZnode:
     """Return the value of a group's coordinator znode. If it does not exist (None), return the
-    value for a group that no broker has claimed."""
+    value for a group that never had a coordinator."""
     if znode is None:
         return CoordinatorZnode(NO_BROKER, NO_EPOCH, 0, 0, None)
     return decode_coordinator(coordinator_path(group), znode.data)
@@ -653,7 +654,7 @@ def decode_pending(path: str, data: bytes) -> PendingOffsets:
 
 def decode_part(name: str) -> PendingPart:
     """Decode the name of a znode below /consumers/<group>/pending. Raises UnsupportedVersionError
-    for another name."""
+    if the name has another form."""
     try:
         producer_id, epoch, number, sequence = map(int, name.split("-"))
     except ValueError:
