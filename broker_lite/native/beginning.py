@@ -20,10 +20,10 @@ def beginnings(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[StartPlan]:
-    """Return the starting offsets of the partitions in ``bases``.
+    """Return the starting offset of each partition in ``bases`` (its committed offset, if any).
 
-    A partition of a recreated topic is left out while either the brokers' metadata or this
-    consumer's reads of ZooKeeper still show the former topic id."""
+    A partition of a recreated topic is left out while the brokers' metadata or this consumer's
+    reads of ZooKeeper still show the former topic id."""
 
     def is_known(tp: TopicPartition) -> bool:
         view = cluster.view

@@ -144,7 +144,7 @@ class Write(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """Send a heartbeat to ZooKeeper's leader."""
+    """Send a heartbeat: a sync request, whose answer comes from ZooKeeper's leader."""
 
     tag: int
 

@@ -1,11 +1,11 @@
-"""One consumer of a native group as a state machine without I/O.
+"""One consumer of a native group (without a coordinator) as a state machine without I/O.
 
 ``step(now_ms, event)`` receives an event and returns operations (``events`` defines both). To join,
 the machine records in ZooKeeper that the group is native, and registers the consumer. After each
 change of the group's znodes, it reads the consumers and partitions (``view``), computes the
-assignment, and claims or releases partitions accordingly (``ownership``). It reads a change after
-20 ms. For each further change within a second the delay doubles, so that one read covers several
-changes.
+assignment, and claims or releases partitions accordingly (``ownership``). The read begins 20 ms
+after a change. For each further change within a second this delay doubles, so that one read covers
+several changes.
 
 The lease is the time in which the consumer may return records. It ends at ``lease_until_ms``: the
 time at which the last confirmed heartbeat was sent, plus the session timeout, less a margin.
@@ -73,8 +73,8 @@ READ_DELAY_MAX_MS = 640
 """Maximum delay (ms) between a change in ZooKeeper and the consumer's read of it. The delay begins
 at ``READ_DELAY_MS`` and grows while changes follow each other."""
 CALM_MS = 1000
-"""Milliseconds without a change in ZooKeeper after which the delay of the next read of the group's
-znodes is ``READ_DELAY_MS`` again."""
+"""Milliseconds without a read of the group's znodes after which the delay of the next read is
+``READ_DELAY_MS`` again."""
 REFRESH_MS = 30_000
 """Milliseconds between two reads of all znodes of the group, even if no watch fired."""
 
@@ -190,10 +190,8 @@ class NativeMachine:
             self._join()
 
     def _start_over(self) -> None:
-        """Handle a request that failed on an open connection as if the connection had been lost and
-        restored.
-
-        The consumer joins again after a backoff."""
+        """Join again after a backoff, as if the connection had been lost and restored, because a
+        request failed on an open connection."""
         self._suspend()
         self.phase = JOINING
         self._join_ms = self._requests.now_ms + backoff_ms(self._join_tries)
@@ -261,7 +259,7 @@ class NativeMachine:
 
     def _take_over(self, kind: str, znode: Znode, coordinator: Znode | None) -> None:
         """Begin to convert an existing group to a native group (without a coordinator). Raises
-        InconsistentGroupProtocolError if the group is or was used by Kafka members."""
+        InconsistentGroupProtocolError if the group has, or ever had, Kafka consumers as members."""
         if not is_open(self._group, kind, coordinator):
             raise InconsistentGroupProtocolError(
                 f"group {self._group!r} is a Kafka group, which is coordinated by brokers; give "
@@ -272,8 +270,8 @@ class NativeMachine:
         self._requests.list(pending, partial(self._convert, znode, coordinator))
 
     def _convert(self, znode: Znode, coordinator: Znode | None, pending: list[str] | None) -> None:
-        """Record in ZooKeeper that the group is native. If it has pending offsets (of open
-        transactions), try again later."""
+        """Record in ZooKeeper that the group is native (without a coordinator). If the group has
+        pending offsets (of open transactions), try again later."""
         if pending:
             self._join_later()
             return
@@ -282,10 +280,10 @@ class NativeMachine:
         self._requests.write(operations, lambda _: self._join_again())
 
     def _join_again(self) -> None:
-        """Read the group's znode again after a write to it, because another client may have written
-        first.
+        """Continue to join after a write of the group's znode: read this znode again, because
+        another client may have written first.
 
-        The first repeated read is immediate, further ones wait for a backoff."""
+        The first such read is immediate, further reads wait for a backoff."""
         if self._join_tries == 0:
             self._join_tries = 1
             self._join()
@@ -322,8 +320,8 @@ class NativeMachine:
             self._check_kind(self._enter)
 
     def _check_kind(self, then: Callable[[], None]) -> None:
-        """Call ``then`` if the group is still native (without a coordinator) after the consumer's
-        registration.
+        """Check, after the consumer's registration, that the group is still native (without a
+        coordinator). If so, call ``then``.
 
         Just before its registration, the group may have been deleted and recreated as a Kafka
         group. The version of its znode does not show this, because it is 0 for every new group.

@@ -105,8 +105,8 @@ class NativeShell:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._connection = 0
-        """Number of connects, disconnects and session losses so far, which identifies a
-        connection."""
+        """Number of connects, disconnects and session losses so far, to recognise requests of an
+        earlier connection."""
         self._is_closed = False
 
     @property

@@ -1,4 +1,4 @@
-"""The membership in a native group, as the reader of one stream uses it.
+"""The membership in a native group (without a coordinator), as the reader of one stream uses it.
 
 All streams of a consumer share one ``session.GroupSession``, which owns partitions in ZooKeeper and
 commits their offsets."""

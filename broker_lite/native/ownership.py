@@ -45,7 +45,7 @@ it releases the partition without a commit of the reader's position."""
 COMMIT_ROWS_MAX = 500
 """Once a write has this many offsets, the other waiting commits go into the next write."""
 WRITE_BYTES_MAX = 512 << 10
-"""Maximum bytes of one write. ZooKeeper accepts 1 MB, including the paths (jute.maxbuffer)."""
+"""Maximum bytes of the commits in one write, with the paths: half of ZooKeeper's jute.maxbuffer."""
 METADATA_BYTES_MAX = 4096
 """Maximum bytes of the metadata of a committed offset."""
 NO_OFFSET = -1
@@ -97,8 +97,8 @@ class PartitionClaim:
 
 
 class Queued(NamedTuple):
-    """A commit that waits to be written. ``claims`` has each partition as this consumer owned it
-    when the reader asked for the commit."""
+    """A commit that waits to be written. ``claims`` has the state of each partition, as this
+    consumer owned it when the reader asked for the commit."""
 
     number: int
     rows: Mapping[TopicPartition, CommittedOffset]
@@ -125,15 +125,15 @@ class Ownership:
         self._owned_by_others: Container[TopicPartition] = ()
         self._owner_paths: dict[str, TopicPartition] = {}
         self._uncertain: set[TopicPartition] = set()
-        """Partitions that this consumer tried to own, perhaps with success: the connection to
-        ZooKeeper was lost before the answer."""
+        """Partitions that this consumer perhaps owns: the connection to ZooKeeper was lost before
+        the answer to its claim (the attempt to own)."""
         self._commits: deque[Queued] = deque()
         self._writing: list[tuple[Queued, list[TopicPartition]]] = []
         self._unanswered: dict[int, tuple[int, dict[TopicPartition, LogbusError]]] = {}
         self._grants = 0
         self._next_ms: int | None = None
-        """The earliest time (ms) at which a partition must be released, or an attempt to own one
-        must be repeated. Without this field, each event would have to look at all partitions."""
+        """The earliest time (ms) at which a partition must be released, or an attempt to own a
+        partition must be repeated. It spares each event a look at all partitions."""
 
     @property
     def is_settled(self) -> bool:
@@ -151,7 +151,7 @@ class Ownership:
     ) -> None:
         """Set the partitions that this consumer must own, each with its stream and topic, and begin
         to claim (try to own) and release partitions accordingly. ``owned_by_others`` has partitions
-        that other consumers probably still own."""
+        that other consumers probably still own: their owner znodes are read first."""
         self._target = dict(target)
         self._owned_by_others = owned_by_others
         for tp in [*self.owned, *self.claims, *self._target]:
@@ -402,8 +402,8 @@ class Ownership:
         self._fail_commits()
 
     def resume(self) -> None:
-        """After a reconnect in the same session, find out which ZooKeeper writes have succeeded of
-        those that were in flight when the connection was lost."""
+        """After a reconnect in the same session, find out which of the writes that were in flight
+        when the connection was lost have succeeded."""
         for tp in sorted(self._uncertain):
             # First undo the claims that may have succeeded. Otherwise a new claim of the partition
             # would find the owner znode of the old claim.
@@ -476,8 +476,8 @@ class Ownership:
     def _answer(
         self, number: int, count: int, errors: Mapping[TopicPartition, LogbusError]
     ) -> None:
-        """Record the results of ``count`` offsets of the commit ``number``: ``errors``, and success
-        for all others. When the results of all its offsets are known, answer the commit."""
+        """Record the results of ``count`` offsets of the commit ``number``: those in ``errors``
+        failed, the others succeeded. Answer the commit when no result is missing."""
         left, known = self._unanswered[number]
         known.update(errors)
         left -= count

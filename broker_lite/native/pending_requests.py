@@ -33,8 +33,8 @@ class _PendingRequest(NamedTuple):
 class PendingRequests:
     """The requests of one consumer's state machine that are in flight.
 
-    ``now_ms`` is the time of its current step, and ``out`` collects the effects (operations) that
-    the step returns. ``session_id`` is the id of the present ZooKeeper session.
+    ``now_ms`` is the time of the machine's current step, and ``out`` collects the effects
+    (operations) that the step returns. ``session_id`` is the id of the present ZooKeeper session.
     """
 
     def __init__(self) -> None:

@@ -120,9 +120,10 @@ class GroupSession:
         self._readers.append(reader)
 
     def enter(self) -> Awaitable[None] | None:
-        """Return an awaitable that completes once the consumer has joined the group. Its first
-        assignment arrives afterwards. Raises CoordinationUnavailableError,
-        InconsistentGroupProtocolError, or another error for which the consumer cannot join."""
+        """Return an awaitable that completes once the consumer has joined the group, or None if it
+        has joined already. Its first assignment arrives afterwards. Raises
+        CoordinationUnavailableError, InconsistentGroupProtocolError, or another error for which the
+        consumer cannot join."""
         return self._enter()
 
     async def _enter(self) -> None:
@@ -196,8 +197,8 @@ class GroupSession:
         asyncio.run_coroutine_threadsafe(run(), self._loop)
 
     def leave(self) -> Awaitable[None] | None:
-        """Return an awaitable that leaves the group. Other consumers can then take the partitions
-        at once, before the ZooKeeper session expires."""
+        """Return an awaitable that leaves the group, or None if this call has left it. Other
+        consumers can then take the partitions at once, before the ZooKeeper session expires."""
         return self._leave()
 
     async def _leave(self) -> None:
