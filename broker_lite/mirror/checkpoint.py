@@ -68,7 +68,8 @@ class MirrorCheckpoint:
 
     def _begin_producer(self) -> None:
         """Take over the previous mirror's producer id with the next producer epoch, which fences
-        writes of the previous mirror. If there is none, get a new producer id."""
+        writes of the previous mirror. If no mirror stored an id, or its epochs are used up
+        (EPOCH_MAX), get a new producer id."""
         commits = self._target.admin.committed(self._name)
         self.settings = positions.read_settings(commits)
         signatures = [

@@ -1,10 +1,10 @@
 """The claim: the exclusive right of one mirror to copy a source to a target cluster.
 
-Two mirrors of a source would write every record twice. To have the claim, a mirror joins a group on
+Two mirrors of a source would write every record twice. To take the claim, a mirror joins a group on
 the target as its only member. Four things keep another mirror out:
 
 - A mirror does not join while the group has a member.
-- A mirror commits its positions in its generation, so the commits of a former mirror are refused.
+- A mirror commits its positions as a member, so the group refuses commits of a former mirror.
 - A mirror writes records only within a lease, a limited time that each heartbeat renews.
 - If a mirror was suspended during a write, the next mirror's producer epoch fences the write
   (``MirrorTarget``).
@@ -53,7 +53,8 @@ SESSION_MS = 6_000
 BEATS_PER_SESSION = 6
 """Number of heartbeats in one session timeout."""
 MARGIN_PART = 4
-"""The lease ends earlier than the session, by the session timeout divided by this number."""
+"""The lease ends earlier than the session, by the session timeout divided by this number: a margin
+for clock drift."""
 JOIN_MS = 10_000
 """Time limit (ms) of the requests with which a mirror joins its group."""
 CHECK_S = 0.2

@@ -94,7 +94,7 @@ class Copies(dict[TopicPartition, Copy]):
         it start again. It continues to count from this number."""
 
     def restart(self) -> None:
-        """Forget the partitions, but not how many records of each were copied."""
+        """Forget the partitions before a restart, but not how many records of each were copied."""
         self.counted = {tp: copy.copied for tp, copy in self.items()}
         self.clear()
 

@@ -26,7 +26,7 @@ GroupCommits = tuple[str, Mapping[TopicPartition, CommittedOffset]]
 
 class GroupSync:
     """Copies the committed offsets of all groups whose whole name matches ``pattern``. ``rows`` has
-    the results of the last complete ``write``."""
+    what the last complete ``write`` did with each offset."""
 
     def __init__(
         self, source: MirrorSource, target: MirrorTarget, log: MirrorLog, pattern: str

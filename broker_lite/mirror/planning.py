@@ -32,8 +32,8 @@ OWN = (
     "min.insync.replicas",
     "unclean.leader.election.enable",
 )
-"""Settings that a mirror never copies: the target decides how durable the copy is, and copied
-records keep their timestamps."""
+"""Settings that a mirror never copies: those of cleanup and durability, which the target decides,
+and those of timestamps, because copied records keep theirs."""
 NAMED_MAX = 20
 """The maximum number of existing topics in the error for a pattern that matches no topic."""
 _MARK = "mirrored from "
@@ -127,8 +127,8 @@ def settings_to_alter(
 ) -> dict[str, str | None]:
     """Return the settings to change at an existing copy, which has the settings ``current``.
 
-    ``given`` has the settings that the mirror set there before. A setting that the source no longer
-    has is removed from the copy (None), unless another client has changed its value."""
+    ``given`` has the settings that the mirror set at the copy before. A setting that the source no
+    longer has is removed from the copy (None), unless another client has changed its value."""
     changes: dict[str, str | None] = {
         name: value
         for name, value in settings.values.items()
@@ -202,7 +202,7 @@ def plan_group(
     """Decide for each committed offset of a group at the source what the mirror does with it.
 
     ``maps`` has the offset map of each copied partition. The result leaves out partitions that are
-    not copied, and offsets of deleted topics."""
+    not copied, and offsets of a deleted topic with the same name."""
     rows = []
     for tp, commit in sorted(at_source.items()):
         known = maps.get(tp)

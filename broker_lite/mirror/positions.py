@@ -124,8 +124,8 @@ class CopiedEntry(NamedTuple):
     """A record of the topic with a mirror's state: new runs (ranges of copied offsets) of one
     partition, and the partition's position when they were stored.
 
-    An entry with runs replaces all earlier runs of the partition from its first run on; an entry
-    without runs removes all runs from its position on."""
+    An entry with runs replaces all earlier runs of the partition at or after its own first run. An
+    entry without runs removes all runs from ``source_next`` on."""
 
     tp: TopicPartition
     source_id: str
@@ -176,7 +176,7 @@ def restored(
     offsets) and position.
 
     Entries of a deleted topic of the same name are ignored. An entry replaces all earlier runs from
-    its first run on: the source had lost their records, or a mirror has stored them twice."""
+    its own first run on: the source had lost their records, or a mirror has stored them twice."""
     offset_map = OffsetMap()
     for entry in entries:
         if entry.source_id == source_id and entry.target_id == target_id:

@@ -1,8 +1,8 @@
 """Copy records of the source cluster to the target cluster.
 
 A second thread only fetches the next records, while the mirror's thread writes the records that
-were fetched before. Only the mirror's thread makes calls, and all of them block except
-``begin_fetch``."""
+were fetched before. Only the mirror's thread calls this module, and every call blocks
+except ``begin_fetch``."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class RecordSync:
     def advance(self, fetched: Fetched, *, once: bool) -> Walked:
         """Advance each partition past its fetched batches, and return the batches for ``write``.
 
-        After a failed fetch, retry, resume at another offset, or stop copying the topic. A
-        partition's temporary errors are logged after REFUSED_MS, or raised with ``once``."""
+        After a failed fetch, retry, resume at another offset, or stop copying the topic. If retries
+        fail for REFUSED_MS, log the error, or raise it with ``once``."""
         good: Walked = {}
         for tp, row in fetched.items():
             copy = self._copies.get(tp)
@@ -113,7 +113,7 @@ class RecordSync:
         return view.topic_id(copy.tp.topic) != copy.source_id
 
     def write(self, good: Walked) -> bool:
-        """Write the batches that ``advance`` returned to the target. Return whether there were
+        """Write the batches ``good`` (from ``advance``) to the target. Return whether there were
         any."""
         pieces: dict[TopicPartition, list[RewrittenBatch]] = {}
         for tp, (first, walked) in good.items():

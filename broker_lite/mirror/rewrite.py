@@ -66,8 +66,8 @@ def rewrite(batch: LogBatch, tp: TopicPartition, start: int) -> RewrittenBatch |
 
 
 def _plain(header: BatchHeader) -> BatchHeader:
-    """Return a batch's header in which the fields that the mirror or the target sets later have
-    default values."""
+    """Return a batch's header without the source's flags (except the codec), offset, leader epoch
+    and producer. The mirror or the target sets the last three later."""
     return header._replace(
         base_offset=0,
         leader_epoch=-1,

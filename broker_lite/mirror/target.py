@@ -101,13 +101,13 @@ class MirrorTarget:
 
     def begin(self, producer_id: int, producer_epoch: int, check: Callable[[], None]) -> None:
         """Use this producer id and epoch from now on. On each partition to which this object
-        writes, the epoch fences producers with earlier epochs. Before it sends requests, ``write``
-        calls ``check``, which raises an error if this mirror may not write any more."""
+        writes, the epoch fences producers with earlier epochs. Before each round of requests,
+        ``write`` calls ``check``, which raises an error if this mirror may not write any more."""
         self.forget()
         self._identity, self._check = (producer_id, producer_epoch), check
 
     def forget(self) -> None:
-        """Forget the producer id and all sequences, after an error or before a new producer id. The
+        """Forget the producer id and all sequences, because of an error or a new producer id. The
         caller must read the target's logs to learn whether unacknowledged batches were written."""
         self._identity = self._lost = None
         self._sequences.clear()
