@@ -21,10 +21,11 @@ FIRST_EPOCH = 0
 NO_TIMESTAMP = -1
 NO_PRODUCER = -1
 UNNUMBERED = 0
-"""The token of a request until its coordinator replaces it by a number, which connects the answer
-with the request."""
+"""The token of a request event until the coordinator or controller replaces it by a number, by
+which it finds the request of an answer."""
 NO_TRANSACTION = -1
-"""Stands for the number of a transaction in a message whose sender does not know the number."""
+"""Stands for a transaction's number (its count among those of the transactional id) in a message
+whose sender does not know the number."""
 
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
@@ -111,9 +112,9 @@ class CommittedOffset(NamedTuple):
 class LogBounds(NamedTuple):
     """The start offset and the end offset (exclusive) of a log's readable records.
 
-    Spark's planner also asks how far a given number of stored bytes reaches from ``start``.
-    ``reach_end`` is the offset after these bytes, a batch boundary, and ``reach_bytes`` the exact
-    size in the log of the batches from ``start`` to ``reach_end``."""
+    Spark's planner also asks at which offset a given number of stored bytes from ``start`` ends.
+    ``reach_end`` is this offset, at a batch boundary, and ``reach_bytes`` the exact size in the log
+    of the batches from ``start`` to ``reach_end``."""
 
     start: int
     end: int
@@ -283,4 +284,4 @@ OAUTHBEARER = "OAUTHBEARER"
 TLS_ONLY = (PLAIN, OAUTHBEARER)
 """The SASL mechanisms that send the secret itself. Brokers and clients use them over TLS only."""
 LOGIN_MECHANISMS = (*ScramMechanism, *TLS_ONLY)
-"""The SASL names of all login mechanisms."""
+"""The names of all SASL mechanisms that logbus supports."""
