@@ -149,7 +149,7 @@ class MirrorCheckpoint:
 def translated(
     source: MirrorSource, target: MirrorTarget, offsets: Mapping[str, Mapping[str, int]]
 ) -> dict[str, dict[str, int]]:
-    """Translate offsets at the source to offsets of the copy, with the state that a mirror has
+    """Translate offsets at the source to offsets of the copy, using the state that a mirror has
     stored on the target.
 
     ``offsets`` has an offset for each topic and partition number. Raises InvalidConfigError for an

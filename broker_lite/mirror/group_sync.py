@@ -48,8 +48,8 @@ class GroupSync:
         copies. Commit on the target those that ``planning.plan_group`` allows, with the name
         ``mirror`` in their metadata.
 
-        Yield each group before its offsets are written, so that the mirror can copy records in
-        between."""
+        Yield each group's name before its offsets are written, so that the caller can copy records
+        in between."""
         source_ids = {copy.tp.topic: copy.source_id for copy in copies.values()}
         target_ids = {copy.tp.topic: copy.target_id for copy in copies.values()}
         maps = {tp: copy.known for tp, copy in copies.items()}

@@ -2,9 +2,9 @@
 
 A copied topic has the same name and number of partitions as at the source. The mirror copies its
 settings about retention and size if both clusters know them, but not those about durability and
-timestamps. It writes an offset of a group only if the group has no offset at the target, or one
-that a mirror wrote. A group whose consumers have moved to the target thus keeps its own
-progress."""
+timestamps. The mirror writes a group's offset of a partition only if the group has none at the
+target, or one that a mirror wrote. A group whose consumers have moved to the target thus keeps its
+own progress."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OWN = (
 """Settings that a mirror never copies: those of cleanup and durability, which the target decides,
 and those of timestamps, because copied records keep theirs."""
 NAMED_MAX = 20
-"""The maximum number of existing topics in the error for a pattern that matches no topic."""
+"""Maximum number of existing topics that the error for a pattern without a match lists."""
 _MARK = "mirrored from "
 """The beginning of the metadata of each committed offset that a mirror wrote."""
 

@@ -108,8 +108,8 @@ def read_signature(commit: CommittedOffset) -> Signature | None:
 
 
 def read_settings(commits: Mapping[TopicPartition, CommittedOffset]) -> dict[str, dict[str, str]]:
-    """Return the settings of each topic that the previous mirror copied from the source, as stored
-    in the committed offsets of the mirror's group."""
+    """Return, by topic, the settings that the previous mirror copied from the source, as stored in
+    the committed offsets of the mirror's group."""
     settings: dict[str, dict[str, str]] = {}
     for tp, commit in commits.items():
         try:

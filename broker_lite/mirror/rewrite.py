@@ -47,8 +47,8 @@ class RewrittenBatch(NamedTuple):
 
 
 def rewrite(batch: LogBatch, tp: TopicPartition, start: int) -> RewrittenBatch | None:
-    """Return the batch to send for a fetched batch, with its records from offset ``start`` on.
-    Return None if there are no such records, or if the batch is not copied (empty, control or
+    """Return the batch to send, with the records of a fetched batch from offset ``start`` on.
+    Return None if it has no records there, or if the batch is not copied (empty, control or
     aborted).
 
     Raises CorruptMessageError for a corrupt batch."""

@@ -57,7 +57,7 @@ OnWritten = Callable[[TopicPartition, RewrittenBatch, int], None]
 class _UnwrittenBatches:
     """The batches that a call of ``write`` has not written yet, by partition, in order.
 
-    ``refused`` has the error of each partition whose leader refused a batch for good. ``failed``
+    ``refused`` has the error of each partition whose batch must not be sent again. ``failed``
     has the partitions of the batches that failed in the last round of requests."""
 
     queues: dict[TopicPartition, Queue]
@@ -259,7 +259,7 @@ class MirrorTarget:
     ) -> LogbusError | None:
         """Record ``row``, the result of a partition's batch (None if the response lacks it).
 
-        If the batch must be sent again, return its error, else None."""
+        Return the error if it is retriable or the outcome is unknown, else None."""
         if tp in left.failed:
             return None  # An earlier batch failed, so send this one again, too.
         if row is None:
