@@ -207,7 +207,8 @@ class NativeMachine:
         """Begin a new ZooKeeper session, because another client deleted this consumer's
         registration.
 
-        The end of the old session removes the owner znodes of the consumer's partitions."""
+        The end of the old session removes the consumer's owner znodes. Other consumers, which are
+        assigned the partitions now, can then own them."""
         self._suspend()
         self._lose_all()
         self._requests.out.append(Restart())
@@ -417,7 +418,7 @@ class NativeMachine:
         self.ownership.set_target(mine, owned_by_others)
 
     def _check_rank(self) -> None:
-        """Leave the group and raise GroupMaxSizeReachedError if it has too many consumers. If
+        """If the group has too many consumers, leave it and raise GroupMaxSizeReachedError. If
         several registered together, those that ZooKeeper registered first stay."""
         rank = self.view.rank_of(self._consumer)
         if rank >= MEMBERS_MAX:

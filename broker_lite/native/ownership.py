@@ -415,10 +415,8 @@ class Ownership:
 
     def _undo(self, tp: TopicPartition, path: str, znode: Znode | None) -> None:
         """Delete the owner znode of a claim (an attempt to own the partition) that succeeded, but
-        whose answer was lost.
-
-        The consumer does not know the version of the offset znode, without which it cannot
-        commit."""
+        whose answer was lost: without the answer, the consumer does not know the version of the
+        offset znode, and cannot commit."""
         if znode is not None and znode.session_id == self._requests.session_id:
             self._write([Delete(path)], lambda _: self._uncertain.discard(tp))
         else:

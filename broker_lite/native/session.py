@@ -2,8 +2,8 @@
 consumer share it; one thread reads each stream.
 
 ``GroupSession`` runs a ``NativeShell``, the I/O of a member, on an event loop, and passes each
-change of the assignment to the reader of its stream. An asyncio consumer has it on its own loop.
-For a blocking consumer, ``ThreadSession`` has a background thread with a loop."""
+change of the assignment to the reader of its stream. An asyncio consumer uses its own loop. For
+a blocking consumer, ``ThreadSession`` has a background thread with a loop."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class GroupSession:
     def settled(self, tp: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
         """Receive a reader's report that it stopped reading a revoked partition. Release the
         partition, and commit ``offset``, the reader's position, unless it is None. ``grant`` is the
-        assignment number with which the reader received it."""
+        assignment number with which the reader received the partition."""
         rows = {} if offset is None else stamped({tp: offset})
         if self._member is not None and not self._is_closed:
             settled = partial(self._member.settled, tp, rows.get(tp), grant)
