@@ -90,7 +90,7 @@ class Merged(NamedTuple):
 
 
 def topic_changed(name: str) -> NoticeContent:
-    """Return the change notice that a topic was created or deleted, or changed in more than its
+    """Return the change notice of a topic that was created, deleted, or changed in more than its
     partition states."""
     return NoticeContent({name: None})
 

@@ -5,8 +5,8 @@ A large request adds several parts.
 
 When the transaction ends, a write deletes each part. If the transaction commits, the same write
 sets the committed offsets from the part. The deletion makes the end idempotent: if the
-transaction's end is sent again, no part is left, so it cannot overwrite a later commit with older
-offsets. ``group_writer`` carries out these writes.
+transaction's end is sent again, no part is left, so the second end cannot overwrite a later commit
+with older offsets. ``group_writer`` carries out these writes.
 """
 
 from __future__ import annotations

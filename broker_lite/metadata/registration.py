@@ -234,8 +234,8 @@ class Registrar:
         """Compare the data directory's start counter (how often a broker started on it) with
         ZooKeeper's, and return the write that stores it there.
 
-        Raises StaleDirectoryError if this directory is an old copy: ZooKeeper has a higher counter,
-        or an equal one that another process wrote."""
+        Raises InvalidConfigError if another broker id owns the directory, and StaleDirectoryError
+        if it is an old copy: ZooKeeper has a higher counter, or an equal one of another process."""
         ours = self._registration
         path = znodes.disk_path(ours.directory_id)
         data = znodes.encode_disk(DiskZnode(ours.broker_id, ours.start_counter))
