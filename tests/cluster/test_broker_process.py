@@ -41,7 +41,7 @@ class Service(NamedTuple):
 
 @pytest.fixture
 def service(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[Service]:
-    """A broker on IPv6 with JSON logs, started as a service."""
+    """A broker on IPv6 with JSON logs, started as systemd starts a service."""
     settings = {
         "listeners": "PLAINTEXT://[::1]:0",
         "log.dir": tmp_path / "data",

@@ -456,7 +456,7 @@ def test_description_of_a_group_names_partitions_of_open_transactions(
 def test_groups_seek_refuses_to_move_the_offsets_of_a_running_spark_query(
     logbus: Logbus, new_topic: str, cluster: LocalCluster
 ) -> None:
-    """Until its lease on the group expires, a query would overwrite the offsets with a commit."""
+    """A query holds the group's lease, so its next commit would overwrite the moved offsets."""
     group, tp = f"q-{new_topic}", TopicPartition(new_topic, 1)
     logbus("produce", new_topic, stdin=b"x\n" * 10)
     commands: tuple[tuple[str, ...], ...] = (

@@ -62,7 +62,7 @@ def _call(name: str, *arguments: int) -> None:
 
 @contextlib.contextmanager
 def _in_namespace(path: str, kind: int) -> Iterator[None]:
-    """Move this thread, and the threads and processes that it starts, to another namespace."""
+    """Move this thread, with its new threads and processes, to the Linux namespace at ``path``."""
     own = os.open(f"/proc/self/task/{threading.get_native_id()}/ns/{Path(path).name}", os.O_RDONLY)
     try:
         target = os.open(path, os.O_RDONLY)

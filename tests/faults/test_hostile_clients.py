@@ -73,7 +73,7 @@ def test_responses_to_a_client_that_does_not_read_them_are_not_built(make_cluste
 
 def test_small_batches_that_decompress_to_500_mb_are_refused(make_cluster: Make) -> None:
     """The batches' headers have no maximum timestamp, so the broker would have to decompress the
-    records."""
+    records to find it."""
     cluster = make_cluster(1)
     pid = cluster.brokers[0].pid
     assert pid is not None

@@ -32,7 +32,7 @@ class Deadlock(Exception):
 
 
 class Owner:
-    """A simulated process; its callbacks can be stopped or dropped together."""
+    """A simulated process; its callbacks can be paused or dropped together."""
 
     __slots__ = ("context", "dead", "held", "of", "paused")
 

@@ -173,7 +173,7 @@ def output(bus: Bus, name: str) -> str:
 
 
 def visible(bus: Bus, topic: str) -> list[Any]:
-    """Return the number at the start of each visible value, sorted."""
+    """Return the number at the start of each value that a read_committed consumer reads, sorted."""
     found = [record.value.decode() for record in records(bus, topic)]
     assert {len(value) for value in found} <= {100_000}
     return sorted(value[:2] for value in found)

@@ -165,7 +165,7 @@ def batches(records: memoryview) -> list[tuple[memoryview, BatchHeader]]:
 
 
 def rows(records: memoryview) -> list[Row]:
-    """Return the rows in fetched bytes that consist of row batches."""
+    """Return the records in fetched bytes; all batches must be in Kafka's row format."""
     return [row for one, header in batches(records) for row in decode_rows(one, header)]
 
 

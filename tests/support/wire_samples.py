@@ -93,7 +93,8 @@ def plain(item: Any, table: Any, version: int) -> Any:
 
 
 def id_text(value: Any) -> str:
-    """Return the 22 characters of a topic id that is given as text, UUID or None."""
+    """Return a topic id as a text of 22 characters; ``value`` is this text, a UUID, or None for a
+    UUID of zeros."""
     if isinstance(value, str):
         return value
     return topic_id_text(bytes(16) if value is None else value.bytes)

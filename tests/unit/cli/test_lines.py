@@ -264,9 +264,9 @@ def test_exported_csv_file_is_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
 def test_exported_records_are_read_back_as_the_same_bytes(form: str, tmp_path: Path) -> None:
-    """Regression: in JSON lines a value {"$b64": …} became other bytes, and one with NaN or 1e999
-    made the line invalid; produce could not read a CSV file with a header that is not UTF-8, or
-    with a row of more than a megabyte."""
+    """Regression: in JSON lines a value {"$b64": …} became other bytes, and a value with NaN or
+    1e999 made its line invalid. ``logbus produce`` refused CSV with a record header that is not
+    UTF-8, or with a row of more than a megabyte."""
     values = [
         b"v",
         b'"',

@@ -414,7 +414,7 @@ def test_csv_without_rows_has_no_empty_line(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_acl_check_refuses_a_host_name(capsys: pytest.CaptureFixture[str]) -> None:
-    """Regression: no ACL of an address applied to the name, so a denied client seemed allowed."""
+    """Regression: ACLs of addresses matched no host name, so a denied client seemed allowed."""
     words = ("acl", "check", "alice", "read", "--topic", "t", "--host", "k1.example")
     assert run([*words, "-b", "127.0.0.1:1"]) == 1
     assert "host 'k1.example' is not an IP address" in capsys.readouterr().err

@@ -155,8 +155,8 @@ def test_end_offsets_watch_closes_the_connection_of_a_long_poll_that_failed(
 def test_end_offsets_watch_refreshes_again_after_a_poll_that_failed_during_a_refresh(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: only the next refresh showed the watch the change that had made the poll
-    fail."""
+    """Regression: a poll failed because the partitions had changed, but the watch saw the change
+    only at the next periodic refresh."""
     bench = Bench(monkeypatch, refresh_ms=1000)
     bench.partitions, bench.holds_lookups = 2, True
     bench.reactor.run(1000)

@@ -24,7 +24,8 @@ def batch(base: int, count: int, epoch: int) -> LogBatch:
 
 
 def read() -> Lineage:
-    """Return the lineage of a reader that read offsets 0 to 20 from the leader of epoch 7.
+    """Return the leader epochs known to a reader that read offsets 0 to 19 from the leader of
+    epoch 7.
 
     Offsets 0 to 9 have leader epoch 1, offsets 10 to 14 have epoch 3, and 15 to 19 have epoch 6.
     """

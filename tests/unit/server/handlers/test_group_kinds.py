@@ -68,9 +68,7 @@ class NativeReader:
         raise AssertionError("nobody else is there")
 
     def renewed(self) -> None:
-        """Ignore that the member's lease was renewed, because this reader itself asks the member
-        whether it may read.
-        """
+        """Ignore that the member's lease was renewed, because this test fetches no records."""
 
     def refuse(self, error: LogbusError) -> None:
         self.refused.append(error.name)

@@ -23,8 +23,8 @@ TOPIC = "abcdefghijklmnopqrstuQ"
 
 
 class Recorder:
-    """A stand-in for the partition of append and flush jobs: it keeps the events of their results,
-    and counts the flushes of its log."""
+    """Stands for the partition that gave the disk its append and flush jobs: it records their
+    result events, and counts the flushes of its log."""
 
     def __init__(self, log: Log) -> None:
         self.log = log

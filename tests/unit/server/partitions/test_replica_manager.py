@@ -546,7 +546,8 @@ def test_broker_registration_reports_a_full_disk_after_a_refused_arrow_batch() -
 def test_report_of_a_full_disk_is_retried_when_zookeepers_answer_is_lost(
     has_room_soon: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the cluster could treat the broker as full for ever."""
+    """If ZooKeeper applied the lost write, the cluster could otherwise treat the broker as full for
+    ever."""
     monkeypatch.setattr(full_disk, "CHECK_S", 0.005)
 
     async def test(shell: Shell) -> None:
