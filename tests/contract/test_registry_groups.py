@@ -351,7 +351,8 @@ def test_generation_is_written_once_although_zookeepers_response_is_lost(world: 
 def test_zk_based_group_with_members_does_not_expire_despite_old_commits(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A member may also join while a large group is deleted in several writes.
+    """A member may also join when the broker has just begun to delete a large group in several
+    writes.
 
     ZooKeeper then refuses the first write, so that no offset is deleted.
     """

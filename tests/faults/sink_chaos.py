@@ -146,7 +146,7 @@ class Writer(threading.Thread):
 
 
 class Reader(threading.Thread):
-    """A thread that counts the numbers that a read_committed consumer returns."""
+    """A thread that counts how often a read_committed consumer returns each number."""
 
     def __init__(self, bus: Bus) -> None:
         super().__init__(daemon=True)

@@ -83,8 +83,8 @@ class States:
         return StateProcess(number, self.folder / str(number), self.zookeeper)
 
     def appended(self, leader: int, count: int) -> None:
-        """Append to 20 keys until ``count`` more values are acknowledged; leave further values
-        in flight."""
+        """Append values of 20 keys to the state log until ``count`` more are acknowledged; leave
+        further values in flight."""
         process, last = self.at[leader], self.sent + count
         while self.sent < last + 20:
             process.say(f"append k{self.sent % 20} {self.sent}")

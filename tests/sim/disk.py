@@ -131,7 +131,8 @@ class _SimWorker:
 
 
 class SimDisk(Disk):
-    """A simulated disk: it calls ``observe`` for each job and ``on_power_cut`` at a power cut."""
+    """A simulated disk. It calls ``observe`` with each job that it executes, and ``on_power_cut``
+    when a job hits a power cut."""
 
     def __init__(
         self,

@@ -102,7 +102,7 @@ def claims_are_taken_over_without_a_version(patch: Patch) -> None:
 
 
 def takeover_keeps_the_claim(patch: Patch) -> None:
-    """Plant a fault: a ZooKeeper-based member takes a group over but keeps its coordinator."""
+    """Plant a fault: a ZooKeeper-based member converts a group but keeps its Kafka coordinator."""
 
     def half(
         group: str, znode: Znode, coordinator: Znode | None, *, has_pending: bool

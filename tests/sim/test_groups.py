@@ -129,10 +129,11 @@ def last_position_counts_for_the_present_claim(patch: Patch) -> None:
 def test_zk_based_group_simulation_fails_if_any_one_rule_of_the_protocol_is_removed(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
-    """``first`` is at or shortly before a seed that detects the removed rule.
+    """The test runs seeds from ``first`` on, at or shortly before a seed that detects the removed
+    rule.
 
     With ``claims_are_not_compared`` or ``last_position_counts_for_the_present_claim``, one seed in
-    seventy fails. With another ``plant``, every second seed fails.
+    seventy fails. With each other ``plant``, every second seed fails.
     """
     plant(monkeypatch)
     with pytest.raises(Violation):

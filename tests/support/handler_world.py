@@ -174,7 +174,7 @@ def received(frame: memoryview, clock: Clock | None = None) -> RequestContext:
 
 
 def context_of(api_key: int, version: int, client_id: str | None = None) -> RequestContext:
-    """Return the context of a request without a frame, from a client on this machine."""
+    """Return the context of a request that was not encoded, from a client on this machine."""
     session = Session(1, "127.0.0.1:40000")
     return RequestContext(api_key, version, 1, client_id, 0, session, 0)
 

@@ -1,4 +1,4 @@
-"""A client that writes transactional records to brokers in memory, marks them and reads them."""
+"""A client that writes transactional records and markers to brokers in memory, and reads them."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ _ACKS = {"1": ev.ACKS_LEADER, "all": ev.ACKS_ALL}
 
 
 class PartitionMachine:
-    """The state machine of one replica. The line ``partition`` creates it, and the lines after it
-    are its events. ``now=`` sets the clock.
+    """The state machine of one replica. A transcript's line ``partition`` creates it, and the lines
+    after it are its events. ``now=`` sets the clock.
     """
 
     def __init__(self, words: Words) -> None:

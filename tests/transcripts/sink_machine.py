@@ -1,4 +1,4 @@
-"""Drive the state machine of the sinks in one state partition by lines of text.
+"""Drive the state machine of Spark sinks (in one ``__transaction_state`` partition) by text lines.
 
 - ``now=`` sets the clock until another line sets it.
 - ``sinks`` creates a partition without records.
@@ -6,7 +6,7 @@
   may have ``sink=`` (default ``s``), ``parts=T-0,T-1`` and ``timeout=`` in ms.
 - ``keep who=a run=r1 batch=3`` keeps a batch open; ``add who=p as=7:0 parts=T-1`` adds partitions.
 - ``commit who=d run=r1 batch=3 winners=7:0,8:0 rows=10`` and ``abort who=d run=r1 batch=3`` are
-  requests of the driver.
+  requests of the driver; ``winners`` are the attempts to commit (producer id and epoch).
 - ``persisted`` and ``refused`` are the outcome of the oldest record that has no outcome.
 - ``marked 7:1`` says that the markers of an attempt are written.
 - ``id 7`` delivers a new producer id; ``id`` alone says that none could be assigned.

@@ -1,7 +1,7 @@
 """Tests of a log's reader: batches, lookups by bytes, verification.
 
-Some tests read while another thread appends or truncates. A closed segment is *loaded* when it is
-read and *released* later, which closes its files.
+Some tests read while another thread appends or truncates. A segment that takes no more appends is
+*loaded* (its files are opened) when it is read, and *released* (they are closed) later.
 """
 
 from __future__ import annotations

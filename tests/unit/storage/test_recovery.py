@@ -160,7 +160,8 @@ def test_partial_batch_is_cut_off_without_a_copy_if_the_disk_is_full() -> None:
 
 
 def test_complete_corrupt_batch_is_not_cut_off_if_the_disk_is_too_full_for_a_copy() -> None:
-    """The broker may have acknowledged a complete batch, so it does not start without a copy."""
+    """The broker may have acknowledged the complete batch, so it must not start until it can copy
+    the batch."""
     disk = Disk()
     disk.write(3)
     damaged = batch(size=2 << 20)

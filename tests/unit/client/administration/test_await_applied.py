@@ -34,7 +34,7 @@ def alter(*looks: tuple[Any, Any], address: str = "b") -> list[float]:
     it.
 
     ``looks`` holds, for each check, the responses of both brokers. The last pair repeats. Broker 1
-    makes the change; the client knows this unless ``address`` is an alias of broker 1.
+    makes the change, but the client does not know this if ``address`` is an alias of broker 1.
     """
     now, pauses, left = 0.0, [], list(looks)
     operation = quotas.alter_quotas(

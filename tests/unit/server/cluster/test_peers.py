@@ -81,8 +81,8 @@ class Other:
 
 
 class Here:
-    """The connections of broker 1; ``hints`` lists what it reported about other brokers, in
-    order."""
+    """The connections of broker 1; ``hints`` lists the states of other brokers that they reported
+    to their failure listener, in order."""
 
     def __init__(self) -> None:
         self.hints: list[tuple[str, int, int]] = []

@@ -285,8 +285,8 @@ def test_producer_cannot_use_the_transactional_id_of_a_spark_sink_that_is_being_
 
 
 def test_coordinator_that_cannot_read_the_record_of_a_spark_sink_refuses_its_requests() -> None:
-    """A coordinator that ignored the sink's record of its committed batch would write the batch
-    again."""
+    """A coordinator that ignored the sink's record of its committed batch would let Spark write the
+    batch again."""
 
     async def body(cluster: Cluster) -> None:
         join = JoinBatch(UNNUMBERED, "s", "run", 0, 0, 0, 60_000, frozenset())

@@ -75,9 +75,9 @@ class NativeReader:
 
 
 def test_first_member_determines_whether_a_group_is_zk_based_or_a_kafka_group() -> None:
-    """Regression: a commit without a member made the group a Kafka group.
+    """Regression: a commit by a client that is no member made the group a Kafka group.
 
-    ZooKeeper-based members could then not join a group whose offsets had been copied into it.
+    ZooKeeper-based members could then not join a group into which offsets had been copied.
     """
 
     async def body(world: World) -> None:

@@ -61,8 +61,8 @@ class Producer:
         return done
 
     async def finds_its_pipeline_refused(self, code: int) -> None:
-        """Check that the batches after the refused batch 0 fail with ``code``; then resend all
-        of them."""
+        """Check that batches 1 and 2, sent after the refused batch 0, fail with ``code``; then
+        resend all three."""
         assert [await self.send(sequence) for sequence in (1, 2)] == [code] * 2
         assert [await self.send(sequence) for sequence in (0, 1, 2)] == [0] * 3
         assert await self.send(9) == OutOfOrderSequenceError.code
