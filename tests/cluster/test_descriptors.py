@@ -337,8 +337,8 @@ def test_process_of_another_user_reads_a_file_that_the_broker_opened_for_it(
 
 
 def test_stopped_broker_leaves_no_unix_socket_for_file_requests(secured: Secured) -> None:
-    """The next broker process has a socket with another address, so tickets for open files of the
-    former process are invalid."""
+    """The next broker process has a socket with another address, so a client cannot exchange a
+    ticket of the former process for an open file."""
     row, connection = secured.fetch(secured.admin)
     assert isinstance(row, FetchedPartition) and row.stored is not None
     broker = secured.cluster.brokers[0]

@@ -35,8 +35,8 @@ STARTS = {
 
 
 class Run:
-    """A query with one combination of options. Stores the end offset of the query and every row
-    that the query has read.
+    """A query with one combination of options. Stores the query's end offsets and every row that
+    the query has read.
     """
 
     def __init__(self, bus, topic, fail, how, begin):

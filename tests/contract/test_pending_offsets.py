@@ -263,7 +263,7 @@ def test_former_coordinator_cannot_add_pending_offsets(world: World) -> None:
 def test_end_of_a_transaction_finds_a_group_that_a_lagging_zookeeper_server_lacks(
     world: World,
 ) -> None:
-    """Before a sync, the next coordinator's ZooKeeper server does not know the new group."""
+    """Until it syncs, the ZooKeeper server of the next coordinator does not know the new group."""
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)

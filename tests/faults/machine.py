@@ -136,7 +136,7 @@ class LoopDisk:
         self._ballast.unlink()
 
     def cut(self, random: Random) -> None:
-        """Cut the power: at random, lose all unsynced data, or only data outside the journal."""
+        """Cut the power: lose all unsynced data or, at random, all but the ext4 journal."""
         flag = random.choice((DROP_EVERYTHING, KEEP_JOURNAL))
         if random.random() < 0.5:
             self._write_some_pages(random)

@@ -53,7 +53,7 @@ def broker(make_cluster: Make) -> tuple[str, int]:
 
 
 def test_responses_to_a_client_that_does_not_read_them_are_not_built(make_cluster: Make) -> None:
-    """Each of 4 connections fetches column batches as rows 64 times. A response has up to 24 MB."""
+    """Each of 4 connections sends 64 fetches that transcode column batches to 24 MB of rows."""
     cluster = make_cluster(1)
     pid = cluster.brokers[0].pid
     assert pid is not None
@@ -128,7 +128,7 @@ def test_declared_request_lengths_allocate_no_memory(broker: tuple[str, int]) ->
 def test_unfinished_requests_release_memory_when_clients_disconnect(
     broker: tuple[str, int],
 ) -> None:
-    """The requests exceed the memory for unfinished requests, so the broker reads only some."""
+    """The requests exceed the memory for unfinished requests, so the broker leaves some unread."""
     address, pid = broker
     files = descriptors(pid)
     with unfinished(address, 384, declared_bytes=MIB, sent_bytes=512 << 10):

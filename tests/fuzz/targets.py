@@ -67,7 +67,8 @@ class Target:
     """A fuzz target.
 
     If ``is_remote``, its input comes from the network and must not exhaust memory. ``together`` is
-    the number of inputs that ``all_at_once`` runs, 1 unless inputs spend their time waiting.
+    the number of inputs in a call of ``all_at_once``: more than 1 if inputs spend their time
+    waiting.
     """
 
     is_remote = True

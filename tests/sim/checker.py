@@ -63,7 +63,7 @@ class _Truth:
 
     @property
     def end(self) -> int:
-        """Return the partition's true high watermark: the highest that any leader ever returned."""
+        """Return the partition's true high watermark: the highest that any leader has reached."""
         return self.entries[-1].next_offset if self.entries else 0
 
     def add(self, entry: Entry) -> None:

@@ -70,8 +70,8 @@ def commits_are_not_compared(patch: Patch) -> None:
 
 
 def claims_are_not_compared(patch: Patch) -> None:
-    """Plant a fault: a member that becomes the owner of a partition writes back the offset that it
-    has read, without comparing the version of the offset's znode.
+    """Plant a fault: a member that becomes the owner of a partition rewrites the committed offset
+    without comparing the version of the offset's znode.
     """
     _unversioned(patch, of_claims=True)
 

@@ -513,4 +513,5 @@ class CommittedReader(Consumer):
         self._keep_values(key, start, rows)
 
     async def _commit(self, tp: TopicPartition) -> None:
-        """Skip the commit, because only the copier's group commits in these seeds."""
+        """Commit nothing, because in simulations of transactions only the copier's group commits
+        offsets."""

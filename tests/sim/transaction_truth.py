@@ -178,9 +178,10 @@ class TransactionTruth:
             self._head_recorded(name, decode_head(value))
 
     def _head_recorded(self, name: str, head: SinkHead) -> None:
-        """Check that a sink's batch number only grows.
+        """Check that the batch number of a Spark sink never falls.
 
-        A batch may be decided only after the markers of the previous batch are written.
+        A batch may be committed or aborted only after the markers of the previous batch are
+        written.
         """
         last, self.heads[name] = self.heads.get(name), head
         if last is not None and head.batch < last.batch:

@@ -41,8 +41,8 @@ def make_cluster(
 ) -> Iterator[Callable[..., LocalCluster]]:
     """Return a function that starts another cluster for the test, with LocalCluster's arguments.
 
-    The cluster has its own chroot in the worker's ZooKeeper. With ``own_zookeeper`` it has its own
-    ZooKeeper, which the test may stop.
+    The cluster has its own chroot in the ZooKeeper of the pytest worker. With ``own_zookeeper`` it
+    has its own ZooKeeper, which the test may stop.
     """
     yield from _makers(tmp_path, request)
 

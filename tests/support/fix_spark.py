@@ -28,6 +28,6 @@ def warehouse() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def spark(warehouse: str, request: pytest.FixtureRequest) -> SparkSession:
-    """The worker's Spark session. It stops before its warehouse folder is removed."""
+    """The pytest worker's Spark session. It stops before its warehouse folder is removed."""
     session: SparkSession = request.getfixturevalue("spark_session")
     return session

@@ -83,7 +83,7 @@ class Node:
         """Do not publish that this broker drains, because the test acts as the controller."""
 
     async def set_full(self, is_full: bool) -> None:
-        """Do nothing, because the test acts as the controller."""
+        """Report no full disk, because the test acts as the controller."""
 
     def fetch(self, leader: BrokerView, request: wire.FetchRequest, answered: Answered) -> None:
         self.world.requests.append((self.id.broker_id, leader.broker_id, request))

@@ -35,8 +35,8 @@ _CREATION = ("name", "partitions", "factor", "assignment", "validate_only", "now
 
 
 class ControllerMachine:
-    """The controller's state machine. The line ``controller`` creates it, and the lines after
-    it are its events.
+    """The controller's state machine. A transcript's line ``controller`` creates it, and the lines
+    after it are its events.
 
     Each write that the controller decides on completes at once.
     """

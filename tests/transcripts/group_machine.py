@@ -38,8 +38,8 @@ Words = Mapping[str, str]
 
 
 class GroupMachine:
-    """The state machine of a Kafka group. The line ``group`` creates it, and the lines after it are
-    its events.
+    """The state machine of a Kafka group. A transcript's line ``group`` creates it, and the lines
+    after it are its events.
 
     The line ``written`` reports that ZooKeeper has stored the generation.
     """

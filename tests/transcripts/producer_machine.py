@@ -22,8 +22,8 @@ Words = Mapping[str, str]
 
 
 class ProducerMachine:
-    """The state machine of a transactional producer. The line ``producer`` creates it, and the
-    lines after it are its events."""
+    """The state machine of a transactional producer. A transcript's line ``producer`` creates it,
+    and the lines after it are its events."""
 
     def __init__(self, words: Words) -> None:
         self.machine = TransactionMachine("x", int(words.get("timeout", "60000")))

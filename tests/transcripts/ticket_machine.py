@@ -1,6 +1,6 @@
-"""Drive the table of tickets for segment files by lines of text.
+"""Drive the table of tickets (secrets that clients exchange for open segment files) by lines.
 
-- ``tickets`` creates a table; ``max=``, ``each=`` and ``lifetime=`` set its limits.
+- ``tickets`` creates a table. Its limits: ``max=`` in all, ``each=`` a principal, ``lifetime=`` ms.
 - ``now=`` sets the clock until another line sets it.
 - ``issue of=alice a b`` issues the tickets ``a`` and ``b`` of a principal. They stand for the files
   ``a.log`` and ``b.log``.

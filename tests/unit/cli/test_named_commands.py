@@ -47,8 +47,7 @@ def faults(text: str) -> Iterator[str]:
 
 
 def options(command: click.Command) -> set[str]:
-    """Return the option names of a command; of ``logbus topic`` without a verb, those of ``topic
-    list``."""
+    """Return a command's option names. ``logbus topic`` without a verb runs ``topic list``."""
     if isinstance(command, Noun):
         inner = command.get_command(click.Context(command), "list")
         assert inner is not None

@@ -41,8 +41,8 @@ def nothing_to_wait_for(_: Any) -> Iterator[Any]:
 
 
 class KafkaCase:
-    """The case "member of a Kafka group": its classes, its settings, and a method that sets the end
-    of its lease. The consumer has not joined the group yet.
+    """The test case of a member of a Kafka group: its classes, its settings, and ``lease``, which
+    sets the end of the member's lease. The consumer has not joined the group yet.
     """
 
     kind: type[Any] = KafkaMembership
@@ -54,8 +54,8 @@ class KafkaCase:
 
 
 class NativeCase:
-    """The case "member of a ZooKeeper-based group": its classes, its settings, and a method that
-    sets the end of its lease. The consumer has not joined the group yet.
+    """The test case of a member of a ZooKeeper-based group: its classes, its settings, and
+    ``lease``, which sets the end of the member's lease. The consumer has not joined the group yet.
     """
 
     kind: type[Any] = NativeMembership

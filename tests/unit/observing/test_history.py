@@ -1,4 +1,4 @@
-"""Tests of the console's history of metrics: kept values, limit of series, and rates."""
+"""Tests of the console's history of metrics: newest values, maximum number of series, rates."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def test_damaged_checkpoint_is_ignored_with_a_warning(name: str) -> None:
 
 
 def test_log_whose_checkpointed_start_offset_is_damaged_begins_at_its_first_segment() -> None:
-    """The segments that retention deleted before it are not reported as lost."""
+    """The log does not report the segments as lost that retention had deleted."""
     disk = Disk()
     disk.write(80, checkpoint=True)
     disk.log.delete_records_before(40)

@@ -1,4 +1,4 @@
-"""Tests of the last refused batch of each producer: a broker also refuses the batches after it."""
+"""Tests of ``RefusedBatches``: a broker also refuses the batches after a refused one."""
 
 from __future__ import annotations
 

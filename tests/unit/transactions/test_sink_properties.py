@@ -185,7 +185,7 @@ class World:
     def finish(self) -> None:
         """Let the state log, the partitions and ZooKeeper answer all pending requests.
 
-        The tick appends refused records again.
+        On the timer event (``TransactionTick``), refused records are appended again.
         """
         for _ in range(2):
             self.answer()

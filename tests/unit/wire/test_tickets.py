@@ -1,4 +1,4 @@
-"""Tests of the datagrams with which a reader exchanges a ticket for a segment file."""
+"""Tests of the datagrams with which a reader gets an open segment file for its secret ticket."""
 
 from __future__ import annotations
 

@@ -124,7 +124,8 @@ def test_closed_connection_does_not_unregister_a_socket_that_reuses_its_descript
     is_disconnected: bool,
 ) -> None:
     """Regression: the client removed the descriptor of a closed connection from the event loop one
-    turn later. A socket of another client that had reused the number then heard of no more bytes.
+    iteration later. The loop then no longer watched a socket of another client that had reused the
+    number.
     """
 
     async def main() -> None:
