@@ -328,8 +328,8 @@ def test_benchmark_report_says_whether_a_missed_goal_is_within_reach(
 def test_benchmark_of_growing_sizes_first_stops_the_servers_of_earlier_benchmarks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise the meter of processor time would count servers that stop during a measurement as
-    clients.
+    """Otherwise these servers could end during a measurement, and the meter would count their
+    processor time as that of clients.
     """
     growth, order = importlib.import_module("peers.rows.growth"), []
     with peers("bench").Bench() as bench:

@@ -66,7 +66,7 @@ def answered() -> Note:
 
 @pytest.fixture(scope="session")
 def versions() -> dict[str, str]:
-    """Return the name with version, as the table shows it, of each client."""
+    """Return the name with version of each client, as RESULTS.md shows it."""
     return names()
 
 

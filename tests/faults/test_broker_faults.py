@@ -1,4 +1,4 @@
-"""Test faults of a broker and its machine: kill -9, a full disk, damage, wrong directories."""
+"""Test faults of a broker and its host: kill -9, a full disk, damage, unusable data directories."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Simulate Kafka groups: production coordinators on a simulated ZooKeeper under random faults.
 
-Members join, leave, die, are stopped and rejoin as static members; requests and responses are late
-or lost. Brokers are killed, stopped, cut off from ZooKeeper, lose their sessions and receive watch
+Members join, leave, die, are paused and rejoin as static members; requests and responses are late
+or lost. Brokers are killed, paused, cut off from ZooKeeper, lose their sessions and receive watch
 events late. Every write is checked as it happens:
 
 * Generation numbers only grow, and each generation has one assignment.

@@ -1,9 +1,9 @@
 """Kill Spark's driver just before and just after the commit of an exactly-once batch.
 
 The driver is a process that starts two queries. Spark commits the batches of each query in a Python
-process below the driver. In this process the writer of one query stops just before the commit, and
-the writer of the other just after it. After the kill of the driver and all processes below it,
-a second driver with the same checkpoints runs both queries to their end.
+process below the driver. In this process the writer of one query waits just before the commit, and
+the writer of the other just after it. After the kill of the driver and all processes below it, a
+second driver with the same checkpoints runs both queries to their end.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class RowClient(ABC):
     """The adapter of one client.
 
     ``codecs`` are the compression codecs that the client supports. ``name`` is its key in the
-    table of client names.
+    result of ``client_programs.names``.
     """
 
     name: str

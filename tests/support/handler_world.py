@@ -152,9 +152,9 @@ def kind(name: str) -> Any:
 
 
 def struct(api: str, path: str, **fields: Any) -> Any:
-    """Return a structure that a request contains.
+    """Return a new object of a class that is nested in a request's class.
 
-    ``path`` is the name of its class, qualified within the request class.
+    ``path`` is the nested class's name, qualified within the request class.
     """
     found = kind(f"{api}Request")
     for part in path.split("."):

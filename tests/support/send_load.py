@@ -15,7 +15,7 @@ class Load:
     """A thread that sends values to ``topic`` in batches, with its own producer and acks=all.
 
     If ``copies`` names a topic, the load also writes the first value of each acknowledged batch to
-    that topic, in a transaction of its own with the transactional id ``name``. ``sent`` holds the
+    that topic, each in one transaction, with the transactional id ``name``. ``sent`` holds the
     acknowledged values, ``failures`` the errors that ended the load.
     """
 

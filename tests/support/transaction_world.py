@@ -46,7 +46,8 @@ OUT_0, OUT_1 = PartitionKey(OUT, 0), PartitionKey(OUT, 1)
 
 
 class TransactionCluster:
-    """Gives transaction coordinators their metadata and producer ids, and answers their markers."""
+    """Gives transaction coordinators their metadata and producer ids, and answers their requests to
+    write markers."""
 
     def __init__(self, world: World, **settings: Any) -> None:
         self.world = world

@@ -35,8 +35,8 @@ _STATES = {state.label: state for state in TransactionState}
 
 
 class TransactionMachine:
-    """The state machine of one transactional id. The line ``transaction`` creates it, and the lines
-    after it are its events."""
+    """The state machine of one transactional id. A transcript's line ``transaction`` creates it,
+    and the lines after it are its events."""
 
     def __init__(self, words: Words) -> None:
         self.now_ms = 0

@@ -362,7 +362,7 @@ def test_doctor_names_the_permission_that_a_denied_check_needs() -> None:
 def test_doctor_reports_programs_that_the_system_cannot_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Regression: a java or a Python of another architecture ended doctor without a finding."""
+    """Regression: doctor failed, without a finding, at a java or Python of another architecture."""
     program = tmp_path / "bin" / "java"
     program.parent.mkdir()
     program.write_bytes(b"not for this machine")

@@ -1,4 +1,4 @@
-"""Tests of what a mirror records about a partition after it wrote a batch to the target cluster."""
+"""Tests of ``Copy``, a mirror's state of one partition, after a batch was written to the target."""
 
 from __future__ import annotations
 

@@ -49,8 +49,9 @@ def piece() -> RewrittenBatch:
 
 @pytest.mark.parametrize("topic_id", [TOPIC_ID, OTHER_ID])
 def test_outcome_of_a_batch_that_the_produce_response_lacks_is_unknown(topic_id: str) -> None:
-    """Regression: the mirror sent the batch again without end and without a pause, or mistook the
-    offset of a later batch for its offset. A response with another topic's id raised KeyError."""
+    """Regression: the mirror resent the missing batch without end and without a pause, or took the
+    offset of a later batch for that of the missing batch. A response with another topic's id raised
+    KeyError."""
     target = MirrorTarget("127.0.0.1:1", "test")
     written: list[tuple[TopicPartition, int]] = []
     rows = [ProducedPartition(0, 0, 7)]

@@ -14,7 +14,7 @@ NOBODY = "127.0.0.1:1"
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Log the first warning at once, and end the first request after 200 ms."""
+    """Log the first warning about silent brokers at once; end the first request after 200 ms."""
     monkeypatch.setattr(first_contact, "HINT_S", 0.0)
     monkeypatch.setattr("broker_lite.client.operations.requests.FIRST_CONTACT_MS", 200)
 

@@ -235,8 +235,9 @@ def test_damaged_replica_leaves_the_isr_if_another_member_remains(
 def test_election_leaves_no_draining_broker_in_the_isr_that_could_leave_it(
     state: LeaderAndIsr, replicas: list[int], live: dict[int, BrokerView], own: int
 ) -> None:
-    """A draining broker waits until ``can_leave_isr`` is false for each of its partitions, and then
-    stops. An election must therefore make ``can_leave_isr`` false for its partition.
+    """A draining broker stops once ``can_leave_isr`` is false for each of its partitions: it has
+    left the ISR, or no other live member could remain. An election must therefore not leave it
+    true.
     """
     view = live.get(own)
     if view is None or not view.draining:

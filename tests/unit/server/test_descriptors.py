@@ -94,7 +94,7 @@ class Bench:
         return socket_name(self.descriptors.socket_id)
 
     def outcomes(self) -> tuple[float, float]:
-        """Return how many descriptors the broker sent, and how many tickets it refused."""
+        """Return how many tickets the broker exchanged for descriptors, and how many it refused."""
         value = self.metrics.value
         return value("local_reads", "descriptor"), value("local_reads", "refused")
 

@@ -171,8 +171,7 @@ def test_sequence_gap_that_the_refused_batch_does_not_explain_is_out_of_order() 
 def test_second_batch_of_a_new_producer_is_refused_if_the_first_was_refused(forgot: bool) -> None:
     """After a deletion of records, an unknown producer may begin at any sequence.
 
-    If the log appended the producer's second batch first, it could never append the first batch,
-    which it had refused.
+    If the log appended the producer's second batch, it could never append the refused first batch.
     """
     refused = RefusedBatch(0, 0, errors.NotEnoughReplicasError.code, "1 of 2")
     made = ProducerState()

@@ -160,8 +160,8 @@ def test_segment_that_becomes_active_by_a_truncation_keeps_its_files_open() -> N
 def test_segment_that_is_truncated_while_a_reader_loads_it_accepts_appends(
     suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: the reader put its read-only file, or the index from before the truncation, in
-    place of the segment's own."""
+    """Regression: the reader replaced the segment's writable file by its own read-only one, or the
+    index by the index from before the truncation."""
     disk = Disk()
     disk.write(80)
     log, open_file = disk.log, disk.files.open

@@ -411,8 +411,8 @@ def test_log_restarted_at_another_offset_has_no_transactions() -> None:
 
 
 def test_log_restarted_at_a_lower_offset_does_not_count_new_markers_as_committed() -> None:
-    """Regression: new markers below the high watermark of the removed batches counted as
-    committed."""
+    """Regression: the high watermark of the batches that ``start_at`` removed stayed. New markers
+    below it counted as committed."""
     log = Disk().log
     log.start_at(100)
     append(log)

@@ -1,7 +1,7 @@
-"""Tests of keyed state: the last value of each key that a coordinator wrote to its state log.
+"""Tests of ``KeyedState``: the last value of each key in one partition of an internal topic.
 
-The tests compare it with a dictionary. The state log has no compaction by key. Instead, a *copy*
-writes all values again in slices, after which older records can be deleted.
+The tests compare it with a dictionary. The topic has no compaction by key. Instead, a *copy*
+writes all values again in several batches, after which older records can be deleted.
 """
 
 from __future__ import annotations

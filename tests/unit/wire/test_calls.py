@@ -578,7 +578,7 @@ def ours(item: Any) -> Any:
 
 
 def narrowed(theirs: Any, mine: Any) -> Any:
-    """Return only those fields of kafka-python's response ``theirs`` that the response ``mine``
+    """Return kafka-python's response ``theirs`` with only those fields that the response ``mine``
     has."""
     if isinstance(theirs, dict) and isinstance(mine, dict):
         return {key: narrowed((UNSAID | theirs)[key], mine[key]) for key in mine}

@@ -1,4 +1,4 @@
-"""Tests of a group's deletion if connections end before the response; without sockets."""
+"""Tests, without sockets, of a group's deletion when connections are lost before the response."""
 
 from __future__ import annotations
 

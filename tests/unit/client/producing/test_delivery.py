@@ -425,8 +425,8 @@ def test_batch_does_not_take_the_sequence_of_an_earlier_batch_that_will_be_retri
 
 
 def test_late_duplicate_error_for_an_earlier_batch_does_not_lower_the_next_sequence() -> None:
-    """The earlier batch hung at a deposed leader, while the next leader appended the second
-    batch."""
+    """The first batch hung at a deposed leader, while the next leader appended the second batch.
+    The retry of the first gets the error."""
     bench = Bench()
     bench.add(make(), make())
     first, second = bench.send()

@@ -408,7 +408,7 @@ def test_group_can_be_deleted_right_after_its_last_member_left(is_pipelined: boo
 
 
 def test_group_can_be_deleted_right_after_its_static_member_expired() -> None:
-    """ZooKeeper is unavailable while the session of the static member ends."""
+    """ZooKeeper is unavailable while the static member's group session times out."""
 
     async def body(world: World) -> None:
         await world.start()

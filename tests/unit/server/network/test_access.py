@@ -117,7 +117,8 @@ def test_denial_identifies_a_topic_only_by_the_name_or_id_that_the_client_sent()
 
 
 def denied_names(made: Authorizer, client: Session, key: int, *names: str) -> list[str]:
-    """Return those of the topics ``names`` that the client may not use in a new request."""
+    """Return those of the topics ``names`` that the client may not use in a new request of API
+    ``key``."""
     rows = [SimpleNamespace(name=name, topic_id="") for name in names]
     access = made.access(client, key)
     assert not access.has_checked

@@ -16,7 +16,7 @@ from broker_lite.wire.api import ApiKey
 
 
 class Reply:
-    """A reply that records whether its request was released or refused."""
+    """A reply that records whether its request was dropped (``release``) or refused."""
 
     def __init__(self, *, is_open: bool = True) -> None:
         self.is_open = is_open
