@@ -1,6 +1,6 @@
-"""Drive the table of tickets (secrets that clients exchange for open segment files) by lines.
+"""Drive the table of tickets (secrets to exchange for open segment files) by lines of text.
 
-- ``tickets`` creates a table. Its limits: ``max=`` in all, ``each=`` a principal, ``lifetime=`` ms.
+- ``tickets`` creates a table; ``max=``, ``each=`` (principal) and ``lifetime=`` set its limits.
 - ``now=`` sets the clock until another line sets it.
 - ``issue of=alice a b`` issues the tickets ``a`` and ``b`` of a principal. They stand for the files
   ``a.log`` and ``b.log``.

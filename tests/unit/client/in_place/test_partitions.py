@@ -25,8 +25,7 @@ class Bench:
         self.in_place = InPlace(lambda endpoint, lane: True, now_s=lambda: self.now_s)
 
     def offers(self) -> tuple[bool, bool]:
-        """Return whether the next fetch accepts file paths, and whether it accepts tickets, which a
-        client exchanges for open files."""
+        """Return whether the next fetch accepts file paths, and whether tickets to get files."""
         offer = self.in_place.offer(ONE, "fetch", [WHERE])
         return offer.machine == machine_id() != b"", offer.takes_tickets
 
