@@ -1,5 +1,5 @@
-"""Lose a transaction coordinator's state; find and abort its open transaction with logbus
-commands."""
+"""Lose a transaction coordinator's state; find and abort the transaction that stays open, with
+logbus commands."""
 
 from __future__ import annotations
 

@@ -52,7 +52,8 @@ class VersionedBroker(LocalBroker):
 
 
 class _OldGuard:
-    """Starts a broker of the old version, whose command lacks the option --output."""
+    """Starts a broker, without the option --output if it has the old version, which lacks the
+    option."""
 
     def __init__(self, broker: VersionedBroker, guard: Guard) -> None:
         self._broker, self._guard = broker, guard

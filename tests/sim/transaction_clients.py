@@ -232,7 +232,7 @@ class Producer:
         self._running: dict[asyncio.Task[None], None] = {}
 
     async def run(self) -> None:
-        """Run one process after the other until stopped.
+        """Run one process of the client after the other until ``is_stopping`` is set.
 
         A process ends when another process fences it, or when it dies.
         """

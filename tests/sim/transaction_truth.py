@@ -278,7 +278,7 @@ class TransactionTruth:
             )
 
     def read(self, key: PartitionKey, start: int, end: int, returned: set[int]) -> None:
-        """Check the batches that a read_committed reader returned from [start, end)."""
+        """Check the batches that a read_committed reader returned from offsets [start, end)."""
         for batch in self._partitions[key].batches:
             if batch.next_offset <= start or batch.base_offset >= end:
                 continue

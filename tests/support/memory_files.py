@@ -40,7 +40,7 @@ class _Inode:
         self.modified_ms = 0
 
     def touch(self, start: int, end: int) -> None:
-        """Save the disk's version of the pages of [start, end) before they change."""
+        """Save the disk's version of the pages with bytes [start, end) before they change."""
         for page in range(start // PAGE_BYTES, (end + PAGE_BYTES - 1) // PAGE_BYTES):
             if page not in self.undo:
                 at = page * PAGE_BYTES

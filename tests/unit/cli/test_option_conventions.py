@@ -29,7 +29,7 @@ def options(command: click.Command) -> set[str]:
 
 
 def named(*verbs: str) -> list[tuple[str, ...]]:
-    """Return the paths of all commands that end in one of these verbs, such as (topic, delete)."""
+    """Return the paths, such as (topic, delete), of all commands with one of these verbs."""
     return [path for path, _ in COMMANDS if path[-1] in verbs and len(path) > 1]
 
 

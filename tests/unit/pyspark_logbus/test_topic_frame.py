@@ -1,4 +1,4 @@
-"""Tests of ``logbus.read``, which translates two times to options of a batch query."""
+"""Tests of ``logbus.read``, which translates start and end time to options of a batch query."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ print(*counts)
 
 
 def counts(name: str) -> list[int]:
-    """Run a process with the main module ``name``; return ``gc.get_freeze_count()``, three times.
+    """Run a process with the main module ``name``; return its counts of frozen objects
+    (``gc.get_freeze_count()``).
 
     The counts are taken after the first call of ``modules_are_no_garbage``, after a call without
     new imports, and after a call with new imports.

@@ -1,4 +1,4 @@
-"""Tests of the states of an ISR whose change is not yet written, and of the high watermark."""
+"""Tests of an ISR while the write of its change is in flight, and of the high watermark."""
 
 from __future__ import annotations
 

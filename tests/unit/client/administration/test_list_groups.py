@@ -1,4 +1,4 @@
-"""Tests of ``list_groups``, which sends ListGroups to all brokers and retries those that fail."""
+"""Tests of ``list_groups``, which sends ListGroups to all brokers, and again if one fails."""
 
 from __future__ import annotations
 

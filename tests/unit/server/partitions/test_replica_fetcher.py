@@ -74,7 +74,7 @@ class Follower:
 
 
 def test_waiting_fetches_of_two_idle_partitions_are_merged_into_one() -> None:
-    """Regression: two waiting fetches of a broker kept ending each other's wait."""
+    """Regression: two waiting fetches of one follower at a leader kept ending each other's wait."""
 
     async def test() -> None:
         leader = Leader()
