@@ -59,7 +59,7 @@ SAID_CHARACTERS = 5000
 class Steps:
     """The results that a program with a third-party client printed.
 
-    The program prints a JSON line for each step, with ``name`` and either ``answer`` or ``error``.
+    The program prints a JSON line for each step, with ``step`` and either ``answer`` or ``error``.
     """
 
     def __init__(self, command: Sequence[str], folder: Path | None = None) -> None:
