@@ -132,11 +132,11 @@ def _counts(missed: list[Missed]) -> Iterator[str]:
     where = Counter(each.where for each in missed)
     yield (
         f"{len(missed)} goals are missed. {where[BEYOND]} are *{BEYOND}*: even a program that does "
-        f"only the unavoidable work would miss them in every round. {where[AT]} are *{AT}*: such a "
-        f"program would reach them in some rounds. {where[WITHIN]} are *{WITHIN}*: such a program "
-        f"would reach them, so logbus's own cost decides. {where['']} have no measured bound. "
-        "Each line below has the measured ratio, the bound (in brackets its lowest and highest "
-        "round), and the ratio as a share of the bound."
+        f"only the unavoidable work (mostly the side floor) would miss them in every round. "
+        f"{where[AT]} are *{AT}*: such a program would reach them in some rounds. "
+        f"{where[WITHIN]} are *{WITHIN}*: such a program would reach them, so logbus's own cost "
+        f"decides. {where['']} have no measured bound. Each line below has the measured ratio, the "
+        "bound (in brackets its lowest and highest round), and the ratio as a share of the bound."
     )
 
 
@@ -150,5 +150,5 @@ def _said(missed: Missed) -> str:
     where, share = f"(goal {goal}, {missed.where})", ratio / missed.bound.ratio
     if not missed.is_more:
         return f"{head} of at least {missed.bound.text}, {share:.1f} times it {where}"
-    reached = f"{share:.0%} of it" if share < 1 else "which it reaches"
+    reached = f"{share:.0%} of it" if share < 1 else "which logbus reaches"
     return f"{head} of at most {missed.bound.text}, {reached} {where}"

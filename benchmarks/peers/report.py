@@ -91,7 +91,8 @@ def _where(rows: list[Found]) -> Iterator[str]:
     busy = sum(each["machine"]["load_before"] > each["machine"]["cpus"] for each in variants)
     yield (
         f"- load average before a measurement: {min(loads)} to {max(loads)}, above the number of "
-        f"cores before {busy} of {len(variants)} measurements; of these compare ratios, not rates"
+        f"cores before {busy} of {len(variants)} measurements; compare the ratios of these, not "
+        "their rates"
     )
     yield from (f"- versions{_some(versions)}: {each}" for each in sorted(versions))
     inputs = ", ".join(sorted({each["input"] for each in variants}))

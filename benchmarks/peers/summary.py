@@ -14,8 +14,8 @@ COLUMNS = ("defaults", "as advised", "tuned")
 """Variants (sets of settings) that most benchmarks have. The report's line of a benchmark names its
 other variants."""
 OTHERS = "others"
-GOAL = """A *goal* is a limit on the ratio of one measure with one set of settings. With the goal
-"≥ 3", logbus's figure must be at least three times the peer's."""
+GOAL = """A *goal* is a limit on the ratio of one measure, such as `rows_per_s`, with one set of
+settings. With the goal "≥ 3", logbus's figure must be at least three times the peer's."""
 HOW = """Each figure in the table is logbus's result divided by the peer's. A **bold** figure
 misses its goal. *defaults*: both sides as installed. *as advised*: both sides with the Spark
 session that logbus's README advises. *tuned*: the peer has the settings that its users change for

@@ -73,8 +73,9 @@ ROWS = (
         goals=(Goal("rows_per_s", 1.2),),
         open=open_first,
         variants=tuple(each for each in VARIANTS if each.name != LZ4),
-        bound="Spark starts four Python processes before the first row: lookup, reader, planner, "
-        "task. *At most*: a Python source that does nothing (the side floor)",
+        bound="Spark starts four Python processes before the first row: to find the "
+        "format, create the reader, plan, and read. *At most*: a Python source that does nothing "
+        "(the side floor)",
         quick=False,
     ),
     Row(
