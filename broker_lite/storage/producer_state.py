@@ -198,12 +198,14 @@ class ProducerState:
         return None
 
     def judge(self, key: PartitionKey, marker: Marker) -> bool:
-        """Return whether to append a transaction's marker. Return False if the log already has this
-        marker, or a marker of a later epoch. Errors name the partition ``key``.
+        """Return whether to append a transaction's marker. Errors name the partition ``key``.
 
-        A marker is appended even if the log has no open transaction. Only the replicated append
-        proves that this replica still leads, and makes every later leader refuse a late batch of
-        the transaction. Raises TransactionCoordinatorFencedError or InvalidProducerEpochError.
+        If the producer has no open transaction, return False for a marker of an old epoch, because
+        its transaction has ended. Return True for the current epoch: only the replicated append
+        proves that this replica still leads, and makes every later leader refuse a late batch.
+
+        Raises TransactionCoordinatorFencedError for a marker of an old coordinator epoch, and
+        InvalidProducerEpochError if the marker's epoch is too old for the open transaction.
         """
         producer = self._producers.get(marker.producer_id)
         if producer is None:
