@@ -55,7 +55,8 @@ class _Inode:
         self.undo.clear()
 
     def forget_cached(self, position: int) -> None:
-        """Replace the cached clean pages by the disk's version: a failed sync lost some of them."""
+        """From ``position`` on, replace pages in the cache by the disk's version if a failed sync
+        marked them clean without writing them."""
         for page in [p for p in self.lost if (p + 1) * PAGE_BYTES > position]:
             self._put(page, self.lost.pop(page))
 
