@@ -513,8 +513,9 @@ class SinkPartition:
         continue with ``request``, if given."""
         sink = self._sinks[name]
         # If the log refused the record that frees a slot (a producer id of the sink), append it
-        # again before the new head (the state of the sink). Otherwise the slot's attempt would
-        # still be open in the log, and the new head would end it a second time.
+        # again before the new head (the state of the sink). Otherwise a new coordinator would find
+        # the slot's task attempt still open in the log, and the new head would abort it, even if
+        # the attempt was committed.
         self._write_refused(name, sink)
 
         def settled(error: LogbusError | None) -> None:
@@ -558,7 +559,7 @@ class SinkPartition:
         self._settled[self._numbers] = settled
         return self._numbers
 
-    # Methods that send markers and complete decisions.
+    # Methods that send the markers of a commit or abort, and then open the sink for its next batch.
 
     def _send_markers(self, name: str, sink: _Sink, head: SinkHead) -> None:
         """Send the markers of a committed decision. A task attempt without partitions wrote nothing

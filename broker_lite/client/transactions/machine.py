@@ -199,7 +199,7 @@ class TransactionMachine:
             self.phase = Phase.IDLE
             yield ev.AnswerCall(error)
 
-    # Methods that handle failed sends and added offsets.
+    # Methods that handle failed sends and answers to TxnOffsetCommit.
 
     def _send_failed(self, error: LogbusError) -> Iterator[ev.Effect]:
         if self.phase not in (Phase.OPEN, Phase.DELIVERING):

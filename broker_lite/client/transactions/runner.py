@@ -128,8 +128,9 @@ class TransactionRunner:
             self._step(self._present.event)
 
     def _check_delivery(self) -> None:
-        """Report a failed batch (``SendFailed``), or add new partitions to the transaction. During
-        a commit, report when all records are acknowledged (``Delivered``).
+        """Tell the state machine that a batch failed (``SendFailed``); if none failed, add new
+        partitions to the transaction. During a commit, also tell the state machine when all records
+        are acknowledged (``Delivered``).
 
         The sender calls this method at the end of each ``Sender.pump``."""
         delivery = self._sender.delivery
