@@ -170,7 +170,7 @@ class FileOffer(NamedTuple):
 
 
 NO_FILES = FileOffer()
-"""No offer: the broker sends all records in its responses."""
+"""The reader reads no files itself: the broker sends all records in its responses."""
 
 
 class FetchPartition(NamedTuple):

@@ -222,7 +222,7 @@ def encode(api_key: int, version: int, correlation_id: int, response: Message) -
         return _by_hand(api_key, version, correlation_id, own, response)
     if api_key == ApiKey.API_VERSIONS and not 0 <= version <= VERSIONS[api_key][1]:
         version = 0
-    # Drop the header of an earlier encoding, which would prevent an encoding in another version.
+    # Drop the header of an earlier encoding: API_VERSION cannot be set while there is a header.
     response._header = None
     response.API_VERSION = version
     response.with_header(correlation_id)

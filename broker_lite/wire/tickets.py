@@ -20,7 +20,7 @@ SENT, REFUSED = b"\1", b"\0"
 """The byte of an answer to a ticket, with and without descriptors."""
 _MESSAGE = struct.Struct(f">{TICKET_BYTES}sB")
 MESSAGE_BYTES = _MESSAGE.size
-"""Length of the datagram with a ticket."""
+"""Bytes of the datagram that asks for a ticket's file."""
 
 
 class Redemption(NamedTuple):
