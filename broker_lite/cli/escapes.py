@@ -11,7 +11,7 @@ _ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|([ntr0\\]))")
 
 
 class EscapedText(click.ParamType[str]):
-    """The type of an option with text in which escapes are replaced."""
+    """Click's type for a text option. Replaces escapes in the text."""
 
     name = "text"
 

@@ -283,7 +283,8 @@ def delete(
     cluster: ChosenCluster,
     form: str | None,
 ) -> None:
-    """Delete a group, or its offsets in topics. Refused while it has members or a running query.
+    """Delete a group, or its offsets in topics. Refused while the group has members, or while a
+    running Spark query commits to it.
 
     \b
     Examples:

@@ -82,8 +82,8 @@ def commit_of(
 
 
 def read_commit(commit: CommittedOffset) -> Position | None:
-    """Return the position in a committed offset of the mirror's group; None if anything but a
-    mirror committed it, for example ``logbus groups seek``."""
+    """Return the mirror's position, read from the offset and metadata of its group's ``commit``;
+    None if anything but a mirror made the commit, for example ``logbus groups seek``."""
     try:
         said = json.loads(commit.metadata)
         run = said["run"]

@@ -161,8 +161,8 @@ class FetchEngine:
         self._refresh_timer: Timer | None = None
         self._is_closed = False
 
-    # Methods that the reader uses. They must run on the shell's thread (see ``post``), unless a
-    # docstring says otherwise.
+    # Methods that the reader uses. They must run on the thread of the network I/O (see ``post``),
+    # unless a docstring says otherwise.
 
     def post(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` on the thread of the network I/O. Any thread may call this."""

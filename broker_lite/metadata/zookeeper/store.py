@@ -315,7 +315,8 @@ class ZooKeeperStore:
     async def _request(
         self, operation: str, request: Callable[..., Any], *values: Any, **options: Any
     ) -> Any:
-        """Send a request through kazoo, after the queued reads, and return the answer.
+        """Send a request through kazoo, after the reads that wait to be batched, and return the
+        answer.
 
         Raises CoordinationUnavailableError without a connection, because kazoo would keep the
         request and send it later."""

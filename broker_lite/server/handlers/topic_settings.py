@@ -79,7 +79,8 @@ def checked(settings: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def resource(kind: int, name: str) -> str:
-    """Return the type and name of a resource that has no settings, for an error message."""
+    """Return a resource's type and name, for the error that only topics and brokers have
+    settings."""
     return f"{_RESOURCES.get(kind, f'resource of type {kind}')} {name!r}"
 
 
