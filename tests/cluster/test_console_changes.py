@@ -52,7 +52,7 @@ def change(console: RunningConsole, path: str, **fields: str) -> Answer:
 
 
 def command_of(plan: Answer) -> list[str]:
-    """Return the arguments of the ``logbus`` command that a plan shows."""
+    """Return the arguments of the ``logbus`` command in ``plan``, a page shown before a change."""
     (found,) = re.findall(r"<code>logbus (.*?)</code>", plan.text)
     return shlex.split(html.unescape(found))
 

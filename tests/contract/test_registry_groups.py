@@ -623,8 +623,8 @@ def test_member_that_joins_during_the_deletion_of_a_group_prevents_the_deletion(
 
 
 def test_coordinator_znode_in_the_format_of_an_older_broker_is_replaced(world: World) -> None:
-    """In its coordinator znode an older broker did not write the name of its claim (right to write
-    the group's offsets), and it created no znode for the claim."""
+    """An older broker neither named its claim (its right to write the group's offsets) in its
+    coordinator znode nor created a znode for the claim."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)

@@ -261,7 +261,8 @@ class _HubZooKeeper(EmbeddedZooKeeper):
 
 @contextlib.contextmanager
 def on_network(directory: Path, **settings: str) -> Iterator[tuple[Replicated, Network]]:
-    """Start three brokers on hosts 1, 2 and 3 of a network; run this thread on its hub, host 0."""
+    """Start three brokers on hosts 1, 2 and 3 of a network. Move the calling thread to host 0, the
+    hub to which the hosts are linked."""
     config = {key.replace("_", "."): value for key, value in settings.items()}
     with contextlib.ExitStack() as stack:
         guard = Guard()

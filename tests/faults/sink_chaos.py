@@ -176,7 +176,7 @@ class SinkChaos:
         self.kills: Counter[str] = Counter()
 
     def run(self, kills: int, reader: Reader) -> None:
-        """Make ``kills`` kills of each of ``kinds``. Ctrl-C ends the kills early."""
+        """Kill each kind of process in ``kinds`` ``kills`` times. Ctrl-C ends the kills early."""
         while min(self.kills[kind] for kind in self.kinds) < kills:
             for kind in self.kinds:
                 time.sleep(self.random.random() * PAUSE_S)

@@ -129,8 +129,8 @@ def last_position_counts_for_the_present_claim(patch: Patch) -> None:
 def test_zk_based_group_simulation_fails_if_any_one_rule_of_the_protocol_is_removed(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
-    """The test runs seeds from ``first`` on, at or shortly before a seed that detects the removed
-    rule.
+    """``plant`` removes a rule. ``first`` is a seed at or shortly before one that fails without the
+    rule; the test runs the seeds from there on.
 
     With ``claims_are_not_compared`` or ``last_position_counts_for_the_present_claim``, one seed in
     seventy fails. With each other ``plant``, every second seed fails.

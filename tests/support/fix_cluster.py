@@ -73,7 +73,7 @@ def _makers(folder: Path, request: pytest.FixtureRequest) -> Iterator[Callable[.
 
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
-    """The worker's ZooKeeper without brokers. Each test uses its own chroot."""
+    """A ZooKeeper without brokers for a pytest-xdist worker. Each test uses its own chroot."""
     with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as running:
         yield running
 

@@ -75,7 +75,7 @@ def test_metrics_of_topics_beyond_the_limit_share_one_series() -> None:
 def test_broker_exports_at_most_1500_metric_series() -> None:
     """The broker has 1,000 topics, and every API has returned every error.
 
-    All other labels of metrics have few values, none of which a client can choose.
+    Labels other than topic, API and error have few values, none of which a client can choose.
     """
     metrics = Metrics()
     apis = [*(LABELS[key] for key in TIMED), OTHER_APIS]
