@@ -208,7 +208,7 @@ def seek(
     cluster: ChosenCluster,
     form: str | None,
 ) -> None:
-    """Move a group's offsets in a topic. Refused while the group has members or a running query.
+    """Move a group's offsets in a topic. Refused while the group has members or a query uses it.
 
     \b
     Examples:
@@ -245,7 +245,7 @@ def reset_offsets(
     cluster: ChosenCluster,
     form: str | None,
 ) -> None:
-    """Move a group's offsets in all its topics. Refused while it has members or a running query.
+    """Move a group's offsets in all its topics. Refused while it has members or a query uses it.
 
     \b
     Examples:

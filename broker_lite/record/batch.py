@@ -204,7 +204,7 @@ def checked_columns(buffer: Buffer, header: BatchHeader) -> tuple[int, Message]:
         raise CorruptMessageError(
             f"a column batch has version {version}, schema {schema_id} and reserved field "
             f"{reserved}; logbus reads only version {fmt.BODY_VERSION} with schema "
-            f"{fmt.SCHEMA_KAFKA_ROW} and 0"
+            f"{fmt.SCHEMA_KAFKA_ROW} and reserved field 0"
         )
     if not flags or flags & ~fmt.FLAGS_KNOWN:
         raise CorruptMessageError(
