@@ -365,7 +365,7 @@ def test_fourth_search_is_refused_while_three_run(
     assert console.get(path).status == 200
 
 
-def test_export_is_refused_while_too_many_clients_do_not_read_their_downloads(
+def test_export_is_refused_while_too_many_downloads_are_open(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     with bus.producer() as producer:

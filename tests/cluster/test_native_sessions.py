@@ -198,7 +198,7 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return sleep
 
 
-def test_member_that_was_suspended_delivers_nothing_until_its_session_is_confirmed(
+def test_poll_after_a_system_suspend_returns_nothing_until_the_session_is_confirmed(
     bus: Bus, topic: str, wire: Wire, asleep: Callable[[float], None]
 ) -> None:
     """``time.monotonic`` stands still during a suspend, so it cannot show that the session has

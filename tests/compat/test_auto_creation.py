@@ -76,7 +76,7 @@ def test_consumer_creates_a_missing_topic_only_if_configured(servers: list[str])
         consumer.close()
 
 
-def test_logbus_clients_create_no_topic(servers: list[str]) -> None:
+def test_logbus_producer_does_not_create_a_missing_topic(servers: list[str]) -> None:
     with connect(servers[0]) as bus:
         with pytest.raises(UnknownTopicOrPartitionError), bus.producer() as producer:
             producer.send("misspelled", b"x").result()

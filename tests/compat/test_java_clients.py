@@ -78,9 +78,7 @@ def test_java_client_administers_a_cluster(steps: Steps, note: OwnNote) -> None:
     note("Admin: topics, cluster, groups and their offsets, log dirs, elections", "served")
 
 
-def test_java_admin_client_gets_answers_from_recently_added_kafka_apis(
-    steps: Steps, note: OwnNote
-) -> None:
+def test_java_admin_client_can_call_recently_added_kafka_apis(steps: Steps, note: OwnNote) -> None:
     names = (
         "listConfigResources", "listClientMetricsResources", "describeProducers",
         "listOffsets earliestLocal", "listOffsets latestTiered",

@@ -232,9 +232,7 @@ def test_batch_that_waited_max_trigger_delay_does_not_wait_again_after_an_offset
     assert plan.latest_offset(end, unlimited=False) == end
 
 
-def test_batch_with_a_byte_limit_is_planned_after_its_offset_lookup_failed_once(
-    planner, bus, make_topic
-):
+def test_planning_of_a_byte_limited_batch_retries_a_failed_offset_lookup(planner, bus, make_topic):
     """The broker answers the lookup as if the topic were deleted. No new records arrive afterwards
     that would make the query look again.
     """

@@ -111,7 +111,7 @@ def test_end_of_a_transaction_keeps_the_pending_offsets_of_another_transaction(
     run(world, body)
 
 
-def test_repeated_end_of_a_transaction_does_not_set_offsets_back(world: World) -> None:
+def test_repeated_end_request_of_a_transaction_keeps_newer_offsets(world: World) -> None:
     """The request that ends the transaction arrives twice. Between the two, another transaction
     commits a higher offset.
     """

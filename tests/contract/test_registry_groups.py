@@ -515,7 +515,7 @@ def test_broker_with_stale_topic_metadata_returns_committed_offsets(world: World
     run(world, body)
 
 
-def test_coordinator_loses_a_group_that_is_deleted_and_recreated(world: World) -> None:
+def test_coordinator_no_longer_owns_a_group_that_was_deleted_and_recreated(world: World) -> None:
     """The coordinator's znode has the same version after the recreation, so its version does not
     reveal the recreation."""
 
@@ -650,7 +650,7 @@ def test_coordinator_znode_in_the_format_of_an_older_broker_is_replaced(world: W
     run(world, body)
 
 
-def test_broker_gives_up_the_groups_that_another_broker_coordinates(
+def test_broker_releases_a_group_once_another_broker_coordinates_it(
     world: World,
 ) -> None:
     """Regression: a broker kept its claims (ownership) of empty groups. Such a claim was valid

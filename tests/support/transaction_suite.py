@@ -352,7 +352,7 @@ def test_asyncio_commit_fails_if_a_record_of_the_transaction_was_refused(
     assert visible(servers, topic, 1) == ["next"]
 
 
-def test_asyncio_record_of_an_aborted_transaction_is_not_sent_in_the_next_one(
+def test_asyncio_producer_drops_waiting_records_when_their_transaction_aborts(
     servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record waits for buffer space while its transaction is aborted."""

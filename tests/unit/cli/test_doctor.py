@@ -328,7 +328,7 @@ def test_doctor_checks_the_disk_of_the_data_folder_of_a_running_cluster(
     assert machine_checks.disk().found.endswith(f"free in {tmp_path}/elsewhere/c")
 
 
-def test_doctor_counts_the_other_user_accounts_with_a_login_shell(
+def test_doctor_counts_login_accounts_of_other_users(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = [(0, "/bin/sh"), (1000, "/bin/zsh"), (1001, "/usr/sbin/nologin"), (1002, "/bin/false"),

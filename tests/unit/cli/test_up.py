@@ -57,7 +57,7 @@ def test_signal_during_command_up_ends_the_start_and_stops_the_cluster(
     assert cluster.is_stopped
 
 
-def test_background_process_of_command_up_does_not_detach_again_with_combined_options_dn(
+def test_command_up_with_combined_options_dn_detaches_only_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: with ``up -dn 3`` the background process detached again, and so did the next."""

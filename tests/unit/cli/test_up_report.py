@@ -35,7 +35,7 @@ def _data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [None, "json", "table"])
-def test_up_report_omits_pids_that_only_the_command_down_needs(
+def test_up_report_omits_pids_used_only_by_logbus_down(
     form: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     announce(facts(tmp_path, 9092), form, ENDING, is_new=True)

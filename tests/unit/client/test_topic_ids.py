@@ -111,7 +111,7 @@ def test_positions_to_commit_keep_the_topic_id_with_which_the_reader_started() -
     assert engine.topic_ids == {"t": TOPIC_ID}
 
 
-def test_offsets_committed_by_the_user_are_sent_with_the_topic_id_of_the_reader() -> None:
+def test_commit_adds_missing_topic_ids_to_the_given_offsets() -> None:
     world = World()
     _, collector, _ = intake_of(world, Cluster((ONE,), world.now_ms, view=view()))
     collector.begin({T0: 0})

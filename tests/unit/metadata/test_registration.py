@@ -50,7 +50,7 @@ def registrar(store: Store) -> Registrar:
     return Registrar(cast(Any, store), own, patience_ms=0, wait_connected=connected)
 
 
-def test_draining_does_not_start_if_every_write_attempt_has_a_conflict() -> None:
+def test_draining_a_broker_fails_after_50_write_conflicts() -> None:
     store = Store(conflicts=ATTEMPTS_MAX)
     with pytest.raises(WriteConflictError, match="/changes changed during each of 50 writes"):
         asyncio.run(registrar(store).drain())

@@ -101,7 +101,7 @@ def test_recreated_topic_starts_at_its_earliest_offset():
     assert [(r.start, r.end) for r in ranges_between(start, end)] == [(0, 9)]
 
 
-def test_repeated_first_batch_has_the_same_rows_although_the_start_offset_has_changed():
+def test_first_batch_of_a_query_is_repeated_from_its_recorded_start_offset():
     begin, end = offset({"t": [100]}), offset({"t": [120]})
     first = SourceOffset("c", end.topics, begin.topics)
     for again in (100, 110, 200):

@@ -100,7 +100,7 @@ def test_election_is_due_if_and_only_if_it_would_change_the_leader_epoch(
     assert not is_election_due(elected, brokers)
 
 
-def test_restarted_broker_does_not_lead_in_the_leader_epoch_of_its_former_process() -> None:
+def test_restarted_broker_leads_only_after_a_new_election() -> None:
     state = LeaderAndIsr(1, 3, (ReplicaId(1, "A"),), 1, leader_broker_epoch=10)
     assert leads(state, ReplicaId(1, "A"), {10})
     assert not leads(state, ReplicaId(1, "A"), {11})

@@ -302,7 +302,9 @@ def test_read_of_an_open_file_that_was_truncated_returns_fewer_bytes(
     found.close()
 
 
-def test_reader_fails_at_once_if_the_broker_has_stopped(bench: Bench) -> None:
+def test_request_for_a_file_descriptor_fails_at_once_if_the_broker_has_stopped(
+    bench: Bench,
+) -> None:
     stored = bench.stored()
     bench.call(bench.descriptors.close)
     until(lambda: all(thread.name != "descriptors" for thread in threading.enumerate()))

@@ -76,7 +76,9 @@ Damage = Callable[[Disk], None]
          "position 1320: the batch is cut"),
     ],
 )  # fmt: skip
-def test_inspection_reports_lost_data(damage: Damage, file: str, said: str) -> None:
+def test_storage_inspection_reports_corrupt_and_missing_data(
+    damage: Damage, file: str, said: str
+) -> None:
     disk = written()
     damage(disk)
     assert any(said in problem for problem in problems(disk)[file])

@@ -285,7 +285,7 @@ def test_records_can_be_deleted_although_the_disk_is_full() -> None:
     assert disk.files.size(f"{DATA}/reserve") == RESERVE_BYTES
 
 
-def test_crash_after_retention_on_a_full_disk_leaves_no_damage() -> None:
+def test_retention_on_a_full_disk_leaves_a_recoverable_log() -> None:
     disk = Disk(dataclasses.replace(SMALL, retention_bytes=4096))
     disk.write(200, checkpoint=True)
     disk.fill()

@@ -97,7 +97,7 @@ def test_sequences_that_overlap_a_batch_or_were_never_appended_are_refused(
         judge(state(0, 2, 4, 6, 8, 10, rows=2), sequence, rows)
 
 
-def test_batch_with_a_known_first_sequence_and_another_length_is_refused() -> None:
+def test_retried_batch_with_a_different_record_count_is_refused() -> None:
     with pytest.raises(OutOfOrderSequenceError):
         judge(state(0, 2, rows=2), 2, 1)
 

@@ -284,7 +284,7 @@ def test_corrupt_batch_that_claims_later_offsets_does_not_stop_the_start(
     assert append(log).base_offset == 20
 
 
-def test_log_whose_file_lost_its_end_below_the_recovery_point_never_reuses_offsets() -> None:
+def test_offsets_lost_below_the_recovery_point_are_never_reused() -> None:
     disk = Disk()
     disk.write(20, checkpoint=True)
     disk.shrink(FIRST, 5 * 120 + 7)

@@ -398,7 +398,7 @@ def test_truncation_to_a_producer_snapshot_forgets_later_aborted_transactions() 
     assert stable(disk.log) == 0
 
 
-def test_log_restarted_at_another_offset_has_no_transactions() -> None:
+def test_log_reset_to_a_new_start_offset_has_no_transactions() -> None:
     log = Disk().log
     write(log)
     end(log)

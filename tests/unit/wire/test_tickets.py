@@ -13,7 +13,7 @@ SECRET = bytes(range(16))
     ("wants_direct", "octets"),
     [(False, "000102030405060708090a0b0c0d0e0f 00"), (True, "000102030405060708090a0b0c0d0e0f 01")],
 )
-def test_request_for_an_open_file_is_encoded_with_the_secret_of_its_ticket(
+def test_request_for_a_file_descriptor_is_encoded_and_decoded(
     wants_direct: bool, octets: str
 ) -> None:
     redemption = Redemption(SECRET, wants_direct)

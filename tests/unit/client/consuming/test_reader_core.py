@@ -98,7 +98,7 @@ def test_start_offset_whose_commit_was_cancelled_is_committed_before_the_partiti
     assert bench.called == ["assign"]
 
 
-def test_on_revoke_is_called_although_the_consumers_commit_before_it_is_cancelled() -> None:
+def test_on_revoke_is_called_even_if_the_preceding_commit_is_cancelled() -> None:
     """Regression: the reader gave the partition up without a call of ``on_revoke``."""
     bench = Bench()
     bench.finish(bench.begin(), {T0: None})

@@ -71,7 +71,7 @@ def test_reader_that_goes_back_after_a_truncation_keeps_the_epochs_of_earlier_re
     assert lineage.cut(OffsetAndEpoch(30, 7), 16, 9) == (12, 3)
 
 
-def test_commit_with_a_leader_epoch_without_records_is_not_reported_as_a_truncation() -> None:
+def test_committed_leader_epoch_without_records_is_not_a_truncation() -> None:
     """Some clients commit the current leader epoch, which may have no records in the log.
 
     The log has lost records only if its last epoch with records ends below the committed offset.

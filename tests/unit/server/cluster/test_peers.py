@@ -189,7 +189,7 @@ def test_connection_is_replaced_when_a_broker_registers_anew_and_closed_when_it_
     run(test)
 
 
-def test_fetches_use_one_connection_to_a_broker_and_all_other_requests_another() -> None:
+def test_fetches_and_other_requests_use_separate_connections_to_a_broker() -> None:
     async def test(here: Here, other: Other) -> None:
         view = BrokerView(2, await other.start(), "D2", 77)
         here.know(view)

@@ -71,7 +71,7 @@ def test_topic_request_does_not_wait_for_metadata_that_a_later_change_has_replac
 
 
 @pytest.mark.parametrize("what", ["user", "acls", "quotas"])
-def test_user_acl_or_quota_request_does_not_wait_for_metadata_that_was_overwritten(
+def test_broker_stops_waiting_for_a_metadata_write_that_was_overwritten(
     monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Regression: if another change overwrote the broker's change before the broker read it, the

@@ -195,7 +195,7 @@ def time_at(parts: BrokerContext) -> Awaitable[Any]:
     "look_up",
     [partial(list_by_time, timestamp=1), partial(list_by_time, timestamp=-3), reach, time_at],
 )
-def test_leader_that_cannot_read_a_batch_for_a_lookup_gives_up_leadership(
+def test_leader_gives_up_leadership_after_a_read_error_during_an_offset_lookup(
     monkeypatch: pytest.MonkeyPatch, look_up: Callable[[BrokerContext], Awaitable[Any]]
 ) -> None:
     async def body(world: World) -> None:
@@ -280,7 +280,7 @@ def test_fetch_with_another_leader_epoch_is_fenced() -> None:
     run(body, brokers=1)
 
 
-def test_new_leader_reports_no_end_offset_below_one_that_clients_have_already_seen() -> None:
+def test_new_leader_does_not_return_a_stale_high_watermark_as_end_offset() -> None:
     """Regression: until the other replicas fetched from it, a new leader answered a fetch of end
     offsets with an old high watermark. A Spark query took the acknowledged records above it for
     lost: it failed, or with failOnDataLoss=false it read them twice."""

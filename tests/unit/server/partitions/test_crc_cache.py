@@ -68,7 +68,7 @@ def test_crc_cache_holds_a_limited_number_of_checked_offset_ranges() -> None:
     assert cache.is_checked(START, (2 * RANGES_MAX - 1) * 10, (2 * RANGES_MAX - 1) * 10 + 5)
 
 
-def test_crc_cache_knows_the_offset_after_which_the_log_has_no_arrow_batches() -> None:
+def test_crc_cache_keeps_the_highest_end_offset_of_arrow_batches() -> None:
     cache = CrcCache(100)
     assert cache.rows_from == 100
     cache.has_columns(150)
