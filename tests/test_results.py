@@ -46,7 +46,7 @@ def peers(name: str) -> Any:
     return importlib.import_module(f"peers.{name}")
 
 
-def test_each_numbered_benchmark_has_all_its_required_variants() -> None:
+def test_each_row_of_the_benchmark_table_has_its_required_variants() -> None:
     variants: dict[int, set[str]] = {}
     for row in peers("rows").ROWS:
         variants.setdefault(row.number, set()).update(each.name for each in row.variants)

@@ -158,7 +158,7 @@ def test_quick_benchmark_measures_only_logbus_and_kafka() -> None:
     assert set(order) == {"logbus", "kafka"}
 
 
-def test_benchmark_servers_that_only_store_bytes_accept_records_of_the_clients(
+def test_stub_servers_of_benchmarks_accept_records_of_logbus_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare, work = peers("bare"), peers("python_work")

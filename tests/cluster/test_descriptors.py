@@ -250,7 +250,7 @@ def test_client_that_does_not_accept_open_files_receives_records_in_the_response
     assert row.stored is None and len(row.records) > 1 << 19
 
 
-def test_client_with_a_byte_quota_receives_records_in_the_response_not_an_open_file(
+def test_client_with_a_byte_quota_gets_records_in_the_fetch_response(
     secured: Secured,
 ) -> None:
     own = secured.user("slow")

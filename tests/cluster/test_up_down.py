@@ -267,7 +267,7 @@ def test_command_status_exits_with_3_if_the_brokers_do_not_answer(logbus: Logbus
     assert json.loads(status.stdout)["running"] == 1
 
 
-def test_command_status_finds_a_running_cluster_although_one_started_later_was_killed(
+def test_command_status_skips_a_newer_cluster_that_was_killed(
     logbus: Logbus, tmp_path: Path
 ) -> None:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")

@@ -137,7 +137,7 @@ def test_java_client_gets_no_client_instance_id_because_brokers_collect_no_telem
     note("enable.metrics.push, clientInstanceId", result)
 
 
-def test_java_client_is_refused_configs_of_unsupported_resources(
+def test_java_client_gets_invalid_request_for_configs_of_unsupported_resources(
     steps: Steps, note: OwnNote
 ) -> None:
     for kind in ("BROKER_LOGGER", "CLIENT_METRICS", "GROUP"):

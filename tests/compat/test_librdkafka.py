@@ -311,7 +311,7 @@ def test_librdkafka_tests_of_partly_supported_features_pass_where_logbus_support
         note(f"test {number}: {', '.join(parts)}", "all pass")
 
 
-def test_librdkafka_tests_of_denied_topics_pass_for_anonymous_clients(
+def test_librdkafka_acl_tests_pass_for_anonymous_clients(
     run: Run, note: OwnNote, tmp_path: Path
 ) -> None:
     for number in DENIES_CLIENTS:

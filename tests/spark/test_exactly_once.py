@@ -119,9 +119,7 @@ def test_rows_of_a_failed_batch_are_invisible_and_its_repetition_writes_each_row
     assert visible(bus, target) == queries.values(source)
 
 
-def test_query_stopped_during_a_batch_leaves_no_open_transaction_that_delays_readers(
-    queries, bus, tmp_path
-):
+def test_stopped_query_leaves_no_open_transaction(queries, bus, tmp_path):
     """The worker processes of the stopped query live on with the Spark session, and must not keep
     its transaction open."""
     source, target = queries.topic(5, 5), queries.topic(0, 0)

@@ -193,7 +193,7 @@ def test_doctor_detects_a_source_tree_that_shadows_the_installed_package(
         assert "PYTHONSAFEPATH" in finding.cure
 
 
-def test_doctor_reports_whether_the_two_settings_that_speed_up_micro_batches_are_set(
+def test_doctor_checks_the_spark_settings_that_speed_up_micro_batches(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))

@@ -170,7 +170,7 @@ def test_commit_is_retried_until_the_coordinator_has_the_topic(code: int) -> Non
 @pytest.mark.parametrize(
     ("code", "kind"), [(100, UnknownTopicIdError), (3, UnknownTopicOrPartitionError)]
 )
-def test_commit_refused_for_one_topic_in_every_attempt_succeeds_for_other_topics(
+def test_offset_commit_that_fails_for_one_topic_succeeds_for_other_topics(
     code: int, kind: type[LogbusError]
 ) -> None:
     world = World()

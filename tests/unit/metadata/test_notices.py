@@ -84,7 +84,7 @@ def test_merged_change_notifications_omit_earlier_partition_states_of_a_recreate
     assert merge(notices, 2) == ({"t": {0: state(1)}}, False, frozenset())
 
 
-def test_merge_accepts_change_notifications_of_older_brokers_without_partition_states() -> None:
+def test_merge_accepts_change_notifications_without_partition_states() -> None:
     """An older broker that rewrites /changes drops the partition states, so brokers read the states
     from their znodes.
     """

@@ -63,7 +63,7 @@ def test_draining_starts_although_some_write_attempts_have_a_conflict() -> None:
     assert znodes.decode_registration(path, store.znodes[path].data).draining
 
 
-def test_settings_of_brokers_are_written_and_removed() -> None:
+def test_broker_settings_are_written_to_and_removed_from_zookeeper() -> None:
     store = Store(conflicts=1)
 
     def write(broker_id: int, **changes: str | None) -> dict[int, dict[str, str]]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from broker_lite.mirror.offset_map import OffsetMap, Run
 
 
-def test_offset_map_of_consecutive_records_has_one_pair_of_offsets() -> None:
+def test_offset_map_stores_one_entry_for_consecutive_records() -> None:
     known = OffsetMap()
     assert known.translate(0) is None
     assert known.add(5, 0, 10) and not known.add(15, 10, 3)
@@ -51,7 +51,7 @@ def test_offset_map_of_a_truncated_target_continues_at_the_first_lost_record() -
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 4)), max_size=20))
-def test_offset_map_maps_each_record_to_its_copy_and_each_gap_to_the_next_copy(
+def test_offset_map_translates_offsets_of_records_and_of_gaps(
     steps: list[tuple[int, int, int]],
 ) -> None:
     known, went = OffsetMap((), 0, 0), {}

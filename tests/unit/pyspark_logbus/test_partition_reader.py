@@ -34,9 +34,7 @@ def test_batch_of_millions_of_tiny_rows_is_read(monkeypatch):
     assert set(last.column("topic").to_pylist()) == {name}
 
 
-def test_rows_that_an_unclean_election_wrote_at_planned_offsets_are_reported_as_loss(
-    monkeypatch, caplog
-):
+def test_records_rewritten_after_planning_are_reported_as_data_loss(monkeypatch, caplog):
     """After the batch was planned, an unclean leader election truncates the log.
 
     Records of leader epoch 4 are then appended at offsets of the planned range.

@@ -34,7 +34,7 @@ def test_batch_has_exactly_the_columns_spark_expects():
     assert found.column("headers").to_pylist() == [None] * 4
 
 
-def test_batch_that_is_partly_outside_the_range_yields_only_rows_inside_it():
+def test_rows_outside_the_requested_offset_range_are_dropped_from_a_batch():
     found = build(fetched(first=1, rows=2, times=[10, 20, -1, 40]))
     assert found.column("value").to_pylist() == [b"v1", b"v2"]
     assert found.column("offset").to_pylist() == [101, 102]

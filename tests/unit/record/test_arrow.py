@@ -365,7 +365,7 @@ def test_descending_value_offsets_in_an_arrow_batch_are_detected() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, 60])
-def test_arrow_batch_encoded_by_copying_a_template_equals_the_batch_that_pyarrow_encodes(
+def test_fast_arrow_encoding_equals_the_encoding_of_pyarrow(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for columns in (sample(count), sample(2 * count).slice(count, 2 * count)):

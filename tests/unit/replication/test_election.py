@@ -232,7 +232,7 @@ def test_damaged_replica_leaves_the_isr_if_another_member_remains(
 
 
 @given(states, assignments, registered_brokers, st.sampled_from(IDS))
-def test_election_leaves_no_draining_broker_in_the_isr_that_could_leave_it(
+def test_election_removes_a_draining_broker_from_the_isr_if_possible(
     state: LeaderAndIsr, replicas: list[int], live: dict[int, BrokerView], own: int
 ) -> None:
     """A draining broker stops once ``can_leave_isr`` is false for each of its partitions: it has

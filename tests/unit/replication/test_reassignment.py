@@ -23,7 +23,7 @@ def test_late_fetch_of_a_replica_that_was_removed_and_added_again_has_an_old_lea
     assert again.state.leader_epoch == cancelled.state.leader_epoch == 6
 
 
-def test_change_of_the_reassignment_target_that_removes_a_replica_begins_a_leader_epoch() -> None:
+def test_changed_reassignment_that_drops_a_replica_raises_the_leader_epoch() -> None:
     began = reassignment.begin("t-0", BEFORE, (1, 2, 3), LIVE, 1)
     other = reassignment.begin("t-0", began, (2, 1), LIVE, 1)
     assert (other.replicas, other.state.leader_epoch) == ((2, 1), 6)

@@ -162,7 +162,7 @@ PLANTS = {
         "            self.start()\n",
         (
             ACCESS,
-            "test_batch_of_an_unknown_topic_id_is_denied_even_if_the_id_becomes_known_before_append",
+            "test_batch_of_a_topic_id_unknown_at_arrival_is_never_appended",
         ),
     ),
     "a waiting fetch is authorized only before": Plant(

@@ -100,7 +100,7 @@ raise SystemExit("crashed")
     assert all(one.stat().st_size <= 1100 for one in files)
 
 
-def test_output_file_of_another_process_is_rotated_by_copying(tmp_path: Path) -> None:
+def test_log_file_that_another_process_writes_is_rotated_by_copying(tmp_path: Path) -> None:
     path = tmp_path / "zookeeper.log"
     with path.open("ab", buffering=0) as output:
         for letter in (b"a", b"b", b"c", b"d", b"e"):

@@ -257,7 +257,7 @@ def test_log_that_is_restarted_at_an_offset_is_empty_and_continues_at_that_offse
     assert disk.log.leader_epochs.entries == ((9, start),)
 
 
-def test_follower_appends_a_batch_that_contains_the_leaders_log_start() -> None:
+def test_follower_appends_a_batch_that_begins_below_the_log_start_offset() -> None:
     """A leader's log start may lie inside a batch, which the leader sends whole."""
     leader, disk = Disk().log, Disk()
     for _ in range(4):

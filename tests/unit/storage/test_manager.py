@@ -246,7 +246,7 @@ def test_recreated_partition_inherits_no_checkpointed_offsets() -> None:
     assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (2, 5, ())
 
 
-def test_stray_log_that_a_full_disk_cannot_rename_keeps_its_log_start_offset() -> None:
+def test_log_start_offset_survives_a_failed_rename_of_an_unassigned_log() -> None:
     """Regression: the log start offset was lost, so deleted records were back after a restart.
 
     If the broker created the log again without a restart, this failed because the segment file

@@ -241,7 +241,7 @@ def test_load_refuses_a_full_copy_of_the_state_with_missing_keys(
         log.load()
 
 
-def test_values_put_in_one_turn_of_the_event_loop_are_written_as_one_batch() -> None:
+def test_values_written_in_one_event_loop_iteration_share_a_batch() -> None:
     log = Log()
     for number in range(100):
         log.put(b"%d" % number, b"v")

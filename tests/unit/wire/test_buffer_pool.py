@@ -77,7 +77,7 @@ def test_free_blocks_are_evicted_for_a_larger_size_and_blocks_in_use_stay() -> N
     assert memory.kept_bytes == 4 * MIB and len(again.obj) == 4 * MIB
 
 
-def test_sweep_of_the_buffer_pool_frees_blocks_that_were_unused_since_the_previous_sweep() -> None:
+def test_buffer_pool_frees_blocks_that_stay_unused_between_two_sweeps() -> None:
     memory = BufferPool(64 * MIB)
     held = [memory.take(MIB) for _ in range(4)]
     held.clear()

@@ -88,7 +88,7 @@ def test_groups_of_one_coordinator_are_split_into_requests_of_limited_size() -> 
     assert sizes == [[GROUPS_AT_ONCE] * 4, [25] * 4]
 
 
-def test_lag_of_groups_sends_no_describe_request_for_groups_known_to_be_empty() -> None:
+def test_group_lag_does_not_describe_groups_known_to_be_empty() -> None:
     names = ["a", "b", "c"]
     found, sizes = play(names, lambda *_: 1, lambda *_: 0, frozenset("ac"))
     assert {row.state for row in found.values()} == {"Empty"} and list(found) == names

@@ -62,7 +62,7 @@ def test_divergence_that_the_leader_reports_beyond_the_position_is_ignored() -> 
     assert read().cut(OffsetAndEpoch(12, 5), 20, 7) == (12, 3)
 
 
-def test_reader_that_goes_back_after_a_truncation_keeps_the_epochs_of_earlier_records() -> None:
+def test_seek_back_after_a_truncation_keeps_the_leader_epochs_of_earlier_records() -> None:
     lineage = read()
     lineage.begin(12, 3)
     assert lineage.last_epoch == 3

@@ -370,7 +370,7 @@ def test_marker_for_a_topic_missing_in_the_metadata_waits_for_the_metadata(
     run(test)
 
 
-def test_coordinator_stops_sending_a_marker_fenced_by_a_newer_coordinator() -> None:
+def test_fenced_coordinator_does_not_resend_its_transaction_marker() -> None:
     async def test(cluster: Cluster) -> None:
         cluster.code = lambda partition: 52
         pair = await cluster.init()
@@ -416,7 +416,7 @@ def test_init_producer_id_that_waits_too_long_fails_and_keeps_the_producer_epoch
     run(test)
 
 
-def test_open_transaction_times_out_even_at_the_next_coordinator() -> None:
+def test_transaction_timeout_survives_a_change_of_the_coordinator() -> None:
     async def test(cluster: Cluster) -> None:
         pair = await cluster.init(timeout_ms=100)
         await cluster.add(pair)

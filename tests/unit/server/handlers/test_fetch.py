@@ -83,7 +83,7 @@ class Reader:
 @pytest.mark.parametrize(
     ("says_epoch", "expected"), [(True, FencedLeaderEpochError), (False, NotLeaderError)]
 )
-def test_fetch_from_a_deposed_leader_never_answers_offset_out_of_range(
+def test_fetch_from_a_deposed_leader_does_not_return_offset_out_of_range(
     says_epoch: bool, expected: type[LogbusError]
 ) -> None:
     """While the read of a fetch waits for a thread, an unclean election deposes the leader and

@@ -294,7 +294,7 @@ def test_memory_limit_holds_for_members_that_join_at_the_same_time(
     run(body)
 
 
-def test_ten_thousand_member_ids_without_a_join_do_not_disturb_the_group() -> None:
+def test_ten_thousand_unused_member_ids_do_not_disturb_the_group() -> None:
     """A client requests ids without joining. The group has the default limit of 1,000 members."""
 
     async def body(world: World) -> None:
@@ -429,7 +429,7 @@ def test_group_can_be_deleted_right_after_its_static_member_expired() -> None:
 
 
 @pytest.mark.parametrize("after_s", [0.5, 1.0])
-def test_repeated_deletions_of_a_group_do_not_keep_a_member_from_joining(after_s: float) -> None:
+def test_member_can_join_a_group_despite_repeated_attempts_to_delete_it(after_s: float) -> None:
     """Regression: each attempt to delete a group replaces its coordinator. On a slow ZooKeeper,
     three deletions kept members from joining for 30 s."""
 

@@ -213,7 +213,7 @@ def test_transaction_verifications_in_one_event_loop_turn_share_a_request() -> N
     run(test, partitions=2)
 
 
-def test_slow_append_of_a_transactional_batch_is_acknowledged_within_its_timeout(
+def test_transactional_produce_succeeds_although_its_append_is_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(purgatory, "SWEEP_MS", 1)

@@ -514,9 +514,7 @@ def test_every_request_is_allowed_without_an_authorizer() -> None:
     assert access.operations(GROUP, "g") == frozenset(OPERATIONS[GROUP])
 
 
-def test_batch_of_an_unknown_topic_id_is_denied_even_if_the_id_becomes_known_before_append() -> (
-    None
-):
+def test_batch_of_a_topic_id_unknown_at_arrival_is_never_appended() -> None:
     """Regression: the broker checked the permission only before a read thread computed the batch's
     missing timestamp.
 

@@ -12,7 +12,7 @@ def test_appended_bytes_that_nobody_reads_stay_in_the_page_cache_up_to_the_limit
     assert [policy.keeps(START, MIB) for _ in range(6)] == [True] * 4 + [False] * 2
 
 
-def test_appended_bytes_stay_in_the_page_cache_during_and_shortly_after_reads() -> None:
+def test_appended_data_stays_in_the_page_cache_if_the_log_was_read_recently() -> None:
     policy = CachePolicy(4 * MIB)
     policy.keeps(START, 100 * MIB)
     policy.note_read(START)

@@ -112,7 +112,7 @@ class StoppedClock(Clock):
         return self._first_us if self._looks > 1 else 0
 
 
-def test_flush_waits_for_the_next_batches_of_producers_no_longer_than_one_flush_takes(
+def test_flush_is_delayed_for_more_batches_by_at_most_one_flush_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(disk_module, "COALESCE_US_MAX", 10_000_000)
