@@ -378,7 +378,7 @@ def test_benchmarks_and_their_variants_are_chosen_by_name() -> None:
             chosen(rows, variants)
 
 
-def test_benchmark_measures_the_other_systems_if_one_is_missing_or_fails() -> None:
+def test_benchmark_continues_if_one_of_the_compared_systems_is_missing_or_fails() -> None:
     kinds, alternate, report = peers("row"), peers("alternate"), peers("report")
 
     def fail() -> dict[str, float]:

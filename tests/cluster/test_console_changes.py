@@ -116,7 +116,9 @@ def test_console_sends_every_header_of_a_repeated_name(
     assert [(each["name"], each["text"]) for each in row["headers"]] == [("a", "1"), ("a", "2")]
 
 
-def test_links_of_the_console_lead_to_a_topic_named_new(console: RunningConsole, bus: Bus) -> None:
+def test_console_pages_of_a_topic_named_new_can_be_opened(
+    console: RunningConsole, bus: Bus
+) -> None:
     """Regression: /topics/new is the form for a new topic, so the links of a topic named "new"
     led to this form."""
     bus.create_topic("new", partitions=1)

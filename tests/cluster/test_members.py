@@ -330,7 +330,7 @@ def test_restarted_static_member_rejoins_without_rebalance_and_fences_its_former
         assert one.owned == mine and one.told == told
 
 
-def test_returning_static_leader_assigns_added_partitions(bus: Bus, topic: str) -> None:
+def test_static_group_leader_that_rejoins_assigns_added_partitions(bus: Bus, topic: str) -> None:
     """A static group leader that returns gets its former assignment without a rebalance.
 
     Regression: the returning leader assumed that another member owned a partition that had been

@@ -347,7 +347,7 @@ def test_broker_repairs_damage_found_at_its_start_before_it_leads(watched: Watch
     assert watched.all_alike().startswith(sound)
 
 
-def test_replicas_rejoin_after_the_records_up_to_a_damaged_batch_are_deleted(
+def test_deleting_the_records_up_to_a_damaged_batch_lets_followers_rejoin(
     watched: Watched,
 ) -> None:
     """The only copy of a batch, on the leader, is damaged.

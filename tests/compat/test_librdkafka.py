@@ -299,7 +299,7 @@ def test_librdkafka_tests_pass_except_for_unsupported_features(
 
 
 @pytest.mark.parametrize("authorizer", ["off", "report"])
-def test_librdkafka_tests_of_partly_supported_features_pass_where_logbus_supports_them(
+def test_supported_parts_of_librdkafka_tests_pass(
     authorizer: str, run: Run, note: OwnNote, tmp_path: Path
 ) -> None:
     for number, parts in (IN_PARTS if authorizer == "off" else {"0081": ACL_PARTS}).items():

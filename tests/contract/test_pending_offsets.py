@@ -260,7 +260,7 @@ def test_former_coordinator_cannot_add_pending_offsets(world: World) -> None:
     run(world, body)
 
 
-def test_end_of_a_transaction_finds_a_group_that_a_lagging_zookeeper_server_lacks(
+def test_transaction_end_finds_a_new_group_although_zookeeper_reads_are_stale(
     world: World,
 ) -> None:
     """Until it syncs, the ZooKeeper server of the next coordinator does not know the new group."""

@@ -152,7 +152,7 @@ def test_old_offsets_of_deleted_topics_expire_in_a_group_with_members(world: Wor
     run(world, body)
 
 
-def test_expiry_of_old_offsets_keeps_a_concurrent_commit_to_a_recreated_topic(
+def test_offset_expiry_keeps_an_offset_committed_after_the_topic_was_recreated(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit arrives after the expiry has found the old offset and before it deletes that

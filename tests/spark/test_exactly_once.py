@@ -81,7 +81,7 @@ def test_rows_of_each_batch_are_visible_once_even_after_a_restart_of_the_query(
     assert len(found) == 16 and found == queries.values(source)
 
 
-def test_driver_that_died_after_the_sinks_commit_repeats_no_row(queries, bus, copied):
+def test_restart_without_the_last_spark_commit_log_entry_repeats_no_row(queries, bus, copied):
     source, target, checkpoint = copied
     forget_last_commit(checkpoint)
     queries.fill(source, 2, 2, word="more")

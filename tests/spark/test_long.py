@@ -187,7 +187,7 @@ def test_spark_connect_client_finds_the_format_in_the_installed_wheel(
 
 
 @pytest.mark.timeout(STRESS_S + 300)
-def test_query_reads_undeleted_topics_once_while_other_topics_are_created_and_deleted(queries, bus):
+def test_pattern_query_reads_each_record_once_while_topics_are_created_and_deleted(queries, bus):
     seed = int(os.environ.get("LOGBUS_STRESS_SEED", random.randrange(1 << 32)))
     life, seen = Life(bus, f"{queries.topic(0)}-", seed), Seen(seed)
     checkpoint = queries.checkpoint()

@@ -42,7 +42,7 @@ def test_sink_writes_rows_to_the_topic_and_partition_of_their_columns(queries, b
     assert len(records(bus, three)) == 60
 
 
-def test_task_processes_keep_imported_modules_out_of_garbage_collection(queries):
+def test_worker_of_sparks_daemon_is_recognised_as_forked(queries):
     """A worker of Spark's daemon collects garbage after every task, but skips frozen objects
     (``gc.freeze``)."""
 

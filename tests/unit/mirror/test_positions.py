@@ -70,7 +70,7 @@ def test_records_that_were_copied_after_the_committed_position_are_not_copied_ag
     assert (known.source_next, known.target_next) == (14, 11)
 
 
-def test_resuming_mirror_skips_records_of_other_producers_on_the_target() -> None:
+def test_mirror_skips_target_records_of_other_producers_when_it_resumes() -> None:
     known = OffsetMap((), 0, 0)
     found = positions.reconcile(known, numbered("xaybz", 0), iter(numbered("abc", 0)), 5)
     assert (found.copied, found.foreign) == (2, 3)

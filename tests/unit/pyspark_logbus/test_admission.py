@@ -66,7 +66,7 @@ def test_source_offset_is_unchanged_if_only_the_leader_of_a_partition_changed():
     assert Admission(RangeLimits()).next_end(0, start, target) is start
 
 
-def test_new_leader_epoch_is_stored_only_with_an_end_offset_that_advances():
+def test_leader_epoch_is_updated_only_for_partitions_whose_end_offset_advances():
     start = offset({"t": [5, 7]}, epoch=1)
     end = Admission(RangeLimits()).next_end(0, start, offset({"t": [6, 7]}, epoch=2))
     assert [row.leader_epoch for row in end.topics["t"].partitions.values()] == [2, 1]

@@ -231,7 +231,7 @@ def test_unreadable_topic_setting_does_not_stop_the_controller(setting: str) -> 
     assert [replica.broker_id for replica in write.changes[0].state.isr] == [1, 2]
 
 
-def test_error_of_the_controller_carries_the_number_of_the_refused_request() -> None:
+def test_controller_refusal_carries_the_token_of_the_refused_request() -> None:
     machine = Controller()
     machine.step(0, ev.Loaded(1, {}, {}, {}))
     [answer] = machine.step(0, ev.TopicDeletionRequested(5, "none"))

@@ -217,7 +217,7 @@ def test_producer_with_an_open_transaction_does_not_expire() -> None:
     assert 7 in made
 
 
-def test_batches_without_a_producer_id_only_advance_the_next_offset() -> None:
+def test_batch_without_a_producer_id_adds_no_producer_to_the_state() -> None:
     made = ProducerState()
     made.update(read_header(batch(4)), 0, 0)
     assert (len(made), made.next_offset) == (0, 4)

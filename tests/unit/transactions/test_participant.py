@@ -42,7 +42,7 @@ def test_write_after_a_refused_write_of_the_same_transaction_is_verified_again()
     assert not participant.verify(first)
 
 
-def test_verification_of_a_transaction_is_ignored_if_its_marker_arrived_meanwhile() -> None:
+def test_late_verification_does_not_apply_to_the_next_transaction() -> None:
     participant = Participant()
     late = asked(participant)
     assert participant.end(PID, EPOCH + 1)

@@ -50,7 +50,7 @@ def test_older_api_versions_get_invalid_producer_epoch_for_producer_fenced(
         (28, 4, 120),
     ],
 )
-def test_older_api_versions_get_invalid_txn_state_for_transaction_abortable(
+def test_transaction_abortable_becomes_invalid_txn_state_in_older_api_versions(
     key: int, version: int, code: int
 ) -> None:
     assert code_in_version(TransactionAbortableError(), key, version) == code

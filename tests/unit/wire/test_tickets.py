@@ -21,7 +21,7 @@ def test_request_for_a_file_descriptor_is_encoded_and_decoded(
     assert decode(bytes.fromhex(octets)) == redemption
 
 
-def test_datagram_of_a_wrong_length_is_not_decoded() -> None:
+def test_file_descriptor_request_of_a_wrong_length_is_not_decoded() -> None:
     for size in (*range(MESSAGE_BYTES), MESSAGE_BYTES + 1, 100):
         assert decode(bytes(size)) is None
 

@@ -167,9 +167,7 @@ def test_fetch_request_omits_a_last_fetched_epoch_that_the_leader_does_not_know(
         (CorruptMessageError("crc"), Corrupt),
     ],
 )
-def test_retriable_fetch_errors_are_retried_and_others_are_raised_with_their_offset(
-    error: LogbusError, evaluation: type
-) -> None:
+def test_only_retriable_fetch_errors_are_retried(error: LogbusError, evaluation: type) -> None:
     position = at(5)
     found = position.evaluate(error)
     assert isinstance(found, evaluation)

@@ -41,7 +41,7 @@ def test_leaderless_error_names_the_leader_that_is_down() -> None:
     )
 
 
-def test_leaderless_error_names_the_in_sync_replica_to_start_if_all_are_down() -> None:
+def test_leaderless_error_names_the_in_sync_replica_to_start() -> None:
     message = why(with_isr(3))
     assert "every in-sync replica is down: broker 3 (alive: 1, 2); start it." in message
     assert "unclean.leader.election.enable=true" in message

@@ -201,7 +201,7 @@ def test_first_batch_of_a_producer_is_acknowledged_before_the_second_is_sent() -
     assert sequences(bench.send()) == [(1001, 2), (1001, 4)]
 
 
-def test_at_most_four_batches_overtake_a_batch_without_a_response() -> None:
+def test_producer_sends_at_most_four_batches_after_an_unacknowledged_batch() -> None:
     """The first batch hangs at a deposed leader, while the next leader appends the later
     batches."""
     bench = Bench()
@@ -424,7 +424,7 @@ def test_batch_does_not_take_the_sequence_of_an_earlier_batch_that_will_be_retri
     assert sequences(again) == [(1001, 0), (1001, 1)]
 
 
-def test_late_duplicate_error_for_an_earlier_batch_does_not_lower_the_next_sequence() -> None:
+def test_duplicate_error_for_an_earlier_batch_does_not_lower_the_next_sequence() -> None:
     """The first batch hung at a deposed leader, while the next leader appended the second batch.
     The retry of the first gets the error."""
     bench = Bench()

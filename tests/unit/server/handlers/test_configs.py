@@ -156,9 +156,7 @@ def test_incremental_alter_configs_sets_deletes_and_appends(version: int) -> Non
     run(body)
 
 
-def test_items_appended_to_one_setting_by_concurrent_incremental_alter_configs_are_all_kept() -> (
-    None
-):
+def test_concurrent_append_operations_on_one_setting_are_all_kept() -> None:
     """Regression: the second request appended to the list without the item of the first request."""
     name = "leader.replication.throttled.replicas"
 

@@ -544,7 +544,7 @@ def test_describe_groups_shows_the_state_during_a_rebalance() -> None:
     run(body)
 
 
-def test_replaced_group_coordinator_fails_waiting_requests_and_writes_nothing() -> None:
+def test_replaced_group_coordinator_answers_waiting_requests_with_not_coordinator() -> None:
     """A ZooKeeper watch tells the coordinator immediately that another broker has taken the group
     over."""
 

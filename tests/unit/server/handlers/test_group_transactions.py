@@ -143,7 +143,7 @@ async def parts(world: World) -> list[str]:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.TXN_OFFSET_COMMIT))
-def test_transactional_offsets_are_pending_until_the_transaction_ends_in_every_version(
+def test_offset_fetch_with_require_stable_fails_until_the_transaction_ends(
     version: int,
 ) -> None:
     async def body(world: World) -> None:

@@ -128,7 +128,7 @@ def test_batches_that_follow_a_batch_corrupted_in_transit_get_the_same_error() -
     run(body, brokers=1)
 
 
-def test_retry_of_a_batch_before_the_last_five_is_answered_as_a_duplicate() -> None:
+def test_retry_older_than_the_last_five_batches_gets_duplicate_sequence_number() -> None:
     async def body(world: World) -> None:
         await world.serves(1)
         producer = Producer(world.nodes[1])

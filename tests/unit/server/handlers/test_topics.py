@@ -268,7 +268,7 @@ def test_create_partitions_is_answered_in_every_version(version: int) -> None:
     run(body)
 
 
-def test_controller_reads_the_brokers_again_before_it_refuses_a_replication_factor() -> None:
+def test_controller_refreshes_its_broker_list_before_it_refuses_a_replication_factor() -> None:
     """Regression: a topic of three replicas was refused right after three brokers had started.
 
     Each broker had reported that it was ready, but the controller had not yet read the last

@@ -571,7 +571,7 @@ def test_offset_commit_without_topics_gets_an_empty_answer(key: ApiKey, version:
         (ApiKey.DESCRIBE_PRODUCERS, 0, "topics.partition_indexes"),
     ],
 )
-def test_request_that_lists_no_partitions_of_a_topic_gets_an_empty_answer(
+def test_request_without_partitions_gets_a_response_without_partitions(
     key: ApiKey, version: int, field: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Regression: the answer was UNKNOWN_SERVER_ERROR, and the broker's log blamed the handler for

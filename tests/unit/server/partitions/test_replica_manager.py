@@ -209,7 +209,7 @@ def test_broker_leads_and_appends_to_a_partition_that_was_assigned_to_it() -> No
     run(test)
 
 
-def test_replica_that_is_reassigned_while_its_log_is_created_is_deleted() -> None:
+def test_log_of_a_replica_that_is_reassigned_during_creation_is_deleted() -> None:
     """Otherwise the log would stay until the next metadata change."""
 
     async def test(shell: Shell) -> None:
@@ -365,7 +365,7 @@ def test_stray_logs_are_set_aside_and_restored_with_their_topic(
     run(test)
 
 
-def test_crc_cache_knows_an_appended_arrow_batch_before_the_high_watermark_advances() -> None:
+def test_crc_cache_includes_an_arrow_batch_before_consumers_can_fetch_it() -> None:
     async def test(shell: Shell) -> None:
         from support.data_calls import columns_batch
 
