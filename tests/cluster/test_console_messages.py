@@ -64,7 +64,7 @@ def numbers(found: dict[str, object]) -> list[int]:
     return [json.loads(row["value"]["text"])["number"] for row in found["records"]]  # type: ignore
 
 
-def test_newest_records_come_first_and_older_pages_repeat_none(
+def test_message_pages_list_each_record_once_from_newest_to_oldest(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     fill(bus, shown_topic, 250)
@@ -126,7 +126,7 @@ def test_command_shown_on_a_page_of_records_prints_the_records_of_the_page(
     assert sorted(printed) == sorted(numbers(page)) != []
 
 
-def test_pages_of_a_search_together_return_each_record_once(
+def test_pages_of_a_message_search_contain_each_record_exactly_once(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     fill(bus, shown_topic, 250)

@@ -316,7 +316,7 @@ def test_offset_lookup_for_a_byte_limit_uses_the_new_id_of_a_recreated_topic(
     assert rows(plan, first, end) == [(0, 0, 3)]
 
 
-def test_restarted_available_now_run_repeats_its_batch_and_then_reads_added_partitions(
+def test_restarted_available_now_query_repeats_its_batch_before_it_reads_new_partitions(
     planner, bus, make_topic
 ):
     topic = make_topic(5)

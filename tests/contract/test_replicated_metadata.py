@@ -457,7 +457,7 @@ def test_broker_with_a_damaged_log_leaves_the_isr_when_it_starts(world: World) -
     run(world, body)
 
 
-def test_replication_begins_only_after_the_last_older_broker_is_upgraded(world: World) -> None:
+def test_replicated_topics_are_refused_until_every_broker_is_upgraded(world: World) -> None:
     """Until then, no broker writes a format that the older broker cannot read."""
 
     async def body(cluster: Cluster) -> None:

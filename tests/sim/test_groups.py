@@ -44,7 +44,7 @@ def test_zk_based_group_simulation_passes_on_new_seeds_of_the_present_commit() -
     assert counts["commits"] and counts["kills"] and counts["resets"]
 
 
-def test_zk_based_group_simulation_of_one_seed_takes_the_same_steps_twice() -> None:
+def test_two_group_simulations_with_the_same_seed_take_the_same_steps() -> None:
     assert groups.run(5) == groups.run(5)
 
 

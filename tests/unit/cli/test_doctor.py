@@ -273,7 +273,7 @@ def test_doctor_names_the_transaction_that_holds_back_the_last_stable_offset(
     assert cluster_checks.holder_finding([], 0).state == "ok"
 
 
-def test_checks_of_the_cluster_wait_concurrently_for_a_hung_broker(
+def test_doctor_runs_its_cluster_checks_concurrently(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: each check waited for the hung broker after the check before it."""

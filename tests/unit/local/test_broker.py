@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 
-def test_started_broker_that_waits_for_its_parent_creates_no_files_if_the_parent_dies(
+def test_broker_creates_no_files_if_its_parent_dies_before_the_start_signal(
     tmp_path: Path,
 ) -> None:
     config = tmp_path / "broker.conf"

@@ -104,9 +104,7 @@ def test_commit_that_is_split_into_several_writes_completes_after_the_last_write
     assert world.offsets() == [5] * PARTITIONS
 
 
-def test_large_commit_fails_only_for_a_partition_whose_offset_was_reset_between_its_writes() -> (
-    None
-):
+def test_large_commit_fails_only_for_a_partition_with_a_concurrent_offset_reset() -> None:
     world = Large()
     world.meanwhile = "reset"
     world.commit()

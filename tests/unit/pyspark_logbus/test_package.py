@@ -203,7 +203,7 @@ def test_lag_is_read_from_spark_progress():
     assert lag.by_partition == {"t": {"0": 2, "1": 0}}
 
 
-def test_missing_rows_of_a_batch_that_a_restart_repeats_are_reported():
+def test_query_progress_of_a_repeated_batch_reports_missing_rows():
     """Spark does not call ``latestOffset`` for a repeated batch, so this field of
     the query progress is null."""
     for latest in (None, "null"):

@@ -64,7 +64,9 @@ def test_batch_walker_reports_that_batches_of_aborted_transactions_have_no_rows(
     assert len(found) == len(batches)
 
 
-def test_non_transactional_batch_of_a_producer_with_an_aborted_transaction_has_rows() -> None:
+def test_non_transactional_batch_is_returned_although_its_producer_has_an_aborted_transaction() -> (
+    None
+):
     batches = [by_hand.rows([0], pid=1), by_hand.rows([1]), by_hand.rows([2], pid=1)]
     plain = bytearray(batches[2])
     batches[2] = by_hand.finished(plain, 2, 3, attributes=0)

@@ -138,7 +138,7 @@ def test_scram_proof_for_another_nonce_is_refused() -> None:
         later.finish(proof)
 
 
-def test_client_cannot_log_in_as_an_unknown_user_with_the_servers_placeholder_key() -> None:
+def test_scram_login_of_an_unknown_user_fails_even_with_a_matching_proof() -> None:
     """For an unknown user, the server checks the proof against a stored key of zero bytes.
 
     A client can compute a proof that matches this key, so the server must refuse even a matching

@@ -294,7 +294,7 @@ def test_retention_on_a_full_disk_leaves_a_recoverable_log() -> None:
     assert (log.log_start_offset, log.log_end_offset, log.reader.corruption) == (136, 200, ())
 
 
-def test_disk_full_at_a_new_segment_or_leader_epoch_refuses_only_the_append_that_needs_it() -> None:
+def test_full_disk_at_a_new_segment_or_leader_epoch_fails_only_that_append() -> None:
     disk = Disk()
     disk.write(34)
     disk.files.fail_next("create", ENOSPC, path=".log")
@@ -534,7 +534,7 @@ def test_truncation_inside_a_batch_removes_the_whole_batch() -> None:
     assert disk.log.log_end_offset == 5
 
 
-def test_deletion_of_records_is_durable_and_refuses_an_offset_beyond_the_log_end() -> None:
+def test_deleted_records_stay_deleted_after_a_restart() -> None:
     disk = Disk()
     disk.write(80)
     log = disk.log

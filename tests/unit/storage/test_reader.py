@@ -193,7 +193,7 @@ def test_read_error_names_the_partition_and_leaves_the_data_directory_online() -
     assert not log.failed
 
 
-def test_lookup_of_the_offset_n_bytes_after_an_offset_returns_a_later_batch_boundary() -> None:
+def test_offset_for_bytes_returns_a_batch_boundary_after_the_start_offset() -> None:
     disk = Disk()
     disk.write(200)
     log = disk.log

@@ -179,7 +179,7 @@ def test_full_copy_of_the_state_omits_keys_whose_new_value_is_being_appended() -
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_key_whose_append_was_refused_is_in_a_later_batch_of_the_full_copy_of_the_state() -> None:
+def test_copy_of_the_state_includes_a_key_whose_append_was_refused() -> None:
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     log.put(b"a", b"2")
     log.turn()

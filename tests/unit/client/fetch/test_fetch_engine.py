@@ -425,7 +425,7 @@ def test_flipped_bit_in_a_leader_epoch_is_not_reported_as_truncation() -> None:
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (3, -1)
 
 
-def test_error_that_every_poll_raises_keeps_no_stack_frames_of_earlier_polls() -> None:
+def test_traceback_of_an_error_raised_at_every_poll_does_not_grow() -> None:
     """Regression: each raise of the same error object made its traceback longer. A program that
     polled on after an error used more and more memory."""
     bench = Bench()

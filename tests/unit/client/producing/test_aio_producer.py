@@ -123,7 +123,7 @@ def test_exception_in_the_headers_of_a_waiting_record_fails_only_this_record() -
 
 @pytest.mark.parametrize(("size", "expected"), [(10, NetworkError), (10_000, MessageTooLargeError)])
 @pytest.mark.parametrize("is_awaited", [False, True])
-def test_flush_raises_the_error_of_a_record_unless_the_caller_received_it(
+def test_flush_raises_only_errors_that_the_caller_has_not_awaited(
     size: int, expected: type[LogbusError], is_awaited: bool
 ) -> None:
     """Regression: ``flush`` and ``close`` of the asyncio producer never raised the error of a

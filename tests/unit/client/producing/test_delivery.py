@@ -344,7 +344,7 @@ def test_next_sequence_follows_the_accepted_batch_although_an_earlier_batch_was_
 
 
 @pytest.mark.parametrize("code", [OUT_OF_ORDER, UNKNOWN_PRODUCER, 47])
-def test_first_batch_in_flight_refused_with_a_sequence_error_is_resent_under_a_new_producer_id(
+def test_sequence_error_of_the_first_batch_in_flight_requests_a_new_producer_id(
     code: int,
 ) -> None:
     bench = Bench()

@@ -21,7 +21,7 @@ NOBODY = "127.0.0.1:9"
         (False, ProducerFencedError("batch 0 is decided"), False),
     ],
 )
-def test_keep_alive_error_fails_a_task_attempt_only_if_it_concerns_the_current_batch(
+def test_task_attempt_fails_only_if_its_current_keep_alive_request_is_fenced(
     is_present: bool, error: Exception, fails: bool
 ) -> None:
     producer = AttemptProducer(NOBODY, ProducerConfig(transactional_id="sink", max_block_ms=50))

@@ -220,7 +220,7 @@ def test_leader_gives_up_leadership_after_a_read_error_during_an_offset_lookup(
     run(body, brokers=2)
 
 
-def test_follower_answers_only_fetches_of_the_debugging_consumer() -> None:
+def test_follower_answers_fetches_only_from_kafkas_replica_verification_tool() -> None:
     """Kafka's ReplicaVerificationTool fetches from each replica, as the consumer with replica id
     -2 (debugging consumer)."""
 
@@ -347,7 +347,7 @@ def test_fetch_of_an_undecodable_batch_does_not_depose_the_leader(
     ("timestamp", "since", "expected"),
     [(-4, 8, (0, 0)), (-5, 9, (-1, -1)), (-6, 11, (-1, -1)), (-7, 12, (-1, -1))],
 )
-def test_list_offsets_serves_each_tiered_storage_timestamp_in_versions_that_define_it(
+def test_list_offsets_accepts_tiered_storage_timestamps_only_in_versions_that_define_them(
     timestamp: int, since: int, expected: tuple[int, int]
 ) -> None:
     """logbus has no tiered storage, so the earliest local offset is the earliest offset."""

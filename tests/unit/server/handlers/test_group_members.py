@@ -169,7 +169,7 @@ def test_group_survives_deletion_and_recreation_of_its_topic() -> None:
     run(body)
 
 
-def test_former_process_of_a_static_member_is_fenced_once_it_is_replaced() -> None:
+def test_replaced_process_of_a_static_member_is_fenced() -> None:
     async def body(world: World) -> None:
         await world.start()
         (one,) = await gathered(world, 1, group_instance_id="i")
@@ -268,7 +268,7 @@ def test_memory_of_group_metadata_is_limited(monkeypatch: pytest.MonkeyPatch) ->
     run(body)
 
 
-def test_memory_limit_holds_for_members_that_join_at_the_same_time(
+def test_concurrent_joins_do_not_exceed_the_memory_limit_of_group_members(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: more members joined at the same time than the memory limit allowed.

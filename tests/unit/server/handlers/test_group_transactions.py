@@ -281,7 +281,7 @@ def test_txn_offset_commit_returns_error_codes_that_exist_in_the_version_of_the_
     run(body)
 
 
-def test_txn_offset_commit_retries_the_check_of_its_transaction_after_retriable_errors() -> None:
+def test_txn_offset_commit_retries_the_transaction_check_after_a_retriable_error() -> None:
     async def body(world: World) -> None:
         busy = AddGroupResponse(ConcurrentTransactionsError.code)
         coordinator = await start(world, busy, NetworkError("broken"), busy, OK)

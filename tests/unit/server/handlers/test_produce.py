@@ -69,7 +69,7 @@ class Producer:
 
 
 @pytest.mark.parametrize("version", [9, 13])
-def test_batches_that_follow_a_batch_refused_by_a_broker_without_a_replica_get_the_same_error(
+def test_batches_after_a_batch_refused_with_not_leader_get_the_same_error(
     version: int,
 ) -> None:
     async def body(world: World) -> None:

@@ -351,7 +351,7 @@ def test_dispatcher_replaces_the_response_of_a_handler_that_checked_no_permissio
         ("ListTransactions", 2, CoordinatorLoadInProgressError),
     ],
 )
-def test_error_of_list_groups_or_list_transactions_reaches_the_client_unchanged(
+def test_client_receives_the_original_error_of_list_groups_or_list_transactions(
     name: str, version: int, expected: type[LogbusError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: the dispatcher answered UNKNOWN_SERVER_ERROR, because the handler had failed
@@ -571,7 +571,7 @@ def test_offset_commit_without_topics_gets_an_empty_answer(key: ApiKey, version:
         (ApiKey.DESCRIBE_PRODUCERS, 0, "topics.partition_indexes"),
     ],
 )
-def test_request_without_partitions_gets_a_response_without_partitions(
+def test_request_for_no_partitions_of_a_topic_gets_no_error(
     key: ApiKey, version: int, field: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Regression: the answer was UNKNOWN_SERVER_ERROR, and the broker's log blamed the handler for

@@ -129,7 +129,7 @@ def test_connection_of_a_deleted_user_is_closed() -> None:
     assert "User:alice" in world.socket.reason
 
 
-def test_former_password_and_its_sessions_end_when_the_rotation_ends() -> None:
+def test_old_password_and_sessions_opened_with_it_end_with_the_password_rotation() -> None:
     world = World()
     world.users["alice"] = {SHA_256: credential("new", "a", old_until_ms=2000)}
     world.log_in("alice", "a")

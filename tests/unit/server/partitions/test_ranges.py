@@ -114,7 +114,7 @@ def test_only_arrow_batches_are_transcoded_to_kafka_record_batches(log: Log) -> 
     assert [h.base_offset for _, h in batches(content(found))] == list(range(6))
 
 
-def test_arrow_batch_above_the_decompression_limit_is_transcoded_only_as_first_of_its_fetch(
+def test_oversized_arrow_batch_is_transcoded_only_as_the_first_batch_of_a_fetch(
     log: Log,
 ) -> None:
     """Transcoded: converted to rows. If the batch is the first of a fetch, ``prepare`` raises
