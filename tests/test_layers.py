@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-def test_imports_keep_the_contracts_of_setup_cfg() -> None:
+def test_imports_follow_the_contracts_in_setup_cfg() -> None:
     linter = shutil.which("lint-imports", path=str(Path(sys.executable).parent))
     if linter is None:
         missing = "import-linter comes with the extra [check]"

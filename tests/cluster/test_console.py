@@ -54,7 +54,7 @@ def test_each_page_is_also_served_as_json(console: RunningConsole, path: str) ->
     assert f'href="/api/v1{path}"' in page.text and twin.json["at_ms"] > 0
 
 
-def test_console_pages_of_a_topic_agree_with_the_cluster(
+def test_console_shows_the_partitions_groups_and_settings_of_a_topic(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
     bus.admin.commit_offsets(f"g-{shown_topic}", {TopicPartition(shown_topic, 0): 0})

@@ -85,7 +85,7 @@ def test_client_looks_for_a_cluster_address_in_the_documented_order_of_sources(
         resolve("a:1", "z:1")
 
 
-def test_unreadable_file_with_the_address_of_a_running_cluster_is_ignored(tmp_path: Path) -> None:
+def test_invalid_or_missing_cluster_file_is_ignored(tmp_path: Path) -> None:
     assert read_cluster(tmp_path / "missing") is None
     broken = tmp_path / "broken"
     broken.write_text("{")

@@ -38,7 +38,7 @@ def test_follower_with_records_below_the_leaders_log_start_stays_out_of_the_isr(
     world.heal()
 
 
-def test_model_check_generates_every_kind_of_event() -> None:
+def test_model_check_of_replication_generates_every_event_type() -> None:
     seen: set[type] = set()
     for seed in range(4):
         world = World(seed)

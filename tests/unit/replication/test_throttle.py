@@ -42,5 +42,7 @@ def test_replication_throttle_without_a_rate_is_unlimited() -> None:
     ("text", "expected"),
     [("", False), ("*", True), ("0:1,3:2", True), ("0:1, 3:2", True), ("3:1,2:3,13:2,3:22", False)],
 )
-def test_throttled_replicas_setting_lists_partitions_and_brokers(text: str, expected: bool) -> None:
+def test_throttled_replicas_setting_is_matched_by_partition_and_broker(
+    text: str, expected: bool
+) -> None:
     assert lists(text, 3, 2) is expected

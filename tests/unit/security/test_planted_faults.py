@@ -139,7 +139,10 @@ PLANTS = {
         SECURITY + "tickets.py",
         "        ticket = self._remove(secret)\n        if ticket is None or",
         "        ticket = self._tickets.get(secret)\n        if ticket is None or",
-        (DESCRIPTORS, "test_one_time_ticket_is_exchanged_for_a_log_file_opened_read_only"),
+        (
+            DESCRIPTORS,
+            "test_broker_sends_a_read_only_file_descriptor_and_refuses_a_repeated_request",
+        ),
     ),
     "a ticket for a file is exchanged without asking its principal's ACLs": Plant(
         "server/descriptors.py",
@@ -154,7 +157,10 @@ PLANTS = {
         "server/descriptors.py",
         "flags = os.O_RDONLY |",
         "flags = os.O_RDWR |",
-        (DESCRIPTORS, "test_one_time_ticket_is_exchanged_for_a_log_file_opened_read_only"),
+        (
+            DESCRIPTORS,
+            "test_broker_sends_a_read_only_file_descriptor_and_refuses_a_repeated_request",
+        ),
     ),
     "a produce request that waits for a read thread is authorized only before": Plant(
         "server/handlers/produce.py",

@@ -130,7 +130,9 @@ def refused(stored: StoredRange) -> bool:
     return isinstance(error.value, PermissionError)
 
 
-def test_one_time_ticket_is_exchanged_for_a_log_file_opened_read_only(bench: Bench) -> None:
+def test_broker_sends_a_read_only_file_descriptor_and_refuses_a_repeated_request(
+    bench: Bench,
+) -> None:
     stored = bench.stored()
     file = opened(stored)
     assert os.pread(file.fd, 20_000, 0) == CONTENT

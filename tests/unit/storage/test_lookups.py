@@ -114,7 +114,7 @@ def test_timestamp_lookup_works_across_several_segments_and_restarts() -> None:
 
 
 @pytest.mark.parametrize("at", [35, 70], ids=["header", "body"])
-def test_timestamp_lookup_reports_damage_that_it_skips(at: int) -> None:
+def test_timestamp_lookup_skips_and_reports_a_corrupt_batch(at: int) -> None:
     disk = Disk()
     for times in ((10, 20), (30, 40), (50, 60)):
         append(disk.log, rows(*times))

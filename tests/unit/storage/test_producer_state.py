@@ -254,7 +254,7 @@ def test_producer_snapshot_with_a_flipped_byte_or_a_truncation_is_corrupt() -> N
             decode(data[:length])
 
 
-def test_forget_all_removes_every_producer() -> None:
+def test_forget_all_removes_all_producers_from_the_producer_state() -> None:
     made = state(0, 1)
     made.forget_all(50)
     assert (len(made), made.next_offset, made.forgot) == (0, 50, True)

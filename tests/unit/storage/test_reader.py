@@ -233,7 +233,7 @@ def test_verify_reports_a_corrupt_batch_and_continues() -> None:
     assert disk.log.reader.read(40, 1, 80).length == 120
 
 
-def test_verify_continues_after_a_corrupt_batch_that_claims_later_offsets() -> None:
+def test_log_verification_continues_after_a_corrupt_last_offset_delta() -> None:
     """Regression: the check never ended.
 
     With a flipped bit in a batch's last offset, each read at a later offset returned that batch
@@ -336,7 +336,7 @@ def _overtake(log: Log, monkeypatch: pytest.MonkeyPatch, reads_before: int) -> N
 
 @pytest.mark.parametrize("reads_before", range(3))
 @pytest.mark.parametrize("start", [9, 15, 18])
-def test_batches_that_a_truncation_replaced_during_the_read_are_not_reported_as_damage(
+def test_read_during_a_truncation_reports_no_damage(
     start: int, reads_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: the reader looked for batches at their former file positions, which now lie

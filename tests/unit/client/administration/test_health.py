@@ -77,7 +77,7 @@ def test_partition_health_names_the_state_and_its_cause(
     assert found.why.startswith(why) and bool(found.why) == bool(why)
 
 
-def test_partition_is_healthy_although_a_replica_being_added_is_outside_the_isr() -> None:
+def test_partition_is_not_under_replicated_only_because_a_replica_is_being_added() -> None:
     partition = PartitionMetadata(0, 1, 0, (3, 1, 2), (1, 2))
     assert partition_health(T0, partition, (1, 2, 3)).state == "under-replicated"
     move = Reassignment(partition.replicas, (3,), ())

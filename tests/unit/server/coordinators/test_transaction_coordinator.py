@@ -384,7 +384,7 @@ def test_fenced_coordinator_does_not_resend_its_transaction_marker() -> None:
     run(test)
 
 
-def test_init_producer_id_waits_for_the_abort_of_the_former_producers_transaction() -> None:
+def test_init_producer_id_aborts_the_open_transaction_before_it_returns() -> None:
     async def test(cluster: Cluster) -> None:
         pair = await cluster.init()
         await cluster.add(pair)
@@ -396,7 +396,7 @@ def test_init_producer_id_waits_for_the_abort_of_the_former_producers_transactio
     run(test)
 
 
-def test_init_producer_id_that_waits_too_long_fails_and_keeps_the_producer_epoch(
+def test_init_producer_id_that_times_out_does_not_raise_the_producer_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test(cluster: Cluster) -> None:

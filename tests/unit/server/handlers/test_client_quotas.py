@@ -241,7 +241,9 @@ async def auto_create(parts: BrokerContext, quotas: Quotas, *names: str) -> dict
 
 
 @pytest.mark.parametrize("broker", [1, 2])
-def test_automatic_topic_creations_count_in_the_controller_mutation_rate(broker: int) -> None:
+def test_automatic_topic_creations_count_against_the_controller_mutation_rate_quota(
+    broker: int,
+) -> None:
     """Regression: automatic creations were unlimited."""
 
     async def body(world: World) -> None:

@@ -466,7 +466,7 @@ def test_closed_connection_releases_the_memory_reserved_for_its_response() -> No
     run(main)
 
 
-def test_unread_large_response_leaves_memory_for_small_responses() -> None:
+def test_small_responses_are_built_while_a_large_response_waits_for_memory() -> None:
     async def main() -> None:
         budget = Budget(32 << 20)
         built: list[tuple[int, ResponseSlot]] = []

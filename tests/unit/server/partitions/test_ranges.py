@@ -264,7 +264,7 @@ def test_large_read_counts_as_cached_if_its_first_byte_is_in_the_page_cache(
 
 
 @pytest.mark.parametrize("read", [read_resident, prepare])
-def test_small_read_is_copied_into_memory_and_a_large_read_is_sent_from_the_file(
+def test_small_fetched_data_is_copied_and_large_data_is_sent_from_the_file(
     log: Log, monkeypatch: pytest.MonkeyPatch, read: Callable[..., list[Prepared]]
 ) -> None:
     small = rows_batch([b"x" * 100])
@@ -341,7 +341,7 @@ def test_failed_read_reports_the_records_as_unreadable_only_for_an_io_error(
     assert (type(bad.error), bad.error_offset) == (kind, 0)
 
 
-def test_result_of_a_read_contains_the_number_of_transcoded_batches(log: Log) -> None:
+def test_read_returns_the_number_of_batches_that_it_transcoded(log: Log) -> None:
     append(log, columns_batch([b"x"]))
     append(log, rows_batch([b"x"]))
     (rows,) = prepare([wanted(log, rows_only=True)], 1 << 20)
