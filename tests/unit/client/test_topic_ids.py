@@ -155,7 +155,7 @@ def test_offset_commit_request_has_the_id_of_each_topic() -> None:
 
 
 @pytest.mark.parametrize("code", [100, 3])
-def test_commit_is_retried_until_the_coordinator_has_the_topic(code: int) -> None:
+def test_offset_commit_is_retried_until_the_coordinator_knows_the_topic(code: int) -> None:
     world = World()
     group = Group(world)
     group.codes = [code, code]

@@ -162,7 +162,7 @@ def test_partition_that_is_revoked_while_its_start_offset_is_requested_is_not_re
         ({KEPT: None}, ""),
     ],
 )
-def test_commit_that_fails_with_not_owner_and_another_error_raises_the_other_error(
+def test_not_owner_error_of_a_commit_does_not_hide_another_error(
     case: Any,
     consumer: Any,
     monkeypatch: pytest.MonkeyPatch,

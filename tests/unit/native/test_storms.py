@@ -16,7 +16,7 @@ CHANGES = 200
 EVERY_MS = 10
 
 
-def test_member_reads_its_group_only_a_few_times_during_a_burst_of_watch_events(
+def test_member_reads_the_groups_znodes_rarely_during_a_burst_of_watch_events(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A member reads the group at most ten times while others change it two hundred times."""

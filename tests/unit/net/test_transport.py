@@ -108,7 +108,7 @@ def test_data_larger_than_the_socket_buffers_arrive_in_order(
     assert exchange(client, server, parts) == b"".join(parts)
 
 
-def test_transport_read_without_bytes_raises_blocking_io_error(
+def test_transport_read_raises_blocking_io_error_if_no_bytes_have_arrived(
     ends: tuple[Transport, Transport],
 ) -> None:
     with pytest.raises(BlockingIOError):
@@ -228,7 +228,7 @@ def test_tls_transport_reads_and_writes_nothing_before_the_handshake(pem: PemFil
     transport.close()
 
 
-def test_tls_transport_reads_no_plain_text_of_a_peer_that_closed_its_connection(
+def test_tls_transport_never_returns_unencrypted_bytes_of_a_closed_connection(
     pem: PemFiles,
 ) -> None:
     """CVE-2023-40217: Python's ssl module treated a socket that the peer had closed as not

@@ -39,7 +39,7 @@ MEMBER = Subscription(("t", "ü"), b"own", PARTITIONS, 7, "rack")
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_every_version_of_member_metadata_equals_kafka_pythons(version: int) -> None:
+def test_subscription_of_each_version_is_encoded_as_kafka_python_encodes_it(version: int) -> None:
     data = encode_member(MEMBER, version)
     kept = {
         0: Subscription(MEMBER.topics, b"own"),

@@ -120,7 +120,7 @@ def test_receivers_of_a_thread_share_the_small_frame_buffer() -> None:
     assert got == {"one": [b"a" * 10], "two": [b"b" * 10]}
 
 
-def test_receiver_reads_less_into_the_shared_buffer_after_a_large_frame() -> None:
+def test_receiver_limits_the_next_read_after_a_frame_larger_than_the_shared_buffer() -> None:
     scratch = bytearray(4 * SCRATCH_BYTES)
     receiver = FrameReceiver(1 << 20, scratch=scratch)
     for size, following in ((len(scratch) + 1, SCRATCH_BYTES), (len(scratch), len(scratch))):

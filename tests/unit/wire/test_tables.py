@@ -201,7 +201,7 @@ def test_tagged_topic_id_of_offset_commit_must_have_at_least_16_bytes() -> None:
     assert read(b"\x01\x91\x4e\x10" + bytes(range(16))) == [None, None]
 
 
-def test_flag_of_offset_fetch_that_requests_topic_ids_is_decoded() -> None:
+def test_flag_for_topic_ids_in_an_offset_fetch_request_is_decoded() -> None:
     request = groups.OffsetFetchRequest((groups.OffsetFetchGroup("g"),))
     frame = memoryview(encode_call(request, 5, None))[4:]
     got = tables.decode(ApiKey.OFFSET_FETCH, 8, frame, parse_header(frame).body_at)

@@ -26,7 +26,7 @@ def test_file_descriptor_request_of_a_wrong_length_is_not_decoded() -> None:
         assert decode(bytes(size)) is None
 
 
-def test_unix_socket_for_open_files_has_an_abstract_name_of_valid_length() -> None:
+def test_name_of_the_brokers_unix_socket_is_abstract_and_at_most_107_bytes_long() -> None:
     name = socket_name(b"\xfe" * 16)
     assert name == b"\0logbus-" + b"fe" * 16
     assert len(name) <= 107

@@ -70,7 +70,7 @@ def test_alter_quotas_times_out_if_a_broker_never_shows_the_change() -> None:
 
 
 @pytest.mark.parametrize("first", [1024.0, 2048.0])
-def test_alter_quotas_returns_if_another_administrator_changes_the_quota_again(
+def test_alter_quotas_does_not_time_out_if_another_change_of_the_quota_follows(
     first: float,
 ) -> None:
     """Regression: the call timed out, because after the later change no broker showed its own.

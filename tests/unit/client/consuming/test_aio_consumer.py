@@ -94,7 +94,7 @@ def test_closed_asyncio_consumer_sends_no_more_requests_and_is_freed(
     asyncio.run(main())
 
 
-def test_method_called_while_another_task_starts_the_consumer_waits_for_the_partitions(
+def test_lag_called_while_the_consumer_starts_waits_for_its_assigned_partitions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: ``lag`` returned {}, as for a consumer without partitions."""
@@ -123,7 +123,7 @@ def test_method_called_while_another_task_starts_the_consumer_waits_for_the_part
     asyncio.run(main())
 
 
-def test_method_called_while_the_start_of_another_task_fails_starts_the_consumer(
+def test_lag_starts_the_consumer_if_the_start_by_another_task_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     starts = 0

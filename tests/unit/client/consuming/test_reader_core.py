@@ -84,9 +84,7 @@ def cancel(task: Generator[Any, Any, None]) -> None:
             task.send(None)
 
 
-def test_start_offset_whose_commit_was_cancelled_is_committed_before_the_partition_is_read() -> (
-    None
-):
+def test_cancelled_commit_of_a_start_offset_is_retried_before_the_partition_is_read() -> None:
     """Regression: after the cancelled commit, the reader read the partition, but never called
     ``on_assign`` for it."""
     bench = Bench()

@@ -152,7 +152,7 @@ def test_end_offsets_watch_closes_the_connection_of_a_long_poll_that_failed(
     assert {endpoint for endpoint, _ in bench.reactor.open} == {ONE}
 
 
-def test_end_offsets_watch_refreshes_again_after_a_poll_that_failed_during_a_refresh(
+def test_end_offsets_watch_repeats_a_refresh_during_which_a_poll_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: a poll failed because the partitions had changed, but the watch saw the change
@@ -191,7 +191,7 @@ def test_end_offset_from_a_later_leader_epoch_is_not_stored_with_the_earlier_epo
     assert bench.watch.snapshot().ends[T0][:2] == (12, 6)
 
 
-def test_end_offsets_watch_of_a_malformed_address_opens_no_file_descriptors(
+def test_end_offsets_watch_checks_the_address_before_it_opens_file_descriptors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: each attempt left three file descriptors open."""

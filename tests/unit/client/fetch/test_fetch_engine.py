@@ -386,7 +386,7 @@ def test_truncation_below_a_committed_offset_is_reported() -> None:
     assert isinstance(told[0], LogTruncatedError) and told[0].offset == 1
 
 
-def test_records_of_an_earlier_epoch_than_that_of_the_committed_offset_are_not_corrupt() -> None:
+def test_records_with_an_older_epoch_than_the_committed_offset_are_delivered() -> None:
     """Some clients commit an offset with the current leader epoch, not with that of the last
     record."""
     bench = Bench()

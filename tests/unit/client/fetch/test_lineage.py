@@ -57,7 +57,7 @@ def test_reader_finds_the_offset_at_which_the_leaders_log_diverges(
     assert read().cut(OffsetAndEpoch(*told), 20, 8) == goes_on_at
 
 
-def test_divergence_that_the_leader_reports_beyond_the_position_is_ignored() -> None:
+def test_diverging_epoch_with_an_end_offset_beyond_the_fetch_position_is_ignored() -> None:
     assert read().cut(OffsetAndEpoch(30, 5), 20, 7) is None
     assert read().cut(OffsetAndEpoch(12, 5), 20, 7) == (12, 3)
 

@@ -30,7 +30,7 @@ class Bench:
         return offer.machine == machine_id() != b"", offer.takes_tickets
 
 
-def test_client_that_cannot_receive_an_open_file_fetches_records_for_a_while(
+def test_client_that_cannot_receive_a_file_descriptor_fetches_records_and_retries_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench()

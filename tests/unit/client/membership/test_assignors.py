@@ -187,7 +187,7 @@ def test_group_leader_decodes_the_metadata_of_logbus_members(name: str) -> None:
         assert (heard.owned, heard.generation) == (owned, 5)
 
 
-def test_group_leader_decodes_the_metadata_of_other_clients() -> None:
+def test_group_leader_decodes_the_subscriptions_of_other_kafka_clients() -> None:
     owned = parts("t", 1)
     older = encode_member(Subscription(("t",), b"\0\0\0\7", owned), 1)
     heard = candidate(COOPERATIVE_STICKY, JoinedMember("m", None, older))

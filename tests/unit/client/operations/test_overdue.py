@@ -36,7 +36,7 @@ def test_overdue_request_is_reported_and_another_broker_is_asked_first() -> None
     assert bench.cluster.candidates()[0] == TWO
 
 
-def test_request_that_waits_at_the_leader_is_overdue_after_its_wait() -> None:
+def test_long_poll_counts_as_overdue_only_after_its_wait_time() -> None:
     bench = Bench()
     bench.requests.sent(ONE, "a", [T0], wait_ms=2 * LATE_MS)
     bench.world.run(2 * LATE_MS)
@@ -46,7 +46,7 @@ def test_request_that_waits_at_the_leader_is_overdue_after_its_wait() -> None:
     assert bench.reported == [{T0}]
 
 
-def test_answered_requests_are_never_reported() -> None:
+def test_answered_request_is_never_reported_as_overdue() -> None:
     bench = Bench()
     bench.requests.sent(ONE, "a", [T0])
     bench.requests.answered(ONE, "a")

@@ -158,7 +158,7 @@ def test_send_arrow_refuses_an_argument_that_cannot_be_encoded(wrong: dict[str, 
     assert world.the(ApiKey.PRODUCE)
 
 
-def test_flush_raises_a_new_error_after_many_errors_that_the_caller_has_received() -> None:
+def test_flush_raises_the_next_error_after_many_errors_that_futures_have_returned() -> None:
     """Regression: the producer kept the first hundred failed sends until a flush, also those whose
     error the caller had received. A later error was then lost."""
     world = World()

@@ -228,7 +228,7 @@ def test_abort_in_transaction_version_1_waits_for_the_request_that_adds_partitio
     assert bench.answer() is None
 
 
-def test_abort_in_transaction_version_1_ends_the_retries_of_a_refused_partition() -> None:
+def test_abort_ends_the_retries_of_add_partitions_to_txn_in_transaction_version_1() -> None:
     bench = Bench(version=1)
     bench.begin()
     bench.send()
@@ -430,7 +430,7 @@ def test_begin_during_a_commit_waits_until_the_commit_is_done() -> None:
     assert bench.answers == [None, None]
 
 
-def test_closing_the_transaction_runner_fails_waiting_and_later_calls() -> None:
+def test_waiting_and_later_calls_fail_once_the_transaction_runner_is_closed() -> None:
     bench = Bench()
     bench.begin()
     bench.send()

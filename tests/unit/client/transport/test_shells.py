@@ -498,7 +498,7 @@ WITH_PLAIN = ClientSecurity(
 LOGIN = [ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE]
 
 
-def test_reactor_logs_in_again_on_the_same_connection_before_its_session_ends() -> None:
+def test_client_reauthenticates_on_the_same_connection_before_its_session_ends() -> None:
     server, found, done = LoginServer(), [], threading.Event()
     running = Reactor("test", "test-reactor", WITH_PLAIN)
     running.start()
