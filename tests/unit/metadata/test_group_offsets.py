@@ -127,7 +127,7 @@ def test_full_cache_of_coordinated_groups_evicts_only_the_least_recently_used_gr
     asyncio.run(main())
 
 
-def test_concurrent_offset_fetches_of_several_groups_read_their_topics_znode_once() -> None:
+def test_concurrent_offset_fetches_of_several_groups_read_the_znode_of_a_topic_once() -> None:
     """The znode of a topic with many partitions is long, and a request may name 100 groups."""
     topic_id, names = "abcdefghijklmnopqrstuQ", [f"g{number}" for number in range(10)]
     committed = CommittedOffset(5, 0, "", topic_id, 1000)

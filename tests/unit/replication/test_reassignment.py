@@ -10,7 +10,7 @@ ISR = tuple(ReplicaId(number, "A") for number in (1, 2))
 BEFORE = PartitionView(0, (1, 2), LeaderAndIsr(1, 5, ISR, 1, 4, 11))
 
 
-def test_late_fetch_of_a_replica_that_was_removed_and_added_again_has_an_old_leader_epoch() -> None:
+def test_cancelling_a_reassignment_raises_the_leader_epoch() -> None:
     """Regression: a reassignment was cancelled and begun again. A fetch of the first copy, which
     was complete, arrived late. The leader took the second copy, which was empty, for in sync.
     """

@@ -49,7 +49,7 @@ def test_denial_of_a_topic_id_does_not_reveal_the_topics_name() -> None:
         (ClusterAuthorizationError("the user may write to no topic"), "bob", "User:bob", "bob"),
     ],
 )
-def test_client_adds_the_topic_to_a_denial_that_has_only_an_error_code_or_topic_id(
+def test_authorization_error_names_the_topic_although_the_response_does_not(
     error: LogbusError, user: str, principal: str, argument: str
 ) -> None:
     found = named(error, user, WRITE, TOPIC, "t")

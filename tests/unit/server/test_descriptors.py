@@ -175,7 +175,7 @@ def test_ticket_for_a_log_file_is_invalid_once_the_connection_that_got_it_is_clo
     assert refused(stored)
 
 
-def test_log_file_that_was_deleted_or_replaced_can_still_be_opened_with_its_ticket(
+def test_client_can_still_open_a_log_file_that_was_deleted_or_replaced(
     bench: Bench,
 ) -> None:
     stored = bench.stored()
@@ -349,7 +349,7 @@ def sender(bench: Bench, name: str | None = "") -> Iterator[Sender]:
         yield Sender(sock)
 
 
-def test_broker_ignores_malformed_datagrams_and_senders_without_an_abstract_address(
+def test_broker_answers_only_valid_datagrams_from_abstract_unix_socket_addresses(
     bench: Bench, tmp_path: Path
 ) -> None:
     ticket = bench.stored().ticket

@@ -245,7 +245,7 @@ def basic(text: str) -> str:
         ((basic("bob:of bob"),), 403),
     ],
 )
-def test_metrics_request_off_loopback_needs_a_user_that_may_describe_the_cluster(
+def test_metrics_on_a_public_address_require_permission_to_describe_the_cluster(
     tmp_path: Path, headers: tuple[str, ...], status: int
 ) -> None:
     pem = write_pem(tmp_path)

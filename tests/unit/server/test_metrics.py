@@ -56,7 +56,7 @@ def test_metric_label_values_are_escaped() -> None:
     assert r'{error="a\"b\\c\nd"} 1.0' in text(metrics)
 
 
-def test_metric_that_is_missing_in_the_table_of_metrics_is_refused() -> None:
+def test_undeclared_metric_name_raises_key_error() -> None:
     metrics = Metrics()
     with pytest.raises(KeyError):
         metrics.count("request")

@@ -53,7 +53,7 @@ def test_late_verification_does_not_apply_to_the_next_transaction() -> None:
     assert participant.verify(new)
 
 
-def test_late_refusal_by_the_coordinator_does_not_end_a_verified_transaction() -> None:
+def test_verified_transaction_stays_valid_after_a_late_refusal_by_the_coordinator() -> None:
     participant = Participant()
     first = asked(participant)
     assert participant.verify(first)

@@ -206,7 +206,7 @@ class World:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_spark_sink_batch_is_committed_once_and_its_attempts_have_one_outcome(
+def test_spark_sink_batch_is_committed_once_in_any_order_of_events_and_failures(
     data: st.DataObject,
 ) -> None:
     world = World()

@@ -141,7 +141,7 @@ def test_append_to_the_state_log_stays_pending_while_the_isr_is_below_min_insync
     run(test)
 
 
-def test_leader_loads_the_state_only_after_all_records_of_earlier_epochs_are_committed() -> None:
+def test_new_leader_loads_the_state_log_only_once_its_earlier_records_are_committed() -> None:
     async def test(world: World) -> None:
         owners = Owners(world)
         first = await owners.leads(1)
@@ -163,7 +163,7 @@ def test_leader_loads_the_state_only_after_all_records_of_earlier_epochs_are_com
     run(test)
 
 
-def test_state_records_before_a_complete_copy_of_the_state_are_deleted(
+def test_state_log_deletes_records_before_a_full_copy_of_the_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(keyed_state, "COPY_BYTES_MIN", 2000)

@@ -122,7 +122,7 @@ def test_coordinator_unaware_of_its_successor_does_not_refuse_the_successors_tra
     run(test)
 
 
-def test_coordinator_unaware_of_its_successor_does_not_refuse_a_newer_run_of_a_sink() -> None:
+def test_replaced_transaction_coordinator_does_not_refuse_a_restarted_spark_query() -> None:
     """Regression: the former coordinator refused the commit of a query's run that had begun at the
     successor."""
 
@@ -152,7 +152,7 @@ def test_coordinator_unaware_of_its_successor_does_not_refuse_a_newer_run_of_a_s
 
 
 @pytest.mark.parametrize("is_sink", [False, True])
-def test_fencing_refusal_that_the_coordinator_cannot_confirm_in_time_is_retriable(
+def test_coordinator_that_cannot_confirm_its_leadership_returns_a_retriable_error(
     is_sink: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction_coordinator, "CONFIRM_S", 0.01)

@@ -94,7 +94,7 @@ def test_offsets_that_a_mirror_stores_do_not_expire() -> None:
     run(body)
 
 
-def test_zookeeper_based_group_with_members_between_two_expiry_checks_does_not_expire() -> None:
+def test_member_that_leaves_before_the_expiry_check_still_delays_the_groups_expiry() -> None:
     """Regression: a broker did not notice members that joined and left between two of its checks.
 
     It then counted the retention time of such a group from the last commit.

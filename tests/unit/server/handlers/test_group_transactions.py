@@ -291,7 +291,7 @@ def test_txn_offset_commit_retries_the_transaction_check_after_a_retriable_error
     run(body)
 
 
-def test_concurrent_txn_offset_commits_of_one_producer_share_a_check_of_their_transaction() -> None:
+def test_concurrent_txn_offset_commits_of_a_transaction_verify_it_once() -> None:
     async def body(world: World) -> None:
         coordinator = await start(world)
         assert await asyncio.gather(*(commit(world, n) for n in range(5))) == [0] * 5

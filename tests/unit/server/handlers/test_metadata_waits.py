@@ -55,7 +55,7 @@ def everything(topic_id: Any) -> None:
 
 
 @pytest.mark.parametrize("wanted", [by_name, by_id, everything])
-def test_metadata_request_waits_for_the_next_leader_after_a_leaders_connection_ended(
+def test_metadata_request_waits_for_the_next_leader_after_the_connection_to_a_leader_broke(
     wanted: Callable[[Any], Any],
 ) -> None:
     async def body(world: World) -> None:

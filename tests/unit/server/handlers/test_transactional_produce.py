@@ -201,7 +201,7 @@ def test_batches_wait_in_order_for_the_verification_of_their_transaction() -> No
     run(test)
 
 
-def test_transaction_verifications_in_one_event_loop_turn_share_a_request() -> None:
+def test_concurrent_batches_of_a_transaction_are_verified_in_one_request() -> None:
     async def test(world: World) -> None:
         await world.serves(1, 1)
         producer = await started(world)

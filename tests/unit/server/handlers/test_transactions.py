@@ -147,7 +147,7 @@ def test_init_producer_id_refuses_a_wrong_timeout_or_producer_id_or_producer_epo
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_repeated_end_txn_of_transaction_version_1_succeeds_again(version: int) -> None:
+def test_repeated_end_txn_request_of_transaction_version_1_returns_no_error(version: int) -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         assert (await desk.end(0, version=version)).error_code == 48

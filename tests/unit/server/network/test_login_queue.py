@@ -49,7 +49,7 @@ def test_login_queue_begins_a_few_requests_in_each_loop_turn() -> None:
     asyncio.run(main())
 
 
-def test_login_queue_drops_requests_of_closed_connections_and_refuses_malformed_ones() -> None:
+def test_login_queue_drops_requests_of_closed_connections_and_refuses_malformed_requests() -> None:
     def start(request: RequestContext, frame: memoryview, reply: Any) -> None:
         raise ProtocolError("no request")
 

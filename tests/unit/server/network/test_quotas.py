@@ -151,7 +151,7 @@ def test_processing_time_of_a_request_excludes_waits() -> None:
     assert spent == [1.0, 1.0]
 
 
-def test_request_whose_processing_time_is_measured_can_be_cancelled() -> None:
+def test_cancelling_a_timed_request_also_cancels_its_handler() -> None:
     ended: list[str] = []
 
     async def waits() -> None:

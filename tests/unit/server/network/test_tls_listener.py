@@ -218,7 +218,7 @@ def test_tls_handshakes_beyond_the_limit_are_closed_and_slow_ones_time_out(tmp_p
     assert not serve(one, attack)
 
 
-def test_slow_tls_handshakes_over_their_limit_do_not_block_the_login_of_another_client(
+def test_more_stalled_tls_handshakes_than_allowed_do_not_block_another_clients_login(
     tmp_path: Path,
 ) -> None:
     pem = write_pem(tmp_path)

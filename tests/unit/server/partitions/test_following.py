@@ -91,7 +91,7 @@ def test_follower_fetches_all_partitions_of_a_leader_in_one_request() -> None:
     run(test, partitions=8)
 
 
-def test_followers_waiting_fetch_ends_when_its_leader_gets_another_partition_to_lead() -> None:
+def test_new_leadership_of_a_broker_ends_the_waiting_fetches_of_its_followers() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1, 1)
         await leader.begin([b"a"], partition=1)

@@ -327,7 +327,7 @@ def test_read_error_fails_only_its_own_partition_of_a_fetch(
 @pytest.mark.parametrize(
     ("number", "kind"), [(errno.EIO, UnreadableRecordsError), (errno.EMFILE, StorageError)]
 )
-def test_failed_read_reports_the_records_as_unreadable_only_for_an_io_error(
+def test_failed_read_marks_the_records_as_unreadable_only_if_the_error_is_eio(
     log: Log, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[StorageError]
 ) -> None:
     append(log, rows_batch([b"0"]))

@@ -311,7 +311,7 @@ def test_records_are_flushed_soon_after_flush_messages_is_lowered() -> None:
     run(test)
 
 
-def test_append_that_a_slow_disk_delays_is_flushed_after_flush_ms() -> None:
+def test_append_delayed_by_a_slow_disk_is_still_flushed_after_flush_ms() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic(config={"flush.messages": "1000", "flush.ms": "300"}))
         replica = await shell.leader()
@@ -343,7 +343,7 @@ def test_recreated_topic_gets_a_new_log() -> None:
     run(test)
 
 
-def test_stray_logs_are_set_aside_and_restored_with_their_topic(
+def test_log_of_an_unknown_topic_is_kept_and_restored_once_the_topic_is_known(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """After older ZooKeeper data was restored, topics may be unknown. Their logs must survive."""
