@@ -159,7 +159,7 @@ def test_arrow_buffer_with_a_wrong_declared_decompressed_size_is_corrupt() -> No
         arrow.decode(buffer, header)
 
 
-def test_cached_check_of_an_arrow_message_is_not_used_for_other_columns_or_bodies() -> None:
+def test_cached_validity_of_an_arrow_message_does_not_apply_to_other_columns_or_bodies() -> None:
     one = arrow.Columns(1, None, pa.array([b"v"], pa.binary()))
     for compression in ("none", "lz4"):
         buffer = encoded(one, compression)

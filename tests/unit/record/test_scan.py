@@ -53,7 +53,7 @@ def test_records_with_nonzero_attributes_are_found(contents: list[bytes], attrib
     assert ends[-1] == len(body)
 
 
-def test_bytes_inside_a_record_that_look_like_a_record_are_not_taken_as_one() -> None:
+def test_record_scan_finds_no_record_inside_the_value_of_another_record() -> None:
     # Each record contains an inner record that ends where the outer record ends.
     inner = bytes([0] * 7)
     content = b"abcd" + bytes([2 * len(inner)]) + inner

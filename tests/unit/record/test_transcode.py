@@ -191,7 +191,7 @@ def test_header_keys_with_invalid_utf_8_get_replacement_characters() -> None:
     assert as_rows(columns, header) == decode_rows(buffer, header)
 
 
-def test_records_that_contain_encoded_batches_are_transcoded() -> None:
+def test_record_values_that_hold_encoded_batches_are_transcoded_unchanged() -> None:
     inner = bytes(encode_rows([Row(i, i, b"k", b"inner value %d" % i) for i in range(50)]))
     both_ways([Row(i, i, inner, inner) for i in range(20)])
 

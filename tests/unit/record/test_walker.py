@@ -80,7 +80,7 @@ def test_iteration_that_starts_in_an_aborted_transaction_skips_the_rest_of_it() 
     assert [each.header.base_offset for each in found if not each.is_void][:2] == [24, 32]
 
 
-def test_batches_of_an_aborted_transaction_are_skipped_also_in_the_next_buffer() -> None:
+def test_aborted_transaction_that_spans_several_buffers_is_skipped() -> None:
     whole = walked(by_hand.contiguous(), OWN_LOG._replace(aborted=by_hand.ABORTED))
     walker = BatchWalker(OWN_LOG._replace(aborted=by_hand.ABORTED), 0)
     single = [each for data in by_hand.contiguous() for each in walker.walk(data)]
@@ -141,7 +141,7 @@ def test_batch_with_a_falling_or_too_high_leader_epoch_is_corrupt() -> None:
     assert len(walked(batches, OWN_LOG._replace(orders_epochs=False))) == 3
 
 
-def test_iteration_over_batches_detects_a_wrong_crc_only_if_it_checks_crcs() -> None:
+def test_batch_walker_detects_a_wrong_crc_only_if_crc_checks_are_enabled() -> None:
     batches = [by_hand.rows([0]), by_hand.rows([1]), by_hand.rows([2])]
     batches[1] = batches[1][:-2] + b"xx"
     assert len(walked(batches)) == 3

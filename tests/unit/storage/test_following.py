@@ -227,7 +227,7 @@ def test_diverged_logs_become_equal_by_comparing_leader_epochs() -> None:
 
 @pytest.mark.parametrize("start", [0, 10, 33, 34, 40, 68, 80, 81, 5000])
 @pytest.mark.parametrize("log_start", [0, 36, 70])
-def test_log_that_is_restarted_at_an_offset_is_empty_and_continues_at_that_offset(
+def test_fully_truncated_log_is_empty_and_continues_at_its_new_start_offset(
     start: int, log_start: int
 ) -> None:
     disk = Disk()

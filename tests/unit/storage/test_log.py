@@ -200,7 +200,7 @@ def test_append_that_a_full_disk_refuses_leaves_the_log_usable(written: int) -> 
     assert offsets(disk.reopen()) == [0, 1, 2, 3]
 
 
-def test_full_disk_accepts_appends_once_space_is_free() -> None:
+def test_appends_succeed_again_once_a_full_disk_has_free_space() -> None:
     disk = Disk()
     disk.fill(3000)
     with pytest.raises(StorageError):

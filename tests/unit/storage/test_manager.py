@@ -265,7 +265,7 @@ def test_log_start_offset_survives_a_failed_rename_of_an_unassigned_log() -> Non
     assert not disk.manager.data.failed
 
 
-def test_stray_log_is_kept_for_the_configured_time_even_across_starts() -> None:
+def test_log_of_an_unknown_topic_is_kept_for_the_configured_time_despite_restarts() -> None:
     files = MemFiles()
     first = LogManager(files, DATA, stray_retention_ms=1000)
     first.data.start()

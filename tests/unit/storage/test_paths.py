@@ -29,7 +29,7 @@ def test_segment_file_names_round_trip() -> None:
         assert paths.parse_segment_file(name) is None
 
 
-def test_names_of_files_with_bytes_cut_off_from_a_log_round_trip() -> None:
+def test_name_of_a_file_that_keeps_cut_off_log_bytes_is_parsed() -> None:
     path = paths.torn_file("/d", 7, 2)
     assert paths.parse_torn_file(path.rpartition("/")[2]) == (7, 2)
     assert paths.parse_torn_file("00000000000000000007.log") is None

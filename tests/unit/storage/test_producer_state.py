@@ -179,7 +179,7 @@ def test_second_batch_of_a_new_producer_is_refused_if_the_first_was_refused(forg
     assert behind(made, refused, 0, forgot) is None
 
 
-def test_batch_after_a_refused_batch_gets_its_error_even_if_sequences_wrap_between() -> None:
+def test_batch_after_a_refused_batch_gets_the_same_error_even_if_the_sequence_wraps() -> None:
     made = ProducerState()
     made.update(header(LAST - 1), 0, 0)
     refused = RefusedBatch(0, LAST, errors.StorageError.code, "full")

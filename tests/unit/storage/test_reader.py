@@ -113,9 +113,7 @@ def test_timestamp_lookups_close_the_files_of_the_segments_that_they_read() -> N
         assert loaded(log) <= 5
 
 
-def test_lookup_of_the_offset_n_bytes_after_an_offset_closes_the_files_of_earlier_segments() -> (
-    None
-):
+def test_offset_lookup_by_byte_distance_closes_files_of_earlier_segments() -> None:
     """Regression: a query planner that divided a log into ranges of bytes left the files of every
     segment open."""
     log, start = filled(), 0
@@ -146,7 +144,7 @@ def test_deleted_segment_has_no_open_file() -> None:
     assert deleted() is None
 
 
-def test_segment_that_becomes_active_by_a_truncation_keeps_its_files_open() -> None:
+def test_truncation_keeps_the_files_of_the_new_active_segment_open() -> None:
     log = filled()
     end = log.reader.chain[1][3].base_offset + 5
     assert log.reader.read(end, 1000, 700).length

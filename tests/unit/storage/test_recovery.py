@@ -639,7 +639,9 @@ def test_start_reports_a_corrupt_batch_that_claims_offsets_beyond_the_log_end(by
 
 
 @pytest.mark.parametrize("byte", [23, 25, 26])
-def test_truncation_keeps_a_corrupt_batch_that_claims_offsets_beyond_the_log_end(byte: int) -> None:
+def test_truncation_keeps_a_batch_whose_corrupt_header_has_offsets_beyond_the_log_end(
+    byte: int,
+) -> None:
     disk = Disk()
     for i in range(20):
         append(disk.log, batch(producer=(7, 0, i)))

@@ -150,7 +150,7 @@ def test_unknown_producer_of_transaction_version_2_must_begin_at_sequence_0() ->
     assert append(disk.log, data).base_offset == 3
 
 
-def test_late_batch_is_refused_after_a_marker_of_a_transaction_without_batches() -> None:
+def test_marker_of_an_empty_transaction_fences_late_batches_of_the_transaction() -> None:
     """A batch may reach a new leader after its transaction was aborted at the former leader."""
     log = Disk().log
     marked = log.append_markers([Marker(7, 1, 1, False, True)], 1, 0)
@@ -367,7 +367,7 @@ def test_truncation_drops_a_transaction_whose_first_batch_it_removes() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 17, 40, 41, 60, 100, 138])
-def test_aborted_transactions_below_a_truncation_stay_known_also_after_a_restart(cut: int) -> None:
+def test_truncation_and_restart_keep_the_aborted_transactions_below_the_new_end(cut: int) -> None:
     disk, other = Disk(), Disk()
     fill_segments(disk.log)
     fill_segments(other.log)
@@ -384,7 +384,9 @@ def test_aborted_transactions_below_a_truncation_stay_known_also_after_a_restart
     assert aborted(disk.log) == expected
 
 
-def test_truncation_to_a_producer_snapshot_forgets_later_aborted_transactions() -> None:
+def test_truncation_at_the_offset_of_a_producer_snapshot_forgets_later_aborted_transactions() -> (
+    None
+):
     disk = Disk()
     write(disk.log, 6)
     disk.reopen(clean=True)
@@ -410,7 +412,7 @@ def test_log_reset_to_a_new_start_offset_has_no_transactions() -> None:
     assert stable(log) == 51
 
 
-def test_log_restarted_at_a_lower_offset_does_not_count_new_markers_as_committed() -> None:
+def test_full_truncation_to_a_lower_offset_also_lowers_the_high_watermark() -> None:
     """Regression: the high watermark of the batches that ``start_at`` removed stayed. New markers
     below it counted as committed."""
     log = Disk().log
@@ -474,7 +476,7 @@ def test_follower_records_the_same_transactions_as_its_leader() -> None:
     assert follower.log.reader.transactions_from == leader.log.reader.transactions_from
 
 
-def test_last_stable_offset_of_a_follower_that_starts_in_a_batch_is_not_below_its_start() -> None:
+def test_last_stable_offset_is_not_below_a_log_start_offset_within_a_batch() -> None:
     """If this follower led and its last stable offset were lower, Spark would report data loss."""
     leader, follower = Disk(), Disk()
     rows = batch(10, producer=(7, 0, 0), attributes=TRANSACTIONAL)
