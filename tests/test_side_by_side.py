@@ -283,7 +283,7 @@ def test_benchmark_summary_names_the_measures_in_which_kafka_is_ahead() -> None:
     assert not list(summary.lines([{**kept, "variants": []}]))
 
 
-def test_benchmark_estimates_no_client_rate_without_servers_if_the_cores_were_idle() -> None:
+def test_benchmark_estimates_the_rate_of_clients_alone_only_if_the_cores_were_busy() -> None:
     bound = peers("ceilings").without_servers
 
     def found(clients: float, broker: float) -> Any:
@@ -325,7 +325,7 @@ def test_benchmark_report_says_whether_a_missed_goal_is_within_reach(
     assert "of at" not in "\n".join(missed.lines([found | {"quick": True}]))
 
 
-def test_benchmark_of_growing_sizes_first_stops_the_servers_of_earlier_benchmarks(
+def test_scaling_benchmark_first_stops_the_servers_of_earlier_benchmarks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise these servers could end during a measurement, and the meter would count their
@@ -409,7 +409,7 @@ def test_benchmark_continues_if_one_of_the_compared_systems_is_missing_or_fails(
     assert "99 made-up [defaults]: 4 is missing: apt-get install it" in lines
 
 
-def test_processor_time_of_servers_started_in_a_benchmark_is_not_counted_for_clients() -> None:
+def test_benchmark_does_not_count_processor_time_of_its_servers_as_that_of_clients() -> None:
     burn = "import time\nwhile time.process_time() < 0.5: pass\nimport sys; sys.stdin.read()"
     within: dict[str, list[int]] = {}
     meter = peers("meter")

@@ -360,7 +360,7 @@ def test_list_offsets_finds_latest_earliest_and_timestamps(
     assert list_offsets(leader, place.name, -7).error_code == errors.UnsupportedVersionError.code
 
 
-def test_lookup_of_the_offset_n_bytes_after_an_offset_returns_a_batch_boundary(
+def test_offset_lookup_by_byte_distance_returns_a_batch_boundary(
     place: Place, leader: PlainConnection
 ) -> None:
     assert offsets_for_bytes(leader, place, 0, 1000).end_offset == 0

@@ -241,7 +241,7 @@ def test_client_that_never_logs_in_may_send_eight_requests(secured: LocalCluster
         connection.call(ApiVersionsRequest("a", "1"))
 
 
-def test_responses_to_wrong_passwords_are_delayed_and_those_to_right_passwords_are_not(
+def test_only_responses_to_wrong_passwords_are_delayed(
     secured: LocalCluster,
 ) -> None:
     # Compute all proofs first: sending must be faster than the delay of this client's address.

@@ -46,7 +46,7 @@ def test_sampler_of_the_console_reads_topics_groups_and_rates(bus: Bus, topic: s
         sampler.stop()
 
 
-def test_console_sampler_reads_sizes_and_start_offsets_only_in_a_full_sample(
+def test_console_reads_log_sizes_and_start_offsets_less_often_than_end_offsets(
     bus: Bus, topic: str
 ) -> None:
     tp = TopicPartition(topic, 0)

@@ -133,7 +133,7 @@ def test_listener_for_brokers_refuses_clients_without_a_broker_certificate(
         stranger.list_topics(timeout=3)
 
 
-def test_unfinished_tls_handshakes_are_ended_and_do_not_delay_other_clients(
+def test_unfinished_tls_handshakes_time_out_without_delaying_other_clients(
     secured: LocalCluster, client_pem: PemFiles
 ) -> None:
     host, port = secured.bootstrap_servers.split(",")[0].split(":")

@@ -53,7 +53,9 @@ def test_restarted_query_commits_despite_the_unexpired_group_lease_of_its_previo
     assert bus.admin.committed(group)[TopicPartition(topic, 0)].offset == 7
 
 
-def test_progress_with_trigger_once_is_committed_by_the_next_run(planner, bus, make_topic):
+def test_last_offsets_of_a_trigger_once_query_are_committed_by_its_next_start(
+    planner, bus, make_topic
+):
     """A planning call commits the end offsets of the batch before. A Trigger.Once run makes only
     one such call, before its only batch, so the next run commits this batch's end offsets."""
     topic = make_topic(4)

@@ -409,7 +409,7 @@ def test_commit_of_a_batch_that_was_aborted_by_its_transaction_timeout_is_refuse
 # The next test looks at open attempts as an administrator does.
 
 
-def test_open_task_attempts_are_listed_as_transactions_of_their_sink(
+def test_open_task_attempts_of_a_sink_are_listed_as_transactions_of_the_sink(
     make: Callable[..., Run],
 ) -> None:
     """If the last stable offset does not advance, an administrator must find the sink as the
@@ -450,7 +450,7 @@ def test_batch_is_committed_after_its_coordinator_died_before_the_commit(
     assert run.visible() == ["a", "b"]
 
 
-def test_batch_whose_commit_timed_out_is_written_once_by_the_next_run(
+def test_batch_whose_commit_timed_out_is_written_once_after_the_query_restarts(
     cluster: LocalCluster, make: Callable[..., Run]
 ) -> None:
     """The coordinator may still carry out the first commit after the driver has given up."""

@@ -139,7 +139,7 @@ def test_open_file_stays_readable_after_rename_and_removal(world: World) -> None
     assert file.pread(0, 4) == b"kept"
 
 
-def test_lock_is_exclusive_until_released(world: World) -> None:
+def test_file_lock_is_exclusive_until_released(world: World) -> None:
     files, folder = world
     lock = files.lock(f"{folder}/lock")
     with pytest.raises(BlockingIOError):

@@ -423,7 +423,9 @@ def test_pending_offsets_added_while_their_group_is_deleted_are_kept(world: Worl
     run(world, body)
 
 
-def test_large_transactional_commit_is_split_into_several_writes(world: World) -> None:
+def test_large_transactional_offset_commit_is_split_into_several_metadata_writes(
+    world: World,
+) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         count = 300
@@ -468,7 +470,7 @@ def test_too_many_pending_offset_commits_of_a_group_are_refused(
     run(world, body)
 
 
-def test_offset_fetch_with_require_stable_returns_no_offset_that_a_transaction_has_replaced(
+def test_offset_fetch_with_require_stable_returns_no_outdated_offset(
     world: World,
 ) -> None:
     """The transaction commits after one of the fetch's reads of ZooKeeper. The test tries each

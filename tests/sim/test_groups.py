@@ -35,7 +35,7 @@ def test_zk_based_group_simulation_passes_on_seeds_that_once_failed(seed: int) -
     groups.run(seed)
 
 
-def test_zk_based_group_simulation_passes_on_new_seeds_of_the_present_commit() -> None:
+def test_zk_based_group_simulation_passes_on_seeds_derived_from_the_git_commit() -> None:
     first = first_seed()
     counts = Counter[str]()
     for seed in range(first, first + SEEDS):

@@ -166,7 +166,7 @@ def test_logbus_read_returns_rows_between_two_times(queries, bus):
     assert union.count() == 6
 
 
-def test_planning_error_names_the_remedy(queries):
+def test_error_of_a_batch_query_with_wrong_options_names_the_remedy(queries):
     topic = queries.topic(1)
     for given, said in (
         ({"subscribe": "nowhere"}, "create it with: logbus topic create nowhere"),

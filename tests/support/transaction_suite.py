@@ -211,7 +211,7 @@ def test_a_transaction_of_a_killed_client_is_aborted_by_its_successor(
     assert visible(servers, topic, 1) == ["of the successor"]
 
 
-def test_empty_transaction_aborts_the_open_transaction_of_a_killed_producer(
+def test_empty_transaction_aborts_the_open_one_with_the_same_transactional_id(
     bus: Bus, servers: str, topic: str
 ) -> None:
     """Regression: after a restart, the program's consumer waited until the transaction of its

@@ -24,7 +24,7 @@ def test_config_template_equals_the_file_in_conf(
     assert {path.name for path in CONF.iterdir()} == set(TEMPLATES.values())
 
 
-def test_config_describe_shows_a_files_settings_with_default_and_source(
+def test_config_describe_of_a_file_shows_value_default_and_source_of_each_setting(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "broker.conf"

@@ -194,7 +194,7 @@ def test_produce_refuses_a_line_longer_than_max_request_size(
 
 @pytest.mark.parametrize("option", [("-k", "k"), ("-K", ":"), ("-H", "a=b"), ("-Z",)])
 @pytest.mark.parametrize("name", ["t.jsonl", "t.parquet", "t.arrow"])
-def test_options_that_parse_lines_are_refused_for_other_input_formats(
+def test_options_for_text_lines_are_refused_for_other_input_formats(
     tmp_path: Path, option: tuple[str, ...], name: str
 ) -> None:
     path = tmp_path / name

@@ -38,7 +38,7 @@ def test_command_copied_from_the_console_has_the_filters_of_its_page(
 
 
 @pytest.mark.parametrize("text", ["plain", "quote ' and \" and \\", "{braces}", "\u00e4"])
-def test_programs_copied_from_the_console_quote_the_filters_of_their_page(text: str) -> None:
+def test_code_snippets_of_the_console_quote_the_values_of_search_filters(text: str) -> None:
     found = snippets(partition="1", key=text, text=text, header=f"{text}={text}")
     for language in ("Python", "PySpark"):
         compile(found[language], language, "exec")

@@ -30,7 +30,7 @@ def test_offset_gap_in_the_source_adds_a_pair_of_offsets_to_the_offset_map() -> 
     assert (made.copied, made.is_dirty) == (5, True)
 
 
-def test_records_of_other_producers_between_two_copied_records_are_counted_as_foreign() -> None:
+def test_mirror_counts_records_of_other_producers_between_copied_records() -> None:
     made = copy(OffsetMap())
     # The target's records before the first copied record are not counted.
     assert made.record_write(piece((0, 2)), 7) == 0

@@ -72,7 +72,7 @@ def test_offset_map_translates_offsets_of_records_and_of_gaps(
             assert found == went[offset]
 
 
-def test_offset_of_a_record_that_the_source_lost_maps_to_the_record_that_replaced_it() -> None:
+def test_source_offset_that_was_truncated_maps_to_the_copy_of_its_new_record() -> None:
     known = OffsetMap()
     known.add(0, 0, 10)
     known.add(12, 10, 5)

@@ -66,7 +66,7 @@ def ends(folder: Path, number: int, source: int = 0) -> SourceOffset:
 
 
 @pytest.mark.parametrize("commits", [3, 2])
-def test_only_the_last_two_batches_of_a_checkpoint_are_converted(
+def test_checkpoint_conversion_changes_only_the_offsets_of_the_last_two_batches(
     tmp_path: Path, commits: int
 ) -> None:
     batches = [[kafkas(t=200 + 50 * number), FILES, "-"] for number in range(3)]

@@ -82,7 +82,7 @@ def test_option_ssl_key_password_is_refused_because_tasks_would_receive_it() -> 
     assert "canary" not in str(refused.value)
 
 
-def test_source_is_pickled_without_secrets_after_it_has_created_its_stream_reader() -> None:
+def test_source_that_created_its_stream_reader_is_pickled_without_secrets() -> None:
     source = DefaultSource({"bootstrap.servers": "h:1", "subscribe": "t", **OWN})
     assert b"canary" in pickle.dumps(source)
     source.streamReader(source.schema())

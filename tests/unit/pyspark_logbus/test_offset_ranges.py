@@ -203,7 +203,7 @@ def test_stored_bytes_of_a_range_are_counted_from_its_start_offset():
         ([20, 9], [21, 9], True),
     ],
 )
-def test_batch_has_transactions_only_if_it_ends_after_the_first_transaction_of_a_partition(
+def test_offset_range_has_transactions_only_if_it_ends_after_the_first_transaction(
     start, end, found
 ):
     known = Live("c", {"t": LiveTopic("id-t", {}, {0: 7}), "u": LiveTopic("id-u", {})})

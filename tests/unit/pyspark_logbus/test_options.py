@@ -259,7 +259,7 @@ def test_batch_query_ignores_limits_for_streams_with_a_warning(caplog):
     assert "maxOffsetsPerTrigger has no effect" in caplog.text
 
 
-def test_source_identity_in_a_checkpoint_depends_on_topics_and_start_not_on_tuning_options():
+def test_source_identity_depends_on_starting_offsets_but_not_on_tuning_options():
     assert stream(maxOffsetsPerTrigger="5").identity == stream(includeHeaders="true").identity
     assert stream(startingOffsets="earliest").identity != stream().identity
 

@@ -23,7 +23,7 @@ from pyspark_logbus.schema import SinkColumns
 from pyspark_logbus.writers import LogbusStreamWriter, LogbusWriter, RowsWritten
 
 
-def test_aborted_batch_is_logged_with_a_note_that_written_rows_stay_in_the_log(caplog):
+def test_log_message_of_an_aborted_batch_warns_that_written_rows_stay_in_the_topic(caplog):
     found = options.write_options(options.parse({"topic": "t"}), "h:1")
     columns = SinkColumns(value=0)
     LogbusWriter(found, columns).abort([None, RowsWritten({"t": 1})])
