@@ -15,7 +15,7 @@ def find_losses(start, now, topics=None, seen=()):
     return losses.find_losses(start, now, topics or Topics(names=tuple(start.topics)), dict(seen))
 
 
-def test_partition_with_an_unknown_end_offset_has_neither_loss_nor_new_data():
+def test_unknown_end_offset_of_a_partition_counts_neither_as_loss_nor_as_new_data():
     start = offset({"t": [5, 6]})
     now = live({"t": [-1, 9, -1]})
     assert find_losses(start, now) == []

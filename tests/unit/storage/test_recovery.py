@@ -341,7 +341,7 @@ def test_damage_is_still_reported_after_a_clean_restart() -> None:
         log.reader.read(37, 100, 80)
 
 
-def test_append_after_damage_at_the_end_continues_at_the_next_offset() -> None:
+def test_append_after_a_damaged_last_batch_continues_at_the_next_offset() -> None:
     disk = Disk()
     disk.write(5, checkpoint=True)
     disk.flip(FIRST, 4 * 120 + 1)

@@ -306,7 +306,7 @@ def test_lost_transaction_index_is_rebuilt_from_the_log(damage: str, which: int)
     assert aborted(disk.log) == expected
 
 
-def test_aborted_transactions_are_known_after_the_offset_index_was_lost() -> None:
+def test_aborted_transactions_are_known_although_all_indexes_and_snapshots_were_lost() -> None:
     disk = Disk()
     fill_segments(disk.log)
     expected = aborted(disk.log)

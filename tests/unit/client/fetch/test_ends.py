@@ -170,7 +170,7 @@ def test_end_offsets_watch_repeats_a_refresh_during_which_a_poll_failed(
     assert len(bench.watch.snapshot().ends) == 3
 
 
-def test_end_offset_from_a_later_leader_epoch_is_not_stored_with_the_earlier_epoch(
+def test_end_offset_is_stored_with_the_leader_epoch_in_which_it_was_fetched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: the leader began epoch 6 between the metadata response and the fetch. The

@@ -185,7 +185,7 @@ def test_concurrent_users_of_a_connection_pool_get_different_connections(
 
 
 @pytest.mark.parametrize("kind", ["pool", "reactor"])
-def test_each_network_failure_raises_its_own_error(
+def test_network_failures_raise_network_timeout_or_protocol_errors(
     server: Server, reactor: Reactor, pool: Pool, kind: str
 ) -> None:
     def failure(endpoint: Endpoint, timeout_ms: float = 20_000) -> LogbusError:

@@ -348,7 +348,7 @@ def test_marker_for_a_partition_of_a_deleted_topic_is_skipped() -> None:
 
 
 @pytest.mark.parametrize("is_deleted", [False, None])
-def test_marker_for_a_topic_missing_in_the_metadata_waits_for_the_metadata(
+def test_marker_waits_until_the_coordinators_metadata_contains_the_topic(
     is_deleted: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its marker, the partition would never return the committed records to

@@ -398,7 +398,7 @@ def test_offset_delete_removes_the_offsets_of_a_group() -> None:
     run(body)
 
 
-def test_request_to_a_coordinator_that_has_given_up_the_group_leaves_no_group_in_memory() -> None:
+def test_request_for_a_group_that_the_coordinator_gave_up_does_not_reload_the_group() -> None:
     """Regression: the request put the group's state back into memory, and the group's offsets
     never expired."""
 

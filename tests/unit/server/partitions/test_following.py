@@ -373,7 +373,7 @@ def test_leader_that_cannot_read_a_batch_gives_up_leadership_and_copies_it_again
     run(test, replica_fetch_wait_ms=100)
 
 
-def test_replica_that_was_reassigned_is_deleted_and_can_be_assigned_again() -> None:
+def test_broker_deletes_a_reassigned_replica_and_can_host_it_again() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"a"])

@@ -524,7 +524,7 @@ def test_broker_registration_reports_a_full_disk_until_space_is_free(
     run(test)
 
 
-def test_broker_registration_reports_a_full_disk_after_a_refused_arrow_batch() -> None:
+def test_refused_arrow_batch_makes_the_broker_register_its_disk_as_full() -> None:
     """Regression: only a refused row batch counted as a write that failed because the disk is
     full."""
 
