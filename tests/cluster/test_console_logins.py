@@ -238,7 +238,9 @@ def test_page_of_a_visible_group_does_not_name_topics_that_the_user_may_not_see(
         assert "secret" not in console.get(path).text, path
 
 
-def test_change_refused_by_acls_changes_nothing(console: RunningConsole, admin_bus: Bus) -> None:
+def test_console_user_without_permission_cannot_delete_a_topic(
+    console: RunningConsole, admin_bus: Bus
+) -> None:
     sign_in(console, ALICE, PASSWORD)
     page = console.get("/topics/seen/delete")
     found = re.search(r'name="token" value="([0-9a-f]{64})"', page.text)

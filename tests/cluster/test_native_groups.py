@@ -100,7 +100,7 @@ def shell(cluster: LocalCluster, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_members_of_a_zk_based_group_share_partitions_and_hand_them_over(
+def test_zk_based_group_rebalances_when_a_member_joins_or_leaves(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
     told: list[tuple[str, list[int]]] = []
@@ -198,7 +198,7 @@ def test_partition_moves_to_another_member_although_its_owner_is_busy(bus: Bus, 
             assert not set(slow.assignment()) & set(eager.assignment())
 
 
-def test_reader_that_commits_before_processing_loses_records_but_repeats_none(
+def test_consumer_that_commits_before_it_processes_loses_records_in_a_crash(
     bus: Bus, topic: str
 ) -> None:
     """The first reader commits, and crashes before it processes the committed records."""

@@ -332,7 +332,7 @@ def test_damage_on_the_leaders_disk_is_repaired_from_another_replica(
     assert watched.all_alike() == sound
 
 
-def test_broker_repairs_damage_found_at_its_start_before_it_leads(watched: Watched) -> None:
+def test_broker_repairs_damage_found_at_startup_before_it_becomes_leader(watched: Watched) -> None:
     with Load(watched) as load:
         pass
     sound = watched.all_alike()

@@ -162,7 +162,7 @@ def test_kafka_streams_counts_words_and_restores_its_store(
     note("streams", asked, "served")
 
 
-def test_kafka_streams_counts_words_exactly_once_while_it_is_killed(
+def test_killed_kafka_streams_application_counts_words_exactly_once(
     start: Start, bus: Bus, tmp_path: Path, note: Callable[[str, str, str], None]
 ) -> None:
     """Each line adds one to the count of the same word, so the counts must be 1, 2, … up to the

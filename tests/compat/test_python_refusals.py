@@ -60,7 +60,7 @@ def test_librdkafka_gets_an_error_for_acls_without_an_authorizer(
     answered(versions["librdkafka"], f"{', '.join(asked)} without an authorizer", NO_AUTHORIZER)
 
 
-def test_kafka_python_gets_an_error_for_administration_that_logbus_does_not_serve(
+def test_kafka_python_gets_an_error_for_unsupported_admin_requests(
     cluster: LocalCluster, topic: str, answered: Note, versions: dict[str, str]
 ) -> None:
     admin = kafka.admin.KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)

@@ -198,7 +198,7 @@ def test_zombie_task_is_refused_after_its_batch_was_committed(make: Callable[...
     assert run.visible() == ["next", "winner"]
 
 
-def test_rows_of_an_executor_killed_after_write_are_committed(
+def test_rows_that_an_executor_wrote_before_it_was_killed_are_committed(
     make: Callable[..., Run], tmp_path: Path
 ) -> None:
     run = make()

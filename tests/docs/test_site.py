@@ -126,7 +126,7 @@ def test_sentences_are_counted_without_code_and_tables() -> None:
     assert list(blocks.sentences(text)) == ["One two three.", "Four five six!", "seven eight nine"]
 
 
-def test_only_few_code_blocks_are_not_run_and_each_names_the_reason() -> None:
+def test_few_code_blocks_are_excluded_from_the_tests_and_each_states_a_reason() -> None:
     found = [
         (name, block)
         for name, text in written().items()

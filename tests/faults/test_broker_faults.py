@@ -202,7 +202,7 @@ def test_damaged_batch_is_reported_and_never_delivered(make_cluster: Make) -> No
         assert values(read(leader, place, 4).records) == [b"2" * 50] * 2
 
 
-def test_brokers_produce_fetch_and_replicate_during_a_zookeeper_outage(
+def test_brokers_serve_produce_and_fetch_requests_during_a_zookeeper_outage(
     make_cluster: Make, tmp_path: Path
 ) -> None:
     """Producing, fetching and replication continue without ZooKeeper.

@@ -97,7 +97,7 @@ def test_no_partition_has_two_readers_while_the_coordinator_is_cut_off_from_zook
     assert counts["handed out"] and counts["claims"] >= 6
 
 
-def test_simulation_detects_a_coordinator_that_confirms_members_while_cut_off_from_zookeeper(
+def test_simulation_detects_that_a_coordinator_cut_off_from_zookeeper_confirms_members(
     monkeypatch: Patch,
 ) -> None:
     monkeypatch.setattr(GroupCoordinator, "give_up", lambda *_: None)

@@ -50,7 +50,7 @@ def test_commands_and_options_are_completed() -> None:
     assert zsh[:2] == ["plain", "health"]
 
 
-def test_completion_caches_names_and_completes_nothing_if_the_cluster_is_unreachable(
+def test_shell_completion_caches_names_and_offers_none_if_the_cluster_is_unreachable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = []

@@ -54,7 +54,7 @@ def test_contexts_are_stored_with_their_addresses_in_a_private_file(
     assert found["dev"]["zookeeper"] == "z:2181/logbus" and not found["dev"]["read_only"]
 
 
-def test_context_use_selects_the_named_context_the_previous_one_or_none(
+def test_command_context_use_selects_the_named_the_previous_or_no_context(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def selected() -> list[str]:

@@ -265,7 +265,7 @@ def test_error_of_command_down_for_another_users_cluster_names_the_cluster(
     assert (tmp_path / "cluster.json").exists()
 
 
-def test_help_of_consume_says_that_start_replaces_the_groups_committed_offsets(
+def test_help_of_consume_says_that_option_start_replaces_committed_offsets(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run(["consume", "-h"])

@@ -60,7 +60,7 @@ def test_guard_process_ends_the_children_of_a_dead_parent_although_a_forked_work
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_guard_process_kills_a_child_that_ignores_sigterm_after_the_grace_period(
+def test_guard_process_kills_a_child_that_ignores_sigterm(
     tmp_path: Path,
 ) -> None:
     parent, child, _ = start_parent(tmp_path, "stubborn")

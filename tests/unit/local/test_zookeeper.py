@@ -85,7 +85,7 @@ def test_heap_of_zookeeper_is_large_enough_for_its_last_500_writes(tmp_path: Pat
         client.close()
 
 
-def test_no_jvm_class_archive_is_written_to_a_public_relative_or_unwritable_folder(
+def test_jvm_class_archive_is_written_only_to_a_private_writable_folder(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "open").mkdir()

@@ -56,7 +56,7 @@ def test_draining_a_broker_fails_after_50_write_conflicts() -> None:
         asyncio.run(registrar(store).drain())
 
 
-def test_draining_starts_although_some_write_attempts_have_a_conflict() -> None:
+def test_write_of_the_draining_state_is_retried_after_version_conflicts() -> None:
     store = Store(conflicts=ATTEMPTS_MAX - 1)
     asyncio.run(registrar(store).drain())
     path = znodes.broker_path(7)

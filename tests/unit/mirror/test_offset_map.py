@@ -36,7 +36,7 @@ def test_records_of_other_producers_on_the_target_shift_later_offsets() -> None:
     assert [known.translate(at) for at in range(5)] == [4, 5, 9, 10, 11]
 
 
-def test_offset_map_of_a_truncated_target_continues_at_the_first_lost_record() -> None:
+def test_offset_map_forgets_copies_that_the_target_cluster_has_lost() -> None:
     known = OffsetMap()
     known.add(0, 0, 3)
     known.add(10, 3, 5)

@@ -32,7 +32,7 @@ def test_mirror_never_selects_internal_topics() -> None:
     assert planning.chosen_topics(view, "a") == ["a"]
 
 
-def test_topic_named_in_the_pattern_but_absent_at_the_source_is_reported() -> None:
+def test_mirror_reports_a_requested_topic_that_the_source_cluster_lacks() -> None:
     assert planning.absent("events|orders", ["events"]) == ["orders"]
     assert planning.absent("a.b", ["a.b"]) == []
     assert planning.absent("(a|b)c", []) == planning.absent(".*", []) == []

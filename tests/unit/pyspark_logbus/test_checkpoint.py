@@ -138,7 +138,9 @@ def test_unconvertible_checkpoint_is_refused_and_creates_no_files(
     assert [each.name for each in tmp_path.iterdir()] == ["old"]
 
 
-def test_checkpoint_of_unknown_version_or_existing_target_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_conversion_refuses_an_unknown_version_and_an_existing_target(
+    tmp_path: Path,
+) -> None:
     old = checkpoint(tmp_path, [[kafkas(t=200)]], 1)
     with pytest.raises(InvalidConfigError, match="exists"):
         convert(old, old, hundred_less)

@@ -99,7 +99,7 @@ def test_newer_spark_versions_are_accepted(version, monkeypatch):
     datasource.DefaultSource({"subscribe": "t", "bootstrap.servers": "h:1"})
 
 
-def test_two_cluster_addresses_are_refused():
+def test_query_with_both_bootstrap_servers_and_zookeeper_connect_is_refused():
     with pytest.raises(InvalidConfigError, match="both name a cluster"):
         datasource.DefaultSource({"bootstrap.servers": "h:1", "zookeeper.connect": "z:1"})
 

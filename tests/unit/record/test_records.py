@@ -89,7 +89,7 @@ def test_encoder_writes_the_same_bytes_as_other_clients(name: str, rows: list[Ro
 @pytest.mark.parametrize("name", BUILDERS)
 @given(rows=ROWS, timestamp_ms=st.integers(-1, 2**48))
 @settings(max_examples=60, deadline=None)
-def test_entries_are_encoded_as_other_clients_encode_rows_of_one_timestamp(
+def test_keys_and_values_with_one_timestamp_are_encoded_as_by_other_clients(
     name: str, rows: list[Row], timestamp_ms: int
 ) -> None:
     plain = [Row(row.offset, timestamp_ms, row.key, row.value) for row in rows]
@@ -111,7 +111,7 @@ def test_logbus_and_other_clients_read_each_others_compressed_batches(
     assert others_decode(name, encode_rows(rows, codec=codec)) == rows
 
 
-def test_idempotent_producers_batch_header_equals_that_of_other_clients() -> None:
+def test_transactional_batch_has_the_same_bytes_as_that_of_kafka_python() -> None:
     rows = [Row(0, 5, b"k", b"v")]
     ours = encode_rows(
         rows,

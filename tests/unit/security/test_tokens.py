@@ -142,7 +142,7 @@ def test_key_set_without_a_usable_key_is_refused(document: bytes) -> None:
         parse_keys(document)
 
 
-def test_keys_for_other_uses_and_short_keys_are_ignored() -> None:
+def test_json_web_keys_unsuitable_for_tokens_are_ignored() -> None:
     row = json.loads(ONE.key_set())["keys"][0]
     short = RSAAlgorithm.to_jwk(rsa.generate_private_key(65537, 1024).public_key(), as_dict=True)
     rows = [row, {**row, "kid": "enc", "use": "enc"}, {**short, "kid": "short"},

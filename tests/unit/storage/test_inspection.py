@@ -97,7 +97,7 @@ def test_loss_of_all_segments_of_a_log_is_reported() -> None:
     "name", [paths.LEADER_EPOCHS, segment_name(34, paths.INDEX), segment_name(34, paths.TIME_INDEX),
              segment_name(80, paths.SNAPSHOT)]
 )  # fmt: skip
-def test_damaged_file_that_a_start_rebuilds_is_reported_as_rebuildable(name: str) -> None:
+def test_damaged_file_that_the_broker_can_rebuild_is_reported_as_rebuildable(name: str) -> None:
     disk = written()
     disk.reopen(clean=True)
     disk.flip(name, 3)

@@ -338,7 +338,7 @@ def test_created_partition_survives_an_immediate_power_cut() -> None:
         assert KEY in manager(files).logs
 
 
-def test_failed_clean_shutdown_releases_the_lock() -> None:
+def test_failed_clean_shutdown_releases_the_lock_of_the_data_directory() -> None:
     disk = Disk()
     disk.write(5)
     disk.files.fail_next("sync_dir", 5, path=DATA)

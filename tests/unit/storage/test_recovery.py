@@ -47,7 +47,7 @@ def test_start_after_a_clean_stop_scans_no_segment() -> None:
     assert log.flush() == 101
 
 
-def test_marker_file_of_a_clean_stop_is_deleted_by_the_start() -> None:
+def test_broker_start_deletes_the_marker_file_of_a_clean_shutdown() -> None:
     disk = Disk()
     disk.write(3)
     disk.reopen(clean=True)

@@ -41,7 +41,9 @@ def test_refused_batch_that_its_producer_will_not_resend_is_not_remembered(
     assert not refused
 
 
-def test_oldest_refused_batch_is_evicted_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_refused_batch_is_forgotten_when_too_many_producers_have_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(refused_batches, "PRODUCERS_MAX", 2)
     refused = RefusedBatches()
     for producer in (1, 2, 1, 3):

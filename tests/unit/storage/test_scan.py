@@ -57,7 +57,7 @@ def test_iteration_over_a_segment_checks_offset_length_epoch_and_magic_of_each_b
         assert caught.value.offset == 1
 
 
-def test_search_for_a_valid_batch_requires_that_the_next_batch_continues_its_offsets() -> None:
+def test_search_for_a_valid_batch_also_checks_the_base_offset_of_the_next_batch() -> None:
     batches = chain(5)
     file = file_of(b"garbage" * 9, *batches[2:])
     found = resync(file, 0, file.size, 1)

@@ -75,7 +75,7 @@ def test_truncated_state_records_of_a_sink_are_refused(cut: int) -> None:
             decode(bytes.fromhex(golden)[:cut])
 
 
-def test_sink_state_records_with_an_unknown_version_or_state_are_refused() -> None:
+def test_decoding_refuses_an_unknown_version_or_state_in_a_spark_sinks_state_record() -> None:
     for decode, golden in ((decode_head, GOLDEN_HEAD), (decode_slot, GOLDEN_SLOT)):
         with pytest.raises(ProtocolError, match="version 1; this broker reads 0: upgrade"):
             decode(b"\x00\x01" + bytes.fromhex(golden)[2:])

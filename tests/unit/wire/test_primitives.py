@@ -163,7 +163,7 @@ def test_mixed_primitive_values_round_trip(text: str, raw: bytes, numbers: list[
     assert reader.left == 0
 
 
-def test_fixed_size_fields_that_are_read_together_are_checked_against_the_frames_end() -> None:
+def test_fixed_size_fields_beyond_the_end_of_a_frame_are_refused() -> None:
     fields = struct.Struct(">iq")
     assert Reader(fields.pack(1, 2)).unpack(fields) == (1, 2)
     with pytest.raises(ProtocolError):

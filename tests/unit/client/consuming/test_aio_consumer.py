@@ -28,7 +28,7 @@ def ends(
     return dict.fromkeys(tps, 10)
 
 
-def test_consumer_whose_start_fails_in_async_with_is_closed(
+def test_async_with_closes_a_consumer_that_cannot_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: the consumer's connections stayed open, because Python calls ``__aexit__`` only

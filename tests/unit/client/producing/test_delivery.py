@@ -636,7 +636,7 @@ def test_batch_is_retried_without_backoff_at_a_newer_leader() -> None:
     assert [each.endpoint for each in bench.send()] == [TWO]
 
 
-def test_backoff_restarts_at_a_newer_leader() -> None:
+def test_new_leader_resets_the_retry_backoff_to_the_minimum() -> None:
     """A new leader may refuse batches for a short time, until a second replica is in sync."""
     bench = Bench()
     bench.add(make())

@@ -457,7 +457,7 @@ def test_connection_pool_is_shared_only_by_clients_with_the_same_credential() ->
     assert len({id(pool_of(*each)) for each in (("alice", "a"), ("alice", "b"), ("bob", "a"))}) == 3
 
 
-def test_connection_pools_of_former_credentials_keep_no_connections(server: Server) -> None:
+def test_connections_of_replaced_credentials_are_closed(server: Server) -> None:
     """Regression: a Spark executor kept the connections of every access token that it ever had."""
     first = shared_pool("first")
     assert first.ask(Send(server.endpoint, REQUEST)).producer_id == 7

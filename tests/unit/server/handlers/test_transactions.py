@@ -215,7 +215,7 @@ def test_add_offsets_to_txn_sent_by_a_client_adds_the_group(version: int) -> Non
     with_desk(test)
 
 
-def test_add_offsets_to_txn_sent_by_a_broker_adds_or_verifies_the_group() -> None:
+def test_add_offsets_to_txn_from_a_broker_adds_the_group_or_verifies_that_it_was_added() -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         verify = AddGroupRequest("x", 5, 0, "g", verify_only=True)

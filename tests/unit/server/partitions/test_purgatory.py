@@ -39,7 +39,7 @@ def test_several_calls_of_wake_soon_wake_waiting_requests_only_once() -> None:
     assert woken == [0, 0]
 
 
-def test_only_requests_that_still_wait_time_out() -> None:
+def test_completed_request_does_not_time_out() -> None:
     async def main() -> None:
         late: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         clock = Clock()
