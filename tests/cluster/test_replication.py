@@ -124,7 +124,7 @@ def test_hanging_follower_leaves_the_isr_and_rejoins(watched: Watched) -> None:
     watched.all_alike()
 
 
-def test_rolling_restart_fails_no_send(watched: Watched) -> None:
+def test_all_sends_succeed_during_a_rolling_restart(watched: Watched) -> None:
     with Load(watched, retry_backoff_ms=10) as load:
         for broker in watched.cluster.brokers:
             broker.stop()

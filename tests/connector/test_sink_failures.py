@@ -375,7 +375,7 @@ def test_repeated_batch_without_rows_is_refused_if_the_committed_batch_has_rows(
     assert run.visible() == ["a", "b"]
 
 
-def test_repeated_batch_with_other_rows_is_skipped_if_on_replay_mismatch_is_skip(
+def test_option_on_replay_mismatch_skip_skips_a_repeated_batch_with_other_rows(
     make: Callable[..., Run],
 ) -> None:
     run = make()

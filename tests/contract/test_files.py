@@ -241,7 +241,7 @@ def test_append_to_a_real_file_that_skips_the_page_cache_works_without_pwritev2(
     assert file.pread(0, 99) == b"abcde" * 3
 
 
-def test_failed_append_to_a_real_file_on_a_full_disk_keeps_its_size(tmp_path: Path) -> None:
+def test_failed_append_on_a_full_disk_does_not_change_the_file_size(tmp_path: Path) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("needs /dev/full")
     file = OsFile(os.open("/dev/full", os.O_RDWR), "/dev/full", 0)

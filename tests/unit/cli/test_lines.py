@@ -376,7 +376,7 @@ def _reading_from(pipe: int):  # type: ignore[no-untyped-def]
         ("csv", b"value,key\na,b\nc,d,e\n", 0, 0),
     ],
 )
-def test_line_number_of_a_bad_line_is_known_once_all_earlier_records_are_read(
+def test_number_of_a_bad_input_line_is_known_after_all_earlier_records_are_read(
     tmp_path: Path, form: str, text: bytes, rows: int, line: int
 ) -> None:
     path = tmp_path / "rows"

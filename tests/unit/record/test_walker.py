@@ -168,7 +168,7 @@ def test_iteration_over_batch_headers_needs_no_batch_bodies() -> None:
     assert walker.position == start + len(batches[1])
 
 
-def test_batch_that_ends_beyond_the_part_of_the_log_file_to_read_is_corrupt() -> None:
+def test_batch_that_extends_beyond_the_file_range_to_read_is_corrupt() -> None:
     data = by_hand.rows([0])
     walker = BatchWalker(OWN_LOG, 0, position=7, end=7 + len(data) - 1)
     good, error = bad([data], walker)

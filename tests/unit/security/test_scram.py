@@ -217,7 +217,7 @@ def test_scram_client_refuses_a_server_without_the_users_keys() -> None:
         client.verify(b"e=unknown-user")
 
 
-def test_error_of_a_client_with_keys_of_a_former_password_names_the_cause() -> None:
+def test_scram_error_after_a_password_change_says_that_the_password_has_changed() -> None:
     keys = derive_keys(SHA_256, "p", bytes(16), 4096)
     with pytest.raises(SaslAuthenticationError, match="has changed"):
         ScramClient(SHA_256, "alice", keys, "n1").final(b"r=n1x,s=AAAA,i=4096")

@@ -201,7 +201,7 @@ def descriptors_of(path: Path) -> int:
     return count
 
 
-def test_reader_of_a_backlog_gets_a_descriptor_for_direct_io(bench: Bench) -> None:
+def test_client_that_requests_direct_io_also_receives_an_o_direct_descriptor(bench: Bench) -> None:
     file = opened(bench.stored(), direct=True)
     try:
         try:

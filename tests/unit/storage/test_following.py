@@ -302,7 +302,7 @@ def test_truncation_inside_the_first_batch_keeps_the_log_start() -> None:
     assert disk.log.append_as_follower(fetched(leader.log, 0), 1, 0) == 3
 
 
-def test_truncation_below_the_log_start_is_completed_after_a_full_disk() -> None:
+def test_truncation_below_the_log_start_can_be_retried_after_a_full_disk() -> None:
     """Regression: the truncation that failed left an empty log whose start was beyond its end.
 
     The retry then found nothing to truncate, and records that were fetched later counted as

@@ -314,7 +314,7 @@ def test_every_stray_log_of_one_partition_is_deleted_after_the_configured_time()
     assert not [name for name in files.list_dir(DATA) if name.endswith(paths.STRAY)]
 
 
-def test_stray_log_deleted_by_an_operator_causes_no_error() -> None:
+def test_broker_tolerates_that_an_operator_deletes_a_stray_log() -> None:
     files = MemFiles()
     made = LogManager(files, DATA, stray_retention_ms=1000)
     made.data.start()

@@ -60,7 +60,7 @@ def test_repetition_of_a_batch_before_the_last_five_is_a_duplicate_without_its_o
     assert (found.base_offset, found.next_offset) == (NO_OFFSET, 4)
 
 
-def test_batch_before_the_last_five_is_refused_if_the_log_may_lack_it() -> None:
+def test_old_sequence_that_may_be_missing_in_the_log_is_refused_as_out_of_order() -> None:
     unknown = ProducerState()
     unknown.forgot = True
     for sequence in (4, 6, 8, 10, 12, 14):

@@ -417,7 +417,7 @@ def test_read_during_a_truncation_leaves_no_cached_positions_of_truncated_batche
     assert log.reader.corruption == ()
 
 
-def test_read_that_a_truncation_overtakes_returns_no_range_of_the_removed_batches(
+def test_read_during_a_truncation_returns_no_truncated_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: the returned file range had a negative length, or an end beyond the truncated

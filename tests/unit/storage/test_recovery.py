@@ -159,7 +159,7 @@ def test_partial_batch_is_cut_off_without_a_copy_if_the_disk_is_full() -> None:
     assert (report.torn_bytes, report.saved_bytes) == (2 << 20, 0)
 
 
-def test_complete_corrupt_batch_is_not_cut_off_if_the_disk_is_too_full_for_a_copy() -> None:
+def test_start_fails_if_the_disk_has_no_space_for_a_copy_of_a_corrupt_batch() -> None:
     """The broker may have acknowledged the complete batch, so it must not start until it can copy
     the batch."""
     disk = Disk()

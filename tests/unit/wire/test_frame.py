@@ -134,7 +134,7 @@ def test_receiver_limits_the_next_read_after_a_frame_larger_than_the_shared_buff
         assert len(receiver.buffer()) == following
 
 
-def test_empty_frame_is_delivered() -> None:
+def test_frame_receiver_returns_an_empty_frame() -> None:
     assert feed(FrameReceiver(10), framed(b"") + framed(b"x"), 20) == [b"", b"x"]
 
 

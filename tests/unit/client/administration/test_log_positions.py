@@ -32,7 +32,7 @@ NOW = 1_763_700_000_000
         ("@2025-11-20T12:00:00+02:00", PositionSpec("time", 1_763_632_800_000)),
     ],
 )
-def test_every_form_of_a_position_is_parsed(text: str, spec: PositionSpec) -> None:
+def test_every_form_of_a_log_position_is_parsed(text: str, spec: PositionSpec) -> None:
     assert parse(text, NOW) == spec
 
 

@@ -35,7 +35,7 @@ def test_group_leader_watches_the_topics_of_all_members() -> None:
     assert not topics.would_assign_otherwise({}) and topics.partition_counts == {}
 
 
-def test_group_leader_that_keeps_the_assignment_also_keeps_its_topic_metadata() -> None:
+def test_group_leader_that_reassigns_no_partitions_keeps_the_old_topic_metadata() -> None:
     topics = SubscribedTopics(("a",), None)
     topics.learn({"a": A})
     grown = TopicFacts("id-a", 5)

@@ -376,7 +376,7 @@ def test_rows_of_a_new_producer_fail_if_no_broker_of_the_cluster_has_ever_answer
     assert isinstance(rows.error, NoBrokersError)
 
 
-def test_rows_of_a_new_producer_wait_for_brokers_that_have_answered_its_client_before() -> None:
+def test_new_producer_of_a_connected_client_waits_while_all_brokers_restart() -> None:
     """Regression: a new producer of a connected client failed its first record after five seconds
     while all brokers restarted.
     """

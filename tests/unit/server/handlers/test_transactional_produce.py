@@ -165,7 +165,7 @@ async def started(world: World, *answers: LogbusError | None) -> TransactionalPr
     return TransactionalProducer(await world.serves(1), *answers)
 
 
-def test_only_the_first_batch_of_a_transaction_is_verified() -> None:
+def test_only_the_first_batch_of_a_transaction_is_verified_with_the_coordinator() -> None:
     async def test(world: World) -> None:
         producer = await started(world)
         assert [await producer.send(n) for n in range(3)] == [0, 0, 0]
