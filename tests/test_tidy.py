@@ -234,7 +234,7 @@ def test_no_file_has_a_forbidden_word() -> None:
     assert not found, "\n".join(found)
 
 
-def test_walks_through_the_code_in_contributing_name_existing_files() -> None:
+def test_contributing_md_names_only_existing_files_in_its_walks_through_the_code() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     walks = text.partition("## Four walks")[2].partition("\n## ")[0].split("\n**")[1:]
     assert len(walks) == 4

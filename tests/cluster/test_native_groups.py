@@ -336,7 +336,7 @@ def test_callback_on_revoke_that_closes_the_message_streams_makes_them_leave_the
     assert bus.admin.group_members(topic) == {}
 
 
-def test_records_before_the_last_poll_are_committed_when_their_message_stream_is_closed(
+def test_closing_a_message_stream_commits_the_offsets_of_processed_records(
     bus: Bus, topic: str
 ) -> None:
     fill(bus, topic, 0, 90)

@@ -46,7 +46,7 @@ def test_simulation_of_kafka_and_zookeeper_based_members_passes_on_seeds_that_on
 
 
 @pytest.mark.parametrize("members", [0, 1])
-def test_simulation_allows_a_late_commit_without_a_member_id_only_in_an_empty_group(
+def test_simulation_fails_if_a_late_commit_reaches_a_group_with_members(
     members: int,
 ) -> None:
     """A commit without a member id may be applied late, and so set the offset back, but only when

@@ -8,6 +8,6 @@ import pytest
 from broker_lite.cli.offset_spec import parse
 
 
-def test_invalid_position_is_a_usage_error_with_the_valid_forms() -> None:
+def test_error_for_an_invalid_log_position_lists_the_valid_forms() -> None:
     with pytest.raises(click.BadParameter, match="give earliest, latest"):
         parse("newest")

@@ -140,7 +140,7 @@ def test_filters_find_bytes_that_are_not_utf8() -> None:
 
 
 @pytest.mark.parametrize("form", ["arrow", "parquet"])
-def test_output_without_records_is_a_readable_file(form: str, out: Out) -> None:
+def test_output_file_without_records_can_be_read(form: str, out: Out) -> None:
     """Regression: the file was empty, which neither Parquet nor Arrow can read."""
     printer(form, None, "auto").close()
     data = pa.BufferReader(out.readouterr().out)

@@ -19,7 +19,7 @@ from broker_lite.config import BrokerConfig
         ("enforce", "true", True, False, False),
     ],
 )
-def test_settings_authorizer_and_local_reads_decide_how_clients_get_log_files(
+def test_authorizer_and_local_reads_settings_decide_how_clients_open_log_files(
     authorizer: str, local_reads: str, tells_paths: bool, hands_out: bool, is_private: bool
 ) -> None:
     config = BrokerConfig(authorizer=authorizer, local_reads=local_reads)

@@ -69,7 +69,7 @@ def test_console_refuses_a_form_posted_from_another_origin(origin: str, status: 
     assert answer("POST", **given)[0] == 403
 
 
-def test_console_refuses_a_form_without_a_length_or_above_the_limit() -> None:
+def test_console_refuses_a_form_that_is_too_long_or_has_no_content_length() -> None:
     given = {"host": "localhost", "origin": "http://localhost"}
     assert answer("POST", **given)[0] == 411
     assert answer("POST", content_length=str(BODY_BYTES_MAX + 1), **given)[0] == 413

@@ -19,7 +19,7 @@ def impatient(monkeypatch):
     monkeypatch.setattr("broker_lite.client.operations.requests.FIRST_CONTACT_MS", 200)
 
 
-def test_source_names_the_brokers_address_while_it_connects_and_when_it_fails(impatient, caplog):
+def test_warning_and_error_for_an_unreachable_cluster_contain_its_address(impatient, caplog):
     """Regression: the source was silent for 22 seconds, and its error did not name the option
     ``bootstrap.servers``."""
     values = options.parse({"subscribe": "t", "fetchOffset.numRetries": "0"})

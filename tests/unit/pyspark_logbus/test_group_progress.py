@@ -99,9 +99,7 @@ def start(group):
         progress.close()
 
 
-def test_progress_is_committed_with_leader_epoch_topic_id_and_the_querys_lease_on_the_group(
-    group, start
-):
+def test_offset_commit_of_a_query_contains_leader_epoch_topic_id_and_lease(group, start):
     progress = start("one")
     progress.publish(at(5))
     assert progress.wait(5)

@@ -79,7 +79,7 @@ def test_body_of_an_arrow_message_that_is_longer_than_declared_is_refused() -> N
 
 
 @pytest.mark.parametrize("value", [0, 1, -1, 1 << 31, 1 << 40, -(1 << 63), (1 << 63) - 1])
-def test_check_of_changed_arrow_message_metadata_raises_only_corrupt_message_error(
+def test_check_of_corrupted_arrow_metadata_can_raise_only_corrupt_message_error(
     value: int,
 ) -> None:
     for compression in ("none", "lz4"):

@@ -124,7 +124,7 @@ def test_batch_below_the_fetch_offset_is_skipped_in_a_kafka_log_and_corrupt_in_a
     assert bad(batches, BatchWalker(OWN_LOG, 5))[1].position == 0
 
 
-def test_iteration_from_an_offset_inside_a_batch_is_refused_if_a_boundary_is_required() -> None:
+def test_iteration_that_requires_a_batch_boundary_refuses_an_offset_inside_a_batch() -> None:
     batches = by_hand.contiguous()[1:3]
     assert len(walked(batches, OWN_LOG, 8)) == 2
     assert bad(batches, BatchWalker(OWN_LOG, 8, at_boundary=True))[0] == []

@@ -291,7 +291,7 @@ def test_log_of_an_unknown_topic_is_kept_for_the_configured_time_despite_restart
     assert second.create(PartitionKey(KEY.topic_id, 0)).log_end_offset == 0
 
 
-def test_every_stray_log_of_one_partition_is_deleted_after_the_configured_time() -> None:
+def test_broker_deletes_all_stray_logs_of_one_partition_after_the_retention_time() -> None:
     """Regression: if a power cut undid the deletion of a stray log, the broker forgot that log when
     it set aside (renamed) the partition's next log."""
     files = MemFiles()

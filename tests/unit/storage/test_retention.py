@@ -55,7 +55,7 @@ def test_expiry_of_each_segment_has_the_reason_time_size_or_log_start() -> None:
     assert found == ["log_start", "size", "time", "time"]
 
 
-def test_active_and_uncommitted_segments_never_expire() -> None:
+def test_active_segment_and_segments_above_the_last_stable_offset_never_expire() -> None:
     assert count(segments(99), retention_ms=0, retention_bytes=0) == 0
     assert count(segments(99, 99, 99), retention_ms=0, end=19) == 1
 

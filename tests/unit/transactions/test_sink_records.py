@@ -53,7 +53,7 @@ def test_record_of_a_sinks_last_committed_batch_is_encoded_to_the_expected_bytes
     assert decode_head(bytes.fromhex(GOLDEN_HEAD)) == HEAD
 
 
-def test_record_of_the_producer_id_of_a_task_attempt_is_encoded_to_the_expected_bytes() -> None:
+def test_state_record_of_a_spark_sinks_producer_id_has_the_expected_bytes() -> None:
     assert encode_slot(SLOT).hex() == GOLDEN_SLOT
     assert decode_slot(bytes.fromhex(GOLDEN_SLOT)) == SLOT
     free = SLOT.freed()

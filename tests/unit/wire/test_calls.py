@@ -696,7 +696,7 @@ def test_offset_fetch_response_with_a_truncated_topic_id_is_refused() -> None:
         decode_call(groups.OffsetFetchRequest, memoryview(short)[4:])
 
 
-def test_response_that_describes_users_has_their_salts_in_a_tagged_field() -> None:
+def test_describe_user_scram_credentials_response_has_the_salts_in_a_tagged_field() -> None:
     rows = (users.DescribedCredential(1, 4096, b"salt of a"),)
     answer = users.DescribedUsers(0, None, (users.DescribedUser("a", 0, None, rows),))
     frame = tables.encode(50, 0, 7, answer)

@@ -46,7 +46,7 @@ def view_of(live: int, *rows: tuple[int, ...]) -> ClusterView:
     return ClusterView("c", 1, brokers, {"t": TopicMetadata("t", partitions=partitions)})
 
 
-def test_topics_with_a_partition_of_too_few_replicas_are_listed() -> None:
+def test_topics_with_fewer_replicas_than_the_given_number_are_listed() -> None:
     view = view_of(3, (1, 2, 3), (1, 2))
     assert fewer_replicas(view, 2) == []
     assert fewer_replicas(view, 3) == ["t"]

@@ -24,7 +24,7 @@ class Bench:
         )
 
 
-def test_overdue_request_is_reported_and_another_broker_is_asked_first() -> None:
+def test_client_asks_another_broker_first_after_a_request_is_overdue() -> None:
     bench = Bench()
     bench.requests.sent(ONE, "a", [T0, T1])
     bench.world.run(LATE_MS - 1)

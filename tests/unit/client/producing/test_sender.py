@@ -189,7 +189,7 @@ def test_row_for_a_partition_that_does_not_exist_fails() -> None:
     assert bench.released == rows.size_bytes
 
 
-def test_rows_are_split_into_batches_of_batch_bytes() -> None:
+def test_rows_are_split_into_batches_of_at_most_batch_bytes() -> None:
     bench = Bench(batch_bytes=4096)
     bench.metadata = metadata(partitions=1)
     values = [bytes([65 + index]) * 1000 for index in range(10)]

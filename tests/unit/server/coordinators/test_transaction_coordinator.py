@@ -92,7 +92,7 @@ def test_next_coordinator_resends_the_markers_of_a_transaction_that_is_not_compl
 
 
 @pytest.mark.parametrize("is_fenced", [False, True])
-def test_coordinator_unaware_of_its_successor_does_not_refuse_the_successors_transaction(
+def test_former_coordinator_returns_not_coordinator_for_a_successors_transaction(
     is_fenced: bool,
 ) -> None:
     """Regression: the former coordinator refused the commit of a transaction that it did not

@@ -314,7 +314,7 @@ def test_invalid_config_change_is_refused_and_changes_nothing(
     run(body)
 
 
-def test_client_may_not_send_the_operation_that_deletes_all_other_settings() -> None:
+def test_incremental_alter_configs_of_a_client_may_not_have_an_internal_operation() -> None:
     """Regression: brokers send each other the operation -1, and took it from clients too, although
     Kafka has no such operation."""
 

@@ -241,7 +241,7 @@ def test_txn_offset_commit_of_a_replaced_static_member_is_fenced() -> None:
     run(body)
 
 
-def test_txn_offset_commit_is_refused_if_the_member_leaves_while_it_is_checked() -> None:
+def test_txn_offset_commit_of_a_member_that_leaves_meanwhile_is_refused() -> None:
     async def body(world: World) -> None:
         coordinator = await start(world)
         (one,) = await gathered(world, 1)

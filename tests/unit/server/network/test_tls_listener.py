@@ -252,7 +252,7 @@ def test_more_stalled_tls_handshakes_than_allowed_do_not_block_another_clients_l
     assert len(serve(one, attack)) == 1
 
 
-def test_connections_of_brokers_do_not_count_in_the_limit_that_clients_have_reached(
+def test_broker_can_connect_although_clients_have_reached_max_connections(
     tmp_path: Path,
 ) -> None:
     clients = write_pem(tmp_path / "clients")
