@@ -510,7 +510,7 @@ def test_client_error_names_a_broker_certificate_for_another_host(secured: Secur
 
 
 @pytest.mark.parametrize("fault", ["none", "expired", "foreign"])
-def test_client_error_names_its_own_unusable_client_certificate(
+def test_client_error_says_that_the_broker_refused_the_client_certificate(
     secured: Secured, fault: str
 ) -> None:
     options = {"security_protocol": "SSL", "ssl_ca_location": secured.pem.ca}

@@ -256,7 +256,7 @@ def test_batch_can_be_committed_after_a_failed_task_attempt_aborted_itself(
     assert run.visible() == ["a", "b"] and holders() == set()
 
 
-def test_batch_without_rows_is_committed_even_as_the_first_batch_of_a_run(
+def test_empty_batch_is_committed_even_as_the_first_batch_after_a_query_start(
     make: Callable[..., Run],
 ) -> None:
     run = make()

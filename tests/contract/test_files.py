@@ -149,7 +149,7 @@ def test_file_lock_is_exclusive_until_released(world: World) -> None:
     files.lock(f"{folder}/lock").release()
 
 
-def test_free_space_and_modification_time_are_reported(world: World) -> None:
+def test_free_space_of_a_folder_and_modification_time_of_a_file_are_known(world: World) -> None:
     files, folder = world
     total, usable = files.space(folder)
     assert 0 < usable <= total
@@ -214,7 +214,7 @@ def test_append_to_a_real_file_that_skips_the_page_cache_asks_the_kernel_to_drop
     assert file.pread(0, file.size) == data + data
 
 
-def test_append_to_a_real_file_that_skips_the_page_cache_works_on_tmpfs() -> None:
+def test_append_without_page_cache_works_on_tmpfs() -> None:
     if not os.path.isdir("/dev/shm"):
         pytest.skip("needs a file system in memory")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
@@ -223,7 +223,7 @@ def test_append_to_a_real_file_that_skips_the_page_cache_works_on_tmpfs() -> Non
         assert file.pread(0, 99) == b"abcde" * 3
 
 
-def test_append_to_a_real_file_that_skips_the_page_cache_works_without_pwritev2(
+def test_append_without_page_cache_works_if_python_has_no_pwritev2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: where Python has no pwritev2, it raises NotImplementedError, which stopped a

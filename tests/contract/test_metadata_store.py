@@ -308,7 +308,7 @@ def test_metadata_write_is_applied_exactly_once_although_connections_drop(
     world.run(body())
 
 
-def test_lost_write_does_not_count_as_applied_if_another_client_made_one_of_its_changes(
+def test_lost_write_is_not_applied_although_another_client_wrote_the_same_value(
     world: World,
 ) -> None:
     """Regression: a controller took a lost write of several partition states for applied, because

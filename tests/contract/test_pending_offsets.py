@@ -153,7 +153,7 @@ def test_offset_committed_after_a_pending_offset_was_added_is_kept(world: World)
     run(world, body)
 
 
-def test_offset_committed_in_the_same_write_as_the_end_of_a_transaction_is_kept(
+def test_end_of_a_transaction_keeps_an_offset_committed_in_the_same_zookeeper_write(
     world: World,
 ) -> None:
     async def body(cluster: Cluster) -> None:

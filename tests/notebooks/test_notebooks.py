@@ -48,7 +48,7 @@ def assert_rendered(path: Path, outputs: Outputs) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_defines_databricks_objects_outside_databricks(
+def test_notebook_outside_databricks_defines_dbutils_spark_and_display(
     path: Path,
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,

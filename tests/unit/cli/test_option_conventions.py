@@ -38,7 +38,9 @@ def of(path: tuple[str, ...]) -> set[str]:
 
 
 @pytest.mark.parametrize("path", named("delete"), ids=" ".join)
-def test_delete_command_has_if_exists_yes_and_dry_run(path: tuple[str, ...]) -> None:
+def test_every_delete_command_has_the_options_if_exists_yes_and_dry_run(
+    path: tuple[str, ...],
+) -> None:
     assert {"--if-exists", "--yes", "--dry-run"} <= of(path)
 
 

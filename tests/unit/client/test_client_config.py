@@ -99,7 +99,7 @@ def test_keyword_options_override_the_client_config_file(tmp_path: Path) -> None
         take_security({"sasl_password": 17})
 
 
-def test_credentials_of_a_cluster_of_logbus_up_are_used_only_for_its_own_addresses(
+def test_credentials_of_a_local_cluster_are_used_only_for_its_addresses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))

@@ -55,7 +55,7 @@ def test_code_snippets_of_the_console_quote_the_values_of_search_filters(text: s
         ("-1h", "int(time.time() * 1000) - 3600000"),
     ],
 )
-def test_programs_copied_from_the_console_start_at_the_time_chosen_on_the_page(
+def test_program_copied_from_the_console_reads_from_the_time_chosen_on_the_page(
     at: str, start: str
 ) -> None:
     found = snippets(**{"from": "time", "at": at})

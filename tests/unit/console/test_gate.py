@@ -44,7 +44,7 @@ def test_console_serves_requests_for_localhost_and_loopback_addresses(host: str)
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example:8088", "localhost@evil.example", "", "[::1"]
 )
-def test_console_refuses_a_foreign_host_name(host: str) -> None:
+def test_console_refuses_a_request_with_an_unknown_host_header(host: str) -> None:
     assert answer(host=host)[0] == 421
 
 

@@ -156,7 +156,7 @@ def test_a_thousand_commits_a_second_share_one_write_per_interval(
         assert znodes.decode_offset(path, store.held[path]).offset == 900 + number
 
 
-def test_new_generation_is_written_without_delay_with_the_pending_commits() -> None:
+def test_new_group_generation_is_written_to_zookeeper_at_once_with_pending_commits() -> None:
     store = Store(0.002)
     claims = [claim_of("commits"), claim_of("begins")]
     offsets = {TopicPartition("t", 0): CommittedOffset(1)}

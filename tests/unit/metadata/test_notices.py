@@ -55,7 +55,7 @@ def test_change_notifications_are_encoded_to_their_recorded_bytes() -> None:
     )
 
 
-def test_merged_change_notifications_contain_all_changes_after_a_sequence_number() -> None:
+def test_merge_of_change_notifications_ignores_those_up_to_the_given_sequence_number() -> None:
     notices = after(
         n.topic_changed("old"),
         NoticeContent({"t": [0], "u": [1]}),

@@ -115,7 +115,7 @@ def test_large_commit_fails_only_for_a_partition_with_a_concurrent_offset_reset(
     assert world.offsets() == [77 if n == tp.partition else 5 for n in range(PARTITIONS)]
 
 
-def test_connection_loss_during_a_split_commit_leaves_its_outcome_unknown() -> None:
+def test_outcome_of_a_commit_is_unknown_if_the_response_of_a_zookeeper_write_is_lost() -> None:
     """A commit too large for one write to ZooKeeper is split into several writes. ZooKeeper applies
     the second, but its response is lost.
 

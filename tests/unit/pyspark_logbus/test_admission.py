@@ -72,7 +72,7 @@ def test_leader_epoch_is_updated_only_for_partitions_whose_end_offset_advances()
     assert [row.leader_epoch for row in end.topics["t"].partitions.values()] == [2, 1]
 
 
-def test_end_offset_below_the_start_of_a_partition_is_ignored():
+def test_end_offset_below_the_start_offset_of_a_micro_batch_is_ignored():
     start = offset({"t": [5, 7]})
     assert Admission(RangeLimits()).next_end(0, start, offset({"t": [3, 7]})) is start
     assert ends(Admission(RangeLimits()).next_end(0, start, offset({"t": [3, 9]}))) == [5, 9]
@@ -88,7 +88,7 @@ def test_added_partition_starts_at_its_earliest_offset():
     ]
 
 
-def test_added_partition_with_new_partitions_latest_starts_at_its_first_known_end_offset():
+def test_option_new_partitions_latest_skips_the_existing_records_of_an_added_partition():
     start, end = offset({"t": [5]}), offset({"t": [5, 4]})
     admitted = Admission(RangeLimits(rows_max=1, new_partitions="latest")).next_end(0, start, end)
     assert ends(admitted) == [5, 4]

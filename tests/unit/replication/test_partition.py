@@ -66,7 +66,7 @@ class Disk:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_events_keep_the_invariants_of_a_leader_and_follower(seed: int) -> None:
+def test_leader_and_follower_keep_their_invariants_under_random_events(seed: int) -> None:
     rng = random.Random(seed)
     disk = Disk(rng)
     partition = Partition(KEY, LOCAL, log_end_offset=0, flushed_end=0, high_watermark=0)

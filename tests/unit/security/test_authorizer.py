@@ -97,7 +97,7 @@ def random_acls(rng: random.Random) -> set[Acl]:
     }
 
 
-def test_decisions_equal_those_of_a_search_through_all_acls_also_after_an_acl_is_deleted() -> None:
+def test_authorizer_index_decides_like_a_search_through_all_acls() -> None:
     """CVE-2024-27309: in Kafka, the deletion of an ACL also removed another ACL of the same
     resource."""
     for seed in range(SETS):

@@ -146,7 +146,7 @@ def test_broker_sends_a_read_only_file_descriptor_and_refuses_a_repeated_request
     assert bench.outcomes() == (1, 1)
 
 
-def test_expired_ticket_for_a_log_file_is_refused_and_the_file_closed(bench: Bench) -> None:
+def test_broker_does_not_pass_a_log_file_to_a_client_whose_ticket_has_expired(bench: Bench) -> None:
     stored, other = bench.stored(), bench.stored()
     bench.now_ms += LIFETIME_MS
     assert refused(stored)

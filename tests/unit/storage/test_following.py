@@ -534,7 +534,7 @@ class Followed:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_follower_survives_a_power_cut_at_every_operation(seed: int) -> None:
+def test_follower_survives_a_power_cut_at_every_file_operation(seed: int) -> None:
     trace = Followed(seed)
     first = trace.disk.files.operations
     trace.run(50)

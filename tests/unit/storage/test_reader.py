@@ -442,7 +442,7 @@ def test_read_during_a_truncation_returns_no_truncated_batches(
 # Readers run on other threads than the writer.
 
 
-def test_flushed_offset_never_falls_or_passes_synced_bytes_while_another_thread_appends(
+def test_flushed_offset_never_decreases_while_another_thread_appends(
     tmp_path: Path,
 ) -> None:
     """``flushed_end`` never passes the bytes that were synced, and finally reaches the end of

@@ -556,7 +556,7 @@ def test_recovery_after_a_failed_fsync_removes_unflushed_batches() -> None:
     assert 40 <= log.log_end_offset < 100
 
 
-def test_recovery_after_a_failed_fsync_removes_a_batch_in_the_page_of_the_recovery_point() -> None:
+def test_recovery_removes_a_batch_whose_fsync_failed() -> None:
     """Recovery drops the page cache, so that it reads what is on disk.
 
     The kernel drops only whole pages, so the range must begin where the page of the recovery point

@@ -154,7 +154,7 @@ def test_coordinator_state_loaded_from_the_log_equals_the_committed_values_at_ev
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_last_committed_value_of_each_key_survives_repeated_full_copies_of_the_state() -> None:
+def test_state_log_keeps_the_last_value_of_each_key_after_old_records_are_deleted() -> None:
     log = Log()
     for number in range(200):
         log.put(b"k%d" % (number % 7), b"%d" % number)
@@ -164,7 +164,7 @@ def test_last_committed_value_of_each_key_survives_repeated_full_copies_of_the_s
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_full_copy_of_the_state_omits_keys_whose_new_value_is_being_appended() -> None:
+def test_full_copy_of_the_keyed_state_omits_a_key_with_a_pending_append() -> None:
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     log.put(b"a", b"2")
     upsert, a_slice = log.turn()
@@ -221,7 +221,7 @@ def test_refused_part_of_a_full_copy_of_the_state_is_written_again_after_the_nex
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_next_leader_deletes_the_records_before_a_dead_leaders_full_copy_of_the_state() -> None:
+def test_new_leader_deletes_state_records_that_a_full_copy_of_the_state_replaces() -> None:
     log = begun_copy([(b"a", b"1")])
     log.run()
     begun, log.start = log.start, 0

@@ -91,7 +91,7 @@ def test_marker_of_an_earlier_transaction_does_not_invalidate_a_verified_transac
     assert participant.admit(PID, EPOCH) is not None
 
 
-def test_marker_without_a_transaction_number_invalidates_a_verified_transaction() -> None:
+def test_marker_with_only_producer_id_and_epoch_invalidates_a_verified_transaction() -> None:
     participant = Participant()
     assert participant.verify(asked(participant), number=5)
     assert participant.end(PID, EPOCH)

@@ -86,7 +86,7 @@ def test_coordinator_is_fenced_by_the_first_answers_although_one_broker_is_silen
     run(body)
 
 
-def test_group_members_stay_while_no_broker_reaches_zookeeper() -> None:
+def test_group_members_stay_in_the_group_while_no_broker_reaches_zookeeper() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await world.make_topic("t")

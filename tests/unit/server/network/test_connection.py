@@ -209,7 +209,7 @@ def test_broker_pauses_reading_at_the_limit_of_requests_in_flight() -> None:
     run(main)
 
 
-def test_broker_stops_reading_from_a_client_that_does_not_read() -> None:
+def test_broker_stops_reading_requests_of_a_client_that_reads_no_responses() -> None:
     async def main() -> None:
         begun = 0
 

@@ -176,7 +176,7 @@ async def _awaited(work: Any) -> None:
 
 
 @pytest.mark.parametrize("rate", [1.0, 1e-308])
-def test_client_whose_wait_exceeds_the_maximum_throttle_time_is_throttled_again_after_it(
+def test_throttle_beyond_the_maximum_throttle_time_continues_at_the_next_request(
     rate: float,
 ) -> None:
     quotas, clock, _ = made({ALICE: {PRODUCER_BYTE_RATE: rate, CONSUMER_BYTE_RATE: rate}})

@@ -40,7 +40,7 @@ def test_appended_records_evicted_from_the_page_cache_need_a_crc_check() -> None
     assert not cache.is_recent(later, 149)
 
 
-def test_crc_cache_remembers_append_times_to_the_second() -> None:
+def test_crc_cache_distinguishes_recent_from_older_appends() -> None:
     cache = CrcCache(0)
     for second in range(300):
         for offset in range(10):

@@ -297,7 +297,7 @@ def test_deposed_leader_does_not_send_records_that_it_read_as_leader() -> None:
     run(test)
 
 
-def test_follower_remembers_that_it_has_fetched_no_arrow_batches() -> None:
+def test_follower_knows_that_its_log_has_no_arrow_batches() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"a"])

@@ -229,7 +229,7 @@ def test_log_of_a_replica_that_is_reassigned_during_creation_is_deleted() -> Non
     run(test)
 
 
-def test_find_replica_raises_a_distinct_error_for_each_reason_of_absence() -> None:
+def test_find_replica_raises_unknown_topic_unknown_topic_id_or_not_leader() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic(partitions=2), shell.topic("u", "uuuuuuuuuuuuuuuuuuuuuA", leader=2))
         await shell.leader()
