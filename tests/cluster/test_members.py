@@ -393,7 +393,7 @@ def test_recreated_topic_is_read_from_earliest(bus: Bus, topic: str) -> None:
         until(lambda: found.extend(r.value for r in consumer.poll(0.1)) or found == [b"first"])
 
 
-def test_member_without_recent_heartbeat_delivers_no_record(
+def test_poll_of_a_member_without_a_recent_heartbeat_returns_no_record(
     bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(bus, topic, 0, 30)

@@ -82,7 +82,9 @@ def test_replicas_of_a_partition_store_identical_bytes(watched: Watched) -> None
 
 
 @pytest.mark.parametrize("whom", ["leader", "follower"])
-def test_killed_leader_is_replaced_without_loss(watched: Watched, whom: str) -> None:
+def test_no_acknowledged_record_is_lost_when_a_broker_is_killed(
+    watched: Watched, whom: str
+) -> None:
     with Load(watched) as load:
         leader = watched.leader()
         broker = leader if whom == "leader" else watched.followers()[0]

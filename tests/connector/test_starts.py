@@ -165,7 +165,7 @@ def test_query_of_a_missing_topic_fails_and_names_the_topic(planner, bus, make_t
     bus.delete_topic(fill_later)
 
 
-def test_only_assigned_partitions_are_read(planner, make_topic):
+def test_query_with_option_assign_reads_only_the_assigned_partitions(planner, make_topic):
     topic = make_topic(1, 2, 3)
     plan = planner(assign=json.dumps({topic: [0, 2]}), startingOffsets="earliest")
     start = plan.initial_offset()

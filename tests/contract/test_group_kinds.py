@@ -106,7 +106,7 @@ def test_group_that_changes_during_its_conversion_to_a_zk_based_group_is_not_con
 
 
 @pytest.mark.parametrize("has_pending", [False, True])
-def test_group_is_not_converted_to_a_zk_based_group_if_a_transaction_added_offsets(
+def test_conversion_to_a_zk_based_group_fails_if_a_transaction_adds_offsets_meanwhile(
     world: World, has_pending: bool
 ) -> None:
     """The transaction adds offsets after the member read the group and before it converts it."""

@@ -44,7 +44,7 @@ def test_every_acl_round_trips_through_its_text() -> None:
         assert [other for other in found if filter_of(acl).selects(other)] == [acl]
 
 
-def test_omitted_parts_of_an_acl_text_get_defaults() -> None:
+def test_principal_host_and_cluster_name_of_a_written_acl_are_normalised() -> None:
     acl = acl_of_words({**WORDS, "principal": " alice ", "name": "t", "host": "[::0:1]"})
     assert acl.entry.principal == "User:alice" and acl.entry.host == "::1"
     cluster = {**WORDS, "resource": "cluster", "operation": "Alter", "principal": "User:a"}

@@ -133,7 +133,7 @@ def test_failed_append_of_fetched_batches_takes_the_data_directory_offline() -> 
     assert disk.log.failed
 
 
-def test_new_leader_knows_the_sequences_it_appended_as_follower() -> None:
+def test_new_leader_recognises_duplicates_of_batches_it_appended_as_follower() -> None:
     """A follower records sequences without checking them, so that it can check later ones as
     leader."""
     leader, follower = filled(40), Disk().log

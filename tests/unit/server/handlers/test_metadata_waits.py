@@ -94,7 +94,7 @@ def test_metadata_request_waits_even_if_the_client_notices_the_dead_leader_befor
     run(body)
 
 
-def test_metadata_request_waits_for_the_next_leader_after_a_leaders_session_ended() -> None:
+def test_metadata_request_waits_for_a_new_leader_after_a_leader_has_failed() -> None:
     async def body(world: World) -> None:
         registry, _ = await start(world)
         world.stores[3].kill()

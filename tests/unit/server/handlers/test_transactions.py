@@ -233,7 +233,7 @@ def broker_add(
     return VerifyPartitionsRequest((AskedTransaction("x", 5, 0, verify_only, tuple(topics)),))
 
 
-def test_add_partitions_to_txn_sent_by_a_broker_adds_or_verifies_partitions() -> None:
+def test_broker_adds_partitions_to_a_transaction_or_verifies_that_they_were_added() -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         first = AskedTopic("out", OUT, (0,))

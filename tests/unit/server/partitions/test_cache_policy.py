@@ -7,7 +7,7 @@ from broker_lite.server.partitions.cache_policy import LARGE_BYTES, READERS_MS, 
 START, MIB = 1_000_000, 1 << 20
 
 
-def test_appended_bytes_that_nobody_reads_stay_in_the_page_cache_up_to_the_limit() -> None:
+def test_unread_appended_bytes_stay_in_the_page_cache_up_to_the_limit() -> None:
     policy = CachePolicy(4 * MIB)
     assert [policy.keeps(START, MIB) for _ in range(6)] == [True] * 4 + [False] * 2
 

@@ -602,7 +602,7 @@ def test_broker_creates_a_followers_log_once_its_full_disk_has_space(
     run(test)
 
 
-def test_corrupt_batch_is_refused_and_the_next_is_appended() -> None:
+def test_corrupt_batch_is_refused_and_the_next_batch_is_appended() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic())
         replica = await shell.leader()
