@@ -342,7 +342,7 @@ def test_scaling_benchmark_first_stops_the_servers_of_earlier_benchmarks(
     assert order[:2] == ["ended", "run"]
 
 
-def test_result_of_a_single_benchmark_variant_replaces_only_the_result_of_this_variant(
+def test_new_result_of_one_benchmark_variant_keeps_the_results_of_other_variants(
     tmp_path: Path,
 ) -> None:
     kinds, alternate, kept = peers("row"), peers("alternate"), peers("kept")

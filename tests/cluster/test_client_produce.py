@@ -44,7 +44,7 @@ def test_record_keeps_key_headers_and_timestamp(bus: Bus, topic: str) -> None:
     assert record == (topic, sent.partition, 0, 123, b"k", b"value", [("h", b"x")])
 
 
-def test_consumer_reads_a_backlog_larger_than_the_setting_unread_cached_bytes(
+def test_consumer_reads_a_backlog_that_the_broker_dropped_from_the_page_cache(
     bus: Bus, topic: str
 ) -> None:
     """The test produces 24 MB before a consumer reads: six times ``unread.cached.bytes``."""

@@ -321,7 +321,7 @@ def test_client_older_than_kip_152_logs_in_with_sasl_messages_without_kafka_head
     connection.close()
 
 
-def test_handshake_of_version_0_and_the_first_sasl_message_may_arrive_together(
+def test_client_may_send_a_sasl_message_before_it_reads_the_sasl_handshake_response(
     secured: LocalCluster,
 ) -> None:
     """A client may send its first SASL message before it has read the response to the handshake."""

@@ -103,7 +103,7 @@ def test_connect_standalone_worker_resumes_at_its_stored_offsets(
     note("connect", "standalone, its file connectors, stopped and started again", "served")
 
 
-def test_connect_distributed_worker_is_refused_its_compacted_topics_with_the_reason(
+def test_distributed_connect_worker_gets_the_reason_why_compacted_topics_are_refused(
     start: Start, note: Callable[[str, str, str], None]
 ) -> None:
     topics = {

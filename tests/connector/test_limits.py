@@ -203,9 +203,7 @@ def test_planning_with_a_byte_limit_does_not_wait_for_a_slow_offset_lookup(plann
     assert rows(plan, start, end) == [(0, 0, 5)]
 
 
-def test_batch_that_waited_max_trigger_delay_does_not_wait_again_after_an_offset_lookup(
-    planner, make_topic
-):
+def test_max_trigger_delay_does_not_begin_anew_after_an_offset_lookup(planner, make_topic):
     """Regression: the batch waited for maxTriggerDelay once more after the lookup."""
     topic = make_topic(5)
     plan = planner(

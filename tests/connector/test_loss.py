@@ -21,7 +21,7 @@ from pyspark_logbus.stream_planner import StreamPlanner
 
 
 @pytest.mark.parametrize("how", ["subscribe", "assign"])
-def test_repeated_first_batch_reports_the_records_of_a_deleted_topic_as_lost(
+def test_first_batch_repeated_after_a_restart_reports_records_of_a_deleted_topic_as_lost(
     planner, bus, make_topic, how, caplog
 ):
     kept, gone = make_topic(3), make_topic(7)

@@ -437,7 +437,7 @@ def test_open_task_attempts_of_a_sink_are_listed_as_transactions_of_the_sink(
 # In the next tests, brokers or ZooKeeper fail.
 
 
-def test_batch_is_committed_after_its_coordinator_died_before_the_commit(
+def test_micro_batch_is_committed_although_the_transaction_coordinator_has_died(
     cluster: LocalCluster, make: Callable[..., Run]
 ) -> None:
     run = make()

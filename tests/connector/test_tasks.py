@@ -215,7 +215,7 @@ def test_micro_batch_of_many_small_partitions_has_few_tasks(planner, make_topic)
     ]
 
 
-def test_small_offset_range_is_not_read_from_an_incomplete_or_damaged_response(
+def test_task_takes_no_rows_of_a_small_range_from_an_incomplete_or_damaged_response(
     planner, make_topic, monkeypatch
 ):
     topic = make_topic(5, 5)

@@ -22,7 +22,7 @@ def _is_in_the_foreground() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def test_ctrl_c_interrupts_a_wait_for_input_at_once_but_a_send_only_after_its_record() -> None:
+def test_ctrl_c_interrupts_a_wait_for_input_but_lets_a_send_finish() -> None:
     def source() -> Iterator[int]:
         yield 1
         press()  # Ctrl-C arrives while the command waits for the next item.

@@ -99,7 +99,7 @@ def test_broker_counts_as_faulty_until_it_is_registered_and_its_replicas_are_in_
     assert "none" in broker_causes(nobody, 1)[0].found
 
 
-def test_disk_that_its_broker_reports_as_full_makes_the_health_critical() -> None:
+def test_broker_that_reports_a_full_disk_makes_the_cluster_health_critical() -> None:
     found = sample(reports=(BrokerReport(1, (disk(50),), is_disk_full=True),))
     (cause,) = causes(found)
     assert (cause.state, cause.about) == ("critical", "broker 1") and "is full" in cause.found

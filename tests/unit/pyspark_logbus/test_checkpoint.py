@@ -90,7 +90,7 @@ def test_checkpoint_conversion_changes_only_the_offsets_of_the_last_two_batches(
     assert after["offsets/2"].decode().split("\n")[3:] == [FILES, "-"]
 
 
-def test_uncommitted_first_batch_is_converted_with_its_start_offsets(
+def test_converted_checkpoint_has_start_offsets_of_an_uncommitted_first_batch(
     tmp_path: Path,
 ) -> None:
     old = checkpoint(tmp_path, [[kafkas(t=200)]], 0, initial=kafkas(t=120))
@@ -99,7 +99,7 @@ def test_uncommitted_first_batch_is_converted_with_its_start_offsets(
     assert end.begin == {"t": TopicOffsets("id-t", {0: OffsetAndEpoch(20), 1: OffsetAndEpoch(21)})}
 
 
-def test_uncommitted_second_batch_is_converted_without_start_offsets(
+def test_converted_checkpoint_has_no_start_offsets_for_an_uncommitted_second_batch(
     tmp_path: Path,
 ) -> None:
     old = checkpoint(tmp_path, [[kafkas(t=200)], [kafkas(t=300)]], 1)

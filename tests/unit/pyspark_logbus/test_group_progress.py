@@ -110,7 +110,7 @@ def test_offset_commit_of_a_query_contains_leader_epoch_topic_id_and_lease(group
     assert progress.state == "published"
 
 
-def test_stopping_query_commits_pending_progress_and_releases_its_lease_on_the_group(group, start):
+def test_stopping_query_commits_its_progress_and_frees_the_group_for_other_queries(group, start):
     progress = start("one")
     progress.publish(at(5))
     progress.wait(5)

@@ -96,7 +96,7 @@ def test_batches_of_large_rows_are_concatenated_only_up_to_the_byte_limit():
     assert [batch.num_rows for batch in found] == [1, 1]
 
 
-def test_size_of_a_concatenated_batch_is_limited_by_its_decoded_bytes(monkeypatch):
+def test_limit_of_concatenated_batches_counts_decoded_bytes_not_compressed_bytes(monkeypatch):
     """Regression: the limit counted compressed bytes.
 
     258 batches of 8 MB of zeros, each 300 bytes long in the log, overflowed an Arrow column. The

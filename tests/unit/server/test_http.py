@@ -89,7 +89,7 @@ def test_readiness_probe_names_the_reasons_why_the_broker_is_not_ready() -> None
     run(test, "draining")
 
 
-def test_http_port_off_loopback_refuses_metrics_and_hides_the_reasons_of_readiness() -> None:
+def test_http_port_that_other_machines_reach_hides_metrics_and_readiness_reasons() -> None:
     async def test(ask: Ask) -> None:
         answer = await ask(get("/metrics"))
         assert answer.startswith(b"HTTP/1.1 403") and b"metrics.listener.name" in answer

@@ -241,7 +241,8 @@ def test_duplicate_is_acknowledged_although_the_disk_is_full() -> None:
     assert append(disk.log, batch(producer=(7, 0, 0))) == (0, 1, -1, True)
 
 
-def test_disk_full_at_a_checkpoint_or_log_creation_or_retention_takes_no_log_offline() -> None:
+def test_disk_full_error_outside_of_an_append_takes_no_log_offline() -> None:
+    """The disk is full at a checkpoint, at the creation of a log, and in retention."""
     disk = Disk(dataclasses.replace(SMALL, retention_bytes=4096))
     disk.write(200, checkpoint=True)
     disk.write(1)

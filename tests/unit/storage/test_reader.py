@@ -210,7 +210,7 @@ def test_offset_for_bytes_returns_a_batch_boundary_after_the_start_offset() -> N
         log.reader.offset_for_bytes(9, 1000, 200)
 
 
-def test_lookup_of_the_offset_n_bytes_after_an_offset_is_nearly_exact() -> None:
+def test_offset_lookup_by_number_of_bytes_is_accurate_within_two_percent() -> None:
     disk = Disk(TopicConfig(index_interval_bytes=1000))
     disk.write(2000)
     _, count = disk.log.reader.offset_for_bytes(0, 100_000, 2000)
@@ -356,7 +356,7 @@ def test_read_during_a_truncation_reports_no_damage(
 
 @pytest.mark.parametrize("reads_before", range(2))
 @pytest.mark.parametrize("look_up", ["offset_for_timestamp", "verify", "max_timestamp"])
-def test_lookup_that_a_truncation_overtakes_reports_no_damage(
+def test_truncation_during_a_lookup_is_not_reported_as_damage(
     look_up: str, reads_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: the batches that had replaced the removed ones were reported as damage."""

@@ -412,7 +412,7 @@ def test_repr_of_a_log_file_location_hides_the_secret_that_opens_the_file() -> N
     [{"position": -1}, {"length": 0}, {"length": -1}, {"path": ""}, {"path": "a\0b"}],
     ids=str,
 )
-def test_fetch_response_with_an_invalid_log_file_location_is_refused(
+def test_fetch_response_with_an_invalid_path_or_range_of_a_segment_file_is_refused(
     change: dict[str, Any],
 ) -> None:
     stored = StoredRange("/d/0.log", 1, 2, 3, 4)._replace(**change)

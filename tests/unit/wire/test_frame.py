@@ -83,7 +83,7 @@ def test_frame_buffer_grows_with_received_bytes(size: int, step: int) -> None:
     assert [bytes(frame) for frame in found] == [body[:size]]
 
 
-def test_receiver_knows_whether_it_is_between_frames() -> None:
+def test_frame_receiver_reports_whether_it_holds_a_part_of_a_frame() -> None:
     receiver = FrameReceiver(100)
     assert receiver.is_between_frames
     feed(receiver, b"\x00\x00", 2)

@@ -109,7 +109,7 @@ def test_on_revoke_is_called_even_if_the_preceding_commit_is_cancelled() -> None
     assert bench.reader.collector.assignment() == []
 
 
-def test_on_revoke_is_called_although_the_last_commit_of_close_is_cancelled() -> None:
+def test_close_calls_on_revoke_even_if_its_last_commit_is_cancelled() -> None:
     """Regression: neither a cancelled nor a failed last commit was followed by ``on_revoke``."""
     bench = Bench()
     bench.finish(bench.begin(), {T0: None})

@@ -232,7 +232,7 @@ def test_rows_of_an_arrow_chunk_are_sent_to_the_partitions_in_its_partition_colu
     assert sent == expected
 
 
-def test_arrow_slice_sends_only_its_own_rows() -> None:
+def test_producer_sends_only_the_rows_of_a_slice_of_an_arrow_array() -> None:
     bench = Bench()
     value = pa.array([b"x" * 100] * 50 + [b"mine"] + [b"y"] * 50).slice(50, 1)
     bench.put(

@@ -38,7 +38,7 @@ def test_metadata_age_grows_only_while_zookeeper_is_unreachable() -> None:
     run(body)
 
 
-def test_topic_request_does_not_wait_for_metadata_that_a_later_change_has_replaced(
+def test_topic_change_is_answered_even_if_a_later_change_overwrites_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: a topic request waited for the metadata with exactly its change. A broker that

@@ -63,7 +63,7 @@ class Owners:
         return self.at[number]
 
 
-def test_next_leader_of_the_state_log_loads_every_committed_append() -> None:
+def test_new_leader_of_the_transaction_state_log_loads_every_committed_record() -> None:
     async def test(world: World) -> None:
         owners = Owners(world)
         first = await owners.leads(1)

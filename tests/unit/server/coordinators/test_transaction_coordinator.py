@@ -270,7 +270,7 @@ def test_open_task_attempts_of_a_spark_sink_are_listed_until_their_batch_ends() 
     run(body)
 
 
-def test_producer_cannot_use_the_transactional_id_of_a_spark_sink_that_is_being_created() -> None:
+def test_producer_is_refused_a_transactional_id_while_a_spark_sink_registers_it() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.init()
         join = JoinBatch(UNNUMBERED, "s", "run", 0, 0, 0, 60_000, frozenset())

@@ -400,7 +400,7 @@ def test_zk_based_group_refuses_offsets_of_transactions() -> None:
         (NetworkError("unreachable"), False),
     ],
 )
-def test_pending_offsets_are_dropped_after_a_time_if_their_transaction_has_ended(
+def test_overdue_pending_offsets_are_dropped_only_if_their_transaction_has_ended(
     answer: Any, is_ended: bool
 ) -> None:
     async def body(world: World) -> None:

@@ -76,7 +76,7 @@ def test_metadata_request_waits_for_the_next_leader_after_the_connection_to_a_le
     run(body)
 
 
-def test_metadata_request_waits_even_if_the_client_notices_the_dead_leader_before_the_broker() -> (
+def test_metadata_request_waits_for_an_election_if_the_client_detects_the_dead_leader_first() -> (
     None
 ):
     async def body(world: World) -> None:

@@ -227,7 +227,7 @@ def test_replica_with_an_empty_disk_catches_up_and_joins_the_isr() -> None:
     run(test)
 
 
-def test_produce_with_too_few_in_sync_replicas_is_refused_before_or_after_the_append() -> None:
+def test_produce_with_acks_all_fails_if_the_isr_is_below_min_insync_replicas() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         for number in (2, 3):

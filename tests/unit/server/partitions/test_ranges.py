@@ -85,7 +85,7 @@ def test_batches_that_need_no_crc_check_are_sent_directly_from_the_log_file(log:
     assert values(content(found)) == [b"%d" % n * 4000 for n in range(5)]
 
 
-def test_batch_that_contains_the_log_start_offset_passes_the_crc_and_epoch_check(log: Log) -> None:
+def test_fetch_check_accepts_a_batch_that_begins_before_the_log_start_offset(log: Log) -> None:
     append(log, rows_batch([b"0", b"1", b"2"]), epoch=3)
     append(log, rows_batch([b"3"]), epoch=5)
     log.delete_records_before(2)

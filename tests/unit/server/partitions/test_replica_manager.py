@@ -396,7 +396,7 @@ def test_crc_cache_includes_an_arrow_batch_before_consumers_can_fetch_it() -> No
 
 
 @pytest.mark.parametrize("starts_at", [0, 2])
-def test_batches_that_follow_a_batch_refused_by_a_full_disk_get_the_same_error(
+def test_disk_full_error_of_a_batch_also_fails_the_producers_later_batches_in_flight(
     starts_at: int,
 ) -> None:
     """With OUT_OF_ORDER_SEQUENCE instead, librdkafka would bump its epoch and resend old records.
