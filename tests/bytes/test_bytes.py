@@ -43,7 +43,7 @@ def test_example_bytes_of_an_arrow_batch_in_format_md_are_decoded() -> None:
     assert "\n".join(lines) in FORMAT.read_text("utf-8")
 
 
-def test_encoded_arrow_batch_equals_the_example_in_format_md_except_for_arrow_metadata() -> None:
+def test_arrow_batch_is_encoded_as_in_format_md_apart_from_arrow_metadata() -> None:
     # Leave out Arrow's metadata, which another version of Arrow may encode differently.
     raw, _ = example("columns.txt")
     written = arrow.encode(

@@ -287,7 +287,7 @@ def test_cancelled_polls_of_an_asyncio_consumer_lose_no_record(bus: Bus, topic: 
     assert asyncio.run(main()) == list(range(200))
 
 
-def test_asyncio_consumer_whose_first_poll_was_cancelled_starts_at_its_start_option(
+def test_cancelled_first_poll_does_not_change_where_an_asyncio_consumer_starts(
     bus: Bus, topic: str
 ) -> None:
     fill(bus, topic, 0, 3)

@@ -211,7 +211,7 @@ def test_user_may_do_what_an_acl_allows_and_nothing_else(
 
 
 @pytest.mark.parametrize("may_describe", [True, False])
-def test_running_query_fails_with_the_reason_once_its_user_may_not_read_its_topic(
+def test_running_query_fails_with_an_authorization_error_after_read_access_is_revoked(
     secured: LocalCluster, tmp_path: Path, may_describe: bool
 ) -> None:
     """Regression: the query read no more records, without an error. Without the permission to

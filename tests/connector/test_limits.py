@@ -159,7 +159,7 @@ def test_available_now_fails_if_one_of_its_topics_is_deleted_during_the_run(
     assert "was deleted before this run with Trigger.AvailableNow read it to the end" in said
 
 
-def test_available_now_fails_if_a_log_has_become_shorter_than_the_end_offset_to_read(
+def test_available_now_fails_if_a_log_now_ends_before_the_planned_end_offset(
     planner, make_topic, monkeypatch
 ):
     topic = make_topic(5)

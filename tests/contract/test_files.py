@@ -42,7 +42,7 @@ def test_append_returns_the_position_at_which_pread_finds_the_bytes(world: World
     assert file.pread(50, 10) == b""
 
 
-def test_append_writes_thousands_of_buffers(world: World) -> None:
+def test_single_append_writes_thousands_of_buffers_in_order(world: World) -> None:
     files, folder = world
     file = files.create(f"{folder}/a")
     file.append([b"%04d" % i for i in range(3000)])

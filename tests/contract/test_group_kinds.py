@@ -68,7 +68,7 @@ def test_member_converts_an_empty_group_to_a_zk_based_group_and_keeps_its_offset
     run(world, body)
 
 
-def test_group_that_changes_during_its_conversion_to_a_zk_based_group_is_not_converted(
+def test_group_is_not_converted_to_a_zk_based_group_if_it_changes_meanwhile(
     world: World,
 ) -> None:
     """The group changes after the member read it, and before the member converts it.

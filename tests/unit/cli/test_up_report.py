@@ -101,7 +101,7 @@ def test_up_report_names_replaced_ports_and_other_running_clusters(
     assert f"-b 127.0.0.1:9092 (--dir {tmp_path / 'one'})" in said
 
 
-def test_brokers_with_data_are_counted_by_the_subfolders_of_the_data_directory(
+def test_up_report_counts_the_broker_folders_in_the_data_directory(
     tmp_path: Path,
 ) -> None:
     assert brokers_in(None) == brokers_in(tmp_path / "none") == brokers_in(tmp_path) == 0

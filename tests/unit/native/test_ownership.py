@@ -21,7 +21,7 @@ from broker_lite.native.pending_requests import BACKOFF_MAX_MS, PendingRequests
 from broker_lite.native.view import WatchedTopic
 
 
-def test_member_does_not_wait_for_a_former_owner_that_left_before_its_znode_was_read() -> None:
+def test_member_takes_a_partition_soon_if_the_owner_leaves_while_its_znode_is_read() -> None:
     """Regression: the watch event that the owner's znode was deleted may arrive before the
     response that contains the znode. The member then waited two seconds before it took the
     partition."""

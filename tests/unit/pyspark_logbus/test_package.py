@@ -111,7 +111,7 @@ def test_cluster_address_in_the_environment_is_read_on_the_driver(monkeypatch):
     assert source.reader(source.schema())._plan.options.bootstrap_servers == "env:1234"
 
 
-def test_error_for_an_invalid_stream_option_is_raised_where_spark_reports_it():
+def test_invalid_stream_option_raises_its_error_when_spark_requests_the_read_limit():
     source = datasource.DefaultSource(
         {"subscribe": "t", "bootstrap.servers": "h:1", "endingOffsets": "latest"}
     )

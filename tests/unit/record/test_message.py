@@ -46,7 +46,7 @@ def metadata_words(buffer: bytearray) -> range:
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-def test_check_of_a_valid_arrow_message_returns_its_sizes_and_codec(
+def test_validation_of_an_arrow_message_returns_its_sizes_and_codec(
     compression: arrow.Compression,
 ) -> None:
     buffer = encoded(compression=compression)

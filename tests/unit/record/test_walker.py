@@ -47,14 +47,14 @@ def test_batch_walker_advances_by_the_last_offset_of_a_batch_not_by_its_record_c
     assert (walker.offset, walker.position) == (by_hand.END, sum(map(len, batches)))
 
 
-def test_batch_walker_reports_that_control_and_empty_batches_have_no_rows() -> None:
+def test_batch_walker_marks_control_and_empty_batches_as_without_rows() -> None:
     batches = by_hand.contiguous()
     seen = [each.header.base_offset for each in walked(batches) if not each.is_void]
     assert seen == row_batches(batches)
 
 
 @pytest.mark.parametrize("policy", [OWN_LOG, KAFKA_LOG])
-def test_batch_walker_reports_that_batches_of_aborted_transactions_have_no_rows(
+def test_batch_walker_marks_each_batch_of_an_aborted_transaction_as_without_rows(
     policy: WalkPolicy,
 ) -> None:
     batches = by_hand.contiguous() if policy is OWN_LOG else by_hand.with_gaps()

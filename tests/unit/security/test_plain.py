@@ -46,7 +46,7 @@ def test_malformed_plain_message_is_refused_without_showing_its_password(
     assert "password" not in str(refused.value).replace("user, password", "")
 
 
-def test_plain_password_matches_the_keys_of_the_new_or_the_former_password() -> None:
+def test_plain_login_accepts_the_former_password_until_it_expires() -> None:
     pairs = tuple(derive_keys(SHA_512, each, SALT, 4096).pair() for each in ("new", "old"))
     credential = ScramCredential(SALT, 4096, pairs, 10)
     for number, password in enumerate(("new", "old")):

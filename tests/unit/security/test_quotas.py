@@ -154,7 +154,7 @@ def test_token_bucket_holds_no_more_than_its_burst() -> None:
     assert not bucket.is_full(3_600_500) and bucket.is_full(3_601_500)
 
 
-def test_quota_filter_selects_entities_by_name_by_default_or_with_any_name() -> None:
+def test_client_quota_filter_matches_a_name_or_the_default_or_any_name() -> None:
     def found(*components: Component, strict: bool = False) -> list[int]:
         return [at for at, each in enumerate(ORDER) if selects(components, each, strict=strict)]
 

@@ -558,7 +558,7 @@ def test_follower_survives_a_power_cut_at_every_file_operation(seed: int) -> Non
 
 @pytest.mark.parametrize("error", [ENOSPC, EIO])
 @pytest.mark.parametrize("seed", range(2))
-def test_follower_survives_a_fault_at_every_operation(seed: int, error: int) -> None:
+def test_follower_log_recovers_from_a_fault_at_any_file_operation(seed: int, error: int) -> None:
     """A retry, or else the next start, completes the interrupted operation."""
     trace = Followed(seed)
     first = trace.disk.files.operations

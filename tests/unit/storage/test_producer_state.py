@@ -44,7 +44,7 @@ def test_batch_after_a_sequence_gap_is_refused(sequence: int) -> None:
         judge(state(0, 1, 2), sequence)
 
 
-def test_repetition_of_one_of_the_last_five_batches_is_a_duplicate_with_its_offsets() -> None:
+def test_repeated_batch_among_the_last_five_returns_its_original_offsets() -> None:
     made = state(0, 2, 4, 6, 8, 10, rows=2)
     for sequence in (2, 4, 6, 8, 10):
         found = judge(made, sequence, 2)
@@ -52,7 +52,7 @@ def test_repetition_of_one_of_the_last_five_batches_is_a_duplicate_with_its_offs
 
 
 @pytest.mark.parametrize(("sequence", "rows"), [(0, 2), (2, 2), (1, 1), (0, 4)])
-def test_repetition_of_a_batch_before_the_last_five_is_a_duplicate_without_its_offset(
+def test_repeated_batch_before_the_last_five_is_a_duplicate_without_offsets(
     sequence: int, rows: int
 ) -> None:
     made = state(0, 2, 4, 6, 8, 10, 12, rows=2)
@@ -160,7 +160,7 @@ def test_batch_that_follows_a_refused_batch_gets_the_same_error(
     assert behind(state(0, 1, 2), refused, sequence) is expected
 
 
-def test_sequence_gap_that_the_refused_batch_does_not_explain_is_out_of_order() -> None:
+def test_sequence_gap_not_caused_by_a_refused_batch_is_an_out_of_order_error() -> None:
     appended = RefusedBatch(0, 2, errors.StorageError.code, "full")
     assert behind(state(0, 1, 2), appended, 4) is OutOfOrderSequenceError
     later = RefusedBatch(0, 9, errors.StorageError.code, "full")
@@ -199,7 +199,7 @@ def behind(
     return None
 
 
-def test_expiry_removes_idle_producers_and_remembers_that_producers_were_removed() -> None:
+def test_expiry_removes_idle_producers_and_marks_the_producer_state_as_incomplete() -> None:
     made = ProducerState()
     made.update(header(0), 0, 100)
     made.update(header(0, producer=8), 1, 500)

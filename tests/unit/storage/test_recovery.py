@@ -263,7 +263,7 @@ def test_corrupt_header_below_the_recovery_point_makes_only_its_batch_unreadable
 
 @pytest.mark.parametrize("position", [23, 24, 25, 26])
 @pytest.mark.parametrize("is_known", [True, False])
-def test_corrupt_batch_that_claims_later_offsets_does_not_stop_the_start(
+def test_corrupt_batch_with_too_large_offsets_does_not_prevent_the_start_of_the_broker(
     position: int, is_known: bool
 ) -> None:
     """Regression: every start of the broker failed, because rebuilding the producer state read

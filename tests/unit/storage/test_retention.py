@@ -47,7 +47,7 @@ def test_segments_before_the_log_start_expire() -> None:
     assert count(segments(0, 0, 0), start=99) == 2
 
 
-def test_expiry_of_each_segment_has_the_reason_time_size_or_log_start() -> None:
+def test_retention_returns_the_reason_for_each_expired_segment() -> None:
     made = TopicConfig(retention_ms=7 * DAY, retention_bytes=250)
     found = expired(
         segments(9, 9, 9, 9, 0), made, now_ms=NOW, log_start_offset=10, last_stable_offset=99

@@ -208,7 +208,7 @@ def test_older_state_records_are_deleted_only_once_a_full_copy_of_the_state_is_c
 
 
 @pytest.mark.usefixtures("small_copies")
-def test_refused_part_of_a_full_copy_of_the_state_is_written_again_after_the_next_commit() -> None:
+def test_refused_write_of_a_state_copy_is_repeated_after_the_next_commit() -> None:
     log = begun_copy([(b"a", b"1"), (b"b", b"1")])
     (a_slice,) = log.turn()
     log.refuse()

@@ -46,7 +46,7 @@ def test_transaction_record_is_encoded_to_the_expected_bytes() -> None:
     assert changed_ms_of(bytes.fromhex(GOLDEN)) == 11
 
 
-def test_record_key_tells_whether_a_state_record_is_about_a_transactional_id_or_a_sink() -> None:
+def test_first_byte_of_a_transaction_state_key_tells_transactional_ids_from_sinks() -> None:
     assert transaction_key("etl-1") == b"\x00etl-1"
     assert transactional_id_of(b"\x00etl-1") == "etl-1"
     assert transactional_id_of(b"\x01etl-1") is None

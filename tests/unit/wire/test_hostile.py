@@ -50,7 +50,7 @@ LIES: list[tuple[str, Callable[[], object]]] = [
 
 
 @pytest.mark.parametrize(("name", "decode"), LIES, ids=[name for name, _ in LIES])
-def test_false_declared_size_is_refused_without_allocation(
+def test_value_with_a_false_declared_size_is_refused_before_memory_is_allocated(
     name: str, decode: Callable[[], object]
 ) -> None:
     tracemalloc.start()

@@ -56,7 +56,7 @@ def test_retried_deletion_of_a_deleted_group_succeeds(first: int | LogbusError) 
     assert play([first, OK]) == 2
 
 
-def test_deletion_of_a_group_that_is_unknown_at_the_first_request_fails() -> None:
+def test_deletion_of_an_unknown_group_fails() -> None:
     for said in ([NOT_FOUND], [NOT_COORDINATOR, NOT_FOUND]):
         with pytest.raises(GroupIdNotFoundError):
             play(said)

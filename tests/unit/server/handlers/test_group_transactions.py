@@ -301,7 +301,7 @@ def test_concurrent_txn_offset_commits_of_a_transaction_verify_it_once() -> None
     run(body)
 
 
-def test_txn_offset_commit_is_refused_if_its_transaction_ends_while_it_is_checked() -> None:
+def test_txn_offset_commit_fails_if_the_transaction_ends_during_verification() -> None:
     """The group coordinator asks the transaction coordinator whether the transaction is open. The
     late response must not add the offsets to the producer's next transaction.
     """

@@ -198,7 +198,7 @@ def test_request_with_sufficient_permissions_is_not_denied(case: Case) -> None:
     run(body)
 
 
-def test_brokers_principal_may_not_use_client_apis_to_read_or_write_topics() -> None:
+def test_principal_of_a_broker_cannot_read_or_write_topics_through_client_apis() -> None:
     async def body(world: AccessWorld) -> None:
         world.grant({})
         before = world.digest()

@@ -183,7 +183,7 @@ async def connect(one: Listener) -> socket.socket:
     return sock
 
 
-def test_request_before_login_is_limited_to_16_kib_and_the_login_timeout() -> None:
+def test_request_before_login_has_a_size_limit_of_16_kib_and_a_time_limit() -> None:
     sessions: list[Session] = []
 
     def begin(frame: memoryview, reply: ResponseSlot) -> None:

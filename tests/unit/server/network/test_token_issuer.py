@@ -103,7 +103,7 @@ def test_unreachable_key_set_url_is_logged_and_the_old_keys_stay(
         ((200, {}, b"x" * 3000), "more than 2000 bytes"),
     ],
 )
-def test_redirected_and_too_long_key_sets_of_a_token_issuer_are_refused(
+def test_redirect_or_too_long_response_for_the_keys_of_a_token_issuer_is_refused(
     trusted: Path, answer: tuple[int, dict[str, str], bytes], reason: str
 ) -> None:
     source = Issuer()

@@ -346,7 +346,7 @@ def test_leader_checks_its_disk_after_a_follower_fetched_a_corrupt_batch() -> No
     run(test, replica_fetch_wait_ms=100)
 
 
-def test_leader_that_cannot_read_a_batch_gives_up_leadership_and_copies_it_again(
+def test_leader_with_an_unreadable_batch_steps_down_and_copies_it_from_the_next_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test(world: World) -> None:
