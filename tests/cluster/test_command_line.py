@@ -338,7 +338,7 @@ def test_consume_on_an_idle_topic_exits_when_the_reader_of_its_output_pipe_exits
         assert consumer.wait(60) == 0
 
 
-def test_commands_groups_describe_and_lag_report_the_offsets_and_lag_of_a_consumer(
+def test_groups_describe_and_lag_commands_show_committed_offsets_and_lag(
     logbus: Logbus, new_topic: str
 ) -> None:
     group = f"g-{new_topic}"

@@ -288,7 +288,7 @@ def test_each_stream_of_create_message_streams_can_be_read_in_its_own_thread(
 
 
 @pytest.mark.parametrize("is_late", [True, False])
-def test_record_whose_processing_has_not_ended_when_its_stream_closes_is_redelivered(
+def test_record_is_redelivered_if_its_consumer_closes_before_processing_ends(
     bus: Bus, topic: str, is_late: bool
 ) -> None:
     """A stream commits a record only once its thread asks for the next record."""

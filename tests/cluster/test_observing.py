@@ -18,7 +18,9 @@ from broker_lite.observing.reading import WHOLE_S, ClusterReading, take_reading
 from broker_lite.observing.sampler import RECORDS, Sampler
 
 
-def test_sampler_of_the_console_reads_topics_groups_and_rates(bus: Bus, topic: str) -> None:
+def test_periodic_sample_of_a_cluster_contains_topics_groups_and_rates(
+    bus: Bus, topic: str
+) -> None:
     tp = TopicPartition(topic, 0)
     bus.admin.commit_offsets(f"g-{topic}", {tp: 0})
     sampler = Sampler(bus.admin).start()

@@ -56,7 +56,7 @@ def test_batch_query_reads_exactly_the_offsets_from_its_start_to_its_end(
     assert sorted(batch(bus, subscribe=topic, **given)) == expected
 
 
-def test_batch_query_plans_without_requests_that_only_newer_brokers_serve(
+def test_batch_query_is_planned_although_an_older_broker_lacks_newer_requests(
     bus, make_topic, monkeypatch
 ):
     # Use a tag that the broker does not know, as brokers of earlier versions do not know 10000.

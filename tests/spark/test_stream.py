@@ -433,7 +433,7 @@ def test_query_error_names_the_remedy(queries, given, sink, said):
     assert "Traceback" not in str(raised.value)
 
 
-def test_streaming_query_listener_reports_the_rows_of_a_damaged_batch_that_tasks_skipped(
+def test_query_listener_reports_the_number_of_skipped_rows_of_a_damaged_batch(
     queries, bus, cluster
 ):
     """A task cannot report to Spark how many rows of a damaged batch it skipped.

@@ -67,7 +67,7 @@ def test_merge_of_change_notifications_ignores_those_up_to_the_given_sequence_nu
     assert merge(notices, 4) == ({}, False, frozenset())
 
 
-def test_merged_change_notifications_have_the_state_from_the_last_one_of_a_partition() -> None:
+def test_merge_of_change_notifications_uses_the_last_one_of_each_partition() -> None:
     names_only = NoticeContent({"t": [1]})
     notices = after(states_changed(changes("t", 4, 9)), states_changed(changes("t", 5)), names_only)
     assert merge(notices, 0) == ({"t": {0: state(5), 1: None}}, False, frozenset())

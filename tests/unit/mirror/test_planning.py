@@ -144,7 +144,7 @@ def plan(source: CommittedOffset, target: CommittedOffset | None) -> list[planni
     )
 
 
-def test_group_offset_is_not_copied_if_the_group_has_committed_at_the_target_itself() -> None:
+def test_mirror_does_not_overwrite_offsets_that_a_group_committed_at_the_target() -> None:
     name = "logbus-mirror-x"
     marked = planning.mark(name, 110)
     states = {

@@ -77,7 +77,7 @@ def test_mirror_skips_target_records_of_other_producers_when_it_resumes() -> Non
     assert [known.translate(at) for at in (0, 1, 2)] == [1, 3, 4]
 
 
-def test_resuming_mirror_counts_each_of_several_equal_records() -> None:
+def test_resuming_mirror_counts_equal_records_one_by_one() -> None:
     known = OffsetMap((), 0, 0)
     assert positions.reconcile(known, numbered("aaa", 0), iter(numbered("aaaaa", 0)), 3).copied == 3
     assert known.source_next == 3

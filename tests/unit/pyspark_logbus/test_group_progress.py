@@ -244,9 +244,7 @@ def test_no_offset_is_committed_to_a_recreated_topic(group, start, caplog):
     assert (group.rows[T0].offset, progress.state) == (2, "published")
 
 
-def test_stopping_query_releases_its_lease_on_the_group_without_commits_to_a_recreated_topic(
-    group, start, caplog
-):
+def test_stopping_query_frees_the_group_without_commits_to_a_recreated_topic(group, start, caplog):
     group.ids["u"] = "other"
     progress = start("one")
     progress.publish(at(5, u="other"))

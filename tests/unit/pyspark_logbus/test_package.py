@@ -133,7 +133,7 @@ def test_function_spark_conf_returns_the_settings_of_the_file_spark_defaults_con
         assert settings.spark_conf(store) == {settings.SOCKETS: "true"}
 
 
-def test_folder_of_sparks_sockets_is_short_if_the_temporary_folder_has_a_long_path(monkeypatch):
+def test_spark_socket_path_is_short_even_if_the_temporary_folder_has_a_long_path(monkeypatch):
     monkeypatch.setattr(settings.tempfile, "gettempdir", lambda: "/tmp/" + "x" * 120)
     folder = settings.spark_conf()[settings.SOCKET_FOLDER]
     assert len(folder) + settings.SOCKET_NAME_BYTES <= settings.SOCKET_PATH_MAX

@@ -42,9 +42,7 @@ def test_google_crc32c_is_used_if_installed() -> None:
 
 
 @given(st.binary(max_size=5000), st.integers(0, 5000))
-def test_checksum_equals_that_of_crcmod_also_if_computed_in_two_parts(
-    data: bytes, cut: int
-) -> None:
+def test_crc32c_of_one_or_two_parts_equals_the_result_of_crcmod(data: bytes, cut: int) -> None:
     assert crc32c(data) == oracle(data)
     assert crc32c(data[cut:], crc32c(data[:cut])) == oracle(data)
 

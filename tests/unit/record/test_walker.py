@@ -115,9 +115,7 @@ def test_batch_that_overlaps_the_previous_one_is_corrupt(policy: WalkPolicy) -> 
     assert (good, error.offset) == ([0], 2)
 
 
-def test_batch_below_the_fetch_offset_is_skipped_in_a_kafka_log_and_corrupt_in_a_logbus_log() -> (
-    None
-):
+def test_batch_below_the_fetch_offset_counts_as_corrupt_only_in_a_logbus_log() -> None:
     batches = by_hand.contiguous()[:3]
     found = walked(batches, KAFKA_LOG, 5)
     assert [each.header.base_offset for each in found] == [3, 11]

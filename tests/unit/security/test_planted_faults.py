@@ -120,7 +120,7 @@ PLANTS = {
         "            raise\n",
         (
             "unit/server/network/test_tls_listener.py",
-            "test_changed_certificate_files_are_used_for_new_connections_unless_they_are_unusable",
+            "test_listener_uses_changed_certificate_files_only_if_they_are_valid",
         ),
     ),
     "sessions of a deleted user continue": Plant(
@@ -150,7 +150,7 @@ PLANTS = {
         "",
         (
             DESCRIPTORS,
-            "test_ticket_for_a_log_file_is_refused_if_its_principal_lacks_read_permission",
+            "test_broker_refuses_a_log_file_to_a_principal_without_read_permission",
         ),
     ),
     "a segment file is handed out for writing": Plant(

@@ -155,7 +155,7 @@ def test_broker_does_not_pass_a_log_file_to_a_client_whose_ticket_has_expired(be
     assert refused(other)
 
 
-def test_ticket_for_a_log_file_is_refused_if_its_principal_lacks_read_permission(
+def test_broker_refuses_a_log_file_to_a_principal_without_read_permission(
     bench: Bench,
 ) -> None:
     """The broker checks the permission of the principal to which it issued the ticket, not that of
@@ -231,7 +231,7 @@ def _flags(fd: int) -> bytes:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="this process is not root")
-def test_broker_of_another_user_gives_no_open_file_to_root(
+def test_broker_passes_no_file_descriptor_to_root_if_it_runs_as_another_user(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Root in a container could not open the file, but could reopen the descriptor for writing."""

@@ -49,7 +49,7 @@ def test_repeated_warning_is_logged_once_a_minute_with_the_suppressed_count(line
     assert lines.said[1:] == ["t-0 offset 7: corrupt (59 such lines were left out before)"]
 
 
-def test_warnings_about_the_same_object_count_as_repetitions_though_their_text_differs(
+def test_warnings_about_the_same_object_are_repeats_even_if_their_texts_differ(
     lines: Lines,
 ) -> None:
     for port in range(5):

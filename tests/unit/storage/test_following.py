@@ -407,7 +407,7 @@ def damaged(flip: Callable[[Disk], None]) -> Disk:
         "first segment removed",
     ],
 )
-def test_log_truncated_at_damage_accepts_fetched_batches_again(
+def test_follower_truncated_at_a_damaged_batch_appends_the_leaders_batches_again(
     flip: Callable[[Disk], None], first: int
 ) -> None:
     disk = damaged(flip)

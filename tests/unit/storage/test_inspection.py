@@ -117,7 +117,7 @@ def test_damaged_metadata_or_checkpoint_file_of_a_data_directory_is_reported(nam
     assert problems(disk)[name] == ("the file has a wrong checksum (CRC-32C)",)
 
 
-def test_check_of_a_stray_log_needs_no_checkpoint_files() -> None:
+def test_stray_partition_directory_is_checked_without_checkpoint_files() -> None:
     disk = written()
     disk.manager.set_aside(KEY, 1000)
     assert [c.batches for c in checked(disk)] == [34, 34, 12]

@@ -442,7 +442,7 @@ def test_retention_keeps_the_segments_of_an_open_transaction() -> None:
     assert len(log.apply_retention(0, stable(log))) > 0
 
 
-def test_deleting_the_first_records_of_an_open_transaction_advances_its_start() -> None:
+def test_deleting_records_of_an_open_transaction_advances_the_last_stable_offset() -> None:
     disk = Disk()
     log = disk.log
     write(log)

@@ -118,7 +118,7 @@ class Bench:
         return self.reactor.the(ApiKey.FETCH)
 
 
-def test_end_offsets_watch_survives_an_out_of_range_error_during_a_metadata_refresh(
+def test_end_offsets_stay_current_after_an_out_of_range_error_during_a_metadata_refresh(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: the refresh raised KeyError and ended the watch's thread. End offsets then never

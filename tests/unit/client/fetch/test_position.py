@@ -117,7 +117,7 @@ def test_batch_of_a_later_epoch_than_the_epoch_of_the_leader_is_corrupt() -> Non
     assert isinstance(at().evaluate(answer(batch(0, 2, epoch=4))), Corrupt)
 
 
-def test_corrupt_batch_after_valid_ones_is_left_to_the_next_fetch() -> None:
+def test_fetch_position_delivers_valid_batches_and_stops_before_a_corrupt_one() -> None:
     position = at()
     found = position.evaluate(answer(batch(0, 2), bytes(100)))
     assert isinstance(found, WalkResult) and found.damage is not None

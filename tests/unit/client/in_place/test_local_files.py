@@ -141,7 +141,7 @@ def test_deleted_file_can_be_read_while_it_is_open_but_not_reopened(
         opened(stored)
 
 
-def test_file_with_another_inode_than_the_broker_named_is_refused(
+def test_client_refuses_a_log_file_if_its_inode_differs_from_the_brokers(
     tmp_path: Path, values: list[bytes]
 ) -> None:
     path = tmp_path / "0.log"

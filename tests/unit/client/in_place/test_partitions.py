@@ -47,7 +47,7 @@ def test_client_that_cannot_receive_a_file_descriptor_fetches_records_and_retrie
     assert bench.offers() == (True, True)
 
 
-def test_client_fetches_a_partition_whose_log_file_it_cannot_open(
+def test_client_fetches_from_the_broker_if_it_cannot_open_the_log_file(
     tmp_path: Path,
 ) -> None:
     bench = Bench()

@@ -457,7 +457,7 @@ def test_envelope_is_authorized_for_the_forwarded_client_not_for_the_broker(
     run(body)
 
 
-def test_envelope_is_not_charged_to_the_quotas_of_the_forwarded_client() -> None:
+def test_forwarded_request_is_not_charged_to_the_quotas_of_its_client_again() -> None:
     """The broker that forwarded the request has charged the client's quotas already."""
 
     async def body(world: World) -> None:

@@ -215,7 +215,7 @@ def test_client_has_no_quota_before_its_login() -> None:
     assert quotas.of(asked) is not None
 
 
-def test_broker_drops_quota_state_of_the_least_throttled_clients_when_it_has_too_many_clients(
+def test_broker_with_too_many_clients_drops_quota_state_of_the_least_throttled_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(quotas_module, "CLIENTS_MAX", 100)

@@ -491,7 +491,7 @@ def test_certificate_that_expires_soon_is_logged_once(
     assert soon.certificate in record.getMessage()
 
 
-def test_changed_certificate_files_are_used_for_new_connections_unless_they_are_unusable(
+def test_listener_uses_changed_certificate_files_only_if_they_are_valid(
     tmp_path: Path,
 ) -> None:
     served = write_pem(tmp_path)

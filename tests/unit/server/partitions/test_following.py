@@ -139,7 +139,7 @@ def test_deposed_leader_truncates_records_that_no_other_replica_has() -> None:
     run(test)
 
 
-def test_truncation_that_a_full_disk_delayed_is_done_before_later_appends(
+def test_truncation_delayed_by_a_full_disk_precedes_later_appends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: a full disk delayed a follower's truncation until the follower had become leader.

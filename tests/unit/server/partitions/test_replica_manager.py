@@ -569,7 +569,7 @@ def test_report_of_a_full_disk_is_retried_when_zookeepers_answer_is_lost(
 
 
 @pytest.mark.parametrize("operation", ["make_dir", "create", "rename"])
-def test_broker_creates_a_leaders_log_once_its_full_disk_has_space(
+def test_leader_retries_the_creation_of_its_log_while_the_disk_is_full(
     operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The full disk prevents writing the directory, the first segment, or the leader epoch file."""
