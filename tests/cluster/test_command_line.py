@@ -667,7 +667,7 @@ def test_json_output_of_a_command_with_several_changes_is_one_document(logbus: L
     assert [row["deleted"] for row in json.loads(deleted.stdout)] == [True, True, True, False]
 
 
-def test_error_for_a_malformed_line_names_the_line_to_resume_at_after_the_sent_records(
+def test_error_for_a_malformed_input_line_names_the_line_to_resume_at(
     logbus: Logbus, new_topic: str, tmp_path: Path
 ) -> None:
     file, later = tmp_path / "rows.jsonl", tmp_path / "more.jsonl"

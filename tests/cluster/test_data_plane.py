@@ -443,7 +443,7 @@ def test_unflushed_records_are_hidden_until_flush_messages_is_reached(
         assert read(leader, place, 0).high_watermark == 200
 
 
-def test_produce_with_acks_all_waits_for_the_flush_after_flush_ms(cluster: LocalCluster) -> None:
+def test_acks_all_waits_until_flush_ms_flushes_the_records(cluster: LocalCluster) -> None:
     config = {"flush.messages": "100", "flush.ms": "300"}
     place = make_topic(cluster, next(_NAMES), config=config)
     with PlainConnection(place.address) as leader:

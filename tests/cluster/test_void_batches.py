@@ -203,7 +203,7 @@ def test_command_line_prints_committed_records_only(
     assert [int(line) for line in capfd.readouterr().out.split()] == by_hand.COMMITTED
 
 
-def test_client_that_cannot_read_arrow_batches_also_gets_empty_and_control_batches(
+def test_client_without_arrow_support_also_gets_empty_and_control_batches(
     planted: Planted,
 ) -> None:
     place = Place(TOPIC, planted.topic_id, 1, planted.bus.bootstrap_servers)

@@ -166,7 +166,7 @@ def test_transport_reports_nothing_to_read_until_the_peer_sends(
         pass
 
 
-def test_tls_transport_reports_that_decrypted_bytes_are_left_after_a_short_read(
+def test_tls_transport_reports_the_number_of_decrypted_but_unread_bytes(
     pem: PemFiles,
 ) -> None:
     client, server = tls_ends(*contexts(pem))

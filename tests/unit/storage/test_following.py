@@ -272,7 +272,7 @@ def test_follower_appends_a_batch_that_begins_below_the_log_start_offset() -> No
         disk.log.append_as_follower(fetched(leader, 25), 1, 0)
 
 
-def test_log_truncated_below_its_start_is_empty_and_continues_at_the_truncation_offset() -> None:
+def test_truncation_below_the_log_start_offset_leaves_an_empty_log() -> None:
     disk = Disk()
     disk.write(80)
     disk.log.delete_records_before(50)

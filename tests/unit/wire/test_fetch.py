@@ -302,7 +302,7 @@ def test_client_decodes_kafka_python_fetch_responses(version: int) -> None:
                 )
 
 
-def test_fetch_response_sends_each_part_of_a_log_file_as_a_separate_buffer() -> None:
+def test_encoded_fetch_response_contains_each_log_file_range_as_a_separate_part() -> None:
     ranges = [FileRange(FILE, 0, 100), FileRange(FILE, 100, 50)]
     answer = TopicAnswer("", TOPIC_ID, [PartitionAnswer(0, 0, 9, 9, 0, ranges)])
     parts = encode_response([answer], 17, 1)

@@ -137,7 +137,7 @@ def test_local_read_skips_records_of_the_log_file_below_the_position() -> None:
     assert (position.offset, position.lineage.last_epoch) == (8, 3)
 
 
-def test_log_that_lost_records_below_the_offset_is_reported_as_truncated() -> None:
+def test_diverging_epoch_in_a_fetch_response_is_reported_as_log_truncation() -> None:
     position = at()
     read(position, batch(0, 4, epoch=1), batch(4, 8, epoch=3))
     position.request(5, 1)

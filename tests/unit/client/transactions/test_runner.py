@@ -209,7 +209,7 @@ def add_answer(code: int = 0) -> AddPartitionsToTxnResponse:
 
 
 @pytest.mark.parametrize("code", [0, CONCURRENT])
-def test_abort_in_transaction_version_1_waits_for_the_request_that_adds_partitions(
+def test_abort_in_transaction_version_1_waits_for_the_add_partitions_to_txn_response(
     code: int,
 ) -> None:
     """Regression: the request that adds partitions was repeated after EndTxn. Kafka's coordinator

@@ -145,7 +145,7 @@ def test_unreachable_broker_is_suspected_to_be_dead_until_it_is_reachable_again(
     run(test)
 
 
-def test_broker_that_closed_its_connection_is_not_suspected_after_it_reconnects() -> None:
+def test_reconnection_to_a_broker_ends_the_suspicion_that_it_died() -> None:
     async def test(here: Here, other: Other) -> None:
         view = BrokerView(2, await other.start(), "D2", 77)
         here.know(view)
@@ -201,7 +201,7 @@ def test_fetches_and_other_requests_use_separate_connections_to_a_broker() -> No
     run(test)
 
 
-def test_request_after_a_connection_to_another_broker_ended_uses_a_new_connection() -> None:
+def test_request_to_a_broker_uses_a_new_connection_after_the_old_one_ended() -> None:
     async def test(here: Here, other: Other) -> None:
         view = BrokerView(2, await other.start(), "D2", 77)
         here.know(view)

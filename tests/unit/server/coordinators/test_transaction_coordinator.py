@@ -485,7 +485,7 @@ def test_idle_transactional_id_expires_and_one_with_an_open_transaction_stays() 
     run(test, transactional_id_expiration_ms=10)
 
 
-def test_transactional_id_between_transactions_has_no_state_machine_in_memory() -> None:
+def test_completed_transaction_leaves_no_state_machine_in_the_memory_of_the_coordinator() -> None:
     async def test(cluster: Cluster) -> None:
         pair = await cluster.init()
         await cluster.add(pair)

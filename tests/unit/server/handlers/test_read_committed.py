@@ -118,7 +118,7 @@ def test_list_offsets_with_read_committed_ends_at_the_last_stable_offset() -> No
     run(body, brokers=1)
 
 
-def test_fetch_of_end_offsets_returns_the_offset_of_the_first_transactional_batch() -> None:
+def test_fetch_that_requests_only_end_offsets_also_returns_the_first_transactional_offset() -> None:
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"plain"])

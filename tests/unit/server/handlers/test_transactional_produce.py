@@ -178,7 +178,7 @@ def test_only_the_first_batch_of_a_transaction_is_verified_with_the_coordinator(
     run(test)
 
 
-def test_produce_below_version_12_verifies_the_partition_but_does_not_add_it() -> None:
+def test_produce_below_version_12_only_verifies_that_its_partition_is_in_the_transaction() -> None:
     async def test(world: World) -> None:
         producer = await started(world)
         assert await producer.send(0, BY_CLIENT) == 0

@@ -218,7 +218,7 @@ def test_principal_of_a_broker_cannot_read_or_write_topics_through_client_apis()
     run(body)
 
 
-def test_envelope_may_contain_only_forwarded_apis_and_has_its_clients_permissions() -> None:
+def test_envelope_may_contain_only_forwardable_requests_that_its_client_may_send() -> None:
     async def body(world: AccessWorld) -> None:
         before = world.digest()
         for case in CASES:

@@ -30,7 +30,7 @@ class Reply:
         self.refusal = reason
 
 
-def test_login_queue_begins_a_few_requests_in_each_loop_turn() -> None:
+def test_login_queue_starts_a_limited_number_of_requests_per_event_loop_turn() -> None:
     async def main() -> None:
         begun: list[Any] = []
         queue = LoginQueue(

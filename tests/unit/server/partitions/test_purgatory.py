@@ -24,7 +24,7 @@ def test_waiting_request_is_woken_at_each_change_until_it_is_discarded() -> None
     assert len(waiters) == 1
 
 
-def test_several_calls_of_wake_soon_wake_waiting_requests_only_once() -> None:
+def test_repeated_wake_ups_in_one_event_loop_turn_wake_a_waiting_request_once() -> None:
     waiters = Waiters()
     turn: list[Callable[[], None]] = []
     waiters.wake_soon(turn.append)
