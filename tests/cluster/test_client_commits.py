@@ -342,7 +342,7 @@ def test_partition_without_a_commit_starts_at_the_start_option(bus: Bus, topic: 
         assert [record.offset for record in consumer.poll(10.0)] == [5]
 
 
-def test_added_partition_whose_first_records_were_deleted_starts_at_earliest(
+def test_consumer_starts_a_new_partition_at_earliest_if_its_first_records_are_deleted(
     bus: Bus, face_bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker_lite.client.fetch.fetch_engine.REFRESH_MS", 300)

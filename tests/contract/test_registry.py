@@ -309,7 +309,7 @@ def test_restarted_broker_registers_before_its_former_session_expires(world: Wor
     run(world, body)
 
 
-def test_broker_with_another_data_directory_does_not_lead_its_old_partitions(
+def test_broker_restarted_with_another_data_directory_does_not_lead_its_old_partitions(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body(cluster: Cluster) -> None:

@@ -159,7 +159,7 @@ def outage(spark, tmp_path_factory):
 
 
 @pytest.mark.timeout(180)
-def test_spark_connect_client_finds_the_format_in_the_installed_wheel(
+def test_spark_connect_client_finds_the_logbus_format_in_the_installed_wheel(
     bus, tmp_path, queries, outage
 ):
     """A Spark Connect client in another folder uses the wheel.

@@ -78,7 +78,7 @@ def test_copy_of_a_compacted_topic_has_unlimited_retention() -> None:
         ("10000000", {"segment.bytes": "1048576", "max.message.bytes": "10000000"}),
     ],
 )
-def test_copied_topic_has_a_batch_size_limit_of_at_least_the_default(
+def test_mirror_gives_a_copied_topic_at_least_the_default_max_message_bytes(
     message: str, expected: dict[str, str]
 ) -> None:
     wanted = planning.wanted_settings(
@@ -108,7 +108,7 @@ def test_mirror_alters_only_changed_settings() -> None:
     assert planning.settings_to_alter(wanted, now, {}) == {"retention.ms": "5"}
 
 
-def test_setting_that_the_source_removed_is_removed_only_if_the_mirror_had_set_it() -> None:
+def test_mirror_removes_only_settings_that_it_copied_and_the_source_removed() -> None:
     given = {
         "retention.ms": "5",
         "segment.ms": "7",

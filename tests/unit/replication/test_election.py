@@ -138,7 +138,7 @@ assigned = st.permutations(IDS).flatmap(
 
 
 @given(states, assigned, registered_brokers, some_ids, st.integers(1, 3))
-def test_election_avoids_draining_full_suspected_and_unassigned_isr_members(
+def test_election_avoids_isr_members_that_are_draining_full_suspected_or_unassigned(
     state: LeaderAndIsr,
     replicas: list[int],
     registered: dict[int, BrokerView],

@@ -120,7 +120,7 @@ def test_response_after_which_the_connection_closes_is_sent_before_the_close() -
     run(main)
 
 
-def test_request_without_a_response_does_not_block_later_responses() -> None:
+def test_request_that_needs_no_response_does_not_block_later_responses() -> None:
     async def main() -> None:
         replies: list[ResponseSlot] = []
         peer = Peer(lambda frame, reply: replies.append(reply))
