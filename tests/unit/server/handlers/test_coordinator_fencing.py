@@ -34,7 +34,7 @@ class Wire(Calls):
         return await self.send(broker_id, call)
 
 
-def test_group_coordinator_without_zookeeper_gives_up_groups_that_moved_to_another_broker() -> None:
+def test_group_coordinator_cut_off_from_the_metadata_store_gives_up_groups_that_moved() -> None:
     async def body(world: World) -> None:
         await world.start(3)
         await world.make_topic("t")
