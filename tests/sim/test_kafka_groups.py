@@ -32,7 +32,7 @@ def test_kafka_group_simulation_passes_on_fixed_seeds_and_seeds_that_once_failed
     assert counts["commits"] and counts["generations"]
 
 
-def test_kafka_group_simulation_passes_on_new_seeds_of_the_present_commit() -> None:
+def test_kafka_group_simulation_passes_on_seeds_derived_from_the_git_commit() -> None:
     first = first_seed()
     counts = Counter[str]()
     for seed in range(first, first + SEEDS):

@@ -42,7 +42,7 @@ def test_kafka_member_simulation_passes_on_fixed_seeds_and_seeds_that_once_faile
     assert counts["commits"] and counts["generations"]
 
 
-def test_kafka_member_simulation_passes_on_seeds_that_differ_for_each_commit() -> None:
+def test_kafka_member_simulation_passes_on_seeds_derived_from_the_git_commit() -> None:
     first = first_seed()
     counts = Counter[str]()
     for seed in range(first, first + SEEDS):

@@ -64,7 +64,7 @@ for seed in sys.argv[3:]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", range(FRESH_PARTS))
-def test_cluster_simulation_passes_on_new_seeds_of_the_present_commit(part: int) -> None:
+def test_cluster_simulation_passes_on_seeds_derived_from_the_git_commit(part: int) -> None:
     first = first_seed() + part * 1_000_000_000
     seeds = range(first, first + FRESH_SEEDS)
     acked = sum(scenario.run(seed).counts.get("acked", 0) for seed in seeds)
