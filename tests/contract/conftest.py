@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from worlds import RealWorld, SimWorld, World
 
 
-@pytest.fixture(params=["sim", "zookeeper"])
+@pytest.fixture(params=["sim", pytest.param("zookeeper", marks=pytest.mark.real)])
 def world(request: pytest.FixtureRequest) -> World:
     """The simulated ZooKeeper (``sim``) or a real ZooKeeper (``zookeeper``)."""
     if request.param == "sim":
