@@ -210,7 +210,7 @@ def test_lag_of_many_groups_requested_together_equals_the_lag_of_each_group(
     assert not any(row.partitions for row in bus.admin.lag_many(names).values())
 
 
-def test_repeated_lag_request_reads_timestamps_only_where_the_committed_offset_moved(
+def test_repeated_lag_request_rereads_timestamps_only_of_newly_committed_partitions(
     bus: Bus, topic: str
 ) -> None:
     tps = [TopicPartition(topic, index) for index in range(2)]

@@ -241,7 +241,7 @@ def test_user_gets_no_segment_file_once_the_connection_of_the_fetch_is_closed(
     assert secured.counts()[2] == refused + 1
 
 
-def test_client_that_does_not_accept_open_files_receives_records_in_the_response(
+def test_client_that_cannot_receive_file_descriptors_gets_records_in_the_response(
     secured: Secured,
 ) -> None:
     row, connection = secured.fetch(secured.admin, takes_tickets=False)

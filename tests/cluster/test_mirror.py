@@ -243,7 +243,7 @@ def lose_tails(cluster: LocalCluster, topic_id: str, end: int) -> None:
     broker.start()
 
 
-def test_mirror_copies_the_records_that_replaced_lost_records_of_the_source(
+def test_mirror_copies_new_records_at_offsets_that_the_source_had_lost(
     source: LocalCluster, origin: Bus, bus: Bus, copied: str,
     mirror: Callable[..., Mirror],
 ) -> None:  # fmt: skip

@@ -174,7 +174,7 @@ def test_killed_member_is_replaced_after_its_session_expires(
         process.stdout.close()
 
 
-def test_partition_moves_to_another_member_although_its_owner_is_busy(bus: Bus, topic: str) -> None:
+def test_new_member_gets_partitions_from_a_member_that_is_not_polling(bus: Bus, topic: str) -> None:
     """The new owner receives again the records that the busy member is processing.
 
     That member's commit is refused.

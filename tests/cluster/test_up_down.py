@@ -339,7 +339,7 @@ def test_command_up_in_the_foreground_ends_on_a_signal_and_deletes_its_data(tmp_
     assert not (tmp_path / "logbus" / discovery.LAST_CLUSTER).exists()
 
 
-def test_requested_port_in_use_is_refused(logbus: Logbus, tmp_path: Path) -> None:
+def test_command_up_refuses_a_requested_port_that_is_in_use(logbus: Logbus, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for how in ((), ("-d",)):

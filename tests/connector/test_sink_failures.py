@@ -213,7 +213,7 @@ def test_rows_that_an_executor_wrote_before_it_was_killed_are_committed(
     assert run.visible() == ["a", "b", "c"]
 
 
-def test_transaction_of_a_batch_does_not_time_out_while_a_task_without_rows_is_slow(
+def test_slow_task_without_rows_does_not_cause_a_transaction_timeout(
     make: Callable[..., Run],
 ) -> None:
     """The slow task runs for longer than transaction.timeout.ms after the task with rows
@@ -328,7 +328,7 @@ def test_commit_of_a_batch_can_be_repeated_if_its_response_was_lost(
     assert run.visible() == ["a", "b"]
 
 
-def test_abort_after_a_commit_whose_response_was_lost_undoes_nothing(
+def test_abort_does_not_undo_a_commit_whose_response_was_lost(
     make: Callable[..., Run],
 ) -> None:
     """Spark aborts a batch whose commit fails in the driver. The next run repeats the batch."""
@@ -389,7 +389,7 @@ def test_option_on_replay_mismatch_skip_skips_a_repeated_batch_with_other_rows(
     assert run.visible() == ["a", "b", "c", "d"]
 
 
-def test_commit_of_a_batch_that_was_aborted_by_its_transaction_timeout_is_refused(
+def test_sink_commit_fails_after_the_transaction_of_the_batch_timed_out(
     make: Callable[..., Run],
 ) -> None:
     run = make(timeout_ms=1000)

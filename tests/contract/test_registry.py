@@ -168,7 +168,7 @@ def test_error_of_a_refused_topic_request_says_how_to_correct_it(world: World) -
     run(world, body)
 
 
-def test_topics_can_be_extended_altered_and_recreated_with_a_new_id(world: World) -> None:
+def test_topics_can_be_expanded_reconfigured_and_recreated(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.start(1)
         other = (await cluster.start(2)).registry

@@ -184,7 +184,7 @@ def test_connections_above_the_limit_are_refused(make_cluster: object) -> None:
         connection.close()
 
 
-def test_broker_stops_reading_while_received_batches_exceed_its_memory_limit(
+def test_broker_stops_reading_sockets_while_received_batches_exceed_the_memory_limit(
     make_cluster: object,
 ) -> None:
     """The broker reads again once memory is free, so all batches are in the log at the end."""

@@ -137,12 +137,12 @@ def seen(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield Seen(at_the_kill, visible(bus))
 
 
-def test_batch_of_a_driver_that_was_killed_before_its_commit_is_written_once(seen: Seen) -> None:
+def test_batch_is_written_once_if_the_driver_is_killed_before_the_commit(seen: Seen) -> None:
     assert seen.at_the_kill[BEFORE] == []
     assert seen.after_restart[BEFORE] == VALUES
 
 
-def test_batch_of_a_driver_that_was_killed_after_its_commit_is_not_written_again(
+def test_batch_is_not_written_again_if_the_driver_is_killed_after_the_commit(
     seen: Seen,
 ) -> None:
     """Spark's commit log lacks the batch, so the next driver runs the batch again."""

@@ -128,7 +128,9 @@ def test_records_of_committed_transactions_are_visible_and_of_aborted_ones_not(
     assert visible(servers, topic, len(want)) == sorted(want)
 
 
-def test_transactions_in_quick_succession_commit(bus: Bus, servers: str, topic: str) -> None:
+def test_back_to_back_transactions_show_only_committed_records(
+    bus: Bus, servers: str, topic: str
+) -> None:
     """The markers of a transaction may arrive after the first batches of the next transaction."""
     for turn in range(20):
         with bus.transaction("x-" + topic) as txn:

@@ -46,7 +46,7 @@ HEALTHY = {
         "unreadable znodes",
     ],
 )
-def test_each_fault_of_a_group_or_the_cluster_fires_only_its_own_alert(
+def test_each_cluster_or_group_fault_fires_only_its_own_alert(
     changed: dict[Series, float],
     each_minute: dict[Series, float],
     expected: set[str],

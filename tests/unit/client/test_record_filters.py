@@ -27,7 +27,7 @@ HEADERS = pa.array(
     ],
 )
 @pytest.mark.parametrize("first", [0, 2])
-def test_header_filter_finds_records_by_key_or_by_key_and_value(
+def test_header_filter_matches_a_header_key_alone_or_a_header_key_and_value(
     wanted: str, rows: list[int], first: int
 ) -> None:
     found = has_header(HEADERS.slice(first), wanted).to_pylist()

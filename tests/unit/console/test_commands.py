@@ -29,7 +29,7 @@ def snippets(**query: str) -> dict[str, str]:
         ({"from": "newest", "header": "unit=a b"}, "--header 'unit=a b'"),
     ],
 )
-def test_command_copied_from_the_console_has_the_filters_of_its_page(
+def test_command_copied_from_a_console_page_has_the_filters_of_that_page(
     query: dict[str, str], words: str
 ) -> None:
     command = snippets(**query)["Command"]

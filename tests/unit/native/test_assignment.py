@@ -36,7 +36,7 @@ def test_range_assignor_gives_one_partition_more_to_the_first_streams() -> None:
     assert [owners[TopicPartition("t", n)].consumer for n in range(4)] == ["a", "a", "b", "c"]
 
 
-def test_range_assignor_assigns_partitions_to_each_stream_of_a_consumer() -> None:
+def test_range_assignor_divides_partitions_among_the_streams_of_all_consumers() -> None:
     owners = assign({"a": names("t", streams=2), "b": names("t")}, {"t": 5})
     assert [tuple(owners[TopicPartition("t", n)]) for n in range(5)] == [
         ("a", 0),

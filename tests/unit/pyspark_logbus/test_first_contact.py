@@ -31,9 +31,7 @@ def test_warning_and_error_for_an_unreachable_cluster_contain_its_address(impati
 
 
 @pytest.mark.parametrize("topic", ["t", ""])
-def test_sink_names_the_address_of_silent_brokers_before_any_task_sends_rows(
-    impatient, caplog, topic
-):
+def test_sink_fails_on_unresponsive_brokers_before_any_task_sends_rows(impatient, caplog, topic):
     """Regression: without the option ``topic``, the driver contacted no broker.
 
     Each task then waited for delivery.timeout.ms before it failed.

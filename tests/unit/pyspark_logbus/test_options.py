@@ -169,7 +169,7 @@ def test_sink_options_in_a_source_and_source_options_in_a_sink_are_ignored_with_
 
 
 @pytest.mark.parametrize(("given", "taken"), [("gzip", "zstd"), ("Snappy", "lz4")])
-def test_unsupported_codecs_are_replaced_with_one_warning(given, taken, caplog):
+def test_unsupported_codec_is_replaced_and_one_warning_is_logged(given, taken, caplog):
     caplog.set_level(logging.WARNING, logger="pyspark_logbus")
     for _ in range(2):
         found = options.parse({"kafka.compression.type": given})

@@ -122,7 +122,7 @@ def test_invalid_stream_option_raises_its_error_when_spark_requests_the_read_lim
     reader.stop()
 
 
-def test_function_spark_conf_returns_the_settings_of_the_file_spark_defaults_conf(monkeypatch):
+def test_spark_conf_function_returns_the_settings_of_spark_defaults_conf(monkeypatch):
     lines = (ROOT / "conf" / "spark-defaults.conf").read_text().splitlines()
     file = dict(line.split() for line in lines if line.strip() and not line.startswith("#"))
     monkeypatch.setattr(settings.tempfile, "gettempdir", lambda: "/tmp")

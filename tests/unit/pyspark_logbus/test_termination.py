@@ -37,5 +37,5 @@ def test_source_process_that_receives_sigterm_runs_its_cleanup() -> None:
     )
 
 
-def test_sigterm_during_the_cleanup_of_a_source_process_does_not_interrupt_it() -> None:
+def test_sigterm_does_not_interrupt_the_cleanup_of_a_source_process() -> None:
     assert ended("pass") == (0, "gave the lease back\n")

@@ -32,7 +32,7 @@ def test_commit_marker_has_kafkas_bytes() -> None:
     assert header == read_header(buffer)
 
 
-def test_transaction_marker_equals_the_encoding_of_its_record_as_an_ordinary_batch() -> None:
+def test_transaction_marker_equals_a_control_record_encoded_as_an_ordinary_batch() -> None:
     buffer, _ = encode_markers([Marker(9, 1, 0x01020304, False)], 0, -1, TIME_MS)
     rows = encode_rows(
         [Row(0, TIME_MS, b"\0\0\0\0", b"\0\0\1\2\3\4")],

@@ -21,7 +21,7 @@ def untimed(value: bytes, codec: int = fmt.CODEC_GZIP) -> memoryview:
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_broker_reads_a_missing_maximum_timestamp_from_the_records_of_the_batch(codec: int) -> None:
+def test_broker_computes_a_missing_max_timestamp_from_the_records_of_the_batch(codec: int) -> None:
     sent = untimed(b"value", codec)
     newest_time.fill_in(sent)
     header = read_header(sent)

@@ -28,7 +28,7 @@ def test_joining_replica_does_not_count_for_min_insync_replicas() -> None:
     assert is_enough(CommittedIsr((A, B)), 2)
 
 
-def test_joining_replica_limits_the_high_watermark() -> None:
+def test_replicas_joining_or_leaving_the_isr_limit_the_high_watermark() -> None:
     ends = {A: 10, B: 8, C: 3}
     for isr, expected in (
         (CommittedIsr((A,)), 10),

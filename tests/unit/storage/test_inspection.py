@@ -85,7 +85,7 @@ def test_storage_inspection_reports_corrupt_and_missing_data(
     assert not any(c.is_made_again for c in checked(disk) if c.problems)
 
 
-def test_loss_of_all_segments_of_a_log_is_reported() -> None:
+def test_inspection_reports_a_log_that_lost_all_segments() -> None:
     disk = written()
     for name in disk.names(paths.LOG):
         disk.remove(name)

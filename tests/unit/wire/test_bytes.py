@@ -164,7 +164,7 @@ def test_recorded_bytes_of_requests_are_decoded_to_their_values() -> None:
     assert (request.groups[0].group_id, tables.own_tag(request)) == ("g", True)
 
 
-def test_recorded_bytes_of_responses_are_decoded_to_their_values() -> None:
+def test_recorded_frames_decode_to_the_expected_values() -> None:
     frames = [memoryview(frame)[4:] for frame in written().values()]
     _, fetched, _, produced, _, bytes_answered, _, _, stand, _, bounds, offer, ticket = frames
     assert fetch.decode_response(ticket).topics[0].partitions[0].stored == PLACE

@@ -45,7 +45,7 @@ def test_error_for_a_send_outside_of_a_transaction_says_to_call_begin(bus: Bus) 
         producer.abort()
 
 
-def test_with_block_of_a_transaction_that_cannot_begin_does_not_run(bus: Bus) -> None:
+def test_with_block_does_not_run_if_the_transaction_cannot_begin(bus: Bus) -> None:
     transaction = bus.transaction("x")
     with pytest.raises(LogbusError, match=r"no broker|cannot connect"), transaction:
         raise AssertionError("the block ran")

@@ -403,9 +403,7 @@ def test_stopped_reactor_does_not_use_its_closed_file_descriptors() -> None:
     assert child.returncode == 0, child.stderr
 
 
-def test_dead_broker_fails_only_its_own_request_of_several_sent_together(
-    server: Server, pool: Pool
-) -> None:
+def test_dead_broker_fails_only_the_request_sent_to_it(server: Server, pool: Pool) -> None:
     def operation() -> Any:
         answers = yield SendAll([Send(server.endpoint, REQUEST), Send(dead(), REQUEST)])
         return answers
@@ -415,9 +413,7 @@ def test_dead_broker_fails_only_its_own_request_of_several_sent_together(
     assert isinstance(bad, NetworkError)
 
 
-def test_hung_broker_fails_only_its_own_request_of_several_sent_together(
-    server: Server, pool: Pool
-) -> None:
+def test_hung_broker_fails_only_the_request_sent_to_it(server: Server, pool: Pool) -> None:
     """Regression: after the wait for the hung broker, the responses of the other brokers counted as
     late."""
     with socket.create_server(("127.0.0.1", 0)) as hung:

@@ -520,7 +520,7 @@ def test_response_may_reserve_more_memory_while_it_is_built() -> None:
     run(main)
 
 
-def test_handler_can_hold_back_the_next_request_of_its_connection() -> None:
+def test_request_handler_can_delay_the_next_request_on_the_connection() -> None:
     async def main() -> None:
         replies: list[ResponseSlot] = []
 

@@ -35,7 +35,7 @@ def test_session_remembers_the_client_software_named_in_an_api_versions_request(
     asyncio.run(body())
 
 
-def test_description_of_a_request_has_the_first_hundred_characters_of_the_client_id() -> None:
+def test_request_description_truncates_the_client_id_to_100_characters() -> None:
     context = context_of(ApiKey.PRODUCE, 9, "c" * 32_767)
     assert str(context).startswith("127.0.0.1:40000: client 'ccc") and len(str(context)) < 140
     assert context_of(ApiKey.PRODUCE, 9, None).shown_client_id is None
