@@ -210,7 +210,7 @@ def test_failed_or_hanging_benchmark_does_not_prevent_the_other_benchmarks() -> 
         assert peers("__main__").has_failed(variant)
 
 
-def test_code_that_ignores_an_oserror_does_not_ignore_the_time_limit_of_a_benchmark() -> None:
+def test_benchmark_time_limit_ends_code_that_suppresses_oserror() -> None:
     alternate = peers("alternate")
     with pytest.raises(alternate.TookTooLong), alternate._at_most(0.01):
         while True:

@@ -298,7 +298,7 @@ def test_admin_client_imports_neither_pyarrow_numpy_pandas_kazoo_nor_asyncio(
     subprocess.run([sys.executable, "-c", code, cluster.bootstrap_servers], check=True, timeout=60)
 
 
-def test_forked_child_can_use_its_parents_connection_but_not_its_producer_and_consumer(
+def test_forked_child_cannot_use_the_producer_or_consumer_of_its_parent(
     cluster: LocalCluster, topic: str
 ) -> None:
     code = """

@@ -218,7 +218,7 @@ def flip_a_bit_of_batch_seven(reading: Reading) -> int:
     return batch_bytes
 
 
-def test_read_of_a_damaged_log_file_fails_at_the_damaged_batch_or_skips_it_as_configured(
+def test_damaged_batch_in_a_log_file_fails_the_read_unless_on_corrupt_is_skip(
     reading: Reading,
 ) -> None:
     batch_bytes = flip_a_bit_of_batch_seven(reading)

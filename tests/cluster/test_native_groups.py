@@ -318,7 +318,7 @@ def test_record_is_redelivered_if_its_consumer_closes_before_processing_ends(
             assert again == [b"%d" % seen[-1]], "finished records came again"
 
 
-def test_callback_on_revoke_that_closes_the_message_streams_makes_them_leave_the_group(
+def test_closing_message_streams_in_the_revoke_callback_leaves_the_group(
     bus: Bus, topic: str
 ) -> None:
     """Regression: each close called the callback, which closed the streams again."""

@@ -108,7 +108,7 @@ def test_command_top_prints_its_view_once_and_exits_if_its_output_is_a_pipe(
     assert topic in done.stdout and "3 brokers" in done.stdout and "Groups" in done.stdout
 
 
-def test_command_top_prints_the_whole_name_of_a_group_whatever_its_characters(
+def test_command_top_prints_a_long_group_name_with_special_characters_in_full(
     bus: Bus, cluster: LocalCluster, topic: str
 ) -> None:
     """Regression: a name with brackets ended ``top`` with a traceback. When the output was a

@@ -488,7 +488,7 @@ def test_next_coordinator_writes_the_markers_of_a_committed_batch(
     assert found == ["a", "b", "c"]
 
 
-def test_batch_is_committed_after_the_leader_of_its_topic_died(
+def test_sink_commits_a_batch_although_a_partition_leader_died_during_the_write(
     cluster: LocalCluster, make: Callable[..., Run]
 ) -> None:
     run = make()

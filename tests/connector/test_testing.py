@@ -58,7 +58,7 @@ def test_pytest_plugin_runs_a_users_test_of_a_stream(tmp_path):
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
-def test_tests_on_a_cluster_that_the_user_names_leave_no_topics_and_groups(tmp_path, cluster):
+def test_pytest_plugin_leaves_no_topics_or_groups_on_an_existing_cluster(tmp_path, cluster):
     with connect(cluster.bootstrap_servers) as bus:
         before = set(bus.cluster().topics), {row.group for row in bus.admin.list_groups()}
         key = f"logbus_bootstrap={cluster.bootstrap_servers}"

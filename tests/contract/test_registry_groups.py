@@ -108,7 +108,7 @@ def test_deletion_of_a_group_reads_many_znodes_at_once() -> None:
     run(SimWorld(), body)
 
 
-def test_offsets_of_a_deleted_topic_do_not_apply_to_a_recreated_one(world: World) -> None:
+def test_recreated_topic_does_not_inherit_committed_offsets(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         t0 = TopicPartition("t", 0)

@@ -422,7 +422,7 @@ def test_no_row_is_lost_when_python_workers_and_a_broker_are_killed(queries, bus
         ({}, {}, "topic option required when no 'topic' attribute is present"),
     ],
 )
-def test_query_error_names_the_remedy(queries, given, sink, said):
+def test_error_of_a_failed_query_says_how_to_fix_the_cause(queries, given, sink, said):
     source = queries.topic(1)
     frame = queries.stream(**{"subscribe": source, "startingOffsets": "earliest", **given})
     with pytest.raises(Exception) as raised:

@@ -93,7 +93,7 @@ def test_command_logs_recognises_the_warnings_of_every_process(line: bytes, expe
     assert is_warning(line) is expected
 
 
-def test_command_logs_in_a_folder_without_logs_is_an_error(
+def test_logs_command_fails_in_a_folder_without_log_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))

@@ -201,7 +201,7 @@ def test_missing_cluster_error_says_how_to_name_or_start_one(
         assert "logbus up" in capsys.readouterr().err
 
 
-def test_commands_status_and_down_report_an_unwritable_home_folder_if_no_cluster_is_known(
+def test_commands_report_an_unwritable_home_folder_if_no_cluster_is_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Regression: while a cluster ran with ``--dir``, both commands found no cluster and offered to

@@ -45,7 +45,7 @@ def test_guard_process_ends_the_children_of_a_dead_parent_process(
     until(lambda: not (tmp_path / "temporary").exists())
 
 
-def test_guard_process_ends_the_children_of_a_dead_parent_although_a_forked_worker_lives_on(
+def test_guard_process_ends_orphaned_children_while_a_forked_worker_survives(
     tmp_path: Path,
 ) -> None:
     parent, child, _ = start_parent(tmp_path, "fork")

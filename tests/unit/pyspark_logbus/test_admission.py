@@ -113,7 +113,7 @@ def test_first_batch_of_a_query_is_repeated_from_its_recorded_start_offset():
     assert Admission(RangeLimits()).next_end(0, empty, begin) is empty
 
 
-def test_end_offset_decreases_with_a_truncated_log_if_data_loss_is_allowed():
+def test_end_offset_follows_a_truncated_log_if_data_loss_is_allowed():
     start, now = offset({"t": [9, 9]}), offset({"t": [4, 4]})
     cut_back = frozenset([TopicPartition("t", 1)])
     end = Admission(RangeLimits()).next_end(0, start, now, cut_back=cut_back)

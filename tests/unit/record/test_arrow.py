@@ -320,7 +320,7 @@ def test_arrow_batch_above_the_size_limits_is_refused() -> None:
 
 
 @pytest.mark.parametrize("max_bytes", [1, 2000, 5000, 20_000, 1 << 20])
-def test_split_columns_keep_the_row_order_and_stay_below_the_byte_limit(max_bytes: int) -> None:
+def test_columns_split_at_the_byte_limit_keep_the_row_order(max_bytes: int) -> None:
     columns = sample()
     parts = list(arrow.split(columns, max_bytes))
     for part in parts:

@@ -73,7 +73,7 @@ def test_arrow_message_truncated_at_any_byte_is_refused() -> None:
             check_message(buffer, fmt.COLUMNS_FROM, size, ALL)
 
 
-def test_body_of_an_arrow_message_that_is_longer_than_declared_is_refused() -> None:
+def test_arrow_message_with_a_longer_body_than_declared_is_refused() -> None:
     with pytest.raises(CorruptMessageError, match="declares a body of"):
         check(encoded() + bytes(8))
 

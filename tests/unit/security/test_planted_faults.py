@@ -232,7 +232,7 @@ def _with_nonce(server: ScramServer, text: str) -> str:
 
 
 @pytest.mark.parametrize("name", PLANTS)
-def test_code_and_test_of_each_deliberate_security_fault_exist(name: str) -> None:
+def test_every_deliberate_security_fault_has_code_to_change_and_a_test(name: str) -> None:
     """Each fault removes one security check from the code, and its test must then fail.
 
     Regression: after tests had been renamed, six of the faults had no test.

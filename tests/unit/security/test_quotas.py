@@ -68,7 +68,7 @@ def test_clients_of_a_user_share_a_quota_and_other_users_do_not() -> None:
     assert each.limits("alice", "a") != each.limits("alice", "b")
 
 
-def test_ip_address_without_a_quota_of_its_own_has_the_default_quota_of_ip_addresses() -> None:
+def test_ip_address_without_its_own_quota_gets_the_default_ip_quota() -> None:
     table = QuotaTable({
         entity_of([(IP, "10.0.0.7")]): {CONNECTION_CREATION_RATE: 3.0},
         entity_of([(IP, DEFAULT)]): {CONNECTION_CREATION_RATE: 9.0},

@@ -464,7 +464,7 @@ def test_follower_appends_batches_unchanged() -> None:
     assert append(follower, batch(2, producer=(7, 0, 158)), epoch=3).duplicate
 
 
-def test_follower_does_not_check_sequences() -> None:
+def test_follower_does_not_check_producer_sequences() -> None:
     leader, follower = Disk().log, Disk().log
     append(leader)
     leader.delete_records_before(1)
@@ -570,7 +570,7 @@ def test_retention_deletes_whole_old_segments_after_a_delay() -> None:
     assert offsets(disk.reopen()) == list(range(68, 80))
 
 
-def test_retention_replaces_an_old_active_segment_by_a_new_one_before_deleting_it() -> None:
+def test_retention_rolls_an_expired_active_segment_before_deleting_it() -> None:
     disk = Disk(dataclasses.replace(SMALL, retention_ms=100, segment_ms=1000))
     append(disk.log, batch(timestamp=0))
     assert len(disk.log.apply_retention(999, 1)) == 0
@@ -655,7 +655,7 @@ def test_deleted_partitions_leave_no_file_open(tmp_path: Path) -> None:
     assert open_files() == before
 
 
-def test_append_that_races_with_the_logs_deletion_leaves_the_data_directory_online() -> None:
+def test_append_during_the_deletion_of_a_log_does_not_fail_the_data_directory() -> None:
     disk = Disk()
     disk.write(34)
     log = disk.log

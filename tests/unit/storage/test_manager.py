@@ -133,7 +133,7 @@ def test_unchanged_offsets_are_not_checkpointed_again() -> None:
         (5000, lambda log: log.start_at(5000)),
     ],
 )
-def test_checkpoint_during_a_change_of_the_log_start_saves_the_new_start(
+def test_checkpoint_while_the_log_start_changes_saves_the_new_log_start(
     monkeypatch: pytest.MonkeyPatch, start: int, change: Callable[[Log], object]
 ) -> None:
     """Regression: a log start changes on disk, then in memory. A checkpoint between the two changes

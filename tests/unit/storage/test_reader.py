@@ -294,7 +294,7 @@ def test_truncation_during_a_read_is_not_reported_as_damage(reads_before: int) -
 
 
 @pytest.mark.parametrize("start", [9, 10, 15])
-def test_read_in_the_middle_of_a_truncation_is_not_reported_as_damage(
+def test_read_during_a_truncation_is_not_reported_as_damage(
     start: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: the file was truncated before readers saw the new log end, so the broker

@@ -562,7 +562,7 @@ def test_arrow_rows_have_no_timestamp_where_microseconds_cannot_hold_it() -> Non
     assert found.cast("int64").to_pylist() == [0, latest * 1000, None, None]
 
 
-def test_collector_rewind_sets_the_position_back_to_before_the_taken_rows() -> None:
+def test_collector_rewind_undoes_the_position_advance_of_the_taken_rows() -> None:
     bench = Bench()
     bench.begin({T0: 0})
     bench.give(bench.fetch(), batch(0, 5), batch(5, 2))

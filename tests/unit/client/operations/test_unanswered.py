@@ -74,7 +74,7 @@ def test_request_that_any_broker_can_answer_moves_on_from_a_hung_broker(kind: st
         assert found == ONE
 
 
-def test_commit_that_the_coordinator_answers_in_part_fails_for_the_other_partitions() -> None:
+def test_commit_fails_for_partitions_that_the_commit_response_lacks() -> None:
     """Regression: a partition that the response lacked counted as committed."""
     world = World()
     cluster = Cluster((ONE,), world.now_ms, has_answered=True)

@@ -102,7 +102,7 @@ def test_flush_does_not_wait_for_later_records_that_wait_for_buffer_space() -> N
     run_full(test)
 
 
-def test_exception_in_the_headers_of_a_waiting_record_fails_only_this_record() -> None:
+def test_headers_iterable_that_raises_fails_only_its_own_record() -> None:
     """Regression: an exception of the iterable ``headers`` kept all waiting records from being
     sent, and their futures never completed."""
 

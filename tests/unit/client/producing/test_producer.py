@@ -79,7 +79,7 @@ def test_flush_and_close_report_unacknowledged_records_after_the_thread_crashed(
 
 
 @pytest.mark.parametrize("end", ["crash", "fork"])
-def test_record_in_flight_fails_when_its_producer_ends_by_a_crash_or_a_fork(end: str) -> None:
+def test_in_flight_record_fails_after_a_producer_crash_or_a_process_fork(end: str) -> None:
     """Regression: ``result`` returned metadata with offset -1, as if the broker had acknowledged
     the record."""
     world = World()

@@ -17,9 +17,7 @@ from pyspark_logbus.demo.sources import FileTail, from_file, from_machine
     ("ending", "pack"),
     [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)],
 )
-def test_file_given_to_the_demo_is_read_whether_plain_or_compressed(
-    tmp_path: Path, ending: str, pack: object
-) -> None:
+def test_demo_reads_plain_and_compressed_files(tmp_path: Path, ending: str, pack: object) -> None:
     path = tmp_path / f"access.log{ending}"
     path.write_bytes(pack(b"one\r\n\n  \ntwo\xff\nthree"))  # type: ignore[operator]
     assert [source.lines for source in from_file(path, 100)] == [[b"one", b"two\xff", b"three"]]

@@ -182,7 +182,7 @@ def test_describe_client_quotas_with_an_invalid_filter_is_refused(version: int) 
     run(body)
 
 
-def test_topic_creations_beyond_the_controller_mutation_rate_are_refused_for_a_while() -> None:
+def test_topic_creations_beyond_the_controller_mutation_rate_are_throttled() -> None:
     async def body(world: World) -> None:
         await world.start()
         rate = (("controller_mutation_rate", 1.0),)

@@ -138,7 +138,7 @@ def test_group_has_no_settings_to_describe_or_alter() -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.INCREMENTAL_ALTER_CONFIGS))
-def test_incremental_alter_configs_sets_deletes_and_appends(version: int) -> None:
+def test_incremental_alter_configs_sets_deletes_and_appends_config_values(version: int) -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t", retention_ms="60000", segment_ms="5000")

@@ -101,7 +101,7 @@ def test_batches_that_follow_a_batch_refused_by_a_follower_get_the_same_error() 
     run(body, brokers=2)
 
 
-def test_batches_that_follow_a_batch_refused_for_too_few_replicas_get_the_same_error() -> None:
+def test_in_flight_batches_after_a_not_enough_replicas_error_get_the_same_error() -> None:
     async def body(world: World) -> None:
         world.config = {"min.insync.replicas": "2"}
         leader = world.nodes[1]

@@ -237,7 +237,7 @@ def test_listener_wakes_up_when_the_oldest_unfinished_login_times_out() -> None:
     asyncio.run(main())
 
 
-def test_connections_per_ip_ignores_loopback_and_counts_an_ipv6_network_as_one_address() -> None:
+def test_connection_limit_per_ip_counts_an_ipv6_network_as_one_address() -> None:
     assert listener_module._limited("127.0.0.1:1") == listener_module._limited("::1:1") == ""
     assert listener_module._limited("192.0.2.1:5") == "192.0.2.1"
     one, two = "2001:db8:0:1::1:5", "2001:db8:0:1:ffff::2:6"

@@ -108,7 +108,7 @@ def test_failed_login_leaves_the_session_anonymous(user: str, password: str) -> 
     assert (world.session.principal, world.session.needs_login) == (ANONYMOUS, True)
 
 
-def test_only_three_apis_and_eight_requests_are_answered_before_login() -> None:
+def test_broker_accepts_at_most_eight_requests_of_three_apis_before_login() -> None:
     world = World()
     refused = [key for key in range(100) if Logins().why_refused(Session(1, "::1:1"), key, 10)]
     assert set(range(100)) - set(refused) == {17, 18, 36}
