@@ -74,7 +74,7 @@ def test_unknown_benchmark_is_refused() -> None:
     assert "there are broker, console, failover" in done.stderr
 
 
-def test_each_goal_of_a_benchmark_is_for_an_existing_variant_of_the_benchmark() -> None:
+def test_every_benchmark_goal_names_an_existing_variant_of_the_benchmark() -> None:
     rows = peers_rows()
     names = [row.name for row in rows]
     assert len(set(names)) == len(names)

@@ -144,7 +144,7 @@ def test_records_of_a_log_append_time_topic_get_the_time_of_the_broker(bus: Bus)
     assert rows.column("timestamp").cast("int64").to_pylist() == [sent.timestamp_ms * 1000]
 
 
-def test_producer_refuses_an_invalid_argument_of_send_at_once(bus: Bus, topic: str) -> None:
+def test_send_refuses_invalid_arguments_at_once(bus: Bus, topic: str) -> None:
     with bus.producer(max_request_bytes=10_000) as producer:
         with pytest.raises(MessageTooLargeError, match=r"max\.request\.size"):
             producer.send(topic, b"x" * 10_000)

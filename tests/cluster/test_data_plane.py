@@ -150,7 +150,7 @@ def test_fetch_returns_after_its_maximum_wait(place: Place, leader: PlainConnect
         assert values(little.records) == [b"x"]
 
 
-def test_fetch_with_the_flag_ends_only_waits_for_records_but_returns_none(
+def test_ends_only_fetch_waits_for_new_records_but_returns_none(
     place: Place, leader: PlainConnection
 ) -> None:
     ends = (1, fetch.FLAG_ENDS_ONLY)

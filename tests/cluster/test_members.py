@@ -241,7 +241,7 @@ def test_group_of_logbus_and_kafka_clients_continues_after_a_members_death(
 STUCK_MS = 1000
 
 
-def test_reader_that_does_not_poll_loses_its_partitions_and_can_rejoin(
+def test_member_that_does_not_poll_loses_its_partitions_and_can_rejoin(
     bus: Bus, topic: str
 ) -> None:
     sent = fill(bus, topic, 0, 30)

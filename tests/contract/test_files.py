@@ -195,7 +195,7 @@ def test_real_files_continue_a_write_that_wrote_only_a_part_of_the_bytes(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RWF_DONTCACHE is Linux's")
-def test_append_to_a_real_file_that_skips_the_page_cache_asks_the_kernel_to_drop_pages(
+def test_append_that_skips_the_page_cache_sets_the_flag_rwf_dontcache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.pwritev

@@ -209,7 +209,7 @@ def test_simultaneous_offset_commits_share_one_metadata_write(world: World) -> N
     run(world, body)
 
 
-def test_commit_by_a_replaced_coordinator_fails_no_commit_of_other_groups_in_the_same_write(
+def test_stale_coordinator_commit_does_not_fail_other_groups_in_the_same_write(
     world: World,
 ) -> None:
     async def body(cluster: Cluster) -> None:

@@ -114,7 +114,7 @@ def test_controller_wrongly_suspected_to_be_dead_is_replaced_and_stays_a_broker(
     run(world, body)
 
 
-def test_restarted_broker_is_not_considered_dead_because_of_its_former_process(
+def test_suspicion_of_a_former_broker_process_does_not_apply_after_a_restart(
     world: World,
 ) -> None:
     async def body(cluster: Cluster) -> None:

@@ -52,7 +52,7 @@ def broker(make_cluster: Make) -> tuple[str, int]:
     return make_topic(cluster, f"hostile-{os.getpid()}").address, pid
 
 
-def test_responses_to_a_client_that_does_not_read_them_are_not_built(make_cluster: Make) -> None:
+def test_broker_builds_no_responses_for_a_client_that_stopped_reading(make_cluster: Make) -> None:
     """Each of 4 connections sends 64 fetches that transcode column batches to rows: 24 MB each."""
     cluster = make_cluster(1)
     pid = cluster.brokers[0].pid

@@ -266,9 +266,7 @@ def test_foreach_batch_write_with_a_transaction_version_is_atomic_and_idempotent
     assert visible(bus, target) == (once if is_idempotent else sorted(once + once))
 
 
-def test_repetition_of_a_committed_batch_keeps_the_state_that_spark_stores_for_the_query(
-    queries, bus
-):
+def test_stateful_query_keeps_its_state_if_a_committed_batch_is_repeated(queries, bus):
     """The sink skips the repeated rows, but must still read them all: otherwise Spark loses the
     query's state."""
     source, target = queries.topic(2, 2), queries.topic(0, 0)

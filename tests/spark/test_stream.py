@@ -308,7 +308,7 @@ def test_spark_refuses_operations_that_a_python_data_source_cannot_offer(queries
             queries.start(frame, topic=target, **given).awaitTermination(60)
 
 
-def test_recreated_topic_ends_the_query_and_names_lost_ranges(queries, bus):
+def test_query_fails_with_a_data_loss_error_if_its_topic_was_recreated(queries, bus):
     source = queries.topic(10)
     checkpoint, seen = queries.checkpoint(), []
     given = {"subscribe": source, "startingOffsets": "earliest"}

@@ -122,7 +122,7 @@ def test_zookeeper_start_error_names_the_port_that_is_in_use(tmp_path: Path) -> 
         server.stop()
 
 
-def test_zookeeper_starts_on_another_port_if_its_port_is_taken_meanwhile(
+def test_zookeeper_starts_on_another_port_if_another_process_took_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

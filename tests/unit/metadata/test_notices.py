@@ -105,7 +105,7 @@ def test_change_notifications_are_not_merged_if_one_of_them_is_missing() -> None
     assert merge(Notices(5, (Notice(3, NoticeContent({})), five)), 2) is None
 
 
-def test_change_notifications_are_not_merged_if_all_are_older_than_the_last_seen_one() -> None:
+def test_change_notifications_older_than_the_last_applied_one_are_not_merged() -> None:
     assert merge(after(n.topic_changed("t")), 2) is None
 
 

@@ -71,7 +71,7 @@ def test_unsubscribed_partition_is_not_reported_as_deleted(topics, dropped):
     assert "deleted" not in said
 
 
-def test_recreated_topic_is_detected_even_if_its_log_is_longer():
+def test_recreated_topic_is_detected_even_if_the_new_log_is_longer():
     start = offset({"t": [5]})
     now = live({"t": [500]}, ids={"t": "other"})
     assert [loss.kind for loss in find_losses(start, now)] == ["recreated"]

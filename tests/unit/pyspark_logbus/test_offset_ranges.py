@@ -210,7 +210,7 @@ def test_offset_range_has_transactions_only_if_it_ends_after_the_first_transacti
     assert has_transactions(offset({"t": start}), offset({"t": end}), known) is found
 
 
-def test_batch_with_a_new_partition_has_transactions_unless_new_partitions_start_at_latest():
+def test_new_partition_may_contain_transactions_unless_it_is_read_from_latest():
     known = Live("c", {"t": LiveTopic("id-t", {}, {1: 0})})
     start, end = offset({"t": [5]}), offset({"t": [5, 2]})
     assert has_transactions(start, end, known)

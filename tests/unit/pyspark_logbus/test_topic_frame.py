@@ -39,7 +39,7 @@ def test_times_without_zone_are_utc(time, expected):
     assert part.options["startingTimestamp"] == str(expected)
 
 
-def test_time_bounds_of_logbus_read_become_valid_options():
+def test_since_and_until_of_logbus_read_become_valid_spark_options():
     part = plan_part(
         "events", since="2025-11-20", until="2025-11-21", partitions=[2, 0], late="10m", now_ms=NOW
     )

@@ -137,7 +137,7 @@ def test_http_connection_beyond_the_limit_replaces_the_oldest(
     run(test)
 
 
-def test_https_client_that_stays_connected_after_its_response_makes_room_for_the_next(
+def test_new_https_client_replaces_an_idle_client_at_the_connection_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With TLS, closing a connection waits for the client, up to half a minute."""

@@ -104,7 +104,7 @@ def test_batch_larger_than_a_segment_gets_its_own_segment() -> None:
         assert offsets(disk.log) == [0, 1, 2]
 
 
-def test_age_at_which_a_segment_rolls_counts_from_its_first_append_not_from_timestamps() -> None:
+def test_segment_age_counts_from_the_first_append_not_from_timestamps() -> None:
     disk = Disk(dataclasses.replace(SMALL, segment_ms=HOUR))
     append(disk.log, batch(timestamp=5), now_ms=1000)
     append(disk.log, batch(timestamp=9 * HOUR), now_ms=999 + HOUR)
@@ -318,7 +318,7 @@ def test_retry_of_a_refused_batch_is_not_a_duplicate() -> None:
     assert append(disk.log, batch(producer=(7, 0, 0))) == (0, 1, -1, False)
 
 
-def test_every_batch_after_a_refused_batch_gets_an_error_with_the_same_text() -> None:
+def test_batches_after_a_refused_batch_all_get_the_same_error_message() -> None:
     """Regression: each of these errors repeated the partition's name once more than the error
     before."""
     log = Disk().log

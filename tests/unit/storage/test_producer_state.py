@@ -90,7 +90,7 @@ def test_batch_before_the_last_five_is_a_duplicate_even_after_retention() -> Non
 
 
 @pytest.mark.parametrize(("sequence", "rows"), [(0, 3), (1, 2), (LAST, 1), (LAST, 2), (14, 1)])
-def test_sequences_that_overlap_a_batch_or_were_never_appended_are_refused(
+def test_batch_that_is_neither_an_exact_retry_nor_the_next_sequence_is_refused(
     sequence: int, rows: int
 ) -> None:
     with pytest.raises(OutOfOrderSequenceError):

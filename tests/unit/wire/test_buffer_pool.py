@@ -66,7 +66,7 @@ def test_buffer_pool_does_not_reuse_small_receive_buffers() -> None:
     assert memory.kept_bytes == 0
 
 
-def test_free_blocks_are_evicted_for_a_larger_size_and_blocks_in_use_stay() -> None:
+def test_buffer_pool_evicts_free_blocks_for_a_block_of_a_larger_size() -> None:
     memory = BufferPool(4 * MIB)
     held = [memory.take(MIB) for _ in range(4)]
     large = memory.take(4 * MIB)

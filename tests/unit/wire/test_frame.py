@@ -109,7 +109,7 @@ def test_raised_frame_limit_applies_to_the_next_frame() -> None:
     assert feed(receiver, framed(bytes(5000)), 9) == [bytes(5000)]
 
 
-def test_receivers_of_a_thread_share_the_small_frame_buffer() -> None:
+def test_receivers_that_share_a_scratch_buffer_do_not_mix_up_their_frames() -> None:
     scratch = bytearray(SCRATCH_BYTES)
     one, two = FrameReceiver(1000, scratch=scratch), FrameReceiver(1000, scratch=scratch)
     first, second = framed(b"a" * 10), framed(b"b" * 10)

@@ -290,9 +290,7 @@ def test_requests_and_responses_of_logbuss_own_apis_round_trip(
     assert reader.left == 0
 
 
-def test_add_offsets_to_txn_response_to_a_broker_has_transaction_number_and_coordinator_epoch() -> (
-    None
-):
+def test_add_offsets_to_txn_response_to_a_broker_includes_the_coordinator_epoch() -> None:
     response = AddGroupResponse(0, 12, 5, 7)
     octets = tables.encode(ApiKey.ADD_OFFSETS_TO_TXN, 4, 5, response)
     _, reader = read_response_header(memoryview(octets)[4:], ApiKey.ADD_OFFSETS_TO_TXN, 4)

@@ -48,7 +48,7 @@ def test_leaderless_error_names_the_in_sync_replica_to_start() -> None:
     assert "[LOGBUS_LEADER_NOT_AVAILABLE] no in-sync replica of the partition" in message
 
 
-def test_leaderless_error_refers_to_the_controllers_log_while_a_candidate_is_alive() -> None:
+def test_no_leader_error_advises_to_see_the_controller_log_if_a_replica_is_alive() -> None:
     assert "alive, but none was elected yet; if it stays so, see the log of the controller" in why(
         with_isr(1)
     )

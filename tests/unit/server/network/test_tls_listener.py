@@ -162,7 +162,7 @@ def test_error_of_a_tls_client_at_a_plaintext_listener_names_the_setting(
     assert "the peer speaks TLS, but this connection does not" in caplog.text
 
 
-def test_error_of_a_plaintext_client_at_a_tls_listener_names_the_setting(
+def test_tls_listener_logs_which_setting_a_plaintext_client_must_change(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     error, begun = ask(listener(write_pem(tmp_path)), ClientSecurity())

@@ -250,9 +250,7 @@ def test_all_appends_to_a_partition_use_the_same_thread() -> None:
     asyncio.run(main())
 
 
-def test_disk_call_soon_runs_callbacks_after_job_results_and_before_the_next_event_loop_turn() -> (
-    None
-):
+def test_disk_call_soon_runs_callbacks_before_the_next_event_loop_turn() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         disk = Disk(loop, append_threads=1, read_threads=1, clock=Clock())

@@ -9,7 +9,7 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.partitions.purgatory import Deadlines, Waiters
 
 
-def test_waiting_request_is_woken_at_each_change_until_it_is_discarded() -> None:
+def test_delayed_request_is_woken_every_time_until_it_is_discarded() -> None:
     waiters, woken = Waiters(), []
 
     def once() -> None:

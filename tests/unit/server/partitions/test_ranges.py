@@ -162,7 +162,7 @@ def test_valid_batches_before_a_corrupt_one_are_sent(log: Log) -> None:
     assert bad.error_offset == 1
 
 
-def test_batches_that_a_truncation_replaced_during_the_check_are_not_reported_as_corrupt(
+def test_truncation_during_a_read_is_not_reported_as_corruption(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: a follower that served reads reported the batches of its new leader as damage."""
