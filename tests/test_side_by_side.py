@@ -135,7 +135,7 @@ def row(goals: tuple[Any, ...], runs: dict[str, list[float]]) -> Any:
     return made, order
 
 
-def test_benchmark_alternates_runs_of_logbus_and_kafka_and_stores_first_runs_separately() -> None:
+def test_benchmark_alternates_logbus_and_kafka_and_stores_first_runs_separately() -> None:
     kinds, alternate = peers("row"), peers("alternate")
     goals = (kinds.Goal("rows_per_s", 2.0), kinds.Goal("rows_per_s", 1.5, "less"))
     made, order = row(goals, {"logbus": [10, 300, 200, 100], "kafka": [40, 100, 100, 100]})

@@ -257,7 +257,7 @@ def test_command_that_the_console_shows_before_a_change_makes_the_same_change(
         ({"resource": "cluster", "pattern": "literal", "permission": "allow"}, "--cluster"),
     ],
 )  # fmt: skip
-def test_command_that_the_console_shows_for_removing_an_acl_names_only_this_acl(
+def test_acl_delete_command_shown_by_the_console_deletes_only_that_acl(
     console: RunningConsole, bus: Bus, form: dict[str, str], words: str
 ) -> None:
     plan = change(console, "/acls/remove", principal="alice", operation="describe", **form)

@@ -375,7 +375,7 @@ def test_offset_lookup_by_byte_distance_returns_a_batch_boundary(
     assert offsets_for_bytes(leader, place, 99, 1).error_code == errors.OffsetOutOfRangeError.code
 
 
-def test_fetch_of_deleted_records_is_out_of_range(
+def test_fetch_below_the_log_start_fails_with_offset_out_of_range(
     cluster: LocalCluster, place: Place, leader: PlainConnection
 ) -> None:
     for _ in range(4):

@@ -516,7 +516,7 @@ def test_secrets_are_in_private_files_and_not_visible_in_processes(secured: Loca
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_another_user_of_the_machine_can_read_no_file_and_no_process_of_the_cluster(
+def test_other_users_of_the_machine_cannot_read_cluster_files_or_process_memory(
     secured: LocalCluster,
 ) -> None:
     public = secured.directory.parent / "public"

@@ -100,7 +100,7 @@ def test_each_recreation_of_a_topic_is_logged_and_counted(planner, bus, make_top
         assert caplog.text.count(f"the query continues without {topic}-0 [5, 8)") == count
 
 
-def test_planner_forgets_topics_that_were_deleted_long_ago(planner, bus, make_topic):
+def test_planner_drops_the_state_of_deleted_topics(planner, bus, make_topic):
     first = make_topic(1)
     plan = planner(
         subscribePattern=f"{first}.*", startingOffsets="earliest", failOnDataLoss="false"

@@ -337,7 +337,7 @@ def test_isr_write_completes_after_an_outage_of_zookeeper(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_leader_reads_back_whether_its_isr_write_with_a_lost_response_was_applied(
+def test_leader_rereads_the_isr_znode_after_a_lost_write_response(
     seed: int,
 ) -> None:
     world = SimWorld(seed)

@@ -121,7 +121,7 @@ def test_lists_follow_a_blank_line_and_nest_by_four_spaces(pages: dict[str, str]
     assert not wrong
 
 
-def test_sentences_are_counted_without_code_and_tables() -> None:
+def test_sentence_count_of_a_page_excludes_code_and_tables() -> None:
     text = "# A long title\n\nOne two three. Four five six!\n\n| a | b c |\n\n- seven eight nine\n"
     assert list(blocks.sentences(text)) == ["One two three.", "Four five six!", "seven eight nine"]
 

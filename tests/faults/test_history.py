@@ -59,9 +59,7 @@ def test_history_check_detects_records_that_were_acknowledged_out_of_order() -> 
     assert kinds(made, [(0, b"b"), (1, b"a")]) == {"reordered"}
 
 
-def test_history_check_detects_a_record_at_an_offset_that_was_acknowledged_before_its_send() -> (
-    None
-):
+def test_history_check_detects_a_new_record_acknowledged_at_an_old_offset() -> None:
     made, _ = history([b"a", b"b"])
     late = made.send("v", 0, b"c")
     made.acked(late, 1)

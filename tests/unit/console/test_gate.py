@@ -76,7 +76,7 @@ def test_console_refuses_a_form_that_is_too_long_or_has_no_content_length() -> N
     assert answer("DELETE", **given)[0] == 405
 
 
-def test_console_refuses_a_chunked_form_even_with_a_length() -> None:
+def test_console_refuses_a_chunked_form_even_if_it_has_a_content_length() -> None:
     """The HTTP parser h11 ignores the Content-Length of a chunked request, so the form would
     have no size limit."""
     given = {"host": "localhost", "origin": "http://localhost", "content_length": "5"}

@@ -12,7 +12,7 @@ def test_series_of_a_metric_keeps_the_newest_values_in_order() -> None:
     assert series.values() == list(range(3, KEPT + 3))
 
 
-def test_recorder_of_metrics_limits_its_series_and_drops_those_without_new_values() -> None:
+def test_metrics_recorder_limits_the_number_of_series_and_drops_stale_series() -> None:
     recorder = Recorder()
     recorder.add((f"t{n}", n) for n in range(SERIES_MAX + 1))
     assert recorder.values("t7") == [7] and recorder.values(f"t{SERIES_MAX}") == []

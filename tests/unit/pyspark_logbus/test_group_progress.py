@@ -195,7 +195,7 @@ def test_query_commits_after_a_killed_querys_lease_on_the_group_has_expired(grou
     assert group.rows[T0].offset == 7
 
 
-def test_restarted_query_commits_at_once_under_its_previous_runs_lease_on_the_group(group, start):
+def test_restarted_query_commits_under_its_old_group_lease_without_waiting(group, start):
     """The lease names the query, so the new run need not wait until the lease expires."""
     until_ms = start.clock.ms + 14_000
     group.rows[T0] = CommittedOffset(5, 3, lease_text("query", until_ms), "id")

@@ -97,7 +97,7 @@ def test_memory_of_constant_columns_is_bounded():
         )
 
 
-def test_slice_of_a_constant_column_is_reused_only_for_the_same_value_and_type():
+def test_cached_constant_column_is_reused_only_for_the_same_value_and_type():
     columns._constants.clear()
     columns._slices.clear()
     kinds = [("t", pa.string()), (None, pa.string()), (None, pa.binary()), (7, pa.int32())]

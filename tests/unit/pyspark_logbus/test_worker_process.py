@@ -45,5 +45,5 @@ def test_objects_are_excluded_from_garbage_collection_only_after_new_imports() -
 
 
 @pytest.mark.parametrize("name", ["notebook", "pyspark.worker"])
-def test_modules_stay_in_garbage_collection_in_processes_other_than_sparks(name: str) -> None:
+def test_processes_not_forked_by_the_pyspark_daemon_keep_full_garbage_collection(name: str) -> None:
     assert counts(name) == [0, 0, 0]

@@ -145,7 +145,7 @@ def test_arrow_batch_with_a_wrong_null_count_gets_a_non_retriable_error() -> Non
     assert append_error(with_fields(buffer)) is InvalidRecordError
 
 
-def test_arrow_batch_with_headers_beyond_its_header_column_gets_a_non_retriable_error() -> None:
+def test_arrow_batch_with_out_of_bounds_header_offsets_gets_invalid_record() -> None:
     headers = pa.array([[("h", b"1")], [("h", b"2"), ("h", b"3")]], arrow.HEADERS_TYPE)
     columns = arrow.Columns(2, None, pa.array([b"a", b"b"]), None, headers)
     buffer = bytearray(arrow.encode(columns, timestamp_ms=0))

@@ -147,7 +147,7 @@ def test_batch_walker_detects_a_wrong_crc_only_if_crc_checks_are_enabled() -> No
     assert good == [0] and error.header is not None and error.header.base_offset == 1
 
 
-def test_batch_walker_reports_the_size_of_a_batch_that_the_buffer_holds_only_in_part() -> None:
+def test_batch_walker_reports_the_full_size_of_a_partly_buffered_batch() -> None:
     first, second = by_hand.rows([0]), by_hand.rows([1], size=1000)
     walker = BatchWalker(OWN_LOG, 0)
     assert len(list(walker.walk(first + second[:-1]))) == 1

@@ -166,7 +166,7 @@ def test_broker_refuses_a_log_file_to_a_principal_without_read_permission(
     assert refused(stored)
 
 
-def test_ticket_for_a_log_file_is_invalid_once_the_connection_that_got_it_is_closed(
+def test_access_ticket_for_a_log_file_becomes_invalid_when_the_connection_closes(
     bench: Bench,
 ) -> None:
     """Brokers close the connections of a deleted user, so the user's tickets become invalid."""
@@ -244,7 +244,7 @@ def test_broker_passes_no_file_descriptor_to_root_if_it_runs_as_another_user(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("broker_user", [0, 1000])
-def test_process_of_another_user_receives_an_open_file_that_its_user_may_not_open(
+def test_client_without_file_permission_receives_an_open_file_from_the_broker(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, broker_user: int
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: broker_user)
@@ -371,7 +371,7 @@ def test_broker_answers_only_valid_datagrams_from_abstract_unix_socket_addresses
     assert bench.outcomes() == (1, 0), "the ticket is not used up"
 
 
-def test_guessed_ticket_for_a_log_file_is_refused(bench: Bench) -> None:
+def test_guessed_access_ticket_does_not_open_a_log_file(bench: Bench) -> None:
     stored = bench.stored()
     with sender(bench) as guesser:
         for number in range(5):

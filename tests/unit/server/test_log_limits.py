@@ -58,7 +58,7 @@ def test_warnings_about_the_same_object_are_repeats_even_if_their_texts_differ(
     assert lines.said == ["10.0.0.1:0: closed", "10.0.0.2:1: closed"]
 
 
-def test_number_of_different_lines_of_one_log_statement_is_limited(lines: Lines) -> None:
+def test_one_log_statement_writes_a_limited_number_of_lines_a_minute(lines: Lines) -> None:
     for number in range(1000):
         say(lines, 0, f"offset {number}")
     say(lines, 0, "another statement", line=2)

@@ -57,7 +57,7 @@ def delays(metrics: Metrics) -> tuple[tuple[int, ...], float]:
     return sample.buckets[()]
 
 
-def test_delays_of_the_event_loop_are_recorded_and_those_above_the_limit_counted() -> None:
+def test_event_loop_delays_are_recorded_and_long_delays_counted() -> None:
     metrics = asyncio.run(lateness(0, RULE_MS, RULE_MS + 1, 70, 2))
     counts, total = delays(metrics)
     assert total == pytest.approx(0.083)

@@ -475,7 +475,7 @@ def test_follower_does_not_check_producer_sequences() -> None:
     assert follower.log_end_offset == 2
 
 
-def test_follower_skips_batches_of_a_newer_epoch_and_refuses_corrupt_ones() -> None:
+def test_follower_skips_batches_of_a_newer_epoch_and_refuses_corrupt_batches() -> None:
     leader, follower = Disk().log, Disk().log
     append(leader, epoch=1)
     append(leader, epoch=4)

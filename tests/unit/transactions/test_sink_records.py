@@ -60,7 +60,7 @@ def test_state_record_of_a_spark_sinks_producer_id_has_the_expected_bytes() -> N
     assert decode_slot(encode_slot(free)) == free and free.is_free and free.epoch == 4
 
 
-def test_record_key_tells_whether_a_sink_record_is_about_its_last_batch_or_a_task_attempt() -> None:
+def test_keys_of_sink_records_distinguish_batches_from_task_attempts() -> None:
     assert (head_key("s"), slot_key(5)) == (b"\x01s", b"\x02" + bytes(7) + b"\x05")
     assert (sink_of(b"\x01s"), slot_of(slot_key(5))) == ("s", 5)
     for key in (head_key("s"), slot_key(5), b""):

@@ -102,7 +102,7 @@ def test_read_uncommitted_reader_does_not_wait_for_stable_offsets() -> None:
 
 
 @pytest.mark.parametrize("unstable", [3, 1000])
-def test_reader_outside_the_group_waits_for_stable_offsets_until_its_deadline(
+def test_consumer_without_membership_waits_for_stable_offsets_until_its_deadline(
     unstable: int,
 ) -> None:
     world = World()

@@ -320,7 +320,7 @@ def test_batch_refused_as_out_of_order_is_resent_with_its_sequence() -> None:
     assert sequences(bench.later()) == [(1001, 0), (1001, 1)]
 
 
-def test_batch_after_a_refused_batch_is_resent_with_the_sequence_of_the_refused_batch() -> None:
+def test_refused_batch_frees_its_sequence_for_the_next_batch() -> None:
     bench = Bench()
     refused, following = make(3), make(2)
     bench.add(make(), refused, following)
@@ -333,7 +333,7 @@ def test_batch_after_a_refused_batch_is_resent_with_the_sequence_of_the_refused_
     assert following.error is None
 
 
-def test_next_sequence_follows_the_accepted_batch_although_an_earlier_batch_was_refused() -> None:
+def test_next_sequence_continues_after_an_accepted_batch_despite_an_earlier_refusal() -> None:
     bench = Bench()
     bench.add(make(3), make(2))
     first, second = bench.send()

@@ -381,7 +381,7 @@ def test_transactional_producer_is_idle_only_between_transactions() -> None:
     assert bench.runner.is_resting
 
 
-def test_record_that_send_refuses_aborts_only_the_open_transaction() -> None:
+def test_record_refused_by_send_aborts_only_the_open_transaction() -> None:
     bench = Bench()
     bench.runner.lose(MessageTooLargeError("no transaction is open"))
     bench.begin()

@@ -315,7 +315,7 @@ def test_txn_offset_commit_fails_if_the_transaction_ends_during_verification() -
     run(body)
 
 
-def test_next_transaction_of_a_producer_is_checked_again_before_its_offsets_are_accepted() -> None:
+def test_group_coordinator_verifies_each_transaction_before_accepting_its_offsets() -> None:
     async def body(world: World) -> None:
         coordinator = await start(world, OK, OK._replace(number=2))
         assert await commit(world, 5, 4) == 0

@@ -314,7 +314,7 @@ def test_list_transactions_filters_by_state_producer_duration_and_pattern(versio
     with_desk(test)
 
 
-def test_list_transactions_names_unknown_states_and_refuses_an_invalid_pattern() -> None:
+def test_list_transactions_reports_unknown_states_and_invalid_patterns() -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
         asked: dict[str, Any] = {"state_filters": ["Open"], "producer_id_filters": []}

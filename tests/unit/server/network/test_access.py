@@ -621,7 +621,7 @@ def test_even_a_super_user_cannot_write_to_an_internal_topic() -> None:
     scheduler.run(body())
 
 
-def test_task_of_a_spark_sink_adds_no_topic_whose_permission_could_not_be_checked(
+def test_sink_task_adds_no_topic_whose_id_is_unknown_to_the_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The broker skips a topic id that its metadata lack: without the topic's name it cannot check

@@ -650,7 +650,7 @@ def test_refused_request_closes_only_its_own_connection() -> None:
     run(main)
 
 
-def test_logged_reason_of_a_closed_connection_mentions_its_partial_request() -> None:
+def test_logged_close_reason_mentions_a_partially_received_request() -> None:
     async def main() -> None:
         peer = Peer(lambda _, reply: None)
         await peer.send(framed(b"abc")[:5])

@@ -105,7 +105,7 @@ def test_insecure_listeners_metric_counts_plaintext_listeners_off_loopback(
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_plaintext_listener_off_loopback_needs_the_setting_that_allows_insecure_listeners(
+def test_plaintext_listener_off_loopback_needs_listeners_insecure_allow(
     host: str,
 ) -> None:
     with pytest.raises(InvalidConfigError) as refused:
