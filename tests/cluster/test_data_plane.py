@@ -86,7 +86,7 @@ def test_client_that_cannot_read_arrow_batches_gets_kafka_record_batches(
     assert [r.value for r in rows(from_middle.records)] == [b"e"]
 
 
-def test_fetch_response_transcoded_to_rows_respects_the_byte_limit(
+def test_fetch_that_converts_arrow_batches_to_rows_respects_the_byte_limit(
     place: Place, leader: PlainConnection
 ) -> None:
     for _ in range(5):

@@ -140,7 +140,7 @@ def test_simultaneous_ends_of_a_transaction_apply_its_pending_offsets_once(world
     run(world, body)
 
 
-def test_offset_committed_after_a_pending_offset_was_added_is_kept(world: World) -> None:
+def test_offset_committed_later_wins_over_a_pending_transactional_offset(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await topic(cluster)

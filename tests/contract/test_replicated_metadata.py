@@ -484,7 +484,7 @@ def test_replicated_topics_are_refused_until_every_broker_is_upgraded(world: Wor
     run(world, body)
 
 
-def test_topics_are_deleted_and_get_new_partitions_while_a_broker_is_down(world: World) -> None:
+def test_topics_can_be_deleted_or_expanded_while_a_broker_is_down(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)
         controller = cluster.controller()

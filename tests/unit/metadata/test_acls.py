@@ -224,7 +224,7 @@ def test_concurrent_changes_of_one_acl_list_are_all_kept() -> None:
     handler_world.run(body)
 
 
-def test_change_of_an_acl_list_is_repeated_if_the_list_is_recreated_meanwhile() -> None:
+def test_acl_change_is_retried_if_another_broker_recreates_the_acl_znode() -> None:
     """A recreated znode starts at version 0 again, so the write's version check cannot detect the
     recreation.
 

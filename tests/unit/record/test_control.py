@@ -49,7 +49,7 @@ def test_marker_is_decoded_as_encoded(is_commit: bool) -> None:
     assert decode_marker(buffer, header) == EndOfTransaction(is_commit, 7)
 
 
-def test_markers_that_are_encoded_together_have_consecutive_offsets() -> None:
+def test_transaction_markers_in_one_buffer_have_consecutive_offsets() -> None:
     markers = [Marker(1, 0, 5, True), Marker(2, 0, 5, False), Marker(3, 4, 6, True)]
     buffer, headers = encode_markers(markers, 10, 2, TIME_MS)
     assert [header.base_offset for header in headers] == [10, 11, 12]

@@ -550,7 +550,7 @@ def test_reader_can_take_records_and_arrow_rows_in_turn() -> None:
     assert arrow_rows([], headers=True).num_rows == 0
 
 
-def test_arrow_rows_have_no_timestamp_where_microseconds_cannot_hold_it() -> None:
+def test_arrow_timestamp_beyond_the_microsecond_range_is_null() -> None:
     """Regression: the timestamps of a producer that sends nanoseconds overflowed, and appeared as
     other times."""
     tp, latest = TopicPartition("t", 0), MILLIS_MAX

@@ -357,7 +357,7 @@ def test_records_reach_a_recreated_topic_by_its_new_id() -> None:
     assert rows.error is None
 
 
-def test_rows_for_a_partition_that_a_recreated_topic_lacks_fail_at_once() -> None:
+def test_queued_rows_fail_at_once_if_a_recreated_topic_lacks_their_partition() -> None:
     """Regression: the producer requested metadata without a pause until delivery.timeout.ms."""
     bench = Bench()
     rows = bench.rows((None, b"v"), partition=1)
