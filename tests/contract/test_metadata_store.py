@@ -88,7 +88,7 @@ def test_each_of_many_znode_reads_in_one_turn_of_the_event_loop_gets_its_own_res
     world.run(body())
 
 
-def test_concurrent_zookeeper_sync_calls_share_one_request(world: World) -> None:
+def test_concurrent_sync_calls_of_the_metadata_store_share_one_request(world: World) -> None:
     async def body() -> None:
         async with started(world) as (writer, _), started(world) as (reader, _):
             sent: list[str] = []

@@ -202,7 +202,7 @@ def large_commit() -> dict[TopicPartition, CommittedOffset]:
 MINE, MARK = znodes.coordinator_path("large"), znodes.claim_path("large", "c")
 
 
-def test_commit_split_into_several_zookeeper_writes_completes_after_the_last_write() -> None:
+def test_commit_split_into_several_metadata_writes_completes_after_the_last_write() -> None:
     store = Strict(0.002)
     claim, rows = claim_of("large"), large_commit()
 
