@@ -204,8 +204,8 @@ def measure(seconds: float = 3.0) -> dict[str, Any]:
     with one_broker(seconds, metrics_port="0") as bench:
         idle = bench.rss_mb()
         bench.small_produces()
-        # With default settings, a Kafka producer that has many records to send fills batches of
-        # this size.
+        # With default settings, a Kafka producer that has many records to send fills batches of 16
+        # kB.
         batch = bytes(encode_entries([(None, os.urandom(1000)) for _ in range(16)], 1))
         request = produce_request(bench.topic("kafka", PARTITIONS), batch, PARTITIONS)
         size = PARTITIONS * len(batch)

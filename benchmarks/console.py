@@ -98,7 +98,7 @@ def console(cluster: LocalCluster) -> Iterator[tuple[str, int]]:
     address = urlsplit(cluster.start_console()).netloc
     running = cluster.console
     assert running is not None and running.pid is not None
-    # Wait until the console has read the cluster: only then does it answer its first request.
+    # Wait until the console has read the cluster's state: it answers no request before that.
     request(address, "/")
     try:
         yield address, running.pid

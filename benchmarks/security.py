@@ -235,7 +235,7 @@ def transfer(side: Side, seconds: float, *, tls: bool) -> tuple[Speed, Speed]:
             consumer.assign([ck.TopicPartition(topic, each, 0) for each in range(PARTITIONS)])
             while seen < count:
                 rows = [row for row in consumer.consume(10_000, 1.0) if row.error() is None]
-                if rows and not first:  # Count after the login and the first fetch.
+                if rows and not first:  # Start the clock after the login and the first fetch.
                     first, skipped = time.perf_counter(), len(rows)
                 seen += len(rows)
             rate = (seen - skipped) * len(VALUE) / (time.perf_counter() - first) / 1e6

@@ -27,7 +27,7 @@ def main(measure: Callable[..., Mapping[str, Any]]) -> None:
         value = parameter.default
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     given = vars(parser.parse_args())
-    # Import here: a measured client imports this module for other functions, and needs no servers.
+    # Import here: a measured client imports this module, too, but does not need ``versions``.
     from peers import versions
 
     machine = versions.machine()

@@ -110,7 +110,7 @@ def _unmeasured(rows: list[Found]) -> Iterator[str]:
     """Yield the benchmarks, with their variants (sets of settings), that have no result yet."""
     measured = {(found["row"], each["variant"]) for found in rows for each in found["variants"]}
     if any(found["quick"] for found in rows):
-        return  # A quick run skips some variants on purpose: do not report them.
+        return  # A quick run skips some variants on purpose: none is missing.
     missing = [
         f"{row.name} [{variant.name}]"
         for row in ROWS

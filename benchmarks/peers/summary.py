@@ -103,7 +103,7 @@ def _of_row(found: Found) -> Iterator[str]:
             f"| {found['number']} | {row} | {measure} | {', '.join(goals)} "
             f"| {' | '.join(cells)} | {others} |"
         )
-        row = ""  # Only the first line of a row in the table has the row's name.
+        row = ""  # Only a benchmark's first line in the table has its name.
 
 
 def _cell(each: Found) -> str:

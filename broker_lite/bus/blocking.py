@@ -60,8 +60,8 @@ def connect(
     """
     security, options = take_security(options)
     check_names(options)
-    # Let producers and consumers wait longer for brokers: the bootstrap address is right, because
-    # ``describe_cluster`` below raises an error unless a broker answers.
+    # Let the first request of a producer or consumer use its whole timeout: the bootstrap address
+    # is right, because ``describe_cluster`` below raises an error unless a broker answers.
     options["has_answered"] = True
     servers = resolve(bootstrap_servers, zookeeper)
     bus = Bus(servers, client_id=client_id, options=options, zookeeper=zookeeper, security=security)
@@ -258,8 +258,8 @@ class Bus(ClosedByWith):
         )
         callbacks = Callbacks(on_assign, on_revoke, on_lost)
         opened = open_streams(self.admin, self.bootstrap_servers, native, callbacks)
-        # Add ``opened`` and each of its streams: ``_streams`` and ``_consumers`` refer to their
-        # members weakly, and the caller may drop ``opened`` and use a stream alone.
+        # Add ``opened`` and each of its streams: the sets ``_streams`` and ``_consumers`` hold only
+        # weak references, and the caller may drop ``opened`` and use a stream alone.
         self._streams.add(opened)
         self._consumers.update(opened)
         return opened

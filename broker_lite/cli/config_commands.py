@@ -105,8 +105,8 @@ def _rows(entries: Mapping[str, ConfigEntry], defaults: Mapping[str, str]) -> It
         yield {
             "setting": name,
             "value": entry.value,
-            # ``defaults`` lacks dynamic settings, such as a throttle's rate: take the default from
-            # ``entry`` if no other value is set.
+            # ``defaults`` lacks dynamic settings, such as a throttle's rate: ``entry`` has the
+            # default of such a setting unless its value was changed.
             "default": defaults.get(name, entry.value if entry.source == "default" else None),
             "source": entry.source,
             "doc": entry.documentation or None,

@@ -371,8 +371,8 @@ def _print_beside(
 def _is_read(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
     """Return whether the consumer has read all its partitions to the end offsets ``ends``, with no
     rebalance pending. Also pause each partition that is read to its end offset."""
-    # Read ``is_settled`` before the assignment. Otherwise a rebalance that ends in between would
-    # make the old assignment look settled.
+    # Read ``is_settled`` before the assignment. In the other order, a rebalance could end between
+    # the two reads, and the old assignment would count as settled.
     is_settled = consumer.is_settled
     tps = [tp for tp in consumer.assignment() if tp in ends]
     done = [tp for tp in tps if consumer.position(tp) >= ends[tp]]

@@ -140,8 +140,8 @@ def _tables(
         types = dict.fromkeys(("key", "value", "headers"), pa.binary())
         options = pyarrow.csv.ConvertOptions(column_types=types)
         source, report = _source(path, on_share)
-        # A row must fit into a block, so make a file's blocks large. From a pipe, rows would wait
-        # until a large block is full.
+        # A row must fit into a block, so read a file in large blocks. Read a pipe in small ones,
+        # because no row is returned before its block is full.
         block_size = CHUNK_BYTES if path is None else max(CHUNK_BYTES, 2 * rule.bytes_max)
         reading = pyarrow.csv.ReadOptions(block_size=block_size)
         with pyarrow.csv.open_csv(source, reading, convert_options=options) as csv:

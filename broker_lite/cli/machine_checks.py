@@ -274,8 +274,8 @@ def file_limit() -> Finding:
 def disk() -> Finding:
     from broker_lite.client import discovery
 
-    # Check the disk with the data of this machine's last cluster: ``logbus up --dir`` may have put
-    # it outside the default folder.
+    # Check the disk that holds the data of this machine's last cluster: ``logbus up --dir`` may
+    # have put the data outside the default folder.
     facts = discovery.read_cluster(discovery.last_cluster_path()) or {}
     folder = Path(facts.get("directory") or discovery.data_directory())
     while not folder.exists():

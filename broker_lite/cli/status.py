@@ -79,7 +79,7 @@ def _show_state(shown: dict[str, Any], brokers: list[dict[str, Any]], form: str 
         output.show([row | cell for row, cell in zip(brokers, memory, strict=True)], "table")
     else:
         output.show_one(shown | {"brokers": brokers}, form)
-    # Running brokers that do not answer, for example hung ones, have no known topics.
+    # The topics are unknown (None) if no running broker answers, for example because all hang.
     is_up = shown["running"] == len(brokers) and shown["topics"] is not None
     return 0 if is_up else EXIT_UNREACHABLE
 

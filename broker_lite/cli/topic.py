@@ -233,8 +233,8 @@ def alter(
         raise click.UsageError("nothing to change: give --config, --reset or --partitions")
     with open_admin(cluster) as admin:
         before = len(found_topic(admin.cluster(), name).partitions)
-        # Validate settings and partitions before changing either: if one is invalid, change
-        # nothing.
+        # Validate both the settings and the number of partitions before any change: if one of them
+        # is invalid, change nothing.
         if changes:
             admin.alter_configs(name, changes, validate_only=True)
         if partitions is not None:

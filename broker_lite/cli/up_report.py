@@ -190,6 +190,6 @@ def _warn_of_few_replicas(facts: Facts) -> None:
         with Admin(facts["bootstrap_servers"], timeout_ms=_ANSWER_MS) as admin:
             few = under_replication.find(admin, admin.cluster())
     except LogbusError:
-        return  # This report is optional: ``logbus doctor`` repeats the check.
+        return  # Print no report: ``logbus doctor`` makes the same check.
     if few is not None:
         output.say(f"{few.found()}. To move them: {few.cure()}")

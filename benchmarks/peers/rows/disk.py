@@ -25,7 +25,7 @@ def write_rows(servers: Servers, lines: list[bytes], packed: str) -> float:
     topic, before = servers.new_topic(), servers.stored_mb()
     now = int(time.time() * 1000)
     sends = ({"topic": topic, "value": line, "timestamp": now} for line in lines)
-    # Wait for full batches, so that logbus and Kafka store equal batches regardless of timing.
+    # Send only full batches, so that logbus and Kafka store equal batches regardless of timing.
     batches = {
         "linger_ms": 10_000,
         "batch_num_messages": 3000,

@@ -223,7 +223,7 @@ def _retention(logbus: LogbusServers, tp: TopicPartition) -> Measures:
             time.sleep(0.02)
         gone = time.perf_counter() - before
         # Wait until the broker has deleted the segment's files, some seconds after it dropped the
-        # segment. The deletion may delay the writer.
+        # segment: the deletion, too, may delay the measured writes.
         time.sleep(2.5)
     finally:
         done.set()

@@ -77,7 +77,8 @@ def open_sides(
 def _row(name: str, number: int, size: int, megabytes: int, *, brokers: int = 1) -> Row:
     copies = "RF 1" if brokers == 1 else "three brokers, RF 3, min.insync 2"
     count = megabytes * 1_000_000 // size
-    # A ceiling assumes that the processor limits the rate; with one broker, flushes may limit it.
+    # The ceiling (the rate without servers) assumes that the processor limits the rate. With one
+    # broker, flushes may limit it.
     more = {} if brokers == 1 else {"ceiling": partial(without_servers, count=count)}
     return Row(
         name,
