@@ -65,8 +65,8 @@ def elect_leaders(
         for row in topic.partition_result
     }
     if repeated:
-        # Count the election as done: an earlier attempt, whose response was lost, may have elected
-        # these leaders.
+        # Count ElectionNotNeededError as success: an earlier attempt, whose response was lost, may
+        # have elected these leaders.
         for tp, error in outcomes.items():
             outcomes[tp] = None if isinstance(error, ElectionNotNeededError) else error
     return outcomes

@@ -122,8 +122,8 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
                     except TimeoutError:
                         break
             case Await(value) if inspect.isawaitable(value):
-                # Mark the consumer as started: a callback may wait for other tasks that call its
-                # methods.
+                # Mark the consumer as started: a rebalance callback may wait for other tasks, which
+                # may call the consumer's methods.
                 self._is_starting, self._is_started = False, True
                 self._woken.set()
                 await value

@@ -98,8 +98,9 @@ class FetchCollector:
         check_offsets(offsets)
         rows = {tp: (at, self._begin(tp, at)) for tp, at in offsets.items()}
         for tp in rows:
-            # The reader fetches a corrupt batch once more. From a new position it may do so again:
-            # the batch may be repaired by now, or only another replica's copy may be corrupt.
+            # The reader fetches a corrupt batch a second time before it raises the error. After a
+            # seek, allow a second fetch again: the batch may be repaired, or only another replica's
+            # copy may be corrupt.
             self._refetched.pop(tp, None)
         self._epochs.update(epochs)
         self._engine.post(partial(self._engine.begin, rows, epochs=epochs))

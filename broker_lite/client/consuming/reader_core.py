@@ -288,7 +288,7 @@ class ReaderCore:
         plan = yield RunOperation(operation)
         if plan.commits and self.config.auto_commit:
             # Commit the starting offsets. Otherwise the partition's next owner would find no
-            # committed offset, start at a later end of the log and skip records.
+            # committed offset, start at the log end of that time and skip records.
             yield from self._try_commit(plan.commits)
         # Begin the partitions last: if the call is cancelled before, they stay pending, and the
         # next call begins them.

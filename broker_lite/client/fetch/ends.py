@@ -183,9 +183,9 @@ class EndOffsetsWatch(ClosedByWith):
         }
 
         def make(group: list[TopicPartition]) -> FetchExchange:
-            # Send the leader epoch, so that a later leader refuses the fetch. Otherwise its end
-            # offset would be stored with the earlier epoch, and readers would assume a rewritten
-            # log.
+            # Send the leader epoch, so that a later leader refuses the fetch. Otherwise the end
+            # offset of that leader would be stored with the earlier epoch, and readers would assume
+            # that the log was rewritten.
             view = cluster.view
             rows = [
                 (

@@ -244,8 +244,8 @@ class FetchEngine:
             if tp in self._sources:
                 self._sources[tp].is_paused = is_paused
                 if is_paused:
-                    # Close the log file that the partition reads in place: while it is open, the
-                    # file system does not free the space of a deleted segment.
+                    # Close the log file from which the partition is read in place: while the file
+                    # is open, the file system does not free the space of a deleted segment.
                     self._in_place.close(tp)
         self.pump()
 

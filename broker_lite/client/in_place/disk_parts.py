@@ -111,8 +111,8 @@ class DiskParts:
             os.posix_fadvise(self._cached_fd, part.at, ALIGNED_BYTES, os.POSIX_FADV_DONTNEED)
             self._probed.append(part.at)
         if count < min(part.size, self._end - part.at):
-            # The file was truncated: drop the later parts of the buffer, which do not continue this
-            # part.
+            # The file was truncated: drop the later parts, which no longer follow the last byte of
+            # this part.
             self._drop()
             self._end = part.at + count
         first, stop = part.begin + self._before, part.begin + max(count, self._before)

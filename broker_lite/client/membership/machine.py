@@ -296,9 +296,9 @@ class MemberMachine:
         has_missed_one = NO_GENERATION < self.generation < answer.generation_id - 1
         if has_missed_one and self.owned:
             # This static member keeps its member id, but has missed a generation. In that
-            # generation the group leader may have assigned its partitions to other members, because
-            # the leader knows only the partitions that a member's last JoinGroup request reported.
-            # So drop the partitions.
+            # generation the group leader may have assigned this member's partitions to others,
+            # because the leader knows only the partitions that a member's last JoinGroup request
+            # reported. So drop the partitions.
             self._lose(frozenset(self.owned))
         self.member_id, self.generation = answer.member_id, answer.generation_id
         self._protocol = answer.protocol_name
