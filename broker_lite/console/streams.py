@@ -112,8 +112,8 @@ def _events(
                 yield f"event: ended\ndata: {json.dumps(SIGNED_OUT)}\n\n"
                 return
             if update is None:
-                # Send a comment line, which browsers ignore: the write fails if the browser has
-                # disconnected, and so ends the tail.
+                # Send a comment line, which browsers ignore: if the browser has disconnected, the
+                # write fails, which ends this stream.
                 yield ":\n\n"
                 continue
             rows = shown_rows(update.rows, hides_payloads=hides_payloads)

@@ -374,8 +374,8 @@ class Group:
     def _begin_generation(self) -> None:
         if self._written_empty is not None:
             # The write of the former, empty generation is in flight: begin the generation after it.
-            # Clear the join deadline, which has passed, or every GroupTick until the end of the
-            # write would be due at once.
+            # Clear the join deadline, which has passed: otherwise the group's timer would fire
+            # again and again until the end of the write.
             self._join_deadline_ms = NEVER
             return
         for member in list(self._roster.members.values()):

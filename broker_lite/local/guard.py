@@ -127,8 +127,8 @@ def _remove_after(group: int, folder: str) -> None:
     read_end, write_end = os.pipe()
     remover = os.fork()
     if remover:
-        # Parent and child both call setpgid, so that the child has left ``group`` before that group
-        # is killed.
+        # Parent and child both call setpgid, as either may run first: the child must leave
+        # ``group`` before that process group is killed.
         with contextlib.suppress(OSError):
             os.setpgid(remover, remover)
         return

@@ -417,8 +417,9 @@ class Delivery:
         ):
             self._fail(part, batch, error)
         elif batch.maybe_appended:
-            # Keep the sequence. The broker that refused it may be a deposed leader with a shorter
-            # log, while the current leader has the batch: a new sequence would duplicate it.
+            # Keep the batch's sequence. The broker that refused the batch may be a deposed leader
+            # with a shorter log, while the current leader has the batch: a new sequence would
+            # duplicate it.
             self._later(part, batch, error, now_ms)
         elif self.transactional:
             self._fail(part, batch, error)
@@ -462,7 +463,8 @@ class Delivery:
             part.spoiled = True
             part.held = True
             if batch.maybe_appended:
-                # The log may hold the batch's sequences. Take a new producer id to not reuse them.
+                # The log may hold the batch's sequences: take a new producer id, so that no batch
+                # reuses them.
                 self.identity = None if self.identity == part.identity else self.identity
                 part.identity = None
         self._finish(batch, error)

@@ -115,8 +115,8 @@ class Producer(ClosedByWith):
         self._cluster = cluster_at(
             bootstrap_servers, security.user, has_answered=config.has_answered
         )
-        # Without a shell, run the sender on a thread of its own. ``AsyncProducer`` passes the shell
-        # of its event loop, on which no call may block.
+        # Without a shell (the object that does the I/O), run the sender on a thread of its own.
+        # ``AsyncProducer`` passes the shell of its event loop, on which no call may block.
         self._reactor: Reactor | None = None
         if shell is None:
             shell = self._reactor = Reactor(config.client_id, "logbus-producer", security)

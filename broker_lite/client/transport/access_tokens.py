@@ -43,8 +43,8 @@ class _CachedToken:
 
 
 _cached: dict[ClientSecurity, _CachedToken] = {}
-# Clear the cached tokens in a forked child. There, another thread's lock of a token would stay
-# held, and no thread would renew the token.
+# Clear the cached tokens in a forked child. There, a token's lock that another thread held would
+# never be released, and no thread would renew the token.
 os.register_at_fork(after_in_child=_cached.clear)
 
 

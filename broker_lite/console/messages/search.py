@@ -188,8 +188,8 @@ def newest(
             for batch in batches(consumer, part, budget):
                 hits += rows_of(filters.select(batch))
             if part:
-                # A limit stopped the search within the window, so its hits are incomplete: try a
-                # smaller window.
+                # A limit stopped the search before the end of the window, so its newest hits are
+                # missing: try a smaller window.
                 if window == 1 or left != ranges or shrinks == SHRINKS_MAX:
                     break
                 window, shrinks, budget = max(1, window // 16), shrinks + 1, SearchBudget()
