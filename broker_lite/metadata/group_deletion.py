@@ -126,12 +126,12 @@ class GroupDeletion:
             return False
         claim = await self._offsets.claim(group)
         # Release this broker's claim to coordinate the group. A commit or join must then make a new
-        # one, which changes the coordinator znode, so ZooKeeper refuses the deletion.
+        # claim, which changes the coordinator znode, so ZooKeeper refuses the deletion.
         self._offsets.release(claim)
         age = await self.age(group)
-        # A broker that claims the group sets an unknown ``empty_since_ms``. If it is still None,
-        # the group had members at the last check, and its time without members begins with the next
-        # check.
+        # A claim replaces an unknown ``empty_since_ms`` (None) by the present time. If it is None
+        # again, the group had members at the last check, and its time without members begins with
+        # the next check.
         if age.empty_since_ms is None or await self._offsets.native_members(group):
             return False
         return is_over(age) and await self._delete_group(claim) is None
@@ -159,8 +159,8 @@ class GroupDeletion:
         deleted, step = 0, DELETES_PER_WRITE_MAX // 2
         for first in range(0, len(expired), step):
             part = expired[first : first + step]
-            # Check the znode's version, so that an offset stays if it was committed since it was
-            # read, for a new topic of the same name.
+            # Delete an offset only in the version that was read: since then, a client may have
+            # committed an offset for a new topic of the same name.
             deletes = [Delete(row.path, row.version) for row in part]
             if await self._store.write([*claim.checks, *deletes]) is None:
                 deleted += len(part)
@@ -193,8 +193,8 @@ class GroupDeletion:
         rows = []
         for path, znode in (await read_znodes(self._store, paths)).items():
             offset = znodes.decode_offset(path, znode.data)
-            # Use the modification time of a native group's znode: a member that becomes the owner
-            # of a partition writes the offset again, unchanged.
+            # For a native group, use the modification time of the znode, because a member that
+            # becomes the owner of a partition writes the offset again, unchanged.
             touched_ms = max(offset.commit_ms, znode.modified_ms * is_native)
             rows.append(_OffsetRow(paths[path], path, znode.version, offset.topic_id, touched_ms))
         return rows
@@ -205,9 +205,9 @@ class GroupDeletion:
         The znodes in ``GroupClaim.checks``, which each write of a coordinator checks, are deleted
         last: the earlier writes of this deletion check them, too."""
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
-        # Release the coordinator's claim. A join or commit must then make a new one, which changes
-        # the coordinator znode, so ZooKeeper refuses this deletion. Under the old claim, a new
-        # generation could begin while this method lists the znodes.
+        # Release the coordinator's claim. A join or commit must then make a new claim, which
+        # changes the coordinator znode, so ZooKeeper refuses this deletion. Under the old claim, a
+        # new generation could begin while this method lists the znodes.
         self._offsets.release(claim)
         checks, version = claim.checks, claim.version
         # Leave out the znodes below ``parents``, of live members and of open transactions. While

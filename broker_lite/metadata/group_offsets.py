@@ -440,7 +440,7 @@ class GroupOffsets:
         return await asyncio.shield(reading)
 
     async def _assignment_next_turn(self, topic: str) -> znodes.Assignment | None:
-        del self._reading[topic]  # Later callers need a new read: this one may miss changes.
+        del self._reading[topic]  # A later caller needs a read that begins after its call.
         path = znodes.topic_path(topic)
         znode = await self._store.get(path)
         return None if znode is None else znodes.decode_assignment(path, znode.data)

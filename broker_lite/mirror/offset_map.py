@@ -40,8 +40,9 @@ class OffsetMap:
         difference of the two offsets has changed."""
         is_new = not self.runs or self.runs[-1].target - self.runs[-1].source != target - source
         # Both logs may have a gap of the same size before these records. The difference is then
-        # unchanged, so they continue the last run. An offset in the source's gap is translated to
-        # an offset in the target's gap, which leads to the same next record.
+        # unchanged, so the records continue the last run. An offset in the source's gap is
+        # translated to an offset in the target's gap; a fetch from either returns the same next
+        # record.
         if is_new:
             self.runs.append(Run(source, target))
         self.source_next, self.target_next = source + count, target + count

@@ -173,7 +173,8 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
 
     def _connect(self, *address: Any) -> Any:
         read_timeout_ms, connect_timeout_ms = super()._connect(*address)
-        # kazoo returns only its read timeout, which is two thirds of the session timeout.
+        # kazoo returns only its read timeout, two thirds of the session timeout, so compute the
+        # latter.
         self.session_timeout_ms = round(read_timeout_ms * 3 / 2)
         return read_timeout_ms, connect_timeout_ms
 
