@@ -74,7 +74,7 @@ class Resumer:
         if resume_at is None:
             # It is unknown from which offset on the source's records differ from the copied ones.
             # Fetch again from the same offset, without the leader epoch, so that the source's
-            # leader does not compare it.
+            # leader does not check for a divergence.
             copy.position.lineage.forget()
         else:
             gone = f"offsets {resume_at.offset} to {at - 1}"

@@ -261,7 +261,7 @@ class MirrorTarget:
 
         Return the error if it is retriable or the outcome is unknown, else None."""
         if tp in left.failed:
-            return None  # An earlier batch failed, so send this one again, too.
+            return None  # An earlier batch of the partition failed, so send this one again, too.
         if row is None:
             return self._lose(tp, "the response lacks a batch")
         if not row.error_code and row.base_offset >= 0:

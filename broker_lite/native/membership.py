@@ -86,8 +86,8 @@ class NativeMembership:
 
     def check(self) -> None:
         if self._is_halting:
-            # The user asks for more records, so all earlier ones are processed. The stream is
-            # closing and returns no more.
+            # The user asks for more records, so all returned ones are processed. Return no more,
+            # because the stream is closing.
             self._halted.set()
             raise ClosedError("the consumer was closed; create another consumer")
 

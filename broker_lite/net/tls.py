@@ -121,7 +121,7 @@ class TlsTransport:
         # With a buffer, ``read`` returns a number of bytes; typeshed declares bytes.
         read: Callable[[int, memoryview], int] = tls.read  # type: ignore[assignment]
         filled, size = 0, min(len(buffer), READ_TURN_BYTES)
-        has_more = False  # Whether the socket probably has more bytes.
+        has_more = False  # Whether the socket may have more bytes (see ``_receive``).
         try:
             while filled < size:
                 if not incoming.pending and not tls.pending():
@@ -247,7 +247,8 @@ class TlsTransport:
         return error
 
     def is_silent(self) -> bool:
-        # Try to read, which also takes the session tickets that TLS 1.3 sends after the handshake.
+        # Try to read: bytes that have arrived may be only session tickets, which TLS 1.3 sends
+        # after the handshake and which the read removes.
         self.settimeout(0)
         try:
             self.read_into(memoryview(bytearray(1)))

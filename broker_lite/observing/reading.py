@@ -124,7 +124,7 @@ def take_reading(
     groups, lags, failure = _groups(admin.within(GROUPS_MS), before, base)
     if time.monotonic() - began > VIEW_S:
         # Describing the groups took seconds, probably because a broker was killed. Read the cluster
-        # again, so that the new sample (reading) shows the broker as dead.
+        # again, so that the new sample shows the broker as dead.
         view = admin.cluster()
     sample = take_sample(admin, None if base is None else base.sample, view=view)
     led = [tp for tp, _ in sample.view.rows if sample.view.leader(tp) is not None]

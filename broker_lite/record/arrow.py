@@ -184,8 +184,8 @@ def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
     while start < count:
         left = -(-(total - before) // room)
         target_bytes = before + -(-(total - before) // left)
-        # The slice ends after the row with which it reaches its target size, or before this row if
-        # the slice would then exceed ``max_bytes``.
+        # End the slice with the row that reaches the target size, or before this row if the slice
+        # would exceed ``max_bytes`` with it.
         stop = int(np.searchsorted(ends, target_bytes)) + 1
         if stop > count or ends[stop - 1] > before + room:
             stop = int(np.searchsorted(ends, before + room, side="right"))

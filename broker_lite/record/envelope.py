@@ -68,7 +68,8 @@ def _json_value(value: bytes | None, form: str) -> Any:
             found = json.loads(value)
         except ValueError:
             return json_text(value)
-        # Return text for an object with the key $b64: a reader would decode the object to bytes.
+        # Return an object with the key $b64 as text: a reader would decode the object itself to
+        # bytes.
         if not isinstance(found, dict) or "$b64" not in found:
             return found
     return json_text(value)
