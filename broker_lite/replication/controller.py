@@ -247,8 +247,8 @@ class Controller:
                 metadata.known -= {write.broker_id}
                 return []
             case WriteStates():
-                # A reassignment completes only while a target replica leads: a new leader may
-                # complete one.
+                # Decide again: a reassignment completes only while a target replica leads, and a
+                # written state may have made one the leader.
                 return self._decide(now_ms, metadata.adopt(as_written(write.changes)))
             case WriteAssignment():
                 before = metadata.topics[write.topic.name].partitions

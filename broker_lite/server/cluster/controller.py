@@ -139,7 +139,7 @@ class ControllerShell:
         read."""
         return self._notices.sequence
 
-    # Methods that elect, depose and resign.
+    # Methods by which this broker becomes controller, is deposed and resigns.
 
     async def stand(self, broker_epoch: int, own_epochs: frozenset[int]) -> float:
         """Become controller if the cluster has none, and watch the znode /controller.

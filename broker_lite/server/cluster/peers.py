@@ -412,8 +412,8 @@ class _Peer:
             self._opened()
         descriptor, loop = connection.fileno(), self._owner.loop
         if descriptor != self._descriptor:
-            # The connection has opened another socket: one address of the host refused it, so it
-            # tries the next address.
+            # The connection has opened another socket: one address of the host refused the
+            # connection, so the client tries the next address.
             self._unwatch()
             if descriptor < 0:
                 return

@@ -275,7 +275,7 @@ class GroupCoordinator:
             if coordinated.writing is None:
                 return
             # The last members have just left. Wait for the write of the empty generation: until
-            # then, ZooKeeper still counts them.
+            # then, the group still has members in ZooKeeper.
             await asyncio.wait([coordinated.writing])
 
     async def find_or_take_over(self, group: str) -> Group | None:
@@ -393,7 +393,7 @@ class GroupCoordinator:
             since_ms = max(since_ms or 0, newest_ms)
         # ``since_ms`` is None if the group has had no coordinator since the last one died. Return
         # True, so that the caller makes this broker the coordinator. The group's time without
-        # members begins then, and the caller asks again.
+        # members begins then; a later call measures it.
         return since_ms is None or self._clock.now_ms() - since_ms >= kept_ms
 
     def close(self) -> None:

@@ -285,7 +285,7 @@ class TransactionCoordinator:
             self._check_capacity(led, head_key(sink))
         result = await self.sinks.ask(led.partition, request)
         if isinstance(result.error, ProducerFencedError):
-            await self._confirm(led)  # The sink's run may have begun at a new coordinator.
+            await self._confirm(led)  # At a new coordinator, this run may be the current one.
         if result.error is not None:
             raise result.error
         return result

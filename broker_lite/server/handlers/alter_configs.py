@@ -145,7 +145,7 @@ async def _alter(parts: BrokerContext, row: Any, validate_only: bool) -> None:
 
 async def _alter_topic(parts: BrokerContext, row: Any, validate_only: bool) -> None:
     administration = parts.registry.administration
-    # A change may append to a list that the change before it has made.
+    # Make one change at a time: a change may append to the list that the change before has set.
     async with administration.altering_topic:
         changes = _changes(parts, row)
         await administration.alter_topic_config(

@@ -54,7 +54,8 @@ async def _delete(
         topic = known.get(topic_id) if name is None else topics.get(name)
         if name is None and topic is None and parts.registry.is_controller:
             # Refuse the id. The controller's state machine may know a topic that this snapshot does
-            # not have yet. It would delete that topic, whose name was not checked against the ACLs.
+            # not have yet. The state machine would delete this topic, whose name was not checked
+            # against the ACLs.
             raise UnknownTopicIdError(f"no topic has id {topic_id}")
         if request.quota is not None and topic is not None:
             is_strict = request.api_version >= STRICT_QUOTA_FROM
