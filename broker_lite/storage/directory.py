@@ -70,8 +70,8 @@ class DataDirectory:
         """Whether the disk is full: from a write that found no space until ``has_space`` finds
         enough."""
         self.recovery_points = OffsetCheckpoint(self, paths.RECOVERY_POINTS, in_reserve=False)
-        # Let this file use the reserve: a deletion of records, which frees a full disk, writes the
-        # file.
+        # Let this checkpoint use the space of the reserve file: a deletion of records, which frees
+        # space on a full disk, writes the checkpoint.
         self.log_starts = OffsetCheckpoint(self, paths.LOG_STARTS, in_reserve=True)
         self.refused = RefusedBatches()
         """The last batch of each producer that was refused with a retriable error."""

@@ -372,8 +372,8 @@ class LogReader:
 
     def _note_damage(self, segment: Segment, bad: BadBatch) -> CorruptRange:
         for known in self.corruption:
-            # A range recorded only for a wrong checksum may have a damaged header by now: check it
-            # again.
+            # A range recorded only for a wrong checksum may have a damaged header by now: check the
+            # header again.
             is_same = known.first_offset == bad.offset and known.segment_base == segment.base_offset
             if is_same and known.unreadable:
                 return known

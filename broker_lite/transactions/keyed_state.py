@@ -255,8 +255,8 @@ class KeyedState:
             self.flags.pop(key, None)
         self._settle(key)
         if self._copy is not None and self._copy.left is not None:
-            # The copy in progress may leave out this key: a load also reads the record of this
-            # value, which comes after the copy's ``begin`` record.
+            # The copy in progress may leave out this key: a load of the state also reads the record
+            # of the new value, which comes after the copy's ``begin`` record.
             self._copy.left.pop(key, None)
 
     def _settle(self, key: bytes) -> None:

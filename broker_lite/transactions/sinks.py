@@ -262,8 +262,8 @@ class SinkPartition:
             return
         self._check_not_behind(event, head)
         if sink.logged is not None and sink.logged.ends(event.run, event.batch):
-            # The log still has the abort of this batch. Were the coordinator to change now, the
-            # next one would abort this attempt too.
+            # The newest record of the sink in the log still aborts this batch. If the coordinator
+            # changed now, the next coordinator would abort this attempt, too.
             self._park(sink, event)
             return
         for producer_id in sink.attempts:
@@ -306,7 +306,7 @@ class SinkPartition:
             if error is None:
                 attempt.added = slot.partitions
             elif is_known and producer_id not in sink.unmarked:
-                # The log refused the record that gives the slot to the attempt.
+                # The append of the attempt's record failed: give its producer id back to the pool.
                 sink.attempts.discard(producer_id)
                 del self._attempts[producer_id]
                 self._pool.give(producer_id, free)
@@ -717,7 +717,7 @@ class SinkPartition:
             is_single = head.run == name
             if head.day < event.before_day or (is_single and sink.active_ms < event.before_ms):
                 del self._sinks[name]
-                # If the log refuses the deletion, the next coordinator repeats it.
+                # If the log refuses the deletion, the next coordinator repeats the deletion.
                 number = self._expect(lambda error: None)
                 self._effects.append(ev.PersistHead(number, name, None))
 

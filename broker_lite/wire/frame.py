@@ -157,8 +157,8 @@ class FrameReceiver:
             frame = self._frame = self._allocate(first)
             frame[:filled] = data[position:end]
             self._filled, self._size = filled, size
-            # The start of the next frame arrives in the scratch buffer, and is copied from there if
-            # that frame is large, too. Use a small part of this buffer, so that the copy is small.
+            # Receive the start of the next frame in a small part of the scratch buffer: if that
+            # frame is large, too, its start is copied from there.
             is_large = size > len(self._scratch)
             self._next_scratch = self._scratch[:SCRATCH_BYTES] if is_large else self._scratch
             return frames

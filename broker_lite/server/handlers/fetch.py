@@ -362,8 +362,9 @@ class _ConsumerFetch:
             logger.error("%s: cannot read the log for a fetch", self._request, exc_info=error)
             self._reply.refuse("unexpected error in the broker; see its log")
             return
-        # First replace the read errors of replicas that no longer lead. Such a replica may have
-        # truncated its log during the read, so its error is no sign of damage.
+        # First replace the read errors of replicas that no longer lead (``_judged``). Such a
+        # replica may have truncated its log during the read, so its read error is no sign of
+        # damage.
         judged = [self._judged(rows[at], one) for (at, _), one in zip(indexed, prepared)]
         self._remember(rows, indexed, judged)
         self._answer(rows, {at: one for (at, _), one in zip(indexed, judged)})

@@ -26,7 +26,7 @@ async def handle(
             request.access.check_topic_id(key.topic_id, known)
         # Leave out topics that this broker's metadata do not have, because their permissions could
         # not be checked. When the task attempt sends its first batch to such a topic, the leader of
-        # the partition checks the permission, and then asks to add the partition.
+        # the partition checks the permission, and then asks the coordinator to add the partition.
         partitions = frozenset(key for key in message.partitions if key.topic_id in known)
         result = await parts.transactions.ask_sink(
             message.sink,

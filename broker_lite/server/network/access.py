@@ -149,7 +149,8 @@ ROWS: Mapping[int, AccessRow] = {
     ApiKey.ALTER_CLIENT_QUOTAS: AccessRow(cluster=(_OP.ALTER_CONFIGS,)),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: AccessRow(cluster=(_OP.DESCRIBE,)),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: AccessRow(cluster=(_OP.ALTER,)),
-    # This row is for the Envelope; the dispatcher also applies the row of the request inside it.
+    # This row is for the Envelope request itself; the dispatcher also applies the row of the
+    # request inside it.
     ApiKey.ENVELOPE: AccessRow(cluster=(_OP.CLUSTER_ACTION,)),
     ApiKey.DESCRIBE_CLUSTER: AccessRow(),
     ApiKey.DESCRIBE_PRODUCERS: AccessRow(_OP.READ, names=_TOPICS),

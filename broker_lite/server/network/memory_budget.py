@@ -59,8 +59,8 @@ class Budget:
         self._unfinished_bytes = 0
         self._answer_bytes = 0
         self._finisher: Waiter | None = None
-        # The connections that wait for memory: to receive a request, to receive more of a partial
-        # one, and to build an answer.
+        # The connections that wait for memory, in this order: to receive a request, to receive more
+        # of a partial one, and to build an answer.
         self._starting: dict[Waiter, None] = {}
         self._growing: dict[Waiter, int] = {}
         self._building: dict[Waiter, int] = {}

@@ -200,8 +200,8 @@ class Worker(threading.Thread):
                 now_us = self._disk.clock.monotonic_us()
                 self._in_flight_count = len(group) + len(self._waiting)
                 self._coalesce_until_us = now_us + min(now_us - began_us, COALESCE_US_MAX)
-                # Release the jobs: an idle thread would otherwise keep files of a deleted partition
-                # open.
+                # Release the group's jobs: otherwise this thread, while idle, would keep files of a
+                # deleted partition open.
                 del group
 
     def _next_group(self) -> list[Job]:
