@@ -132,7 +132,7 @@ def commit(
     """
     attempts = [message for message in messages if isinstance(message, Attempt)]
     if not attempts:
-        return  # Only task attempts know a stream's sink, and this batch has none.
+        return  # Only a task attempt names a stream's sink, and this batch has none.
     first = attempts[0]
     if batch is not None and any(attempt.batch != batch for attempt in attempts):
         raise InvalidConfigError(

@@ -115,13 +115,13 @@ class LagMetrics(LagListener):
         metrics["spark_missing_rows"].labels(query).inc(missing)
         behind = [lag.records_behind for lag in lags]
         if None in behind:
-            # Spark repeats a batch after a restart: the lag is unknown until the next batch.
+            # Spark repeated this batch after a restart: its lag is unknown until the next batch.
             return
         metrics["spark_lag_records"].labels(query).set(sum(each or 0 for each in behind))
         lost = sum(lag.lost_records for lag in lags)
         known = self._lost.get(first.query_id, 0)
-        # After a restart the query counts from 0 again. If the count is lower than before, all of
-        # it is new.
+        # After a restart the query counts lost records from 0 again. If the count is lower than
+        # before, add all of it.
         metrics["spark_lost_records"].labels(query).inc(lost - known if lost >= known else lost)
         self._lost[first.query_id] = lost
 

@@ -147,7 +147,7 @@ class OffsetReader:
         is_whole = options.starting == offsets.EARLIEST_EVERYWHERE
         if ids and is_whole and options.ending == offsets.LATEST_EVERYWHERE:
             # If a broker of an earlier version refuses this request, the code below sends one
-            # request for the starts and one for the ends.
+            # request for the start offsets and one for the end offsets.
             with contextlib.suppress(UnsupportedVersionError):
                 return self._whole_logs(ids)
         start = self._start(ids)

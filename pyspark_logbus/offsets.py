@@ -339,7 +339,7 @@ def _is_whole(value: Any, least: int, most: int) -> bool:
 
 
 def _check_number(option: str, topic: str, number: str) -> None:
-    # Refuse "00", because it would be a second value for partition 0.
+    # Refuse "00", because it would be a second spelling of partition 0.
     if not re.fullmatch("0|[1-9][0-9]{0,9}", number) or int(number) > PARTITION_MAX:
         raise InvalidConfigError(
             f"{option}: topic {topic!r} has a partition {number!r}; give a number such as 0 or 12"

@@ -229,7 +229,7 @@ class _TaskReader:
             options.bootstrap_servers, timeout_ms=options.request_timeout_ms, pool=self._pool
         )
         end = item.end
-        # If the topic was deleted meanwhile, all records of the range are lost: keep ``end``.
+        # If the topic was deleted meanwhile, all records of the range up to ``end`` are lost.
         with contextlib.suppress(UnknownTopicOrPartitionError):
             earliest = admin.list_offsets({item.tp: EARLIEST_TIMESTAMP})[item.tp].offset
             end = min(item.end, earliest) if earliest > item.start else item.end

@@ -186,7 +186,7 @@ class StreamPlanner:
     ) -> Document:
         target = live
         if self._is_available_now:
-            # The run stops at the log ends of its first call.
+            # With availableNow, the run stops at the log ends of its first planning call.
             target = self._target = self._target or live
             check_target(target, start, live)
         cut_back = self._check.cut_back(start, live)

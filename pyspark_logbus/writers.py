@@ -173,8 +173,8 @@ def _check_topic(options: WriteOptions) -> None:
         not options.topic and key in _checked
     ):
         return
-    # Import here: only the planning process comes here, and the committing process must not load
-    # the client.
+    # Import here: only the planning process runs this part, and the committing process must not
+    # load the client.
     from pyspark_logbus.first_contact import first_admin
 
     servers, security = options.bootstrap_servers, options.given_security()

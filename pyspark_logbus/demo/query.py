@@ -61,8 +61,8 @@ def start_session(directory: Path) -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
-        # The demo counts log lines by minute. In UTC no hour occurs twice, and a time without a
-        # zone is shown as it stands in the log.
+        # The demo counts log lines by minute. In UTC no hour occurs twice (no daylight saving
+        # time), and a time without a zone is shown as it stands in the log.
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
         .config("spark.sql.streaming.numRecentProgressUpdates", "10000")
