@@ -110,7 +110,8 @@ class TlsTransport:
 
     @property
     def wants_write(self) -> bool:
-        # A TLS alert alone needs no write of its own: it is sent with the next write.
+        # Do not wait until the socket is writable only for a TLS alert: it is sent with the next
+        # write.
         return bool(self._encrypted) and (self.is_handshaking or self._sending_bytes > 0)
 
     def read_into(self, buffer: memoryview) -> int:

@@ -294,8 +294,8 @@ class Leader:
             or event.fetch_offset < max(self.log.high_watermark, self.epoch_start_offset or 0)
         ):
             return []
-        # Give the new member replica.lag.time.max.ms to reach the log end offset. The ISR members
-        # at the start of the epoch had the same time from that start on.
+        # Give the new member replica.lag.time.max.ms to reach the log end offset. The first ISR
+        # members of the leader epoch had the same time, counted from the start of the epoch.
         self.caught_up[replica].at_ms = now_ms
         self.isr = PendingExpandIsr(self.state.isr, replica)
         return self._propose(dataclasses.replace(self.state, isr=(*self.state.isr, replica)))

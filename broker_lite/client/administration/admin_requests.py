@@ -406,7 +406,7 @@ def await_applied(
     while True:
         answers = yield from on_every_broker(cluster, exchange, deadline_ms)
         objects = {each: read(_answered(answer)) for each, answer in answers.items()}
-        # The list is empty if ``writer`` is not a broker but, for example, a load balancer.
+        # ``newest`` is empty if ``writer`` is not a broker but, for example, a load balancer.
         newest = [objects[each] for each in objects if cluster.view.brokers.get(each) == writer]
         if all(is_applied(each) or each in newest for each in objects.values()):
             return
