@@ -82,7 +82,7 @@ show_partitions()
 # MAGIC %md
 # MAGIC ## Send, and kill a leader
 # MAGIC
-# MAGIC The producer sends records to three partitions at a steady rate and notes when each was sent and acknowledged. After a third of the run the leader
+# MAGIC The producer sends records to three partitions at a steady rate and keeps the times of sending and acknowledgement. After a third of the run the leader
 # MAGIC of partition 0 gets SIGKILL. The producer retries by itself: the program sees no error.
 
 # COMMAND ----------

@@ -37,6 +37,5 @@ def keep_freed() -> bool:
     except (AttributeError, OSError, TypeError):
         # musl, and the C libraries of macOS and Windows, lack mallopt.
         return False
-    # Set both thresholds: once one of them is set, glibc no longer adjusts either to the program's
-    # allocations.
+    # Set both thresholds: once one of them is set, glibc no longer adjusts either.
     return bool(mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES) and mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES))

@@ -35,7 +35,8 @@ def event_time(line: Column, arrival: Column) -> Column:
     zone = f.regexp_extract(line, _ISO_ZONE, 1)
     iso = f.try_to_timestamp(f.concat(day, f.lit(" "), digits[3], zone))
     apache = f.try_to_timestamp(f.regexp_extract(line, _APACHE, 1), f.lit("dd/MMM/yyyy:HH:mm:ss Z"))
-    # Classic syslog has no year. Use the latest year in which the time is not in the future.
+    # Classic syslog has no year. Use the latest year in which the time is at most a day in the
+    # future.
     this_year = _syslog_time(line, f.year(arrival))
     last_year = _syslog_time(line, f.year(arrival) - 1)
     syslog = f.when(this_year <= arrival + f.expr("INTERVAL 1 DAY"), this_year).otherwise(last_year)
