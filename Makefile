@@ -97,7 +97,7 @@ test: java programs $(VENV)/.installed $(VENV)/.dependencies-check $(VENV)/.spar
 
 # Tests of state machines and formats, and a few simulated seeds, without ZooKeeper, brokers and Spark.
 quick: $(VENV)/.installed $(VENV)/.dependencies-check
-	LOGBUS_TEST_INSTALLED=1 $(BIN)/pytest -n 2 -q -m "not real and not slow and not compat" -k "not zookeeper" \
+	LOGBUS_TEST_INSTALLED=1 $(BIN)/pytest -n 2 -q -m "not real and not slow and not compat" \
 	  tests/unit tests/bytes tests/transcripts tests/contract tests/sim/test_sim.py tests/test_*.py $(PYTEST_ARGS)
 
 check: $(VENV)/.installed $(VENV)/.dependencies-check

@@ -27,6 +27,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "logbus" / "classes"
 
 
+@pytest.mark.real
 def test_embedded_zookeeper_restarts_on_its_port_with_a_jvm_class_archive(
     tmp_path: Path, cache: Path
 ) -> None:
@@ -57,6 +58,7 @@ def test_embedded_zookeeper_restarts_on_its_port_with_a_jvm_class_archive(
         four_letters(host, int(port), "srvr")
 
 
+@pytest.mark.real
 def test_zookeeper_keeps_its_data_in_a_folder_whose_name_is_not_ascii(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +71,7 @@ def test_zookeeper_keeps_its_data_in_a_folder_whose_name_is_not_ascii(
     assert list(tmp_path.iterdir()) == [folder]
 
 
+@pytest.mark.real
 def test_heap_of_zookeeper_is_large_enough_for_its_last_500_writes(tmp_path: Path) -> None:
     """Regression: restarting a broker with 10,000 partitions made ZooKeeper run out of memory.
 
@@ -112,6 +115,7 @@ def test_only_the_newest_three_jvm_class_archives_are_kept(tmp_path: Path) -> No
     assert len([*tmp_path.iterdir()]) == 3
 
 
+@pytest.mark.real
 def test_zookeeper_start_error_names_the_port_that_is_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -122,6 +126,7 @@ def test_zookeeper_start_error_names_the_port_that_is_in_use(tmp_path: Path) -> 
         server.stop()
 
 
+@pytest.mark.real
 def test_zookeeper_starts_on_another_port_if_another_process_took_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
