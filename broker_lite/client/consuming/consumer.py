@@ -60,8 +60,8 @@ class Consumer(ConsumerFace, ClosedByWith):
     block ends without an error, all returned records count as processed. After a crash or an error,
     the group reads again the records that were being processed.
 
-    ``joining`` makes the consumer's group membership; by default the consumer is no member, and
-    reads all its partitions alone. A member shares the partitions with others:
+    ``joining`` is a function that makes the consumer a member of the group. Without it, the
+    consumer reads all its partitions alone. A member shares the partitions with others:
 
     - Assignments change only within calls that ask for records. Before a revocation the consumer
       commits the processed records (unless ``auto_commit=False``) and calls ``on_revoke``.

@@ -1,7 +1,8 @@
-"""``ConsumerMembership``: by this interface a group assigns partitions to a consumer.
+"""``ConsumerMembership``: the interface by which a group assigns partitions to a consumer.
 
-A membership appends ``Assign``, ``Revoke`` and ``Lose`` to its reader's ``AssignmentQueue``.
-Implementations: ``NoMembership``, ``KafkaMembership`` and ``NativeMembership``."""
+A membership appends changes (``Assign``, ``Revoke``, ``Lose``) to the ``AssignmentQueue`` of the
+consumer's reader. Implementations: ``NoMembership`` (no group), ``KafkaMembership`` and
+``NativeMembership`` (no coordinator)."""
 
 from __future__ import annotations
 
@@ -106,9 +107,9 @@ class ConsumerMembership(Protocol):
         The commit's result has an error, or None, for each partition."""
 
     def released(self, release: Release, settled: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Complete the release of partitions that the reader no longer reads.
+        """Report to the group that the reader no longer reads revoked partitions.
 
-        If ``reports_positions`` is true, commit the positions in ``settled``."""
+        If ``reports_positions`` is true, commit ``settled``: where their processed records end."""
 
     def leave(self) -> Task[None]:
         """Leave the group, unless the consumer has not joined or has left already."""

@@ -389,7 +389,7 @@ class MemberMachine:
             case _:
                 self._end(error)
 
-    # Methods that send heartbeats and extend the lease.
+    # Methods that send heartbeats and extend the lease (the time in which records may be returned).
 
     def _beats(self) -> bool:
         return self._is_found and self.generation != NO_GENERATION and self._beating is None

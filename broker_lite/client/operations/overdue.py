@@ -55,8 +55,8 @@ class OverdueRequests(Generic[_Name]):
         del self._in_flight[leader, name]
 
     def deposed(self) -> list[tuple[Endpoint, _Name]]:
-        """Return the leader and name of each overdue request with a partition that has another
-        leader in the metadata."""
+        """Return the overdue requests with a partition that has a new leader in the metadata: for
+        each, the former leader and the request's name."""
         view = self._cluster.view
         return [
             (leader, name)

@@ -269,7 +269,7 @@ class Producer(ClosedByWith):
             start = stop
 
     def send_piece(self, topic: str, piece: RowPiece, timestamp_ms: int | None) -> BatchFuture:
-        """Send one of the pieces that ``arrow_pieces`` yields."""
+        """Send one part of the rows of Arrow data, from ``arrow_pieces``."""
         return BatchFuture((self._send_piece(topic, piece, timestamp_ms),))
 
     def _send_piece(self, topic: str, piece: RowPiece, timestamp_ms: int | None) -> Outcome:
