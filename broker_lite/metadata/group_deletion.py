@@ -129,9 +129,9 @@ class GroupDeletion:
         # claim, which changes the coordinator znode, so ZooKeeper refuses the deletion.
         self._offsets.release(claim)
         age = await self.age(group)
-        # A claim replaces an unknown ``empty_since_ms`` (None) by the present time. If it is None
-        # again, the group had members at the last check, and its time without members begins with
-        # the next check.
+        # A new claim (right to write the offsets) sets an unknown ``empty_since_ms`` (None) to the
+        # present time. If it is None all the same, the group may have members, and its time without
+        # members begins at the next check or later.
         if age.empty_since_ms is None or await self._offsets.native_members(group):
             return False
         return is_over(age) and await self._delete_group(claim) is None

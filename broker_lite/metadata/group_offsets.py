@@ -122,8 +122,8 @@ class GroupOffsets:
             group,
             broker_id=broker_id,
             broker_epoch=broker_epoch,
-            # The claim's name is unique: a broker epoch belongs to one registration of one broker,
-            # and the broker numbers its claims.
+            # The name of the claim (right to write) is unique: a broker epoch belongs to one
+            # registration of one broker, and the broker numbers its claims.
             name=f"{broker_epoch}-{self._claims_made}",
             now_ms=self._now_ms,
         )

@@ -47,11 +47,10 @@ from broker_lite.replication.election import elect_preferred, elect_unclean, has
 
 
 def request(metadata: ClusterMetadata, event: Request) -> list[ControllerEffect]:
-    """Return the effects that carry out a request: ZooKeeper writes, or an answer.
+    """Return the effects that carry out a request, in order: ZooKeeper writes, then the answer.
 
-    A request that fails or needs no write is answered at once. For a reassignment or an election,
-    the list has the writes and then the answer. After other writes, the controller answers when it
-    gets their Written event."""
+    If the request fails or needs no write, return only an answer. If it creates, changes or deletes
+    a topic, return only the write; the answer follows after its Written event."""
     try:
         match event:
             case TopicCreationRequested():

@@ -197,8 +197,8 @@ class Descriptors:
 
 
 def _is_root(ancillary: Ancillary) -> bool:
-    """Return whether root sent a datagram. A sender that the kernel does not name counts as
-    root."""
+    """Return whether root sent a ticket. If the kernel added no credentials, assume so: a broker
+    that is not root refuses root."""
     users = [
         _CREDENTIALS.unpack(content)[1]
         for _, kind, content in ancillary

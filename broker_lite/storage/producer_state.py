@@ -45,7 +45,8 @@ _ENDED = struct.Struct(">qq")
 """Layout of an ended transaction whose marker may be above the high watermark: first offset and
 marker offset.
 
-Only version 2 of a snapshot has ended transactions: after the producers, first their number."""
+Only a snapshot of version 2 has ended transactions. It has their number after the producers, and
+then each of them."""
 _COUNT = struct.Struct(">I")
 _MAGIC, _VERSION, _VERSION_TRANSACTIONS = b"LBPS", 1, 2
 _FLAG_FORGOT = 1

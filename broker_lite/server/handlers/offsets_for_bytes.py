@@ -40,8 +40,8 @@ async def handle(
 
 
 class _Lookup(NamedTuple):
-    """A lookup, in the offset index, of the end of a range that begins at ``start``, has at most
-    ``max_bytes`` and ends at ``end`` at the latest."""
+    """A lookup in the offset index: how far a range from offset ``start`` reaches with at most
+    ``max_bytes`` bytes, and not beyond offset ``end``."""
 
     replica: Replica
     start: int
