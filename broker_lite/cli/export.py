@@ -104,8 +104,8 @@ def export(
 
 
 class _RecordFile:
-    """The file that ``export`` writes; it is a ``Printer`` for ``print_all``. It has a temporary
-    name until it is complete. ``records`` counts the written records."""
+    """The file that ``export`` writes, with a temporary name until it is complete. ``print_all``
+    prints to this object, a ``Printer``. ``records`` counts the written records."""
 
     def __init__(self, path: Path, form: str) -> None:
         from broker_lite.client.record_files import WRITERS

@@ -102,8 +102,8 @@ def tables(
     except (pa.ArrowInvalid, gzip.BadGzipFile, zlib.error, EOFError) as error:
         kind = "gzip" if path is not None and path.suffix == ".gz" else form
         raise InvalidSchemaError(
-            f"{path or 'stdin'} cannot be read as {kind}: {error}. Repair it there, or name its "
-            "format with --input"
+            f"{path or 'stdin'} cannot be read as {kind}: {error}. Repair the input, or name "
+            "its format with --input"
         ) from None
     except OSError as error:
         reason = error.strerror or str(error)
@@ -197,8 +197,8 @@ def _reporter(file: IO[bytes], path: Path, on_share: OnShare) -> Callable[[], No
 
 
 def form_of(path: Path | None, form: str) -> str:
-    """Return the format of a file: ``form`` unless that is "auto", else by the file's first bytes,
-    else by its suffix, else "lines"."""
+    """Return the format of a file: ``form``. For "auto", return the format of the file's first
+    bytes, or else of its suffix, or else "lines"."""
     if form != "auto" or path is None:
         return "lines" if form == "auto" else form
     for magic, kind in MAGICS.items():

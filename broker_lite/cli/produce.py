@@ -197,7 +197,7 @@ def _check_options(
 
 
 def _name(header: str) -> str:
-    if not header.isprintable():  # A name that is not UTF-8 is not printable either.
+    if not header.isprintable():  # Bytes that are not UTF-8 are surrogates here: not printable.
         raise click.BadParameter(
             f"the name {header!r} is not text: use printable UTF-8", param_hint="--header"
         )

@@ -125,7 +125,7 @@ def _next(facts: Facts, topic: str | None) -> list[str]:
 
 
 def _topic(facts: Facts) -> str | None:
-    """Return a topic of the cluster for the next steps; None if the cluster has no topics or does
+    """Return a topic for the report's example commands; None if the cluster has no topics or does
     not answer."""
     from broker_lite.client.administration.admin import Admin
 
