@@ -29,8 +29,8 @@ from pyspark_logbus.query_options import ReadOptions
 
 
 class LossCheck:
-    """Finds the lost records of a query's batches. The object ``losses`` then fails the query, or
-    counts the records if failOnDataLoss=false."""
+    """Finds the records that a query can no longer read. The argument ``losses`` then fails the
+    query, or counts these records if failOnDataLoss=false."""
 
     def __init__(
         self, options: ReadOptions, reader: OffsetReader, live: LiveOffsets, losses: Losses

@@ -163,8 +163,8 @@ class StreamPlanner:
         is_repeated, self._checked = not self._checked, True
         ranges = self._check.remaining(begin, until, live, is_repeated=is_repeated)
         if self._progress is None:
-            # The repeated batch precedes any planning call, so no such call has acquired the
-            # group's lease.
+            # After a restart, Spark repeats the last batch before it calls ``latest_offset``, which
+            # would acquire the group's lease. Acquire it here.
             committed = until.batch_start(begin).topics
             self._publish(SourceOffset(until.cluster_id, committed, query=until.query), live)
         return make_tasks(ranges, self.options, self._reader, self._live.view)

@@ -51,8 +51,9 @@ def read_batch(name: str, text: str) -> MicroBatch:
     if version != VERSION:
         raise UnsupportedVersionError(
             f"{name} is an offset log of version {version}; logbus reads only {VERSION}. "
-            "Start with a new checkpointLocation, and with startingOffsets from logbus mirror "
-            "--translate"
+            "Start with a new checkpointLocation. As startingOffsets, use the endOffset of the old "
+            "query's last progress report. If a mirror copied the topics, convert it: logbus "
+            "mirror --translate"
         )
     return MicroBatch(lines[0], tuple(lines[1:]))
 
