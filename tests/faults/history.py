@@ -227,8 +227,8 @@ class Workload:
             self._gaps = {n: _Gap(now) for n in range(self.partitions)}
 
     def longest_gap_s(self) -> float:
-        """Return the longest time since the last ``mark`` in which a partition had no
-        acknowledgement."""
+        """Return the longest time in which a partition had no acknowledgement, measured from the
+        last call of ``mark`` on."""
         now = time.monotonic()
         with self._progress:
             return max(max(gap.longest_s, now - gap.last_s) for gap in self._gaps.values())

@@ -136,7 +136,7 @@ class Transactions:
 
     @property
     def keys(self) -> dict[str, list[PartitionKey]]:
-        """Return the partitions that the transactional clients use, by topic."""
+        """Return the keys of the partitions that transactional clients use, by topic."""
         topic_id = self.truth.state_topic
         count = STATE_PARTITIONS if topic_id else 0
         state = [PartitionKey(topic_id, n) for n in range(count)]

@@ -83,7 +83,7 @@ class RunningConsole:
         return self.send("GET", path, headers)
 
     def json(self, path: str) -> Any:
-        """Return the data of a page as JSON."""
+        """Return the JSON of a page from the console's API."""
         answer = self.get(f"/api/v1{path}")
         assert answer.status == 200, answer.text
         return answer.json

@@ -72,7 +72,9 @@ def test_zookeeper_keeps_its_data_in_a_folder_whose_name_is_not_ascii(
 
 
 @pytest.mark.real
-def test_heap_of_zookeeper_is_large_enough_for_its_last_500_writes(tmp_path: Path) -> None:
+def test_zookeeper_heap_can_hold_the_last_500_writes_that_zookeeper_keeps_in_memory(
+    tmp_path: Path,
+) -> None:
     """Regression: restarting a broker with 10,000 partitions made ZooKeeper run out of memory.
 
     ZooKeeper keeps its last 500 writes in memory. Its process stayed up, but answered no request.

@@ -24,7 +24,7 @@ WHERE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 EMPTY = FetchedPartition(1, 0, 7, 7, 0, memoryview(b""), None, None, -1, -1)
 
 
-def test_unreadable_source_partition_fails_a_mirror_only_with_the_option_once(
+def test_unreadable_source_partition_fails_a_mirror_only_with_the_option_named_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []

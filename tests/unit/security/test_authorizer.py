@@ -119,7 +119,7 @@ def test_authorizer_index_decides_like_a_search_through_all_acls() -> None:
             assert index.may(*question) == reference(acls - {gone}, *question), seed
 
 
-def test_added_deny_acl_allows_no_request_that_was_denied_before() -> None:
+def test_adding_a_deny_acl_never_permits_more_requests() -> None:
     for seed in range(SETS // 4):
         rng = random.Random(seed)
         acls = random_acls(rng)

@@ -401,7 +401,8 @@ def test_fetch_response_to_a_reader_on_the_same_machine_has_the_location_of_a_lo
     assert list(theirs.unknown_tags) == [f"_{tag}"]
 
 
-def test_repr_of_a_log_file_location_hides_the_secret_that_opens_the_file() -> None:
+def test_repr_of_a_file_ticket_in_a_fetch_response_hides_the_secret_of_the_ticket() -> None:
+    """With the secret, a client on the broker's machine can open a segment file."""
     stored = StoredRange("", 1, 2, 3, 4, FileTicket(b"a secret, 16 byt", bytes(16)))
     for text in (repr(stored), str(stored), f"{stored.ticket}"):
         assert "hidden" in text and "secret" not in text

@@ -183,7 +183,7 @@ def test_send_arrow_leaves_out_the_index_of_a_filtered_pandas_frame() -> None:
     assert columns.value.to_pylist() == [b"b", b"c"]
 
 
-def test_send_arrow_refuses_a_key_column_that_the_argument_key_replaces() -> None:
+def test_send_arrow_refuses_a_column_key_if_the_argument_key_names_another_column() -> None:
     """Regression: with ``key="id"`` the column ``key`` was left out of the records without an
     error."""
     table = pa.table({"id": [b"1"], "key": [b"k"], "value": [b"v"]})

@@ -1,4 +1,4 @@
-"""Tests of the group APIs for members in every version, and of groups whose coordinator changes."""
+"""Tests of the APIs of group members, in every version, and of groups whose coordinator changes."""
 
 from __future__ import annotations
 
