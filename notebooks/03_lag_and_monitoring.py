@@ -72,8 +72,8 @@ bus.create_topic("monitoring.events", partitions=2)
 # MAGIC %md
 # MAGIC ## A reader that falls behind
 # MAGIC
-# MAGIC The loop has thirty steps of a tenth of a second. A writer sends a burst of records in steps 3 to 14, and nothing afterwards. The reader takes at most half a
-# MAGIC burst in each step and commits what it has read. After each step the notebook asks the cluster for the lag with `Admin.lag`, and computes it
+# MAGIC The loop has thirty steps of a tenth of a second. A writer sends a burst of records in each of steps 3 to 14, and nothing afterwards. In each step the reader takes at most half
+# MAGIC as many records as a burst has, and commits them. After each step the notebook asks the cluster for the lag with `Admin.lag`, and computes it
 # MAGIC from its own counts.
 
 # COMMAND ----------

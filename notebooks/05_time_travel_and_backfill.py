@@ -44,7 +44,7 @@ if "dbutils" not in globals():
 
 # COMMAND ----------
 
-# DBTITLE 1,Choose the brokers and the number of records in an hour
+# DBTITLE 1,Choose the brokers and the number of records in an hour at midnight
 dbutils.widgets.text("bootstrap_servers", "", "Brokers; empty starts one here")
 dbutils.widgets.text("records", "40", "Records of a quiet hour")
 bootstrap_servers = dbutils.widgets.get("bootstrap_servers")
