@@ -22,14 +22,14 @@ FEW_SERIES_MAX = 20
 """Maximum number of series of a counter whose label is neither topic nor API. With this limit and
 ``SERIES_MAX``, a broker has at most 1,500 series in all."""
 OTHER = "(other)"
-"""The label value under which a counter counts all values above its limit of series. No topic or
-error has this name."""
+"""The label value under which a counter counts all values beyond its maximum number of series.
+No topic or error has this name."""
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
 
 class Metric(NamedTuple):
-    """The declaration of a metric; ``name`` lacks the prefix and the suffix ``_total``."""
+    """The declaration of a metric; ``name`` lacks ``prefix`` and the suffix ``_total``."""
 
     name: str
     kind: str
@@ -245,7 +245,7 @@ class Metrics:
         self.counter(name, *labels).n += amount
 
     def histogram(self, name: str, *labels: str) -> Histogram:
-        """Return a new histogram for one part of the broker.
+        """Return a new histogram. Each thread that counts needs a histogram of its own.
 
         ``snapshot`` adds up the histograms of a metric that have equal labels."""
         assert METRICS[name].kind == HISTOGRAM
@@ -260,7 +260,7 @@ class Metrics:
         self._gauges[name] = read
 
     def slow_gauge(self, name: str, read: Read) -> None:
-        """Register a gauge whose ``read`` calls the operating system, on another thread."""
+        """Register a gauge whose ``read`` makes system calls; another thread runs it."""
         assert METRICS[name].kind == GAUGE
         self._slow_gauges[name] = read
 

@@ -2,10 +2,10 @@
 include them.
 
 Producers of transaction version 1 send versions 0-3 for one transaction: all partitions are added,
-or none. Partition leaders send versions 4 and 5 for several transactions. Their answer has the
-number of the transaction among those of its transactional id, and the partition of
-``__transaction_state`` with its leader epoch, from which they see whether the answering coordinator
-has been replaced."""
+or none. Partition leaders send versions 4 and 5 for several transactions. Their answer numbers
+the transaction among those of its transactional id. It also has the partition of
+``__transaction_state`` and its leader epoch, which show the leaders whether the answering
+coordinator has been replaced."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 async def alter(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Alter the settings of each resource; ``replace_configs`` calls this too, with a message of
-    its own."""
+    """Alter the settings of each resource; ``replace_configs`` calls this too, with a message
+    that it builds."""
     if parts.registry.is_controller or request.is_forwarded:
         outcomes = await _alter_all(parts, request, message)
     else:

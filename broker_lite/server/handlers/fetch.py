@@ -482,7 +482,7 @@ class _ConsumerFetch:
 
     def _place(self, replica: Replica, prepared: ranges.Prepared) -> wire.StoredRange | None:
         """Return where the client finds a range that it reads itself: the path of the segment file
-        or, with an authorizer, a ticket that it exchanges for the open file."""
+        or, with an authorizer, a ticket: a secret that it exchanges for the open file."""
         stored, file = prepared.stored, prepared.file
         if stored is None or file is None:
             return None

@@ -42,7 +42,7 @@ class _TimeLookup(NamedTuple):
 async def handle(
     parts: BrokerContext, request: RequestContext, message: Any
 ) -> RecordTimesResponse:
-    """Return the timestamp of the first record from each requested offset on, in request order."""
+    """Return, in request order, the timestamp of the first record at or after each offset."""
     rows: list[TimeAnswer | _TimeLookup] = []
     for _, group in itertools.groupby(
         message.partitions, key=lambda row: (row.topic_id, row.partition)

@@ -248,8 +248,8 @@ class Access:
         """Raise the error of the resource's kind, such as TopicAuthorizationError, unless the
         client may use the operation on it.
 
-        If the API's row in ``ROWS`` has an operation ``instead``, a client that may use it on the
-        cluster needs no permission on the resource. ``shown``, if given, replaces ``name`` in the
+        A client that may use the API's operation ``AccessRow.instead`` on the cluster needs no
+        permission on the resource. ``shown``, if given, replaces ``name`` in the
         error."""
 
     def check_topic(self, name: str, shown: str = "") -> None:
@@ -277,7 +277,8 @@ class Access:
         """Raise ClusterAuthorizationError unless the client may use one of the operations on the
         cluster.
 
-        Without ``operations``, the client needs the operation that the API needs on topics."""
+        Without ``operations``, the client needs, on the cluster, the ``topic`` operation of
+        the API's row in ``ROWS``."""
 
     def leave_to_controller(self) -> None:
         """Mark the request as checked, because this broker forwards it to the controller, which

@@ -249,7 +249,7 @@ class ClientConnection:
         self.budget = budget
         self.closed = False
         self.held = False
-        """Whether a handler keeps the connection from starting its next request
+        """Whether a handler delays the start of the connection's next request
         (``ResponseSlot.hold``)."""
         self.session = session
         self.active_ms = clock.monotonic_ms()

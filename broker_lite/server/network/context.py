@@ -23,9 +23,9 @@ PLAINTEXT = "PLAINTEXT"
 NO_AUTHORIZER = Authorizer()
 """An authorizer that allows every request, for brokers with ``authorizer=off``."""
 NO_HEADER = 1 << 16
-"""Marks a SaslAuthenticate request as a bare SASL message, without header and fields.
+"""The API version that stands for a bare SASL message, without header and fields.
 
-A header's version has 16 bits, so no client can send this one."""
+A header's version has 16 bits, so no client can send this value."""
 SHOWN_LENGTH_MAX = 100
 """Maximum characters of a client id in a log line; the protocol allows 32 KiB."""
 

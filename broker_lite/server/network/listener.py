@@ -451,8 +451,8 @@ class Listener:
             self._sweep = self._loop.call_later(self._sweep_delay_s(), self._end_silent)
 
     def _sweep_delay_s(self) -> float:
-        """Return the seconds until the next sweep: less than usual if a client's time to log in
-        ends sooner."""
+        """Return the seconds until the next sweep of the connections: less than usual if a
+        client's time to log in ends sooner."""
         self._early = {each: None for each in self._early if each.session.is_before_login}
         began_ms = [each.session.opened_ms for each in self._early]
         began_ms += [] if self._handshakes is None else self._handshakes.began_ms

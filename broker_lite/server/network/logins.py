@@ -93,7 +93,7 @@ class Logins:
 
     ``users`` returns the current users. ``reauth_ms`` is the maximum time between two logins of a
     session; 0 means no limit. OAUTHBEARER needs ``issuer``. ``check_name`` raises LogbusError for a
-    user name that a token must not have."""
+    user name that is refused in a token."""
 
     def __init__(
         self,

@@ -77,7 +77,7 @@ class Budget:
     def may_start(self, connection: Waiter) -> bool:
         """Return whether the connection may receive another request.
 
-        If not, the budget later calls its ``resume_soon``."""
+        If not, the budget later calls ``connection.resume_soon``."""
         if self.is_exceeded:
             self._starting[connection] = None
             return False
@@ -86,7 +86,7 @@ class Budget:
     def may_grow(self, connection: Waiter, size: int) -> bool:
         """Return whether the connection's partial frame may take ``size`` more bytes.
 
-        If not, the budget later calls its ``resume_soon``."""
+        If not, the budget later calls ``connection.resume_soon``."""
         if size <= self._growth_left:
             return True
         if self._finisher is None and self._may_finish:
@@ -105,8 +105,8 @@ class Budget:
     def _may_finish(self) -> bool:
         """Whether one partial frame may exceed ``UNFINISHED_SHARE``.
 
-        It may even exceed the limit if partial frames use all memory, because then no complete
-        request is left that would release memory."""
+        It may even exceed ``limit_bytes`` if partial frames use all memory, because then no
+        complete request is left that would release memory."""
         return not self.is_exceeded or self.used_bytes == self._unfinished_bytes
 
     def may_build(self, connection: Waiter, size: int) -> bool:

@@ -38,8 +38,7 @@ logger = logging.getLogger("logbus.tls")
 WARNED_BEFORE_END_MS = 30 * DAY
 """The broker warns once a day from this many milliseconds before its certificate expires."""
 HANDSHAKE_TURN_S = 0.002
-"""Seconds of handshake steps in one iteration of the event loop. After them, no further step
-starts.
+"""Seconds after which no further handshake step starts in an iteration of the event loop.
 
 A step takes about 1 ms."""
 
