@@ -4,9 +4,9 @@
 clients, else 503 with the reasons as JSON.
 
 With ``metrics.listener.name`` the port has TLS, and ``/metrics`` needs a login. Without it,
-``/metrics`` is served only if the port is bound to loopback and the request names a loopback host.
-If the port is bound to another address, ``/readyz`` gives no reasons. Another thread renders the
-text of ``/metrics``; all else runs on the event loop's thread."""
+``/metrics`` is served only if the port is bound to loopback and, against DNS rebinding, the request
+names a loopback host. If the port is bound to another address, ``/readyz`` gives no reasons.
+Another thread renders the text of ``/metrics``; all else runs on the event loop's thread."""
 
 from __future__ import annotations
 

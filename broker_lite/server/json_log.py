@@ -10,7 +10,7 @@ from typing import Any
 from broker_lite.config.time_text import iso
 
 FIELDS = ("event", "topic", "partition", "group")
-"""The fields of ``log_event`` that a line contains if its log statement passes them."""
+"""The optional fields of a line, which its log statement sets with ``log_event``."""
 
 
 class JsonFormatter(logging.Formatter):

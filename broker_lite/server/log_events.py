@@ -86,7 +86,7 @@ def log_event(
     group: str | None = None,
     about: str | None = None,
 ) -> dict[str, Any]:
-    """Return the ``extra`` argument of a log statement, which names the event of its line.
+    """Return the ``extra`` argument of a log statement: the event's name and its fields.
 
     ``RepeatLimit`` treats lines with equal ``about`` as repetitions of one line. Raises KeyError
     for a name that ``EVENTS`` does not declare."""

@@ -113,8 +113,8 @@ def keep_rotated(path: Path, full: Path) -> None:
 def rotate_foreign(path: Path, bytes_max: int = FILE_BYTES_MAX) -> None:
     """Rotate the output file of another process that cannot open a new one itself, such as a JVM.
 
-    The content is copied and the file truncated; lines written in between are lost. On a full disk
-    the file stays, and the next call tries again."""
+    The content is copied, then the file truncated; lines written in between are lost. On a full
+    disk the file stays, and the next call tries again."""
     with contextlib.suppress(OSError):
         if path.stat().st_size > bytes_max:
             copy = Path(f"{path}.new")

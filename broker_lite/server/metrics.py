@@ -2,8 +2,8 @@
 
 ``METRICS`` declares every metric once. The code of a frequent event holds its ``Counter`` or
 ``Histogram``, so that no request looks up a metric by name. Gauges are functions called when the
-metrics are read. Each histogram has one thread that calls ``observe``; all else runs on the event
-loop's thread."""
+metrics are read. Each histogram has one thread that calls ``observe``; all else, except slow
+gauges, runs on the event loop's thread."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Handle ApiVersions 0-4: return the served APIs with their versions, and the cluster's features.
 
-A later version gets UNSUPPORTED_VERSION with the same list, in version 0; a newer client then
-repeats the request in a known version. The session stores the name of the client's software."""
+A request of a later version gets UNSUPPORTED_VERSION with the same list, encoded in version 0; the
+client then repeats it in a known version. The session stores the name of the client's software."""
 
 from __future__ import annotations
 

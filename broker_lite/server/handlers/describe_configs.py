@@ -32,7 +32,7 @@ _Synonym = _Setting.DescribeConfigsSynonym
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Describe each resource (topic or broker) from the metadata snapshot, with its own error."""
+    """Describe topics and brokers from the metadata snapshot. Each has its own error."""
     return Response(results=[_describe(parts, request, row, message) for row in message.resources])
 
 

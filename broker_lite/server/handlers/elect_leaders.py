@@ -1,4 +1,4 @@
-"""Handle ElectLeaders 0-2: elect preferred leaders, or unclean ones that may lack records.
+"""Handle ElectLeaders 0-2: elect preferred leaders, or leaders outside the ISR (*unclean*).
 
 The controller serves the request. Version 0 elects only preferred leaders and has no error for the
 whole request, so such an error is repeated for each partition. If a request selects all partitions,

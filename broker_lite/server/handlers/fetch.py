@@ -1,8 +1,8 @@
 """Handle Fetch 4-18: return records up to the high watermark or the last stable offset.
 
-The last stable offset limits read_committed. A fetch that finds no records waits until one of its
-replicas changes, or until ``max_wait_ms``. It runs on the event loop's thread, without a task for
-each request.
+The last stable offset limits read_committed. A fetch that finds no records waits until the high
+watermark or the leader epoch of one of its replicas changes, or until ``max_wait_ms``. It runs on
+the event loop's thread, without a task for each request.
 
 Records of the last minute are read on the event loop. A read thread prepares older records
 (``partitions/ranges.py``): it loads them into the page cache, checks CRCs for clients that do not,
@@ -161,7 +161,8 @@ class _ConsumerFetch:
     def assess(self) -> None:
         """Answer the fetch if there are records or errors, else let it wait.
 
-        During the wait, each change of a replica calls this method again."""
+        During the wait, each change of a replica's high watermark or leader epoch calls this
+        method again."""
         if self._done:
             return
         if not self._reply.is_open:
@@ -517,7 +518,7 @@ def _file_bytes(parts: BrokerContext, message: wire.FetchRequest) -> int:
     """Return how many bytes the client may read itself from the log files.
 
     That is 0 if the client runs on another machine, if the broker allows no local reads, or if it
-    gives tickets (``descriptors``) instead of paths and the client cannot use them."""
+    passes open files (``descriptors``) instead of paths and the client cannot receive them."""
     files = message.files
     if not files.machine or files.machine != machine_id():
         return 0

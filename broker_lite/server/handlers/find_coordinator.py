@@ -1,8 +1,9 @@
 """Handle FindCoordinator 0-4: return the broker that coordinates a group or a transactional id.
 
 Every broker computes a group's coordinator from the live brokers, with the same result. When a
-broker joins or leaves, only groups of that broker move. A transactional id's coordinator leads its
-partition of ``__transaction_state``, a topic that the controller creates at the first request.
+broker joins or leaves, only the groups that it coordinates move. A transactional id's coordinator
+leads its partition of ``__transaction_state``, a topic that the controller creates at the first
+request.
 
 While a broker of the cluster does not support transactions, requests for transactional ids fail
 with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the only error that all clients treat as fatal;
@@ -52,8 +53,8 @@ STATE_CONFIG = {
 }
 """Topic settings of ``__transaction_state``.
 
-To compact the topic, the broker appends a copy of all values to the log and deletes the whole
-segments before the copy. Small segments let it delete more of them."""
+To compact the topic, the broker appends a copy of all values to the log and deletes the
+segments that end before the copy. With small segments, it can delete more of the log."""
 CREATION_WAIT_MS = 5000
 """Maximum time (ms) for which a request waits for the creation of ``__transaction_state``."""
 

@@ -30,7 +30,7 @@ assignment."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer with the outcome of the rebalance, or with a member id for a repeated request."""
+    """Answer with the outcome of the rebalance, or with the member id for a second request."""
     version = request.api_version
     has_timeout = version >= REBALANCE_TIMEOUT_FROM
     client_id = request.client_id or "consumer"

@@ -1,5 +1,5 @@
-"""Handle KeepBatch, logbus API 10005: a task attempt of a Spark query with the exactly-once sink is
-still writing a batch."""
+"""Handle KeepBatch, logbus API 10005: restart the timeout of a batch that a task attempt of a Spark
+query with the exactly-once sink is still writing."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Handle ListOffsets 1-11: return a partition's earliest or latest offset, or one by timestamp.
 
-A timestamp finds the first record at or after it. The latest offset, where such a lookup also
-ends, is the high watermark, and with read_committed the last stable offset. The event loop answers
-for the earliest and latest offsets; a read thread looks up timestamps. Storage is not tiered, so
-the earliest local offset is the earliest offset.
+A timestamp finds the first record at or after it. The latest offset, where a lookup by timestamp
+ends too, is the high watermark, or with read_committed the last stable offset. The event loop
+answers for the earliest and latest offsets; a read thread looks up timestamps. Storage is not
+tiered, so the earliest local offset is the earliest offset.
 
 While a new leader does not know its high watermark, the answer is OFFSET_NOT_AVAILABLE (before
 version 5 LEADER_NOT_AVAILABLE): the watermark that it knows could be lower than an offset that the

@@ -1,9 +1,9 @@
 """Handle ListTransactions 0-2: list the transactional ids that this broker coordinates.
 
 A client sends the request to every broker. Filters select by state, producer id, age of the open
-transaction (KIP-994), and a regular expression for the whole id (KIP-1152). Each open task attempt
-of a Spark query with the exactly-once sink has a row, with the sink's transactional id and the
-attempt's producer id."""
+transaction (KIP-994), and a regular expression for the whole id (KIP-1152). Each task attempt of a
+Spark query with the exactly-once sink has a row until it is committed or aborted, with the sink's
+transactional id and the attempt's producer id."""
 
 from __future__ import annotations
 

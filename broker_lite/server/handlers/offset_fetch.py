@@ -2,8 +2,8 @@
 
 Version 8 names several groups. As in Kafka, a requested partition without an offset has offset -1.
 With ``require_stable``, a partition for which an open transaction has a pending offset gets
-UNSTABLE_OFFSET_COMMIT. A logbus client asks for topic ids and commit times with a tagged field; if
-an offset belongs to a deleted topic of the same name, it gets that topic's id and no offset."""
+UNSTABLE_OFFSET_COMMIT. A logbus client asks for topic ids and commit times with a tagged field; for
+an offset of a deleted topic of the same name, the answer has that topic's id and no offset."""
 
 from __future__ import annotations
 

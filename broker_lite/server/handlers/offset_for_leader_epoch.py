@@ -1,8 +1,8 @@
 """Handle OffsetForLeaderEpoch 2-4: return the end offset of a leader epoch in a partition's log.
 
 Consumers use it to detect that a log was truncated. The handler reads the leader epoch cache, not
-the log. An unknown epoch gets epoch -1 and offset -1. Followers send no such request: fetches
-tell them of divergence."""
+the log. An unknown epoch gets epoch -1 and offset -1. Followers send no such request: the
+answers to their fetches report divergence."""
 
 from __future__ import annotations
 

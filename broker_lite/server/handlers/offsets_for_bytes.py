@@ -6,8 +6,8 @@ offsets are boundaries of batches, at most the high watermark or, with read_comm
 stable offset. A range has at least one batch, unless no batch follows its first offset.
 
 The answer also has the latest offset, as from ListOffsets, so that one request plans a whole log;
-clients of earlier versions do not get it. For the offset of a batch with a damaged header, the
-answer is the next readable offset, at which consumers continue. If the disk fails a read, the
+clients of earlier logbus versions do not get it. For the offset of a batch with a damaged header,
+the answer is the next readable offset, at which consumers continue. If the disk fails a read, the
 answer is KAFKA_STORAGE_ERROR, and leadership moves to another in-sync replica."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Lookup(NamedTuple):
 def _find(
     parts: BrokerContext, request: RequestContext, row: BytesPartition, level: int | None
 ) -> BytesAnswer | _Lookup:
-    """Return the lookup in the offset index for a requested partition, which a read thread carries
+    """Return, for a requested partition, the lookup in the offset index that a read thread carries
     out; or an answer, such as an error, if no lookup is needed."""
     try:
         request.access.check_topic_id(row.topic_id, parts.registry.snapshot.topics_by_id)

@@ -79,8 +79,7 @@ def checked(settings: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def resource(kind: int, name: str) -> str:
-    """Return a resource's type and name, for the error that only topics and brokers have
-    settings."""
+    """Return a resource's type and name as text for an error."""
     return f"{_RESOURCES.get(kind, f'resource of type {kind}')} {name!r}"
 
 

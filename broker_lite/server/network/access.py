@@ -199,8 +199,8 @@ class Client(Protocol):
     def is_forwarded(self) -> bool: ...
 
     data_access: DataAccess | None
-    """The permission checks that the session's next request of the same API (Produce or Fetch)
-    reuses; None before the first."""
+    """The permission checks of the session's last Produce or Fetch request, for reuse by the
+    next one of the same API; None before the first."""
 
 
 class NamedTopic(Protocol):
@@ -427,7 +427,7 @@ class _CheckedAccess(Access):
 
 def _names(row: Any) -> bool:
     """Return whether a row of a request names a resource that the handler must check. The row of a
-    topic without partitions does not: handlers check a topic for each partition in its row, and
+    topic without partitions names none: handlers check a topic for each partition in its row, and
     return data only for these partitions."""
     return bool(getattr(row, "partitions", True)) and bool(getattr(row, "partition_indexes", True))
 
@@ -592,7 +592,7 @@ class Authorizer:
     def check_user_name(self, name: str, *, has_token: bool = False) -> None:
         """Raise UnacceptableCredentialError if the user's principal is reserved for brokers.
 
-        Brokers that log in with passwords are users, so a user with a password may then have such a
+        If brokers log in with passwords, they are users, so a user with a password may have such a
         name. A user with a token (``has_token``) never may: its issuer could let any client pose as
         a broker."""
         if self._brokers_log_in and not has_token:

@@ -100,11 +100,11 @@ class ResponseSlot:
             self._connection.mute(wait_ms)
 
     def build(self, size: int, start: Callable[[], None]) -> None:
-        """Announce an answer of ``size`` bytes. ``start`` is called when it may be built.
+        """Announce an answer of ``size`` bytes, which ``start`` is to build.
 
-        That is when the client has read nearly all previous answers and the budget has the memory;
-        never, if the connection closes first. ``start`` passes the built answer to ``answer``, at
-        once or later, or calls ``build`` again with another size."""
+        ``start`` is called once the client has read nearly all previous answers and the budget has
+        the memory; never, if the connection closes first. It passes the built answer to ``answer``,
+        at once or later, or calls ``build`` again with another size."""
         self._connection.built(self, 0)
         self.announced = size, start
         if self._connection.closed:
@@ -219,8 +219,8 @@ class ClientConnection:
         self.clock = clock
         self._requests_max = requests_max
         self._late_frame_bytes = frame_bytes_max if session.needs_login else 0
-        """Maximum bytes of a request once the client has logged in. 0 if it needs no login, because
-        the frame receiver then keeps its limit."""
+        """Maximum bytes of a request after the login; 0 if the client needs no login, because the
+        limit of the frame receiver then does not change."""
         self._begin = begin
         self._ended = ended
         self._replies: deque[ResponseSlot] = deque()
@@ -432,8 +432,8 @@ class ClientConnection:
     def build_next(self) -> None:
         """Start to build the next answer if its handler has called ``ResponseSlot.build``.
 
-        Do nothing unless all earlier answers are built, less than ``UNSENT_BYTES_MAX`` of them is
-        unsent, and the budget has the memory."""
+        Do nothing unless all earlier answers are built, less than ``UNSENT_BYTES_MAX`` of their
+        bytes are unsent, and the budget has memory for this answer."""
         if not self._replies or self._unsent_bytes >= UNSENT_BYTES_MAX:
             return
         reply = self._replies[0]
@@ -445,8 +445,8 @@ class ClientConnection:
         start()
 
     def built(self, reply: ResponseSlot, size: int) -> None:
-        """The answer ``reply`` is built: count its ``size`` bytes instead of the memory that the
-        budget reserved for it (``Budget.may_build``).
+        """Let the budget count the ``size`` bytes of the built answer ``reply`` instead of the
+        memory that it reserved (``Budget.may_build``).
 
         Does nothing if ``reply`` is not being built."""
         if self._building is reply:

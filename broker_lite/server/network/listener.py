@@ -45,8 +45,7 @@ BACKLOG = 512
 ACCEPTS_PER_TURN = 16
 """Maximum number of connections accepted in one iteration of the event loop: about 2 ms."""
 ADDRESSES_CACHED = 1024
-"""Number of client hosts in the cache of the addresses under which ``max.connections.per.ip``
-counts them."""
+"""Maximum number of client hosts in the cache of ``_limited_host``."""
 SWEEP_S = 5.0
 """Maximum seconds between two sweeps for idle and stalled connections.
 
@@ -168,8 +167,8 @@ class Listener:
 
         ``may_connect`` counts a new connection from an address against the address's quota, and
         returns whether the quota allows it; None means no quota. ``on_login`` records logins with
-        client certificates (``AuditLog.write``). ``call_soon`` schedules the sending of answers: by
-        default the event loop's method, in a broker ``Disk.call_soon``."""
+        client certificates (``AuditLog.write``). ``call_soon`` schedules the sending of answers: a
+        broker passes ``Disk.call_soon``; the default is the event loop's method."""
         self._may_connect = may_connect
         self._call_soon = call_soon
         self._on_login = on_login
@@ -209,7 +208,7 @@ class Listener:
 
     def reload(self) -> None:
         """Load changed TLS files for new connections, and close connections whose client
-        certificates they forbid.
+        certificates the files forbid.
 
         Called every ``RELOAD_S`` seconds."""
         if self._reload is None or self._loop is None:

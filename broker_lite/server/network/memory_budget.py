@@ -11,11 +11,11 @@ from typing import Protocol
 UNFINISHED_SHARE = 0.5
 """Fraction of the memory limit that partially received frames may take."""
 ANSWERS_SHARE = 0.5
-"""Fraction of the memory limit for answers that are built only once there is memory
+"""Fraction of the memory limit for answers that wait for memory before they are built
 (``ResponseSlot.build``)."""
 LARGE_ANSWER_BYTES = 4 << 20
-"""Bytes above which an answer counts as large. Such an answer has a single batch, which cannot be
-split."""
+"""Bytes above which an answer counts as large. Only a single batch, which cannot be split, makes so
+large an answer."""
 LARGE_ANSWERS_SHARE = 0.75
 """Fraction of ``ANSWERS_SHARE`` that large answers may take.
 
@@ -129,8 +129,8 @@ class Budget:
         return not answer_bytes or answer_bytes + size <= share
 
     def count_answers(self, change: int) -> None:
-        """Add ``change`` to the memory that ``may_build`` has reserved, after an answer was built
-        or sent."""
+        """Correct the memory that ``may_build`` has reserved by ``change`` bytes, after an answer
+        was built or sent."""
         self._answer_bytes += change
         if self._building:
             self._wake_building()

@@ -43,7 +43,7 @@ REQUEST_THROTTLE_MS_MAX = 1000
 """Maximum throttle time (ms) for processing time and partition changes: the default of Kafka's
 ``quota.window.size.seconds``.
 
-The rest of the client's overuse stays charged to its token bucket."""
+Overuse beyond this time stays charged to the client's token bucket."""
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ Seconds = Callable[[], float]
 
 
 class ClientQuota:
-    """The quotas of one client at this broker, each with a token bucket that counts its use."""
+    """The quotas of one client at this broker, each with a token bucket."""
 
     __slots__ = ("_buckets", "_clock", "_metrics")
 
@@ -139,8 +139,8 @@ class ClientQuota:
             self._spend(CONTROLLER_MUTATION_RATE, -count)
 
     def _throttled(self, key: str, wait_ms: int) -> int:
-        """Return the longest of three throttle times (ms): ``wait_ms``, the one for processing
-        time, and the one for partition changes.
+        """Return the longest of three throttle times (ms): ``wait_ms``, the throttle for processing
+        time, and the throttle for partition changes.
 
         Counts the result in the metrics."""
         for each in (REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE):
@@ -209,7 +209,7 @@ class Quotas:
     def may_connect(self, host: str) -> bool:
         """Return whether an address may open another connection, and if so count it.
 
-        Unless a quota names an address, all addresses of an IPv6 /64 are counted together."""
+        All addresses of an IPv6 /64 are counted together, unless a quota names ``host``."""
         limit = self._table.connection_limit(host, network_of(host))
         if limit is None:
             return True

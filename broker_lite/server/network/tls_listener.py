@@ -63,8 +63,8 @@ class ListenerTls:
         self.context = self._checked_context()
         self._trust = self._read_trust(self.context)
         self._has_lost_cas = False
-        """Whether the last change of the files removed a CA, so that ``refusal`` also checks which
-        CA signed a client's certificate."""
+        """Whether the last change of the files removed a CA. ``refusal`` then also checks which CA
+        signed a client's certificate."""
 
     @property
     def listener_name(self) -> str:
@@ -210,7 +210,7 @@ class _Handshake:
 class Handshakes:
     """The connections of all listeners whose TLS handshake is in progress.
 
-    The listeners take turns, so that a flood of clients' handshakes does not delay a broker."""
+    The listeners take turns, so that a flood of clients' handshakes does not delay brokers' own."""
 
     def __init__(
         self,
