@@ -38,7 +38,7 @@ Otherwise silent clients could keep out health checks, whose failure restarts th
 TIMEOUT_S = 10.0
 """Seconds within which a client must do the TLS handshake, send its request and read the answer."""
 ACCEPT_PAUSE_S = 0.5
-"""Seconds for which no connections are accepted after the process had no free file descriptor."""
+"""Seconds for which no connections are accepted after an accept found no free file descriptor."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 PLAIN = "text/plain; charset=utf-8"
 _HOST_PORT = re.compile(r":\d*$")

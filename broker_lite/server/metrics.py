@@ -254,8 +254,8 @@ class Metrics:
         return histogram
 
     def gauge(self, name: str, read: Read) -> None:
-        """Register a gauge. ``read`` runs on the event loop's thread, so it may take microseconds
-        only."""
+        """Register a gauge. ``read`` runs on the event loop's thread, so it must return within
+        microseconds."""
         assert METRICS[name].kind == GAUGE
         self._gauges[name] = read
 

@@ -37,7 +37,7 @@ from broker_lite.wire.tables import build, own_tag
 _Topic = Response.AddPartitionsToTxnTopicResult
 _Partition = _Topic.AddPartitionsToTxnPartitionResult
 BATCHED_FROM = 4
-"""The first version of AddPartitionsToTxn for partition leaders, with several transactions."""
+"""The first version of AddPartitionsToTxn that partition leaders send, for several transactions."""
 
 Resolved = Mapping[TopicPartition, PartitionKey | LogbusError]
 """For each requested partition its topic id and partition number, or the error that refuses it."""

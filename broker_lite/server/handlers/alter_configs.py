@@ -1,4 +1,4 @@
-"""Handle IncrementalAlterConfigs 0-1: change settings, or only items of a list.
+"""Handle IncrementalAlterConfigs 0-1: change settings, or only items of a list setting.
 
 The controller makes the changes; other brokers forward the request to it. All changes of one
 resource (topic or broker) succeed or fail together. A broker reads its settings from its

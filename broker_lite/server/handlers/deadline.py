@@ -1,6 +1,6 @@
 """Limit how long an administrative request waits for ZooKeeper or for followers.
 
-An operation that timed out may still take effect, so the client has to look at the metadata."""
+An operation that timed out may still take effect; the metadata show the client whether it did."""
 
 from __future__ import annotations
 

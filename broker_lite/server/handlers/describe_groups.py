@@ -30,7 +30,7 @@ NOT_FOUND_FROM = 6
 GROUPS_AT_ONCE = 10
 """Maximum number of groups of one request that are read from ZooKeeper at the same time."""
 PROTOCOL_NATIVE = "range"
-"""The assignment protocol shown for a native group, which coordinates through ZooKeeper."""
+"""The protocol shown for a native group, whose members coordinate through ZooKeeper."""
 
 _Group = Response.DescribedGroup
 
@@ -76,7 +76,7 @@ async def _describe(parts: BrokerContext, request: RequestContext, group: str) -
 
 
 async def _found(parts: BrokerContext, group: str) -> dict[str, Any]:
-    """Return the answer's fields for the group; no field if the group does not exist."""
+    """Return the answer's fields for the group; empty if the group does not exist."""
     machine = await parts.groups.find_described(group)
     if machine is None:
         kind = await parts.registry.groups.kind(group)

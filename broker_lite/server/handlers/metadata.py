@@ -51,12 +51,12 @@ NULL_NAME_FROM = 12
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer from the metadata snapshot, after elections that are due and the creation of topics.
+    """Answer from the metadata snapshot, after due elections and the creation of topics.
 
     A client asks for metadata when a leader's connection closes, often before the next election. If
     the answer named the dead leader, the client would connect to a closed port and retry after a
     backoff. So a third-party client's answer waits ``NOTICE_S``, in which this broker too may
-    notice the death. logbus's own clients, which alone send no ApiVersions, retry at once and get
+    notice the death. logbus's own clients (only these send no ApiVersions) retry at once and get
     their answer at once."""
     if request.session.software and len(parts.registry.snapshot.brokers) > 1:
         await asyncio.sleep(NOTICE_S)

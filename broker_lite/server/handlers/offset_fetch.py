@@ -95,9 +95,9 @@ async def _read(
 ) -> tuple[int, Mapping[TopicPartition, FoundRow]]:
     """Return the group's error code, and the offsets of the requested partitions.
 
-    ``topics`` None means all that the client may describe. With ``is_stable``, partitions with
-    pending offsets get an error. With ``with_former``, an offset that belongs to a deleted topic of
-    the same name is returned as -1 with the deleted topic's id."""
+    ``topics`` None means all topics that the client may describe. With ``is_stable``, partitions
+    with pending offsets get an error. With ``with_former``, an offset that belongs to a deleted
+    topic of the same name is returned as -1 with the deleted topic's id."""
     requested = None
     if topics is not None:
         requested = [TopicPartition(t.name, index) for t in topics for index in t.partition_indexes]

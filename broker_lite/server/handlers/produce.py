@@ -48,7 +48,7 @@ ADDS_PARTITIONS_FROM = 12
 """The first version of Produce in which the partition leader adds the partition to the transaction
 (KIP-890).
 
-In earlier versions the client has added it."""
+With earlier versions, the client adds it (AddPartitionsToTxn)."""
 ACKS_NONE_TIMEOUT_MS = 30_000
 """Timeout (ms) of requests with acks=0, whose own timeout is ignored.
 

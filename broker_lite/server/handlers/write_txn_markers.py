@@ -37,7 +37,7 @@ class _Requested(NamedTuple):
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Append the markers. Each partition of a marker has its own error in the answer."""
+    """Append the transaction markers. Each partition of a marker has its own error code."""
     requested: dict[tuple[str, int], list[_Requested]] = {}
     codes: dict[tuple[int, str, int], int] = {}
     for index, row in enumerate(message.markers):

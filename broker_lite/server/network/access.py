@@ -206,7 +206,7 @@ class Client(Protocol):
 class NamedTopic(Protocol):
     """A topic in a Produce or Fetch request: by name, or by id from version 13 of the API on.
 
-    The other field is empty."""
+    The unused field is empty."""
 
     @property
     def name(self) -> str: ...
@@ -609,8 +609,8 @@ class Authorizer:
                 )
 
     def decides(self, session: Client, operation: Operation, kind: ResourceKind, name: str) -> bool:
-        """Return whether the ACLs allow the operation. CLUSTER_ACTION is also allowed to
-        brokers."""
+        """Return whether the ACLs allow the operation. Brokers may use CLUSTER_ACTION without an
+        ACL."""
         if self.index.may(session.principal, session.host, operation, kind, name):
             return True
         return (

@@ -235,8 +235,8 @@ class ClientConnection:
         """Bytes that the memory budget reserves for the answer that is being built: the size given
         to ``ResponseSlot.build``."""
         self._built_bytes = 0
-        """Bytes that the memory budget counts for answers of ``ResponseSlot.build`` that are being
-        built, or are built but not sent."""
+        """Bytes that the memory budget counts for answers that were announced (by
+        ``ResponseSlot.build``), and are being built or not sent yet."""
         self._unfinished_bytes = 0
         self._closes = ""
         """Why the connection closes once the send queue ``_out`` is sent; empty if it stays
@@ -459,7 +459,7 @@ class ClientConnection:
         self._built_bytes = size
 
     def answered(self, reply: ResponseSlot, unsent: int) -> None:
-        """Handle the complete answer of a request; ``unsent`` of its bytes are in memory.
+        """Handle a request's complete answer, with ``unsent`` bytes in memory, not in files.
 
         Send the answer in this iteration of the event loop if all earlier requests are answered."""
         self._unsent_bytes += unsent
@@ -586,8 +586,7 @@ class ClientConnection:
             self._loop.remove_writer(self._fd)
 
     def close(self, reason: str, *, quiet: bool = False) -> None:
-        """Close the connection, and log the reason: as a warning, or with ``quiet`` at level
-        DEBUG."""
+        """Close the connection, and log the reason: at level WARNING, or DEBUG with ``quiet``."""
         if self.closed:
             return
         self.closed = True

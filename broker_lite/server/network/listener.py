@@ -54,10 +54,8 @@ SWEEP_MIN_S = 0.1
 """Minimum seconds between two sweeps, even if a client's time to log in ends sooner. It limits the
 cost of sweeps."""
 STALLED_MS = 5000
-"""Milliseconds without bytes after which a partial request is dropped, if other connections wait
-for memory.
-
-The broker closes the connection."""
+"""Milliseconds without bytes after which the broker closes a connection with a partial request, if
+other connections wait for memory."""
 ACCEPT_PAUSE_S = 0.5
 """Seconds for which the broker accepts no connection after an accept has failed, for example for
 lack of file descriptors."""

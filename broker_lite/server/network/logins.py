@@ -273,8 +273,8 @@ class Logins:
     async def wait_after_failure(self, session: Session, began_s: float) -> None:
         """Count a failed login from the session's address, and wait until its answer may be sent.
 
-        The answer is sent a fixed time after ``began_s``, the start of the check on the event
-        loop's clock. Otherwise its duration would reveal whether the user exists."""
+        The answer is sent a fixed time after ``began_s``, the time of the event loop's clock at
+        which the check began. Otherwise its duration would reveal whether the user exists."""
         due_s = began_s + self._failures.delay_s(session.host, self._clock.monotonic_ms())
         await asyncio.sleep(max(due_s - asyncio.get_running_loop().time(), 0))
 

@@ -1,7 +1,7 @@
 """Limit the memory of the requests and answers of all connections, and let connections wait for it.
 
-How long a partial frame or a large unsent answer stays depends on the client, so each of the two
-has its own share of the limit. Without the shares, stalled clients could keep the broker from
+How long a partial frame or a large unsent answer takes memory depends on the client, so each of the
+two has its own share of the limit. Without the shares, stalled clients could keep the broker from
 reading small requests. The broker itself releases complete requests, so they need no share."""
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class ClientQuota:
         """Charge ``count`` created or deleted partitions to the quota (KIP-599).
 
         With ``is_strict``, raise ThrottlingQuotaExceededError if the quota is used up. Clients of
-        older API versions do not know this error; they are throttled after the answer."""
+        older API versions do not know this error; they get an answer and are then throttled."""
         wait_ms = self._spend(CONTROLLER_MUTATION_RATE, 0)
         if wait_ms and is_strict:
             self._throttled(CONTROLLER_MUTATION_RATE, wait_ms)
@@ -131,8 +131,8 @@ class ClientQuota:
         self._spend(CONTROLLER_MUTATION_RATE, count)
 
     def refund(self, count: int, error: LogbusError) -> None:
-        """Credit ``count`` partitions to the quota again, because their change failed with
-        ``error``.
+        """Credit ``count`` partitions to the quota again, because their creation or deletion failed
+        with ``error``.
 
         A change that timed out stays charged: it may still take effect."""
         if not isinstance(error, RequestTimedOutError):
@@ -246,8 +246,8 @@ def _forget(buckets: _Buckets) -> None:
 
 
 def timed(work: Coroutine[Any, Any, T], now: Seconds, spent: Callable[[float], None]) -> Any:
-    """Return an awaitable that runs ``work`` and passes the seconds of each of its steps to
-    ``spent``.
+    """Return an awaitable that runs ``work`` and passes the seconds of each step (up to the next
+    wait) to ``spent``.
 
     Time in which the coroutine waits does not count."""
 

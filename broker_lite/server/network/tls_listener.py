@@ -235,8 +235,8 @@ class Handshakes:
 
     @property
     def began_ms(self) -> list[int]:
-        """The monotonic time (ms) at which the oldest handshake began, as a list, which is empty if
-        there is none."""
+        """The monotonic time (ms) at which the oldest handshake began: a list of one time, or an
+        empty list without handshakes."""
         return [each.began_ms for each in itertools.islice(self._open, 1)]
 
     def begin(self, sock: socket.socket, peer: str, tls: ListenerTls, opened: Opened) -> None:
