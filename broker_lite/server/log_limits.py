@@ -102,7 +102,7 @@ class OutputFile(logging.StreamHandler):  # type: ignore[type-arg]
 def keep_rotated(path: Path, full: Path) -> None:
     """Rename the file ``full`` to ``path``.1, and each file rotated earlier to the next number.
 
-    The oldest file is replaced."""
+    The oldest of ``FILES_KEPT`` files is overwritten."""
     for number in range(FILES_KEPT - 1, 0, -1):
         newer = Path(f"{path}.{number}")
         if newer.exists():

@@ -1,5 +1,5 @@
-"""Handle KeepBatch, logbus API 10005: restart the timeout of a batch that a task attempt of a Spark
-query with the exactly-once sink is still writing."""
+"""Handle KeepBatch, logbus API 10005: restart the timeout of a batch that a Spark task is still
+writing with the exactly-once sink."""
 
 from __future__ import annotations
 

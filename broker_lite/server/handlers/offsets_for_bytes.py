@@ -92,8 +92,8 @@ def _reach(replica: Replica, start: int, max_bytes: int, end: int) -> tuple[int,
     """Return the end offset and the number of bytes of the range that begins at ``start`` and has
     at most ``max_bytes``.
 
-    At a damaged batch the range has 0 bytes and ends at the next readable offset, at most at
-    ``end``."""
+    If the batch at ``start`` is damaged, the range has 0 bytes and ends at the next readable
+    offset, or at ``end`` if that is lower."""
     reader = replica.log.reader
     reach = reader.offset_for_bytes(start, max_bytes, end)
     readable = reader.next_readable(start)

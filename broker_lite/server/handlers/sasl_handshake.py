@@ -1,7 +1,7 @@
 """Handle SaslHandshake 0-1: choose the SASL mechanism of a login.
 
-After a request of version 0, the next frames of both sides are bare SASL messages without Kafka's
-header (KIP-43). After version 1, SaslAuthenticate requests carry the SASL messages (KIP-152)."""
+After a request of version 0, the next frames of both sides are SASL messages without Kafka's header
+(KIP-43). After version 1, SaslAuthenticate requests carry the SASL messages (KIP-152)."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from broker_lite.metadata.cache import MetadataSnapshot
 
 CLIENTS_MAX = 10_000
-"""Maximum size of each of three caches: clients, token buckets of clients, and token buckets of
-addresses."""
+"""Maximum number of entries of each of three caches: clients, their token buckets, and the token
+buckets of addresses."""
 CLIENT_ID_LENGTH_MAX = NAME_LENGTH_MAX + 1
 """Number of leading characters of a client id that count for quotas.
 
