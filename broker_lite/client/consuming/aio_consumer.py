@@ -59,7 +59,7 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
         self._shell = LoopShell(config.client_id, security)
         self._woken = asyncio.Event()
         self._is_starting = False
-        """Whether a task is in ``start`` and has no partitions yet."""
+        """Whether a task runs ``start``, and the consumer has no partitions yet."""
         self._is_started = False
         self.core = ReaderCore(
             self,

@@ -45,8 +45,8 @@ class ConcatenatedSlices:
     size_bytes: int = 0
 
     def add(self, tp: TopicPartition, rows: Slice) -> bool:
-        """Add a slice, and return True. Return False, and add nothing, if the slices would exceed
-        JOINED_BYTES together."""
+        """Add a slice (rows of one batch), and return True. Return False, and add nothing, if the
+        slices would exceed JOINED_BYTES together."""
         size = _decoded_bytes(rows)
         if self.slices and self.size_bytes + size > JOINED_BYTES:
             return False

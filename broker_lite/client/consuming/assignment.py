@@ -18,23 +18,23 @@ from broker_lite.model import TopicPartition
 
 
 class Release(NamedTuple):
-    """Partitions that the reader releases together, because consecutive entries of the queue revoke
-    all of them, or report all of them as lost."""
+    """Partitions that the reader releases together: those of consecutive revocations in the queue,
+    or of consecutive losses (``is_lost``)."""
 
     is_lost: bool
     numbers: list[int]
-    """The numbers of the revocations (``Revoke``), to report once the reader has stopped
-    reading."""
+    """The numbers of the revocations (``Revoke``), which the reader reports to the membership once
+    it has stopped reading."""
     grants: dict[TopicPartition, int | None]
-    """The partitions to release, each with the number that identifies its assignment
-    (``Assign``)."""
+    """The partitions to release, each with the grant number of its assignment (``Assign``)."""
 
 
 class AssignmentQueue:
     """The reader's queue of assignment changes.
 
-    ``pending`` has the assigned partitions that the reader does not read yet. Each has the facts
-    that determine its starting offset, or None: the reader then looks up the committed offset."""
+    ``pending`` has the assigned partitions that the reader does not read yet. Each has the
+    ``StartBasis`` that determines its starting offset, or None: the reader then looks up the
+    committed offset."""
 
     def __init__(self, collector: FetchCollector) -> None:
         self.queue: deque[Change | Starts] = deque()
@@ -52,12 +52,12 @@ class AssignmentQueue:
         return bool(self.queue) or bool(self.pending) or is_due
 
     def grants(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the number of the present assignment (``Assign``) of each of these partitions."""
+        """Return the grant number (``Assign``) of the present assignment of each partition."""
         return {tp: self._grants[tp] for tp in tps if tp in self._grants}
 
     def next(self) -> Release | None:
-        """Apply the queued changes up to the next revocation or loss. Return the partitions that
-        the reader must release for it, or None.
+        """Apply the queued changes up to the next revocation or loss. Return the revoked or lost
+        partitions, which the reader must release, or None.
 
         Assigned partitions become ``pending``. Call this method only when the user asks for
         records: all records returned earlier then count as processed, so partitions may be
@@ -93,7 +93,7 @@ class AssignmentQueue:
         self._collector.begin(*starts)
 
     def end(self, tps: Iterable[TopicPartition]) -> None:
-        """Stop reading these partitions, and forget their grant numbers."""
+        """Stop reading these partitions, and forget the numbers of their assignments."""
         for tp in tps:
             self.pending.pop(tp, None)
             self._grants.pop(tp, None)
