@@ -149,7 +149,7 @@ class Admin(ClosedByWith):
     def within(self, timeout_ms: float) -> Admin:
         """Return an ``Admin`` that shares this object's connections but has another ``timeout_ms``.
 
-        Close only this object: the returned one has no connections of its own."""
+        Do not close the returned object: that would close the shared connections."""
         other = copy.copy(self)
         other.timeout_ms = timeout_ms
         return other
@@ -160,14 +160,14 @@ class Admin(ClosedByWith):
         return self._cluster.user
 
     def security_without_password(self) -> ClientSecurity:
-        """Return the security settings with SCRAM keys in place of the password, for other
-        processes.
+        """Return the security settings for other processes: without the password, with the SCRAM
+        keys or the token of the last login (``Pool.security_without_password``).
 
-        Call it after a successful request, whose login derives the keys."""
+        Call this method after a request has succeeded."""
         return self._pool.security_without_password()
 
     def close(self) -> None:
-        """Close the idle connections."""
+        """Close the idle connections; the ``Admin`` stays usable."""
         self._pool.close()
 
     def run(self, make: Callable[[Cluster, *Ts, float], Operation[T]], *arguments: *Ts) -> T:
@@ -192,9 +192,9 @@ class Admin(ClosedByWith):
         return replace(view, topics=named)
 
     def missing_topic(self, name: str) -> LogbusError:
-        """Return the error that explains why a topic cannot be used.
+        """Return the error that says why the metadata lacks the topic ``name``.
 
-        For a topic that does not exist, it suggests similar names."""
+        If the topic does not exist, the error suggests similar names."""
         return self._pool.run(requests.missing_topic(self._cluster, name))
 
     def describe_cluster(self) -> ClusterView:
@@ -286,8 +286,8 @@ class Admin(ClosedByWith):
         """Make each partition's preferred replica its leader, if it is in sync.
 
         With ``unclean``, elect a replica that is not in sync for partitions without a leader: the
-        records that it lacks are lost. Return an error, or None, for each partition. With
-        ``partitions`` None, elect in all, and return only those whose leader had to change."""
+        records that it lacks are lost. Return an error, or None, for each partition. ``partitions``
+        None means all; the result then has only those that needed another leader."""
         tps = None if partitions is None else list(partitions)
         return self.run(partial(replica_requests.elect_leaders, unclean=unclean), tps)
 
@@ -421,10 +421,10 @@ class Admin(ClosedByWith):
         """Return state, members and lag of many groups, with a few requests to each broker.
 
         Two arguments save requests. ``empty`` names groups that ``list_groups`` reports as Empty.
-        ``before`` is an earlier result. It gives the first unread record of each partition whose
-        committed offset has not changed since. If retention has deleted that record, ``seconds`` is
-        too high. A group that cannot be read has an ``error``. Raises NoBrokersError if no broker
-        answers."""
+        ``before`` is an earlier result. The first unread record of a partition is taken from it if
+        the committed offset has not changed. If retention has deleted that record since,
+        ``seconds`` is too high. A group that cannot be read has an ``error``. Raises NoBrokersError
+        if no broker answers."""
         measure = partial(lag_of_groups, empty=empty, before=before)
         return self.run(measure, groups, lambda: time.time() * 1000)
 
@@ -465,8 +465,8 @@ class Admin(ClosedByWith):
     ) -> dict[TopicPartition, LogbusError | None]:
         """Set a group's committed offsets. Return an error, or None, for each partition.
 
-        Unlike ``commit_offsets``, this is allowed even while a Spark query publishes its progress
-        to the group."""
+        Unlike ``commit_offsets``, allow this even while a Spark query publishes its progress to the
+        group: that query itself calls this method."""
         rows = {
             tp: CommittedOffset(value) if isinstance(value, int) else value
             for tp, value in offsets.items()

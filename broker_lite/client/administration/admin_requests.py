@@ -50,8 +50,8 @@ CHECK_MS = 20.0
 """Milliseconds between two checks of whether every broker has applied a change."""
 
 LIST_ATTEMPT_MS = 5_000
-"""Milliseconds after which ``list_groups`` asks all live brokers again if one has not answered:
-another may coordinate its groups by then."""
+"""Milliseconds after which ``list_groups`` asks all live brokers again if one has not answered: its
+groups may have another coordinator by then."""
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -398,11 +398,11 @@ def await_applied(
     """Wait until all live brokers have applied a change, which the broker at ``writer`` has written
     to ZooKeeper and applied.
 
-    Repeats ``exchange`` with every broker. ``read`` returns the changed objects in a broker's
-    response, and ``is_applied`` whether they have the change. Another administrator may change the
-    objects again meanwhile; then a broker that has the same objects as ``writer`` counts too.
-    Raises RequestTimedOutError, whose message names the objects by the text ``changed``, or the
-    error of a broker."""
+    Sends ``exchange`` to every broker again and again. ``read`` returns the changed objects in a
+    broker's response, and ``is_applied`` whether they have the change. If another administrator has
+    changed the objects again, a broker with the same objects as ``writer`` has applied the change,
+    too. Raises RequestTimedOutError, whose message names the objects by the text ``changed``, or
+    the error of a broker."""
     while True:
         answers = yield from on_every_broker(cluster, exchange, deadline_ms)
         objects = {each: read(_answered(answer)) for each, answer in answers.items()}
@@ -479,8 +479,8 @@ def describe_groups(
 def delete_group(cluster: Cluster, group: str, deadline_ms: float) -> Operation[None]:
     """Delete a group that has no members, and its committed offsets.
 
-    An attempt without a response may have deleted it; a later error that the group is unknown then
-    counts as success."""
+    An attempt without a response may have deleted the group. A later error that the group does not
+    exist then counts as success."""
 
     def check(answer: group_removal.DeleteGroupsResponse) -> LogbusError | None:
         code = answer.results[0].error_code if answer.results else -1

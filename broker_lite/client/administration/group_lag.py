@@ -52,8 +52,8 @@ def lag_of(
 ) -> dict[TopicPartition, PartitionLag]:
     """Return the lag of all partitions that have a committed offset or an owner.
 
-    - ``starts``: the committed offset of each partition with a leader; if none, its log start
-      offset
+    - ``starts``: the offset from which to count in each partition with a leader: the committed
+      offset, else the log start offset
     - ``ends``: the last stable offset of each partition with a leader
     - ``firsts``: the first unread record, or the error of its lookup
     - ``owners``: the member or query that reads the partition

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 State = Literal["ok", "under-replicated", "too few in sync", "no leader"]
 
 MinInsync = Callable[[str, int], int]
-"""Returns a topic's min.insync.replicas. The arguments are its name and its number of replicas
-(during a reassignment, that after its end)."""
+"""Returns a topic's min.insync.replicas. The arguments are the topic's name and its number of
+replicas; during a reassignment, the number at its end."""
 
 
 class PartitionHealth(NamedTuple):

@@ -39,7 +39,7 @@ from broker_lite.wire.calls.groups import DescribedGroupMember
 GROUPS_AT_ONCE = 100
 """Maximum number of groups in one OffsetFetch or DescribeGroups request."""
 TIMES_AT_ONCE = 2000
-"""Maximum number of offsets that one round of RecordTimes requests looks up."""
+"""Maximum number of offsets that the RecordTimes requests sent at one time look up together."""
 FRESH_MS = 500.0
 """Metadata of all topics is used without a refresh if it is at most this old (ms)."""
 TOPIC_ATTEMPTS = 3
@@ -212,8 +212,8 @@ def _unanswered(name: str) -> CoordinatorNotAvailableError:
 def _fetch_groups(
     by_home: Mapping[Endpoint, Sequence[str]], empty: Collection[str], timeout_ms: float
 ) -> Operation[dict[str, _Progress | LogbusError]]:
-    """Fetch the committed offsets of the groups in ``by_home`` (by coordinator), and the
-    descriptions of those not in ``empty``, in parallel."""
+    """Fetch, in parallel, the committed offsets of groups, and the descriptions of those not in
+    ``empty``. ``by_home`` has the groups of each coordinator."""
     sends = []
     for home, names in by_home.items():
         rows = tuple(groups.OffsetFetchGroup(name) for name in names)
@@ -280,8 +280,8 @@ FirstUnread = dict[tuple[TopicPartition, int], ListedOffset | LogbusError]
 def _bounds(
     cluster: Cluster, tps: set[TopicPartition], new: set[TopicPartition], deadline_ms: float
 ) -> Operation[tuple[Offsets, Offsets]]:
-    """Return the end offsets of the partitions ``tps``, and the log start offsets of the partitions
-    ``new``, without partitions that have no leader.
+    """Return the end offsets of the partitions ``tps``, and the log start offsets of those in
+    ``new``. Omit partitions without a leader.
 
     Topics that are deleted during the call are missing from the result."""
     attempt = 0

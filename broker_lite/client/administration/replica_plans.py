@@ -76,8 +76,8 @@ def to_factor(
 def off_broker(
     view: ClusterView, ongoing: Ongoing, tps: Iterable[TopicPartition], broker_id: int
 ) -> Plan:
-    """Plan to move all replicas off a broker. Each receiving broker takes its place in the replica
-    list, also as preferred leader.
+    """Plan to move all replicas off a broker. Each receiving broker takes the place of that broker
+    in the replica list, also as preferred leader.
 
     Raises BrokerIdNotRegisteredError for an unknown broker."""
     if broker_id not in broker_loads(view):

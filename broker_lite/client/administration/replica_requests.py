@@ -45,7 +45,7 @@ def elect_leaders(
     """Elect the preferred replicas as leaders; with ``unclean``, out-of-sync replicas in partitions
     without a leader. Return an error, or None, for each partition.
 
-    With ``partitions`` None, elect in all, and return only those whose leader had to change."""
+    ``partitions`` None means all; the result then has only those that needed another leader."""
     repeated = False
 
     def check(answer: calls.ElectLeadersResponse, is_repeat: bool) -> LogbusError | None:

@@ -17,8 +17,8 @@ LEADER, FOLLOWER = "leader.replication.throttled", "follower.replication.throttl
 
 
 def throttle(admin: Admin, view: ClusterView, ongoing: Ongoing, moves: Plan, rate: int) -> None:
-    """Limit the copying of replicas in the plan ``moves`` to ``rate`` bytes per second at each live
-    broker.
+    """Limit the copying of replicas for the plan ``moves``, at each live broker, to ``rate`` bytes
+    per second.
 
     Replaces the lists of throttled replicas of the topics in the plan."""
     leaders: dict[str, list[str]] = {}

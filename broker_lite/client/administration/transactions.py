@@ -32,8 +32,8 @@ OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
 WITHOUT_EPOCH_BUMP = 1
-"""Transaction version in an administrator's abort marker. From version 2 on, a marker would raise
-the producer's epoch (KIP-890)."""
+"""Transaction version in an administrator's abort marker. From version 2 on, a marker must have a
+higher epoch than the producer (KIP-890)."""
 
 
 class TransactionListing(NamedTuple):
@@ -216,7 +216,7 @@ def is_hanging(row: OpenInLog, known: Mapping[int, TransactionDescription]) -> b
     """Return whether a transaction hangs: no coordinator will write its end marker to the
     partition.
 
-    ``known`` is the result of ``owners``."""
+    ``known`` has the transactions of producers by producer id, from ``owners``."""
     owner = known.get(row.producer_id)
     return owner is None or owner.state not in OPEN_STATES or row.tp not in owner.partitions
 
