@@ -5,7 +5,7 @@ The client's logic is written once, without I/O, and runs on threads and with as
 - ``operations`` and ``administration`` hold operations: generators that yield each request to send,
   and receive the answer.
 - ``producing`` and ``consuming`` hold the engines of producers and consumers.
-- ``transport`` has the two shells that do the I/O: one on threads, one on an asyncio loop.
+- ``transport`` does the I/O of operations, in two variants: on threads and on an asyncio loop.
 
 The package imports pyarrow, numpy, asyncio and kazoo on the first use of a name that needs them."""
 

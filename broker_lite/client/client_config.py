@@ -57,8 +57,8 @@ _chosen: ClientSecurity | None = None
 def chosen_security(security: ClientSecurity) -> Iterator[None]:
     """Make ``security`` the default of all clients in this process within a ``with`` block.
 
-    It replaces the file in LOGBUS_CLIENT_CONFIG; a client with settings of its own ignores it. The
-    command line uses it."""
+    It takes precedence over the file in LOGBUS_CLIENT_CONFIG. A client with settings of its own
+    ignores both. The command line calls this function."""
     global _chosen
     before, _chosen = _chosen, security
     try:

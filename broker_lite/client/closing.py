@@ -9,8 +9,8 @@ from broker_lite.errors import LogbusError
 
 
 class ClosedByWith(ABC):
-    """Base of the blocking classes. If the body of ``with`` raises an error, a later error of
-    ``close`` is dropped."""
+    """Base of the blocking classes: ``with`` closes the object. If the body raises an error, a later
+    LogbusError of ``close`` is dropped."""
 
     def __enter__(self) -> Self:
         return self
@@ -26,12 +26,12 @@ class ClosedByWith(ABC):
     def close(self) -> None: ...
 
     def _exit(self, *, is_done: bool) -> None:
-        """Close the object. ``is_done`` says that the body of ``with`` raised no error."""
+        """Close the object. ``is_done``: the body of ``with`` raised no error."""
         self.close()
 
 
 class ClosedByAsyncWith(ABC):
-    """Base of the asyncio classes, with the rules of ``ClosedByWith``."""
+    """Base of the asyncio classes: ``ClosedByWith`` for ``async with``."""
 
     async def __aenter__(self) -> Self:
         return self
