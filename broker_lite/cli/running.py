@@ -3,8 +3,8 @@
 A cluster file (``cluster.json`` in the cluster's folder) has addresses, folder and process ids. The
 folder ``clusters/`` in the user's data folder has a copy for each cluster. A further copy describes
 the last started cluster, which clients without an address use (``client.discovery``). A cluster
-runs while its ``logbus up`` process lives. If that process is killed, its files stay, so readers
-check the process. Any process of the user may call these functions."""
+runs while its ``logbus up`` process lives. If that process is killed, its files stay, so functions
+that read them check the process. Any process of the user may call these functions."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def _why_none(directory: Path) -> str:
 
 
 def is_recorded(facts: Facts) -> bool:
-    """Return whether other commands find the cluster by its file; False if the user's data folder
-    is not writable."""
+    """Return whether the user's data folder has this cluster's file, by which other commands find
+    it; False if the folder is not writable."""
     return any(is_same(facts, other) for other in alive())
 
 
@@ -103,8 +103,8 @@ def at(servers: str) -> Facts | None:
 
 
 def names(clusters: Sequence[Facts]) -> str:
-    """Return the option ``--dir FOLDER`` of each cluster, for ``status`` and ``down``, as typed in
-    the current folder."""
+    """Return for each cluster the option ``--dir FOLDER`` of ``status`` and ``down``, as the user
+    types it in the current folder."""
     return ", ".join(_dir_option(Path(facts["directory"])) for facts in clusters)
 
 

@@ -224,8 +224,8 @@ def _running_in(directory: Path | None) -> dict[str, Any] | None:
 
 
 def _require_same(context: click.Context, facts: dict[str, Any]) -> None:
-    """Raise DirectoryLockedError if the user gave ``up`` options that differ from the running
-    cluster, which ``up`` cannot change."""
+    """Raise DirectoryLockedError if options of ``up`` differ from the running cluster: ``up``
+    cannot change a cluster that runs."""
     first = facts["bootstrap_servers"].partition(",")[0]
     has = {
         "brokers": len(facts["brokers"]),

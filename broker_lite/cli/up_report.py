@@ -42,7 +42,8 @@ class UpReport(NamedTuple):
     brokers_before: int
 
     def show(self, facts: Facts, ending: str) -> None:
-        """Print warnings (for example of missing brokers), then the addresses and next steps."""
+        """Print warnings (for example of missing brokers), then the addresses and example
+        commands."""
         for number, broker in enumerate(facts["brokers"]):
             if self.port and broker["port"] != self.port + number:
                 first = self.port + number
@@ -74,9 +75,9 @@ def brokers_in(directory: Path | None) -> int:
 def announce(facts: Facts, form: str | None, ending: str, *, is_new: bool) -> None:
     """Print the report of a cluster that runs now.
 
-    If ``form`` is None, print lines of text to a terminal; if stdout is a pipe, print the JSON
-    object to it and the lines to stderr. ``ending`` is the last line: how to stop the cluster. With
-    ``is_new``, the cluster has no topics yet."""
+    ``form`` is the output format. If it is None, print lines of text to a terminal; if stdout is a
+    pipe, print JSON to stdout and the lines to stderr. ``ending`` is the last line: how to stop the
+    cluster. With ``is_new``, the cluster has no topics yet."""
     if form is not None:
         output.show_one({key: facts[key] for key in facts if key not in _INTERNAL}, form)
     else:
@@ -111,8 +112,8 @@ def _where(facts: Facts) -> list[str]:
 
 
 def _next(facts: Facts, topic: str | None) -> list[str]:
-    """Return the user's next steps as lines. They use the existing topic ``topic``, or create one
-    if it is None."""
+    """Return lines with example commands for the user. They use the existing topic ``topic``; if it
+    is None, the first creates a topic."""
     name = topic or EXAMPLE
     steps = [f"ls -l | logbus produce {name}", f"logbus consume {name}"]
     if topic is None:
@@ -150,7 +151,7 @@ def warn_of_advertised_host(settings: Mapping[str, str]) -> None:
 
 
 def _warn_of_missing_record(facts: Facts) -> None:
-    """Say how to name the cluster, if other commands cannot find it."""
+    """Warn that other commands cannot find the cluster, and show how to name it."""
     login = facts.get("client_config")
     output.say(
         f"{discovery.data_directory()} cannot be written, so commands and clients do not find this "
@@ -181,8 +182,8 @@ def _warn_of_slow_loop() -> None:
 
 
 def _warn_of_few_replicas(facts: Facts) -> None:
-    """Say which topics have fewer replicas than a new topic would get, after a start with more
-    brokers."""
+    """Warn of topics with fewer replicas than a new topic would get, because the cluster now has
+    more brokers."""
     from broker_lite.cli import under_replication
     from broker_lite.client.administration.admin import Admin
 
