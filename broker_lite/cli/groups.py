@@ -245,7 +245,8 @@ def reset_offsets(
     cluster: ChosenCluster,
     form: str | None,
 ) -> None:
-    """Move a group's offsets in all its topics. Refused while it has members or a query uses it.
+    """Move a group's offsets in all its topics. Refused while the group has members or a query uses
+    it.
 
     \b
     Examples:

@@ -126,8 +126,8 @@ def _from_base64(text: Any, field: str) -> bytes:
 
 
 def _timestamp_ms(fields: Mapping[str, Any]) -> int | None:
-    """Return the timestamp in ms, or None. ``timestamp_ms`` takes precedence over ``timestamp``, in
-    which ``consume`` prints the same time."""
+    """Return the record's timestamp in ms, or None. The field ``timestamp_ms`` takes precedence
+    over ``timestamp``; ``consume`` prints the same time in both."""
     timestamp = fields.get("timestamp")
     if isinstance(timestamp, str):
         try:

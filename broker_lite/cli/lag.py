@@ -204,5 +204,5 @@ def _by_topic(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _all(join: Callable[[list[Any]], Any], values: list[Any]) -> Any:
-    """Return ``join(values)``, or None if any value is unknown."""
+    """Return ``join(values)``, or None if any value is None (an unknown lag)."""
     return None if None in values else join(values)

@@ -50,7 +50,7 @@ SUFFIXES = {
 """The format of a file by its suffix."""
 JSON_GROWTH = 6
 r"""Maximum bytes of JSON for one byte of a value, as in \u0000: a JSON line may be this many times
-as long."""
+as long as a plain line."""
 
 OnShare = Callable[[float], None]
 """Receives the share of a file that has been read, from 0 to 1."""
@@ -87,12 +87,12 @@ def tables(
     on_share: OnShare | None = None,
     position: LinePosition | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield the records of one file (``path`` None: stdin) as tables, with those of COLUMNS that
-    the file has.
+    """Yield the records of one file (``path`` None: stdin) as tables. Each table has those of
+    COLUMNS that the file has.
 
-    ``form`` is the format. If the file is regular, ``on_share`` receives the share read so far
-    before each table. ``position`` is updated before each table. A bad line raises
-    InvalidSchemaError, after the records before it were yielded."""
+    ``form`` is the format. Before each table, ``position`` is updated and, for a regular file,
+    ``on_share`` receives the share of the file read so far. A bad line raises InvalidSchemaError,
+    after the records before it were yielded."""
     if form == "parquet" and path is None:
         raise click.UsageError("parquet cannot be read from a pipe; name the file")
     try:
@@ -191,7 +191,7 @@ def _source(path: Path | None, on_share: OnShare) -> tuple[Any, Callable[[], Non
 
 def _reporter(file: IO[bytes], path: Path, on_share: OnShare) -> Callable[[], None]:
     """Return a function that calls ``on_share`` with the share of an open file that has been read.
-    For a pipe, whose size is unknown, it does nothing."""
+    For a pipe, whose size is unknown, the returned function does nothing."""
     size = path.stat().st_size
     return lambda: on_share(file.tell() / size) if size else None
 

@@ -148,7 +148,7 @@ class LogTail:
         self._rest = b""
 
     def skip_to_last(self, count: int) -> None:
-        """Skip to the last ``count`` lines that would be printed."""
+        """Skip to the last ``count`` lines (or warnings, if only those are printed)."""
         begins: deque[int] = deque(maxlen=max(count, 1))
         position = 0
         for line in self._file:

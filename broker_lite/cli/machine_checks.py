@@ -24,9 +24,9 @@ from broker_lite.errors import LogbusError
 JAVA_MIN = 17
 """Lowest major version of Java that is accepted; Spark 4 needs it."""
 FILES_MIN = 4096
-"""Minimum limit of open files (``ulimit -n``) without a warning."""
+"""Limit of open files (``ulimit -n``) below which the check warns."""
 DISK_FREE_MIN_BYTES = 2 << 30
-"""Minimum free bytes on the disk of the data folder without a warning."""
+"""Free bytes on the disk of the data folder below which the check warns."""
 _SPARK_SETTINGS = (
     "spark.python.unix.domain.socket.enabled",
     "spark.sql.streaming.checkpointFileManagerClass",

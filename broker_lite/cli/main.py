@@ -106,7 +106,7 @@ MEANT = {
     "help": "--help",
     "version": "--version",
 }
-"""The command to suggest for a command name of other tools."""
+"""Names of commands in other tools, each with the command or option to suggest instead."""
 
 EXIT_CODES = {
     0: "done, or healthy",
@@ -129,8 +129,8 @@ _UNREACHABLE = (
 
 
 class ReaderGone(Exception):
-    """The reader of stdout closed the pipe. It replaces BrokenPipeError, on which click exits with
-    1."""
+    """The program that reads stdout closed the pipe. Raised in place of BrokenPipeError, on which
+    click exits with code 1."""
 
 
 class LazyGroup(click.Group):
@@ -264,7 +264,8 @@ def _described(error: OSError) -> tuple[str, str]:
 
 
 def _discard_output() -> None:
-    """Discard the buffered output, because Python would flush stdout at exit, and fail again."""
+    """Discard the buffered output after a failed write: Python would flush stdout at exit, and fail
+    again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -35,8 +35,8 @@ class Spelling(NamedTuple):
     joint: str = " "
 
     def of(self, value: str | None) -> str:
-        """Return the option and its value as the user would type them. ``value`` is the value in
-        the error message, or None if the message has none."""
+        """Return the option and its value as the user would type them. ``value`` is the setting's
+        value in the error message, or None if the message has only its name."""
         if value is None or value == self.flag:
             return self.option
         bare = value.strip("'")
@@ -45,8 +45,8 @@ class Spelling(NamedTuple):
 
 @contextmanager
 def called(spellings: Mapping[str, Spelling]) -> Iterator[None]:
-    """Run a block. If it raises a LogbusError, replace names of settings in the message by their
-    options in ``spellings``."""
+    """Run a block. If it raises a LogbusError, replace each setting in the message by the option
+    that sets it (``spellings``)."""
     try:
         yield
     except LogbusError as error:
@@ -55,7 +55,7 @@ def called(spellings: Mapping[str, Spelling]) -> Iterator[None]:
 
 
 def spelt(message: str, spellings: Mapping[str, Spelling]) -> str:
-    """Return the message with each setting and its value as the user types them.
+    """Return the message with settings written as options: ``linger.ms=5`` as ``--linger-ms 5``.
 
     A name without dots and underscores (``acks``) may be a plain word of the sentence. It is
     replaced only if a value follows (``acks=2``)."""
@@ -73,8 +73,7 @@ def spelt(message: str, spellings: Mapping[str, Spelling]) -> str:
 
 
 def spellings_of(command: click.Command) -> dict[str, Spelling]:
-    """Return the command's option for each client setting that the command can set, by every name
-    of the setting."""
+    """Map every name of each client setting that the command can set to the option that sets it."""
     options = {row.name: row for row in command.params if isinstance(row, click.Option)}
     spellings: dict[str, Spelling] = {}
     for names in _settings():
@@ -88,7 +87,8 @@ def spellings_of(command: click.Command) -> dict[str, Spelling]:
 
 
 def _settings() -> Iterator[tuple[str, ...]]:
-    """Yield all names of each setting of producers and consumers, with its key first."""
+    """Yield for each setting of producers and consumers its key (``linger.ms``), then its other
+    names."""
     tables: tuple[Any, ...] = (ProducerConfig, MemberConfig)
     rows = {row.key: name for kind in tables for name, row in keys(kind).items()}
     for key, name in rows.items():

@@ -103,7 +103,7 @@ class ChangeReport:
 
 
 def report_change(row: Row, form: str | None, text: str) -> None:
-    """Report one change, as ``ChangeReport`` does."""
+    """Report one change with a ``ChangeReport``."""
     with ChangeReport(form) as report:
         report.add(row, text)
 

@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ARROW_ROWS = 20_000
 """Maximum rows of each Arrow table that is sent."""
 _ARROW_BYTES = 16 << 20
-"""Maximum bytes of the values of an Arrow table with several rows."""
+"""Maximum bytes of the values of an Arrow table. A longer value is sent as a table of one row."""
 _SILENCE_SECONDS = 30.0
 """Seconds without a record after which ``perf consume`` fails."""
 

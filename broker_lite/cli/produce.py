@@ -218,8 +218,8 @@ class _Reading:
     def on_share(self, path: Path | None) -> OnShare | None:
         """Return a function that shows how much of the next file has been read (0 to 1).
 
-        Return None for stdin and pipes, whose size is unknown. Call it once for each file, in
-        order."""
+        Return None for stdin and pipes, whose size is unknown. Call this method once for each file,
+        in order."""
         if path is None or not self._is_known:
             return None
         size = path.stat().st_size
@@ -250,7 +250,7 @@ class _Sending:
     def read(
         self, files: tuple[Path, ...], form: str, rule: LineRule, interruption: Interruption
     ) -> None:
-        """Send files, or stdin if there are none."""
+        """Read the files, or stdin if there are none, and send their records."""
         from broker_lite.cli.lines import LinePosition, form_of, tables
 
         reading = _Reading(files)

@@ -49,8 +49,8 @@ PENDING_MAX = 20
 
 
 def pending(group: str, unstable: Iterable[TopicPartition]) -> Iterator[str]:
-    """Yield a sentence that names the partitions ``unstable``, for which open transactions hold
-    later offsets of the group; none without them."""
+    """Yield a sentence that names the partitions ``unstable``, whose committed offsets open
+    transactions may still change; none if there are no such partitions."""
     names = [f"{topic}-{partition}" for topic, partition in sorted(unstable)]
     if names:
         rest = len(names) - PENDING_MAX

@@ -37,8 +37,8 @@ NAMED_MAX = 5
 def status(directory: Path | None, cluster: ChosenCluster, form: str | None) -> int:
     """Show a cluster's brokers and replicas; exit code 3 if one is down, or none answers.
 
-    Without --dir, this is the cluster that other commands would use. For a cluster of this machine,
-    the command also shows processes and memory.
+    Without --dir, the command shows the cluster that other commands would use. For a cluster of
+    this machine, it also shows processes and memory.
 
     \b
     Examples:

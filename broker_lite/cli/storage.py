@@ -85,7 +85,7 @@ def verify(paths: tuple[Path, ...], form: str | None) -> int:
     \b
     Exit codes:
       0  all well
-      4  only files are damaged that a starting broker rebuilds from the log (made_again)
+      4  only files are damaged that a starting broker rebuilds from the log (column made_again)
       5  batches, checkpoints or the directory's identity are damaged or missing
 
     \b

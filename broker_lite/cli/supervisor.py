@@ -32,12 +32,12 @@ STEADY_SECONDS = 60.0
 RENEWAL_SECONDS = 3600.0
 """Seconds between two checks for certificates of a secured cluster that must be renewed."""
 _ANSWER_SECONDS = 0.1
-"""Maximum seconds to read the line with which a starting broker reports its address."""
+"""Timeout in seconds for reading the line with which a started broker reports its address."""
 
 
 @dataclass(slots=True)
 class _Watch:
-    """The restarts of one process, after growing pauses.
+    """Restarts one process, after growing pauses.
 
     ``start`` starts the process and returns at once. ``is_ready`` tells whether the started process
     serves, and raises the error with which its start failed. ``address`` returns the address on
@@ -56,8 +56,8 @@ class _Watch:
     since: float = math.inf
 
     def check(self) -> bool:
-        """Restart the process if it has ended and the pause is over. Return whether it serves
-        again."""
+        """Restart the process if it has ended and the pause is over. Return whether a restarted
+        process has begun to serve."""
         process, now = self.process, time.monotonic()
         try:
             if process.is_starting:

@@ -86,8 +86,8 @@ def top(once: bool, cluster: ChosenCluster, form: str | None) -> int:
     """Watch brokers, topics by rate and groups by lag.
 
     Keys: n r s l sort by name, rate, size or lag; / filters by a part of the name; q ends. With
-    --once, or an -o other than table (csv: only the topics), it takes two readings and prints one
-    view.
+    --once, or with an -o other than table, the command prints one view and ends; csv has only the
+    topics.
 
     \b
     Examples:

@@ -15,7 +15,7 @@ USUAL = 3
 """The replication factor of a new topic if default.replication.factor is 0 and the cluster has
 enough brokers."""
 NAMED_MAX = 10
-"""Maximum number of topics that the warning names."""
+"""Maximum number of topics that a warning about few replicas names."""
 
 
 class FewReplicas(NamedTuple):

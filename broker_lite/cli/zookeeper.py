@@ -82,8 +82,8 @@ def secure(
     change: ChangeOptions,
     form: str | None,
 ) -> None:
-    """Restrict every znode of a cluster to the brokers' credential. While a credential is being
-    replaced, this is the old and the new one.
+    """Restrict every znode of a cluster to the brokers' credential. If --auth-file has two
+    credentials, because one replaces the other, both give access.
 
     First set zookeeper.auth.file on every broker and restart the brokers one by one: a broker
     without the credential can no longer write.
