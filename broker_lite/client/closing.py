@@ -9,8 +9,8 @@ from broker_lite.errors import LogbusError
 
 
 class ClosedByWith(ABC):
-    """Base of the blocking classes: ``with`` closes the object. If the body raises an error, a later
-    LogbusError of ``close`` is dropped."""
+    """Base of the blocking classes: ``with`` closes the object. If the body raises an error, a
+    later LogbusError of ``close`` is dropped."""
 
     def __enter__(self) -> Self:
         return self

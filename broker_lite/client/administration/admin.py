@@ -366,11 +366,11 @@ class Admin(ClosedByWith):
         ranges: Mapping[TopicPartition, tuple[int, int]],
         topic_ids: Mapping[str, str] = offset_requests.ANY_TOPIC,
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the end of an offset range with about a given number of stored bytes.
+        """Return the end offset of a range that has about a given number of stored bytes.
 
-        ``ranges`` has a start offset and a number of bytes for each partition. The result has each
-        range's end offset, a batch boundary at least one batch after the start, and its size in
-        bytes. Raises UnknownTopicIdError if a topic's id differs from ``topic_ids``."""
+        ``ranges`` has a start offset and a number of bytes for each partition. The result has the
+        end offset (a batch boundary, at least one batch after the start) and the size in bytes of
+        each range. Raises UnknownTopicIdError if a topic's id differs from ``topic_ids``."""
         look_up = partial(offset_requests.offsets_for_bytes, topic_ids=topic_ids)
         return requests.raise_first(self.run(look_up, ranges))
 
@@ -393,7 +393,7 @@ class Admin(ClosedByWith):
     def record_times(
         self, after: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ListedOffset]:
-        """Return each partition's offset and timestamp of the first record from an offset on.
+        """Return, by partition, offset and timestamp of the first record at or after an offset.
 
         The timestamp is in ms since 1970, -1 if the record has none. The offset is -1 if there is
         no such record yet."""

@@ -83,8 +83,8 @@ def lag_of_groups(
     """Return the lag of each group, by name. ``wall_ms`` returns the time in ms since 1970.
 
     ``empty`` names groups known to have no members, for which DescribeGroups is not sent.
-    ``before`` is an earlier result. It gives the first unread record of each partition whose
-    committed offset has not changed since."""
+    ``before`` is an earlier result. The first unread record of a partition is taken from it if the
+    committed offset has not changed."""
     progress = yield from _progress(cluster, names, empty, deadline_ms)
     now_ms = wall_ms()
     good = {name: row for name, row in progress.items() if isinstance(row, _Progress)}

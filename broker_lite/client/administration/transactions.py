@@ -226,8 +226,8 @@ def open_at(
 ) -> Operation[tuple[OpenInLog, TransactionDescription | None]]:
     """Return the open transaction that begins at an offset, with its coordinator's description.
 
-    The description is None if the transaction hangs. Raises InvalidTxnStateError if none begins
-    there."""
+    The description is None if the transaction hangs. Raises InvalidTxnStateError if no open
+    transaction begins there."""
     rows = yield from open_in_logs(cluster, (tp,), deadline_ms)
     row = next((row for row in rows if row.start_offset == start_offset), None)
     if row is None:
