@@ -1,7 +1,7 @@
 """Convert JSON objects, one a line as ``consume -o jsonl`` prints them, to tables of records to
 send.
 
-An unknown field of an object is an error, because a record has no place for it and it would be
+An unknown field of an object is an error, because a record cannot hold this field, which would be
 lost. The error names the line, the field and the correct form."""
 
 from __future__ import annotations

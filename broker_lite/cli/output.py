@@ -49,7 +49,8 @@ def is_table(form: str | None) -> bool:
 
 
 def show(rows: Iterable[Row], form: str | None, columns: Sequence[str] | None = None) -> None:
-    """Print rows. ``columns`` selects and orders the columns of a table; other forms show all."""
+    """Print rows. ``columns`` selects and orders the columns of a table or of CSV; JSON shows
+    all."""
     listed = list(rows)
     chosen = "table" if is_table(form) else form or "jsonl"
     if chosen == "json":

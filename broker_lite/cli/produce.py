@@ -289,7 +289,7 @@ class _Sending:
             raise
 
     def _send(self, source: Iterator[Table], rule: LineRule, interruption: Interruption) -> None:
-        """Send the tables of ``source``, at most ``rate`` records a second."""
+        """Send the tables of ``source``, at most as many records a second as --rate allows."""
         count = 0
         rate = self._rate
         watched = self._watched

@@ -43,8 +43,8 @@ def is_held(facts: Facts) -> bool:
 
 
 def find(directory: Path | None) -> Facts:
-    """Return the content of the cluster file in ``directory``. If None, choose the last started
-    cluster that still runs, else the last started one.
+    """Return the content of the cluster file in ``directory``. If it is None, choose the last
+    started cluster that still runs, else the last started one.
 
     Raises NoClusterError that names the running clusters, and PermissionError for a folder of
     another user."""
