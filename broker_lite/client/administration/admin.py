@@ -160,8 +160,8 @@ class Admin(ClosedByWith):
         return self._cluster.user
 
     def security_without_password(self) -> ClientSecurity:
-        """Return the security settings for other processes: without the password, with the SCRAM
-        keys or the token of the last login (``Pool.security_without_password``).
+        """Return the security settings for other processes: in place of the password, the SCRAM
+        keys, token or ``PlainPassword`` of the last login.
 
         Call this method after a request has succeeded."""
         return self._pool.security_without_password()
@@ -465,8 +465,8 @@ class Admin(ClosedByWith):
     ) -> dict[TopicPartition, LogbusError | None]:
         """Set a group's committed offsets. Return an error, or None, for each partition.
 
-        Unlike ``commit_offsets``, allow this even while a Spark query publishes its progress to the
-        group: that query itself calls this method."""
+        Unlike ``commit_offsets``, this is allowed even while a Spark query publishes its progress
+        to the group: that query itself calls this method."""
         rows = {
             tp: CommittedOffset(value) if isinstance(value, int) else value
             for tp, value in offsets.items()
