@@ -227,7 +227,7 @@ def acl_of(*fields: Any) -> Acl:
 
 
 def new_acl(*fields: Any) -> Acl:
-    """Return an ACL from the same fields as ``acl_of``. Raises InvalidRequestError for a number
+    """Return an ACL from the fields that ``acl_of`` lists. Raises InvalidRequestError for a number
     that Kafka does not define, and for an ACL that may not be stored (``check_acl``)."""
     acl = acl_of(*fields)
     check_acl(acl)
@@ -235,8 +235,8 @@ def new_acl(*fields: Any) -> Acl:
 
 
 def acl_filter(*fields: Any) -> AclFilter:
-    """Return a filter of ACLs from the same fields as ``acl_of``. A text of None matches every
-    value. Raises InvalidRequestError for a number that Kafka does not define."""
+    """Return a filter of ACLs from the fields that ``acl_of`` lists. A text field of None matches
+    every value. Raises InvalidRequestError for a number that Kafka does not define."""
     kind, pattern_type, name, principal, host, operation, permission = fields
     try:
         return AclFilter(

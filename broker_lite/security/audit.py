@@ -35,12 +35,12 @@ class AuditLimit:
         omitted since."""
 
     def counts(self, kind: Hashable | None, now_ms: int) -> tuple[int, int] | None:
-        """Return None if the event must be omitted from the log, else two counts of omitted events,
-        for the event's line.
+        """Return None if the event must be omitted from the log. Otherwise return two counts of
+        omitted events, for the event's line.
 
-        The first counts events of the same kind since the last line of this kind, the second all
-        events above ``LINES_PER_S`` since the last line. An event with ``kind`` None never counts
-        as a repetition."""
+        The first count is of events of the same kind since this kind's last line, the second of
+        events omitted since the last line because of ``LINES_PER_S``. An event with ``kind`` None
+        never counts as a repetition."""
         repeated = 0
         if kind is not None:
             at_ms, repeated = self._kinds.get(kind, (now_ms - REPEAT_MS, 0))

@@ -5,7 +5,7 @@ Decisions follow Kafka's ``StandardAuthorizer``:
 
 1. A super user may do everything.
 2. An entry that denies wins over every entry that allows.
-3. An allowed operation also allows what it implies (``acls.IMPLIED_BY``).
+3. An entry that allows an operation also allows those it implies (``acls.IMPLIED_BY``).
 4. Without any entry for the resource, ``allow_if_none`` decides. Otherwise the operation is denied.
 
 ``AclIndex`` caches its decisions, so only one thread may use an index.
@@ -73,8 +73,8 @@ class AclIndex:
     ) -> None:
         self._entries = {pattern: rows for pattern, rows in entries.items() if rows}
         self.mark = object()
-        """An object that no other index has. Other caches of decisions store it, to detect that a
-        new index has replaced this one, without keeping this one in memory."""
+        """An object that no other index has. A cache of decisions elsewhere is stale if it stores
+        another mark. It stores the mark and not the index, so that old indexes leave memory."""
         self._super_users = super_users
         self._allow_if_none = allow_if_none
         lengths: dict[ResourceKind, set[int]] = {kind: set() for kind in ResourceKind}
@@ -116,8 +116,8 @@ class AclIndex:
     def decide(
         self, principal: str, host: str, operation: Operation, kind: ResourceKind, name: str
     ) -> Decision:
-        """Return the decision whether the principal may do the operation on the named resource,
-        with the ACL that caused it."""
+        """Return whether the principal may do the operation on the named resource, and the ACL that
+        decides so."""
         key = (principal, host, operation, kind, name)
         decision = self._cache.get(key)
         if decision is None:
@@ -206,8 +206,8 @@ def _is_about(entry: Entry, principal: str, host: str) -> bool:
 
 
 def _is_covered(allowed: Pattern, denied: Iterable[Pattern]) -> bool:
-    """Return whether one of the ``denied`` patterns denies every name of the ``allowed`` pattern. A
-    literal pattern denies only the same literal name."""
+    """Return whether one of the ``denied`` patterns denies every name of the ``allowed`` pattern.
+    The caller has already handled a denial of all names (``*``)."""
     for pattern in denied:
         if pattern.type is PatternType.PREFIXED:
             is_everything = allowed.type is PatternType.LITERAL and allowed.name == WILDCARD

@@ -64,8 +64,8 @@ def named(
     """Return a broker's authorization error with a new message that names the resource for which
     the client asked. Any other error is returned unchanged.
 
-    ``user`` is the client's user name. If it is empty, the new message names the principal that the
-    broker's message names, if any."""
+    The new message names ``user``, or the principal in the broker's message if ``user`` is
+    empty."""
     if not isinstance(error, tuple(ERRORS.values())):
         return error
     principal = f"{_USER}{user}" if user else error.message.partition(_MAY_NOT)[0]

@@ -1,9 +1,9 @@
 """Compute how long a broker delays its answer to a failed login, so that passwords cannot be
 guessed quickly.
 
-In each minute, the broker answers ``FAILURES_PER_MIN`` failed logins from an address after
-``DELAY_S``, and further failed logins after ``SLOW_DELAY_S``. It never delays a login with the
-right password, so that an attacker cannot lock out a user who shares the address."""
+In each minute, the broker answers ``FAILURES_PER_MIN`` failed logins from a network (an IPv4
+address or a /64) after ``DELAY_S``, and further ones after ``SLOW_DELAY_S``. It never delays a
+login with the right password, so that an attacker cannot lock out a user of the same network."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ DELAY_S = 0.1
 SLOW_DELAY_S = 5.0
 FAILURES_PER_MIN = 20
 ADDRESSES_MAX = 10_000
-"""Maximum addresses whose failures are counted. A new address replaces the one whose last failure
-is oldest."""
+"""Maximum networks whose failures are counted. A new network replaces the one whose last failure is
+oldest."""
 
 
 def network_of(host: str) -> str:
@@ -40,7 +40,7 @@ class FailedLogins:
 
     def __init__(self) -> None:
         self._left: OrderedDict[str, TokenBucket] = OrderedDict()
-        """For each network, how many more failed logins the broker answers after only ``DELAY_S``.
+        """For each network, the number of failed logins that still get the short delay ``DELAY_S``.
         The network whose last failure is oldest comes first."""
 
     def delay_s(self, host: str, now_ms: float) -> float:

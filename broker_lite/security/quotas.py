@@ -32,12 +32,12 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """The quota keys of each entity type."""
 BURST_S: Mapping[str, float] = {CONTROLLER_MUTATION_RATE: 11.0}
-"""By quota key, how much a client may use at once after it was idle, in seconds of its rate; 1 for
-other keys. 11 seconds is Kafka's default for mutations: eleven windows of one second."""
+"""The burst of an idle client by quota key, in seconds of its rate; 1 for other keys. 11 seconds is
+Kafka's default for controller mutations: eleven windows of one second."""
 NAME_LENGTH_MAX = 255
 WAIT_MS_MAX = 3_600_000
-"""Maximum milliseconds for which a client waits after one answer (``throttle_time_ms``). The next
-answer contains the rest of a longer wait."""
+"""Maximum milliseconds for which a client waits after one answer (``throttle_time_ms``). If the wait
+is longer, the next answer contains the rest."""
 DEFAULT = None
 """The name that stands for the default entity of a type."""
 

@@ -2,8 +2,7 @@
 
 While a password is rotated, a user has two passwords. Both have the same salt, so the broker sends
 one challenge and checks the proof against both. For an unknown user the broker sends a salt that
-depends only on the name, so that the challenge does not reveal which users exist. The caller passes
-the nonce.
+depends only on the name, so that the challenge does not reveal which users exist.
 
 ``scramp`` applies SASLprep to user names, and Kafka does not: the user "\ufb01" could not log in,
 and the name would mean the user "fi". ``scramp`` therefore sees ``_NAME_FOR_SCRAMP`` in place of
@@ -41,8 +40,8 @@ OLD_LIBRDKAFKA = (
     "librdkafka before 2.6.1, as in Debian's kcat, sends such a nonce; upgrade it, or let its "
     "users log in with PLAIN"
 )
-"""The likely cause of a wrong nonce in the client's last message. Kafka 4 refuses it, too
-(CVE-2024-56128)."""
+"""The likely cause of a wrong nonce in the client's last message. Kafka 4 refuses such a login,
+too (CVE-2024-56128)."""
 _NO_PAIR = KeyPair(bytes(32), bytes(32))
 """Keys with which the login of an unknown user is checked. ``finish`` refuses every login with
 them."""

@@ -1,10 +1,10 @@
 """``TicketTable``: the tickets for which a broker hands out segment files as open descriptors.
 
 A ticket is a random secret that a client receives in a fetch response. At the broker's Unix socket,
-the client exchanges it for the ticket's *grant*, an open segment file. It is valid once, for
-``LIFETIME_MS``, and only while its principal may read. The number of tickets is limited, for each
-principal and in all. A new ticket beyond a limit replaces the oldest. As the principal's limit is
-the lower one, clients that never use their tickets lose mostly their own tickets."""
+the client exchanges it for the ticket's *grant*, an open segment file. A ticket is valid once, for
+``LIFETIME_MS``, and only while its principal may read the topic. The number of tickets is limited,
+for each principal and in all. A new ticket beyond a limit replaces the oldest. The principal's
+limit is lower, so clients that never use their tickets lose mostly their own tickets."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class TicketTable(Generic[G]):
         self._of_principal.setdefault(principal, {})[secret] = None
 
     def redeem(self, now_ms: int, secret: bytes, may_read: Callable[[str, G], bool]) -> G | None:
-        """Exchange a ticket for its grant: remove it, and return the grant. Return None for an
-        unknown, used or expired ticket, and if its principal may not read any more.
+        """Remove a ticket and return its grant. Return None for an unknown, used or expired ticket,
+        and if ``may_read`` is false for its principal and grant.
 
         The lookup needs no comparison in constant time: it compares hashes first, so its time
         reveals no prefix of a valid secret."""

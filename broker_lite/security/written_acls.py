@@ -57,7 +57,7 @@ def acl_of_words(words: Mapping[str, str]) -> Acl:
 
 
 def new_acl_of_words(words: Mapping[str, str]) -> Acl:
-    """Return an ACL that a user wants to add, from its words (``acl_of_words``).
+    """Convert words (``acl_of_words``) to an ACL that a user wants to add.
 
     Also raises InvalidRequestError for a ``*`` inside a name. Such an ACL would be valid, but would
     not apply as the user expects: a denial of the topic 'secret-*' would protect no topic."""
@@ -79,7 +79,7 @@ def new_acl_of_words(words: Mapping[str, str]) -> Acl:
 
 
 def words_of(acl: Acl) -> dict[str, str]:
-    """Return an ACL as words, from which ``acl_of_words`` returns it."""
+    """Convert an ACL to words, as ``acl_of_words`` reads them."""
     (kind, pattern_type, name), (principal, host, operation, permission) = acl
     return {
         "principal": principal,
