@@ -69,8 +69,8 @@ from broker_lite.server.log_events import log_event
 _log = logging.getLogger(__name__)
 
 REFUSALS_MAX = 20
-"""How many times the controller handles one event whose write ZooKeeper refuses because partition
-leaders have changed the same znodes. Then it reads all metadata again."""
+"""How often the controller tries one event while ZooKeeper refuses its write, because partition
+leaders have changed the same znodes. Then the controller reads all metadata again."""
 DEPOSED_PAUSE_S = 0.5
 """Seconds for which a deposed controller does not stand for election again.
 
@@ -260,8 +260,8 @@ class ControllerShell:
             self._awake.set()
 
     def states_read(self, states: Sequence[StateChange]) -> None:
-        """Pass partition states to the controller's state machine. This broker has read them from
-        ZooKeeper after a notice of their change."""
+        """Pass partition states, read from ZooKeeper after a change notice, to the controller's
+        state machine."""
         if self._fence is not None and states:
             self._states += states
             self._awake.set()
@@ -272,7 +272,7 @@ class ControllerShell:
 
         Raises NotControllerError, CoordinationUnavailableError, WriteConflictError or the request's
         own error. A request that fails for lack of brokers is tried once more with newly read
-        brokers, because a broker may report ready before the controller knows it."""
+        brokers, because a new broker may be ready before the controller knows it."""
         try:
             return await self._submit(request)
         except LACK_OF_BROKERS:

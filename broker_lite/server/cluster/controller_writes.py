@@ -44,7 +44,7 @@ def operations_of(
     """Return the ZooKeeper operations of a controller's write.
 
     ``features_version`` is the version of the znode /features. ``directories`` has the data
-    directories of all brokers, by directory id; only RemoveDisks needs it."""
+    directories of all brokers, by directory id; only the write RemoveDisks needs it."""
     match write:
         case WriteTopic():
             return _create_topic(write.topic)

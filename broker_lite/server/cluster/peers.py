@@ -395,10 +395,9 @@ class _Peer:
     # Methods that handle the events of the connection's socket.
 
     def _watch(self) -> None:
-        """Register the connection's socket with the event loop, and handle an opened or closed
-        connection.
+        """Watch the connection's socket in the event loop, and handle its opening or closing.
 
-        Call it after each operation on the connection."""
+        Call it after each operation on the connection, which may have opened or closed it."""
         connection = self._connection
         if connection is None or self._closed:
             return

@@ -78,7 +78,7 @@ stop (drains)."""
 
 
 class _Step(enum.Enum):
-    """A step of the keeper task. If several are due, it takes them in this order."""
+    """A step of the keeper task, which runs due steps in the order of this enumeration."""
 
     REGISTER = enum.auto()
     DEPOSE = enum.auto()
@@ -93,12 +93,11 @@ class _Step(enum.Enum):
 
 
 class Registry:
-    """The registration of one broker, and its access to the metadata in ZooKeeper.
+    """The registration of one broker, and the broker's access to the metadata in ZooKeeper.
 
-    ``groups`` reads and writes committed offsets, ``group_deletion`` deletes them.
-    ``administration`` changes topics, settings and
-    users. ``now_ms`` returns wall time. Operations that need ZooKeeper raise
-    CoordinationUnavailableError while it is unavailable."""
+    Attributes: ``groups`` reads and writes committed offsets, ``group_deletion`` deletes them, and
+    ``administration`` changes topics, settings and users. ``now_ms`` returns wall time. Operations
+    that need ZooKeeper raise CoordinationUnavailableError while it is unavailable."""
 
     def __init__(
         self,
@@ -226,9 +225,9 @@ class Registry:
     async def drain(self) -> None:
         """Give up leadership and leave the ISRs before a controlled shutdown.
 
-        Return when no other live broker could replace this one as a leader or in an ISR; the caller
-        limits the time. Raises CoordinationUnavailableError if ZooKeeper does not confirm within
-        ``DRAIN_ANSWER_S`` seconds that this broker drains."""
+        Return when this broker leads no partition and is in no ISR, except where no live broker
+        could replace it. The caller limits the time. Raises CoordinationUnavailableError if
+        ZooKeeper does not confirm within ``DRAIN_ANSWER_S`` seconds that this broker drains."""
         if self._registrar is None or self._fresh.features.get("metadata", 0) < REPLICATION_LEVEL:
             return
         try:
@@ -324,7 +323,7 @@ class Registry:
     def on_watch(self, callback: Callable[[str | None], None]) -> None:
         """Call ``callback`` with the path of each znode whose watch fires.
 
-        After a reconnection, at which all watches are lost, call it with None."""
+        After a reconnection to ZooKeeper, call it with None: all watches are lost."""
         self._watch_callbacks.append(callback)
 
     def on_fatal(self, callback: Callable[[LogbusError], None]) -> None:
@@ -380,8 +379,8 @@ class Registry:
     # Methods that record suspected brokers and wait for elections.
 
     def lost(self, broker_id: int, broker_epoch: int) -> None:
-        """Record that the connection to a broker closed, and let Metadata answers wait for
-        elections."""
+        """Record that the connection to a broker closed. Metadata answers then wait for elections,
+        because the broker may be dead."""
         self._lost[broker_id] = broker_epoch
         self._expect_elections()
 
@@ -496,7 +495,7 @@ class Registry:
                 self._schedule(_Step.READ_BROKERS)
 
     def _schedule(self, *steps: _Step) -> None:
-        """Let the keeper task take these steps."""
+        """Let the keeper task run these steps."""
         self._steps.update(steps)
         self._due.set()
 
@@ -537,7 +536,7 @@ class Registry:
         self._due.set()
 
     async def _catch_up(self) -> None:
-        """Take the steps that are due, and publish the snapshot.
+        """Run the due steps (``_Step``), and publish the snapshot.
 
         A step that fails raises its error and stays due."""
         actions: Mapping[_Step, Callable[[], Awaitable[None]]] = {

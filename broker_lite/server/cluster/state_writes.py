@@ -1,11 +1,11 @@
 """Write partition states (leader and ISR) to ZooKeeper, for the partitions that this broker leads.
 
-One ZooKeeper transaction writes many states, and a change notice, by which the other brokers learn
-of them. The transaction fails if one of these has changed since this broker read it:
+One ZooKeeper transaction writes many states, and a notice that tells other brokers of the change.
+The transaction fails if one of these has changed since this broker read it:
 
-- a partition's state, which may be newer;
+- the state of one of the partitions;
 - /controller_epoch, because a controller elected meanwhile may not have read these states;
-- the change notices, because a topic may have been deleted and created anew.
+- the list of change notices, because a topic may have been deleted and created anew.
 
 Writes that are unfinished when the ZooKeeper session ends are dropped."""
 
@@ -148,10 +148,10 @@ class StateWrites:
     def _drop_refused(
         self, left: dict[int, StateChange], rows: list[tuple[int, StateChange]], refused: Refused
     ) -> None:
-        """Remove from ``left`` the change because of which ZooKeeper refused to write ``rows``.
+        """Remove from ``left`` the one change of ``rows`` that made ZooKeeper refuse the write.
 
-        If the controller epoch or the change notice was the reason, remove nothing: all changes are
-        then tried again."""
+        If the controller epoch or the change notice was the reason, remove nothing: the caller
+        tries all changes again."""
         at = refused.position - 1
         if 0 <= at < len(rows):
             number, change = rows[at]
@@ -210,8 +210,8 @@ class StateWrites:
         ISRs.
 
         Return the partitions whose ISR changed. Call it before the broker registers, so that none
-        of these replicas is elected meanwhile. Another live ISR member takes over leadership. A
-        replica stays if it is the only member, or if it leads and no other member is live. Raises
+        of these replicas is elected meanwhile. Another live ISR member takes over leadership; if
+        there is none, the partition has no leader. A replica stays if it is the only member. Raises
         CoordinationUnavailableError."""
         notices = await loader.load_notices(self._store)
         snapshot = loader.TopicsSnapshot(await loader.load_topics(self._store), notices.sequence)
