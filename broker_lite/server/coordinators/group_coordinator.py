@@ -160,8 +160,8 @@ class GroupCoordinator:
         return await self._submit(coordinated, self._counted(machine, join), fx.JoinResult)
 
     def _counted(self, group: Group, join: ev.Join) -> ev.Join:
-        """Return the join event; if a static member that leads the group sent it, with the topics'
-        current partition counts.
+        """Return the join event, with the topics' current partition counts if a static member that
+        leads the group rejoins.
 
         From the counts, the group's state machine detects partitions that are not assigned yet."""
         if join.instance_id is None or not group.is_led_by(join.instance_id):
@@ -212,7 +212,7 @@ class GroupCoordinator:
 
     async def claim_for_commit(self, group: str, commit: ev.Commit) -> GroupClaim:
         """Check whether an offset commit is allowed. Return the group's claim: this broker's right
-        to write the group's offsets, which the write of the commit checks in ZooKeeper.
+        to write the group's offsets. ZooKeeper checks the claim when the offsets are written.
 
         Raises the error of a refused commit."""
         coordinated = await self._coordinated(group)
@@ -297,10 +297,10 @@ class GroupCoordinator:
         return None if coordinated is None else coordinated.group
 
     async def has_former_members(self, group: str) -> bool:
-        """Return whether ZooKeeper lists members of the group. Another broker has coordinated them,
-        and they may be alive.
+        """Return whether ZooKeeper lists members of a group that this broker does not have in
+        memory.
 
-        Call it only for a group that this broker does not have in memory."""
+        Another broker has coordinated these members, and they may be alive."""
         return await self._registry.groups.members_left(group) > 0
 
     def forget(self, group: str) -> None:
@@ -426,8 +426,8 @@ class GroupCoordinator:
     async def _coordinated_or_taken_over(self, group: str) -> CoordinatedGroup | None:
         """Return the group, or None if it has no members.
 
-        If another broker coordinated the group and ZooKeeper lists members of it, first become its
-        coordinator."""
+        If ZooKeeper lists members that another broker coordinated, this broker first takes over the
+        group."""
         coordinated = await self._coordinated(group)
         if coordinated is None and await self._registry.groups.kind(group) == znodes.KIND_KAFKA:
             claim = await self._registry.groups.claim(group)
@@ -541,7 +541,7 @@ class GroupCoordinator:
     # Methods that pass events to the groups' state machines and carry out the effects.
 
     async def _submit(self, held: CoordinatedGroup, request: ev.Request, kind: type[R]) -> R:
-        """Pass a request to the group's state machine. Return the result, which is of ``kind``."""
+        """Pass a request to the group's state machine. Return the result, of the type ``kind``."""
         name = held.group.name
         held = self._groups.get(name, held)
         if not held.claim.held:

@@ -93,13 +93,13 @@ class GroupCommit(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _ClaimedGroup:
-    """The producers with open transactions in one group that this broker coordinates."""
+    """The open transactions of one group that this broker coordinates (has claimed)."""
 
     claim: GroupClaim
     participant: Participant = field(default_factory=Participant)
     asking: dict[int, asyncio.Task[None]] = field(default_factory=dict)
-    """The tasks that ask a transaction coordinator whether a transaction includes the group, by the
-    token of the verification."""
+    """The tasks that ask a transaction coordinator whether a transaction includes the group, by
+    ``Verification.token``."""
 
 
 class GroupTransactions:
@@ -256,8 +256,8 @@ class GroupTransactions:
             return
 
     async def _add_group(self, request: AddGroupRequest) -> AddGroupResponse:
-        """Send ``request``, which adds the group to a transaction or verifies that it is included,
-        to the transaction coordinator.
+        """Ask the transaction coordinator to add the group to a transaction, or to verify that the
+        transaction includes it.
 
         Return the answer, or raise its error."""
         key = request.transactional_id.encode()

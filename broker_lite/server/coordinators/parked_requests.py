@@ -20,8 +20,8 @@ Result = TypeVar("Result")
 
 
 class ParkedRequests(Generic[Result]):
-    """The requests that wait for the reply of one state machine, by token. The object is true while
-    any request waits."""
+    """The requests that wait for a state machine's reply, by ``NumberedRequest.token``. The object
+    is true while any request waits."""
 
     __slots__ = ("_futures", "_tokens")
 

@@ -2,8 +2,8 @@
 
 A *sink* is the target of one Spark query. Its state is stored in the partition of
 ``__transaction_state`` to which a transactional id with the sink's name would belong: one record
-with its last committed batch and the decision in progress (its *head*), and one for each open task
-attempt (a *slot*, by the attempt's producer id). A new leader of the partition recognises these
+(its *head*) with the last committed batch and the commit or abort in progress, and one for each
+open task attempt (a *slot*, by producer id). A new leader of the partition recognises these
 records by ``FLAG_SINK``."""
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ FLAG_SINK = 2
 PARK_S = 2 * ANSWER_MS / 1000
 """Maximum seconds for which a request waits until the sink's previous change is written.
 
-This is longer than ANSWER_MS, for which an EndBatch request may wait for its markers."""
+This is longer than ANSWER_MS, for which the answer to EndBatch may wait for the batch's markers."""
 HEAD_DAYS = 365
 """Days after a Spark sink's last use for which its last committed batch is remembered.
 
@@ -255,8 +255,8 @@ class SinkCoordinator:
             ) from None
 
     def expire(self) -> None:
-        """Delete the state of completed batches, and of Spark sinks unused for ``HEAD_DAYS``
-        days."""
+        """Delete Spark sinks unused for ``HEAD_DAYS`` days. The sink of a batch write is deleted
+        earlier, because no later run continues it."""
         before_day = self._clock.now_ms() // _DAY_MS - HEAD_DAYS
         before_ms = self._clock.monotonic_ms() - self._timeout_max_ms
         for led in list(self._led.values()):
@@ -291,8 +291,8 @@ class SinkCoordinator:
         self._alarm.set(led.machine.deadline_ms)
 
     def _count(self, led: _LedSinks, effect: ev.PersistHead) -> None:
-        """Count a Spark batch in the metrics if ``effect`` writes its sink's decision to commit or
-        abort the batch."""
+        """Count a Spark batch in the metrics if ``effect`` stores the decision to commit or abort
+        the batch."""
         state = SinkState.OPEN if effect.head is None else effect.head.state
         if state is SinkState.PREPARE_COMMIT:
             self._metrics.count("spark_sink_batches", "committed")

@@ -272,8 +272,8 @@ class TransactionCoordinator:
     async def ask_sink(self, sink: str, request: SinkRequest) -> SinkResult:
         """Carry out a request for a Spark exactly-once sink, and return its result.
 
-        Raises the error of a refused request, InvalidRequestError if ``sink`` is the transactional
-        id of a producer, and the errors of ``SinkCoordinator.ask``."""
+        Raises the result's error if the request is refused, InvalidRequestError if ``sink`` is a
+        producer's transactional id, and the errors of ``SinkCoordinator.ask``."""
         await self.wait_loaded(sink)
         led = self._led_of(sink)
         if sink in led.transactions or transaction_key(sink) in led.values:
@@ -291,10 +291,10 @@ class TransactionCoordinator:
         return result
 
     async def _ask_slot(self, led: LedState, sink: str, request: Request) -> fx.TransactionResult:
-        """Verify or add the partitions of a Spark task attempt, at the request of their leader.
+        """Verify or add partitions of a Spark task attempt, as the broker that leads them asks.
 
-        Raises InvalidRequestError for a producer's request: its transactional id is the name of a
-        Spark sink."""
+        Raises InvalidRequestError for a request of a producer, which must not use the name of a
+        Spark sink as its transactional id."""
         if not isinstance(request, ev.Add) or request.connection is not None:
             raise InvalidRequestError(
                 f"{sink!r} is the id of a Spark sink; give the producer another transactional.id"
@@ -577,10 +577,10 @@ class TransactionCoordinator:
 def _may_be_ahead(request: Request, coordinated: CoordinatedTransaction) -> bool:
     """Return whether a successor of this coordinator could accept a request that this one refuses.
 
-    A successor could not accept a producer epoch below the known epoch: epochs only rise. In
-    transaction version 1, the producer learns of a successor before EndTxn, because it has asked
-    the coordinator itself to add the partitions. Return False for the request of another broker
-    (``ev.Add``), which must be answered at once."""
+    No successor accepts a producer epoch below the known epoch: epochs only rise. Return False for
+    EndTxn in transaction version 1: the producer learns of a successor earlier, when it adds
+    partitions. Return False for another broker's request (``ev.Add``), which must be answered at
+    once."""
     match request:
         case ev.Init():
             producer_id, epoch = request.expected or (NO_PRODUCER, NO_PRODUCER_EPOCH)

@@ -65,7 +65,8 @@ class MarkerJob:
 
 @dataclass(slots=True)
 class _Marker:
-    """One marker of a ``MarkerJob``, for one partition or group. ``attempt`` counts failures."""
+    """One marker of a ``MarkerJob``: for a partition, or for a group's offsets. ``attempt`` counts
+    failures."""
 
     job: MarkerJob
     participant: Participating
@@ -80,10 +81,10 @@ class MarkerSender:
         self._calls = calls
         self._groups = groups
         self._queued: dict[int, list[_Marker]] = {}
-        """Markers to send at the end of this event loop iteration, by the leader's broker id."""
+        """Markers to send at the end of this event loop iteration, by the partition leader's id."""
         self._absent: list[_Marker] = []
-        """Markers whose topics the metadata lack; ZooKeeper must tell whether these topics are
-        deleted."""
+        """Markers for topics that the metadata lack. ``_end_deleted`` reads from ZooKeeper whether
+        these topics are deleted."""
         self._is_flush_due = False
         self._tasks = TaskSet()
         self._timers: set[asyncio.TimerHandle] = set()
@@ -140,8 +141,8 @@ class MarkerSender:
             self._tasks.start(self._end_deleted(absent))
 
     async def _end_deleted(self, markers: Sequence[_Marker]) -> None:
-        """Report the markers for deleted topics as done, and retry the others, whose topics may be
-        new."""
+        """Report the markers for deleted topics as done. Retry the others: their topics may be too
+        new for the metadata."""
         keys = [marker.participant for marker in markers]
         topic_ids = {key.topic_id for key in keys if isinstance(key, PartitionKey)}
         try:
@@ -213,7 +214,7 @@ class MarkerSender:
             )
 
     async def _end_group(self, marker: _Marker, group: str) -> None:
-        """Send EndGroupOffsets to a group's coordinator, which commits or drops the offsets."""
+        """Let a group's coordinator commit or drop the offsets (logbus's API EndGroupOffsets)."""
         job = marker.job
         coordinator = self._groups.coordinator_of(group)
         if coordinator is None:

@@ -48,20 +48,21 @@ Then the producer gets a retriable error."""
 RETRY_S = 0.01
 """Seconds before the verification of a transaction is repeated.
 
-The delay can be short, because a coordinator never lets a broker's request wait."""
+The delay is short, because a coordinator answers a broker at once, even while it writes a change
+of the transaction."""
 
 Verified = Callable[[LogbusError | None], None]
-"""Called once: with None if the batch may be appended in this iteration of the event loop, else
-with an error."""
+"""Called once: with an error, or with None if the batch may be appended. The callback appends it
+at once, before a marker can end the transaction."""
 
 
 @dataclass(slots=True)
 class _PendingVerification:
     """A verification in progress: does a producer's transaction include a partition?
 
-    With ``adds``, the coordinator adds a missing partition. ``waiting`` has the callbacks of the
-    produce requests that wait, in order. ``deadline_s``, by the event loop's clock, ends the
-    retries."""
+    With ``adds``, the coordinator adds the partition if it is missing. ``waiting`` has the
+    callbacks of the produce requests that wait, in order. ``deadline_s`` is the end of the retries
+    by the event loop's clock."""
 
     replica: Replica
     participant: Participant
@@ -103,7 +104,7 @@ class TransactionVerifier:
         the same verification if it is in flight.
 
         ``verification`` is the result of ``replica.participant.admit`` for a batch. ``done`` is
-        called with the outcome, for the batches of one producer in their order. With ``adds``
+        called with the outcome, in the order of the producer's batches. With ``adds``
         (transaction version 2), the coordinator adds the partition to the transaction; otherwise
         the client has added it."""
         participant = replica.participant
@@ -188,8 +189,8 @@ class TransactionVerifier:
                 self._read(pending, results.get(transactional_id))
 
     def _read(self, pending: _PendingVerification, row: VerifiedTransaction | None) -> None:
-        """Handle the coordinator's answer to the verification of one transaction: ``row``, or None
-        if the response has no row for it."""
+        """Handle the coordinator's answer to one verification. ``row`` is None if the response
+        lacks the transaction."""
         replica = pending.replica
         codes = {
             (topic.name, part.partition_index): part.partition_error_code
