@@ -131,7 +131,7 @@ def _created(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[
 def _markers_written(
     message: Any, response: Any, before: MetadataSnapshot
 ) -> Iterator[AuditedChange]:
-    """Yield the partitions in which an administrator ended a transaction."""
+    """Yield the partitions in which an administrator ended a transaction (WriteTxnMarkers)."""
     for requested, row in zip(message.markers, response.markers, strict=True):
         outcome = "commit" if requested.transaction_result else "abort"
         after = {"producer_id": requested.producer_id, "transaction": outcome}
@@ -272,7 +272,8 @@ def _broker_retired(
 
 
 def _elected(message: Any, response: Any, before: MetadataSnapshot) -> Iterator[AuditedChange]:
-    """Yield the requested elections with the former leaders; the new leaders are not known yet."""
+    """Yield the partitions of an election with their former leaders. The new leaders are not known
+    yet."""
     kind = "unclean" if getattr(message, "election_type", 0) == ELECTION_UNCLEAN else "preferred"
     after = {"election": kind}
     if error_code := getattr(response, "error_code", 0):

@@ -183,8 +183,8 @@ class Broker:
         }
 
     def _store(self) -> ZooKeeperStore:
-        """Return the connection to ZooKeeper, which measures the latency of each kind of
-        request."""
+        """Return the connection to ZooKeeper. It adds the latency of each kind of request to the
+        metrics."""
         store = ZooKeeperStore(
             self._config.zookeeper_connect,
             session_timeout_ms=self._config.zookeeper_session_timeout_ms,

@@ -69,7 +69,7 @@ class TicketHolder(Protocol):
 
 class _Grant(NamedTuple):
     """The file for which a ticket is exchanged. The ticket's sender gets ``file`` if the connection
-    ``holder`` is still open, and its session still allowed to read ``topic``."""
+    ``holder`` is still open and its session may still read ``topic``."""
 
     holder: TicketHolder
     topic: str
@@ -111,15 +111,15 @@ class Descriptors:
         threading.Thread(target=self._serve, name="descriptors", daemon=True).start()
 
     def issue(self, holder: TicketHolder, topic: str, file: HasFileno) -> FileTicket:
-        """Return a new ticket for a segment file of ``topic``. It becomes invalid at the latest
-        when the connection ``holder`` closes."""
+        """Return a new ticket for a segment file of ``topic``. The ticket is invalid after the
+        connection ``holder`` closes."""
         secret = secrets.token_bytes(TICKET_BYTES)
         grant = _Grant(holder, topic, file)
         self._tickets.issue(self._clock.monotonic_ms(), secret, holder.session.principal, grant)
         return FileTicket(secret, self.socket_id)
 
     async def expire(self) -> None:
-        """Remove expired tickets, each of which keeps a segment file open even if the segment is
+        """Remove expired tickets. A ticket keeps its segment file open, even after the segment is
         deleted."""
         self._tickets.expire(self._clock.monotonic_ms())
 
@@ -166,7 +166,7 @@ class Descriptors:
 
         Answer only a sender whose socket has an abstract address, which Python returns as bytes. If
         the address is a path, the kernel would look it up in a file system that the sender
-        chose."""
+        chose, and could block this thread."""
         redemption = wire.decode(message)
         if redemption is None or not isinstance(sender, bytes) or not sender:
             return False

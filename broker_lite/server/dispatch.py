@@ -163,7 +163,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.END_BATCH: end_batch.handle,
     ApiKey.KEEP_BATCH: keep_batch.handle,
 }
-"""The handlers by API key, except those of Produce, Fetch and Envelope."""
+"""The handlers by API key, without Produce and Fetch (no coroutines) and Envelope."""
 
 
 LABELS: dict[int, str] = {key: key.name.lower() for key in ApiKey}
@@ -353,7 +353,8 @@ class Dispatcher:
         return tables.encode(key, request.api_version, request.correlation_id, response)
 
     def _audits(self, request: RequestContext) -> bool:
-        """Return whether this broker must record the request's changes in the audit log."""
+        """Return whether this broker's audit log records the request. The controller's log records
+        forwarded requests."""
         parts, key = self._parts, request.api_key
         if not parts.audit.is_on or key not in CHANGES:
             return False
@@ -366,10 +367,9 @@ class Dispatcher:
     async def _unpack(
         self, parts: BrokerContext, request: RequestContext, envelope: EnvelopeRequest
     ) -> EnvelopeResponse:
-        """Answer a request that another broker forwarded in an Envelope. The permissions of its
-        client apply.
+        """Answer a request that another broker forwarded for a client in an Envelope.
 
-        The other broker has charged the client's quotas."""
+        The client's permissions apply. The other broker has charged the client's quotas."""
         if not request.is_broker:
             raise ClusterAuthorizationError("only brokers may forward requests in an Envelope")
         session = dataclasses.replace(
@@ -399,8 +399,8 @@ class Dispatcher:
 
 
 def _changes_framing(request: RequestContext) -> bool:
-    """Return whether the answer to this request decides if the next frame has a header; a bare SASL
-    message has none."""
+    """Return whether the answer to this request decides if the next frame is a bare SASL message,
+    without a header."""
     return request.api_key == ApiKey.SASL_HANDSHAKE or request.api_version == NO_HEADER
 
 

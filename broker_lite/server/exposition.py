@@ -53,7 +53,7 @@ def text(metrics: Metrics) -> str:
 
 
 class _Samples(Collector):
-    """Passes the samples of one snapshot to ``prometheus_client``."""
+    """Converts the samples of one snapshot to metrics of ``prometheus_client``."""
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         self._samples = samples

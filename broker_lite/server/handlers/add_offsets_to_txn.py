@@ -41,7 +41,7 @@ async def _add(
 ) -> TransactionResult:
     """Add the group to the transaction, or only verify that the transaction includes it.
 
-    ``verify_only`` is the group coordinator's choice; None in a client's request."""
+    ``verify_only`` is None in a client's request; a group coordinator sets it."""
     is_client = verify_only is None
     if is_client:
         request.access.check_transactional_id(message.transactional_id)
