@@ -88,7 +88,7 @@ class AclIndex:
         self._any_cache: dict[tuple[str, str, Operation, ResourceKind], bool] = {}
 
     def with_entries(self, entries: Mapping[Pattern, frozenset[Entry]]) -> AclIndex:
-        """Return a new index of these ACLs, with this index's super users and ``allow_if_none``."""
+        """Return an index of ``entries``, with this index's super users and ``allow_if_none``."""
         return AclIndex(entries, super_users=self._super_users, allow_if_none=self._allow_if_none)
 
     def acls(self) -> Iterable[Acl]:

@@ -29,8 +29,8 @@ class MappingRule(NamedTuple):
     case: str = ""
 
     def apply(self, name: str) -> str | None:
-        """Return the user name that the rule makes of a certificate's name; None if it does not
-        match."""
+        """Return the user name that the rule makes of a certificate's name; None if the name does
+        not match."""
         if self.pattern is None:
             return name
         match = self.pattern.fullmatch(name)

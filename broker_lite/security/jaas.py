@@ -66,7 +66,7 @@ def parse_jaas(text: str) -> JaasLogin:
 
 
 class _Text(str):
-    """A quoted token, which is a value even if it looks like ``=`` or ``;``."""
+    """A quoted token. The parser takes it as text, even a quoted ``=`` or ``;``."""
 
     __slots__ = ()
 

@@ -36,8 +36,8 @@ BURST_S: Mapping[str, float] = {CONTROLLER_MUTATION_RATE: 11.0}
 Kafka's default for controller mutations: eleven windows of one second."""
 NAME_LENGTH_MAX = 255
 WAIT_MS_MAX = 3_600_000
-"""Maximum milliseconds for which a client waits after one answer (``throttle_time_ms``). If the wait
-is longer, the next answer contains the rest."""
+"""Maximum milliseconds for which a client waits after one answer (``throttle_time_ms``). If the
+wait is longer, the next answer contains the rest."""
 DEFAULT = None
 """The name that stands for the default entity of a type."""
 

@@ -1,7 +1,7 @@
 """Check access tokens of OAUTHBEARER, which are signed JWTs, against the keys of their issuer.
 
 The library PyJWT checks signatures. This module adds the rules of RFC 8725. The issuer's key, and
-not the token, determines which algorithms are allowed; ``none`` and shared secrets never are. A
+not the token, determines which algorithms are allowed: never ``none`` or a shared secret. A
 token is refused if its header says where its key is (``jku``, ``x5u``, ``jwk``, ``x5c``). The
 caller fetches the issuer's keys and passes the time."""
 
