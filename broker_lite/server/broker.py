@@ -472,8 +472,8 @@ class Broker:
         return port
 
     def _metrics_login(self, parts: BrokerContext) -> HttpLogin | None:
-        """Return the login of the HTTP port, and start to reload its TLS files; None without
-        metrics.listener.name."""
+        """Return the object that checks logins at the HTTP port, and start to reload its TLS files;
+        None without metrics.listener.name."""
         listener = metrics_listener(self._config)
         if listener is None:
             return None

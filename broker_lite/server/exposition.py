@@ -1,8 +1,8 @@
 """Write the text of ``/metrics`` with the library ``prometheus_client``.
 
-The values are copied on the event loop's thread. ``render`` runs on another thread, and adds slow
-gauges, the metrics of the process and help texts. The import of the library takes 66 ms. Only this
-module imports it, so a broker without ``metrics.port`` starts without the delay."""
+The values are copied on the event loop's thread. ``render`` runs on another thread, and adds gauges
+that take long to read, the metrics of the process and help texts. The import of the library takes
+66 ms. Only this module imports it, so brokers without ``metrics.port`` start without the delay."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ class Peers:
 
 
 class _Peer:
-    """A connection to another broker. When that broker registers anew, it gets a new ``_Peer``.
+    """A connection to another broker. A broker that registers anew gets a new ``_Peer``.
 
     ``gives_hints`` marks the main connection, whose loss and return are reported to
     ``Peers.failure_listener``."""

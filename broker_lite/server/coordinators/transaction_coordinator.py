@@ -79,7 +79,7 @@ SLICE = 1000
 """Number of keys that a listing or an expiry of transactional ids examines, in about 2 ms, before
 it lets the event loop do other work."""
 _REFUSALS = (InvalidProducerIdMappingError, InvalidTxnStateError, ProducerFencedError)
-"""The errors by which the coordinator's state refuses a request. They are final for a client."""
+"""The final errors of a client's request, which a stale state of the coordinator could cause."""
 OUTCOMES = {
     TransactionState.COMPLETE_COMMIT: "committed",
     TransactionState.COMPLETE_ABORT: "aborted",
@@ -247,9 +247,9 @@ class TransactionCoordinator:
         """Before this broker refuses a request, raise an error unless it still coordinates the
         partition.
 
-        A broker whose process was suspended does not know its successor's transactions at first. So
-        it appends a record, which only the current leader can commit. The record deletes a key that
-        does not exist."""
+        A broker whose process was suspended may not know yet that a successor has changed the
+        transaction. So it appends a record, which only the current leader can commit. The record
+        deletes a key that does not exist."""
         try:
             async with asyncio.timeout(CONFIRM_S):
                 await self._log.append(led.partition, b"", None)
