@@ -16,12 +16,12 @@ from peers.row import KAFKA, LOGBUS
 def without_servers(found: Mapping[str, Any], measure: str, *, count: int) -> float | None:
     """Return the highest possible ratio of a rate: the ratio with servers without processor cost.
 
-    While ``count`` records pass, the cores have W seconds, of which logbus's servers use b. Without
-    the servers, the same records take W - b, so the rate grows at most by the factor W / (W - b). b
-    includes work of the servers before the measurement, such as a group's join, so the bound may be
-    too high. The bound holds only if the processor is the limit. The result is None if the
-    processes used less than W, because a disk or a timer may then limit the rate, or if the servers
-    used all of W.
+    While ``count`` records pass, all cores together have W seconds; logbus's servers use b of them.
+    Without the servers, the same records take W - b, so the rate grows at most by the factor
+    W / (W - b). b includes work of the servers before the measurement, such as a group's join, so
+    the bound may be too high. The bound holds only if the processor is the limit. The result is
+    None if the processes used less than W, because a disk or a timer may then limit the rate, or if
+    the servers used all of W.
     """
     ours, theirs = found["sides"][LOGBUS], found["sides"][KAFKA]
     rate = ours["median"][measure]

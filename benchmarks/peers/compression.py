@@ -35,8 +35,8 @@ text for the ratio of the measure with lz4 to that without."""
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
-    """Yield the report's lines about compression. There are no lines unless a benchmark ran
-    with and without compression."""
+    """Yield the report's lines about compression; none if no benchmark has results both with
+    and without it."""
     by_row = {found["row"]: found for found in rows}
     said = []
     for row, plain, measure, words in MEASURED:

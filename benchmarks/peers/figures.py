@@ -71,8 +71,8 @@ def spread_ms(values: list[float], digits: int | None = None) -> dict[str, float
 
 
 def shortest(call: Callable[[], object], seconds: float) -> float:
-    """Return the shortest mean duration of a call in seconds, of rounds that take about ``seconds``
-    together."""
+    """Return the mean duration of a call in seconds, in the fastest of several rounds. All rounds
+    take about ``seconds``."""
     times, rounds = 1, []
     while len(rounds) < SHORTEST_OF:
         began = time.perf_counter()

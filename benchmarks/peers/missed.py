@@ -24,8 +24,8 @@ AT = "at the bound, within its spread"
 
 
 class Bound(NamedTuple):
-    """The best ratio that any implementation could reach: ``ratio`` from the medians, ``low`` and
-    ``high`` from the rounds with the lowest and the highest value."""
+    """The best ratio that any implementation could reach. ``ratio`` is that of the medians;
+    ``low`` and ``high`` are the lowest and highest of it and the single rounds' ratios."""
 
     ratio: float
     low: float
@@ -38,7 +38,7 @@ class Bound(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """A missed goal and its bound, which is None if it is unknown."""
+    """A missed goal and the best possible ratio (``bound``), None if unknown."""
 
     row: Found
     variant: str
@@ -141,8 +141,8 @@ def _counts(missed: list[Missed]) -> Iterator[str]:
 
 
 def _said(missed: Missed) -> str:
-    """Return the report's line about one goal: its ratio, its bound, and how far the ratio is
-    from the bound."""
+    """Return the report's words about one goal: the ratio, the best possible ratio (bound), and
+    the first as a share of the second."""
     ratio, goal = float(missed.compared["ratio"]), missed.compared["goal"]
     head = f"{missed.compared['measure']} of *{missed.variant}* {ratio:.2f}"
     if missed.bound is None:

@@ -1,5 +1,5 @@
-"""Write the report's second section: benchmarks without goals, the NetDB'11 paper's systems, growth
-of cost.
+"""Write the report's second section, about benchmarks without goals: the NetDB'11 paper's systems
+and the growth of cost.
 
 ``peers.summary`` has the first section; ``peers.report`` calls both.
 """
@@ -17,8 +17,8 @@ FLAT = 1.5
 """A measure is flat if its values at the smallest and the largest size differ by at most this
 factor."""
 BENT = 2.0
-"""The report names the first size (such as a number of partitions) at which a measure has changed
-by this factor."""
+"""The report names the first size (such as a number of partitions) at which a measure differs
+by this factor from the smallest size."""
 OF_A_SYSTEM = ("produced_per_s", "consumed_per_s")
 HOW = f"""The table compares each measure with its value at the smallest size, such as the lowest
 number of partitions. A *flat* measure is within a factor of {FLAT:g} at the largest size. For a

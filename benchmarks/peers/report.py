@@ -101,8 +101,8 @@ def _where(rows: list[Found]) -> Iterator[str]:
 
 
 def _some(values: Collection[str]) -> str:
-    """Return the words that say, if there are several values, that each holds only for some
-    results."""
+    """Return the words before each of ``values``: if there are several, each holds only for
+    some results."""
     return " of some results" if len(values) > 1 else ""
 
 

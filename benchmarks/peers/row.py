@@ -106,8 +106,8 @@ class Row:
     * ``number``: the row's number in the table.
     * ``open``: a function that prepares a variant (servers, topics, input) and yields its sides by
       name. It raises fetch.Cannot if the benchmark cannot run on this machine.
-    * ``bound``: a text about the row's limit, for the report of a missed goal.
-    * ``ceiling``: a function for rows without a floor. It returns the highest possible ratio of a
+    * ``bound``: a text that says what limits the ratio, for the report of a missed goal.
+    * ``ceiling``: a function for rows without a FLOOR. It returns the highest possible ratio of a
       measure in a stored variant; None if the ratio is unknown.
     * ``derive``: a function that computes further measures from a run's measures and cost.
     * ``quick``: whether ``--quick`` runs the row.
