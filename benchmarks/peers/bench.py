@@ -84,8 +84,7 @@ class Bench:
 
     @contextlib.contextmanager
     def counting(self, processes: Callable[[], Mapping[str, list[int]]]) -> Iterator[None]:
-        """While the context is open, count as servers the processes that the measured run itself
-        starts.
+        """While the context is open, count server processes of the measured run as servers.
 
         Otherwise they would count as clients. ``processes`` returns their pids by role.
         """

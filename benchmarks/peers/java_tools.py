@@ -80,7 +80,7 @@ def read_sent(said: str, count: int) -> Measures:
 def consume(servers: Any, topic: str, *, count: int, settings: Mapping[str, str]) -> Measures:
     """Run ConsumerPerformance from the start of a topic; return its fetch rate.
 
-    The tool sets ``max.partition.fetch.bytes`` only by an option of its own.
+    ``max.partition.fetch.bytes`` becomes --fetch-size, whose default would replace it.
     """
     more = dict(settings)
     size = more.pop("max.partition.fetch.bytes", None)

@@ -56,8 +56,8 @@ def counted_as(role: str, pid: int) -> str:
 def fine_cpu_seconds(pid: int) -> float:
     """Return the processor seconds of all threads, also of ended threads, to the nanosecond.
 
-    This is for idle processes, which use less than a tick of ``cpu_seconds``. Return 0 if the
-    process has ended.
+    This is for idle processes: ``cpu_seconds`` counts whole clock ticks, and they use less.
+    Return 0 if the process has ended.
     """
     with contextlib.suppress(OSError):
         return time.clock_gettime(~pid << 3 | PROCESS_CLOCK)
@@ -72,7 +72,7 @@ def resident_mb(*pids: int) -> float:
 def peak_mb(*pids: int) -> float:
     """Return the sum of the peaks of the resident memory of processes in MB (10^6 bytes).
 
-    A peak counts from the start of the process, or from ``forget_peak``.
+    A peak counts from the start of the process, or from a call of ``forget_peak``.
     """
     return sum(_memory_mb(pid, "VmHWM") for pid in pids)
 
@@ -142,10 +142,10 @@ class Meter:
     ) -> None:
         """Prepare a measurement.
 
-        * ``servers``: processes by role, each with its descendants. * ``others``: child processes
-        that are not part of the run. * ``within``: returns the servers that the run itself starts
-        and ends, by role. The last sample of each server counts, because the server may end before
-        the measurement.
+        * ``servers``: processes by role, each with its descendants.
+        * ``others``: child processes that are not part of the run.
+        * ``within``: returns the servers that the run itself starts and ends, by role. The last
+          sample of each server counts, because it may end before the measurement.
         """
         self.found: dict[str, dict[str, float]] = {}
         self._servers = {role: list(pids) for role, pids in servers.items()}

@@ -41,7 +41,7 @@ LIBRARIES = (
 
 
 def class_path(folder: Path) -> str:
-    """Compile the programs into a folder; return the class path."""
+    """Compile the Java programs of ``netdb11/`` into a folder; return the class path."""
     compiler = shutil.which("javac")
     if compiler is None:
         raise fetch.Cannot("the Java compiler is missing: apt-get install openjdk-17-jdk-headless")

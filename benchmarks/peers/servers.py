@@ -148,7 +148,8 @@ class Servers:
 
 
 class LogbusServers(Servers):
-    """Runs a LocalCluster: ZooKeeper, and brokers that flush on every in-sync replica."""
+    """Runs a LocalCluster: ZooKeeper, and brokers that acknowledge after a flush on every in-sync
+    replica."""
 
     peer = "logbus"
     shipped = "a ZooKeeper"
@@ -320,7 +321,7 @@ def kafka_settings(
 
 
 def format_storage(settings: Path) -> None:
-    """Format the storage, which a Kafka user runs once before the first start."""
+    """Format the storage of a broker. A Kafka user does this once, before the first start."""
     java = kafka_java("-Xmx256M", jvm=["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
     command = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(settings)]
     subprocess.run(
