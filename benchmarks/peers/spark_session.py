@@ -37,7 +37,7 @@ CONNECTOR_WORDS = "Spark's Kafka connector 4.2.0 (the newest that Maven has), ka
 def settings(tuned: bool = True) -> dict[str, str]:
     """Return the settings of Spark in all rows, which are the same for both sides.
 
-    ``tuned`` adds the two settings of ``conf/spark-defaults.conf``. The second, for checkpoints,
+    ``tuned`` adds the two settings of ``conf/spark-defaults.conf``. The one for checkpoints
     also helps Kafka's connector.
     """
     return {
@@ -60,7 +60,7 @@ def ending(servers: Any, topic: str = "", **options: str) -> dict[str, Any]:
     """Return a topic, with the options of Spark's source or sink, as a ``source`` or ``target`` of
     ``spark_host.Host``.
 
-    ``servers`` may be FLOOR, which has no topics.
+    ``servers`` may be FLOOR, the side without brokers and topics.
     """
     is_floor = servers == FLOOR
     side, address = (FLOOR, "") if is_floor else (servers.peer, servers.bootstrap_servers)

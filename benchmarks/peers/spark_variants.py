@@ -23,7 +23,7 @@ DEFAULTS, AS_ADVISED, LZ4, TUNED = "defaults", "as advised", "lz4", "tuned"
 EXACTLY_ONCE = "exactly once"
 
 Options = Mapping[str, Mapping[str, str]]
-"""Spark's options for a side (logbus or Kafka)."""
+"""Options of Spark, by side (logbus or Kafka) and name."""
 
 SOURCE: Options = {KAFKA: {"kafka.fetch.max.wait.ms": "10", "kafka.max.poll.records": "5000"}}
 """Options of sources in ``tuned`` variants (settings that users change for this work).
@@ -70,8 +70,8 @@ def writing(chosen: Variant, side: str) -> dict[str, str]:
 def variant(name: str, **parts: Options) -> Variant:
     """Return the variant ``name`` of a Spark benchmark: its settings and compression.
 
-    ``parts`` has the options of each part, such as ``source`` or ``sink``, which only describe the
-    variant.
+    ``parts`` has the options of each part of the query, such as ``source`` or ``sink``, as text for
+    the report only.
     """
     spark = "as it comes" if name == DEFAULTS else f"{TUNED_WORDS}, on both sides"
     changed = {
