@@ -56,8 +56,8 @@ def bare_cpu(found: Mapping[str, Any], measure: str) -> float | None:
     """Return the lowest possible ratio of processor times.
 
     This is the time of a server that only writes, flushes and answers, divided by the time of
-    Kafka's broker. Return None for any other measure, or without a result of the benchmark
-    produce-1kb.
+    Kafka's broker. Return None if ``measure`` is not this time, or without a result of the
+    benchmark produce-1kb.
     """
     if measure != "broker_cpu_s_per_gb":
         return None

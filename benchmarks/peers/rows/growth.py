@@ -112,10 +112,10 @@ def write_columns(logbus: LogbusServers, places: list[TopicPartition], piece: Co
 def partitions(bench: Bench, count: int) -> Measures:
     """Measure ``count`` partitions: create a topic, write 20 MB in all, restart the broker.
 
-    Creation and restarts wait for the leader of the last partition. The rate of producing falls
-    when the 20 MB become many small appends and flushes of many files; larger pieces raise it. A
-    restart costs processor time for each partition: half to open and check its files, half to learn
-    that the broker leads it. After kill -9, the broker also checks the records behind the recovery
+    Creation and restarts wait for the leader of the last partition. With more partitions the
+    produce rate falls: the 20 MB become many small appends, and flushes of many files. A restart
+    costs processor time for each partition: half to open and check its files, half to learn that
+    the broker leads it. After kill -9, the broker also checks the records behind the recovery
     point. Opening partitions at their first use would shorten a restart.
     """
     places = [TopicPartition("t", number) for number in range(count)]
@@ -138,7 +138,7 @@ def log_size(bench: Bench, megabytes: int) -> Measures:
     """Measure a log of ``megabytes`` MB: fill one partition, read it, restart, delete old segments.
 
     Segments have 64 MB, and the newest segment is not deleted. The broker finds offsets in indexes,
-    and after kill -9 it reads only records behind the recovery point, so these costs do not grow.
+    and after kill -9 it reads only records behind the recovery point, so both costs stay equal.
     Three costs grow with the number of segments: a restart checks the files of each segment, a
     timestamp lookup loads the index of a segment at its first use, and retention renames the files
     of all old segments together. Larger segments reduce the costs (the default is 1 GB).
@@ -302,8 +302,8 @@ def group_members(bench: Bench, count: int) -> Measures:
     All members join together from one process; then each sends a heartbeat every 3 s. ``stable_s``
     includes the 250 ms for which a new group waits for more members
     (``group.initial.rebalance.delay.ms``), twice if members join meanwhile. The rest grows with the
-    broker's cost of joins. Heartbeats cost only the coordinator: a longer ``heartbeat.interval.ms``
-    reduces them, and other groups may have other coordinators.
+    broker's cost of joins. Heartbeats cost only the coordinator. A longer
+    ``heartbeat.interval.ms`` lowers this cost; other groups may have other coordinators.
     """
     with alone(bench) as logbus:
         logbus.bus.create_topic(group_member.TOPIC, 1, 1)

@@ -5,7 +5,7 @@ waits at the end until all messages are acknowledged. The settings define the gu
 acknowledgement. ``produced_per_s`` counts until the last acknowledgement, without the first second.
 ``consumed_per_s`` counts from the first message to the last, and each message must arrive once.
 
-With single messages, Kafka's client sends each message as a request, with five in flight. So for
+In the variant *single messages*, Kafka's client sends each as a request, five in flight. So for
 logbus and Kafka the rate follows from the round trip of a request, which for logbus includes a
 flush; the other systems take a stream of messages.
 """

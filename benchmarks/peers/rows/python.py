@@ -5,8 +5,8 @@ each side's own client (columns in logbus's log, rows in Kafka's). logbus's cons
 broker's machine here and reads its files in place, unless *fetched*; the consumer checks checksums
 and structure in any case. Both programs compute the length of every value, logbus's by column,
 confluent-kafka's in a loop. With its defaults, confluent-kafka waits for more than half of the time
-(see cpu_s), so the ratio of processor times is smaller: for batches, 5 to 6 in place and 3.4
-fetched.
+(see cpu_s), so the ratio of processor times is smaller than that of rates: for batches, 5 to 6 in
+place and 3.4 fetched.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ TURNS: Mapping[str, Options] = {
     "defaults": {},
     "tuned": {LOGBUS: {"asyncio": True}, KAFKA: HASTY_TURNS},
 }
-"""For each kind of work, the settings of each variant. The variant *lz4* reads compressed
-topics."""
+"""Settings by variant, for SENDING, READING, and TURNS (single records). *lz4* of READING reads
+compressed topics."""
 
 
 def work(ask: Mapping[str, Any]) -> Measures:
@@ -102,7 +102,7 @@ class Task:
 
 @contextlib.contextmanager
 def open_task(bench: Bench, variant: Variant, *, task: Task) -> Iterator[Mapping[str, Side]]:
-    """Yield the sides of the benchmark ``task``. Each run that sends uses a topic of its own."""
+    """Yield the sides (systems) of the benchmark ``task``. Each run that sends uses a new topic."""
     options = task.variants[variant.name]
     # In benchmarks that only send, a "tuned" variant tunes the clients and not the brokers.
     is_tuned = variant.name.startswith("tuned") and task.variants is not SENDING

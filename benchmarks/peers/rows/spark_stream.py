@@ -1,7 +1,7 @@
 """Benchmark 3: a streaming query with availableNow processes a backlog and ends.
 
 Times run from start() to the end of the query, including its checkpoint. The floor is a Python
-source with as many rows of that size ready in memory; no Python source can be faster.
+source with rows of equal number and size ready in memory; no Python source can be faster.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from peers.spark_variants import SOURCE, variants
 
 BACKLOG_BYTES = 5_000_000_000
 LINES_A_WRITE = 2_000_000
-"""Maximum lines of one write: the backlog is written in parts, so that the input stays small."""
+"""Maximum lines of one write. The backlog repeats these lines, so the Parquet input stays small."""
 
 
 def _warm(bench: Bench) -> tuple[int, int]:
-    """Return the number of writes for a backlog that fits into memory, and of lines in each."""
+    """Return the numbers of writes, and of lines in each, of a backlog that fits into memory."""
     return 3, bench.size(LINES)
 
 
