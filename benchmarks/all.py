@@ -18,7 +18,7 @@ BENCHMARKS = tuple(sorted(path.stem for path in FOLDER.glob("*.py") if path.stem
 
 
 def start(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Start the script of one benchmark, which can import the modules in its folder."""
+    """Run the script of one benchmark, which can import the modules in its folder."""
     shared = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
     return subprocess.run(
         [sys.executable, "-P", str(FOLDER / f"{name}.py"), *arguments],

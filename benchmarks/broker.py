@@ -54,7 +54,7 @@ class Load:
             self._selector.register(sock, selectors.EVENT_READ)
 
     def run(self, seconds: float) -> float:
-        """Send requests for ``seconds``; return the duration that was measured."""
+        """Send requests for about ``seconds``; return the exact duration."""
         for sock in self._sockets:
             sock.sendall(self._request * self._depth)
         self.answers = self.received = 0

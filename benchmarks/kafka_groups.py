@@ -36,7 +36,7 @@ async def joined(servers: str, group: str) -> GroupMember:
 async def work(member: GroupMember, until: float, took: list[float]) -> None:
     """Commit once a second until ``until``; add the seconds of each commit to ``took``.
 
-    A slow commit does not delay the later commits.
+    After a slow commit, the next commits catch up with this schedule.
     """
     first, offset = time.perf_counter() + random.random(), 0
     while (due := first + offset) < until:
@@ -50,7 +50,7 @@ async def work(member: GroupMember, until: float, took: list[float]) -> None:
 
 
 async def commits(servers: LogbusServers, count: int, seconds: float) -> dict[str, Any]:
-    """Measure commits of ``count`` groups. Raises an error if a commit fails."""
+    """Measure rate, latency and cost of the commits of ``count`` groups, which must not fail."""
     at, names = servers.bootstrap_servers, map("committing-{}".format, range(count))
     members = await asyncio.gather(*(joined(at, name) for name in names))
     took: list[float] = []

@@ -3,8 +3,8 @@
     python benchmarks/storage.py [--directory D] [--seconds 2]
 
 The figures are append, append and flush, opening after a clean stop, and recovery. Ratios to the
-bare system calls are from the same run. No figure writes more than 256 MiB, so that appends go to
-the page cache, not to the disk.
+bare system calls are from the same run. Each measurement writes at most 256 MiB, so that appends go
+to the page cache, not to the disk.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ def opened(path: str) -> LogManager:
 
 
 def appending(log: Log, size: int) -> Callable[[], object]:
-    """Return a function that appends the same batch."""
+    """Return a function that appends a batch, the same one at each call."""
     data = make_batch(size)
     header = read_header(data)
     return lambda: log.append_as_leader(data, header, 1, 1000)
 
 
 def repeat(work: Callable[[], object], seconds: float, limit: int) -> tuple[float, float]:
-    """Run ``work`` for ``seconds``, at most ``limit`` times.
+    """Run ``work`` for ``seconds``, but only about ``limit`` times.
 
-    Return the wall time and the processor time of a run in us.
+    Return its mean wall time and mean processor time in us.
     """
     count, start, cpu = 0, time.perf_counter(), time.thread_time()
     while time.perf_counter() < start + seconds and count < limit:
@@ -105,7 +105,7 @@ def append_and_flush(path: str, size: int, seconds: float) -> dict[str, float]:
 
 
 def recovery(path: str, size: int, _: float) -> dict[str, float]:
-    """Measure the opening of a log after a clean stop, and without its indexes."""
+    """Measure the opening of a log after a clean stop, and with only its .log files."""
     manager = opened(path)
     log = manager.create(KEY)
     one = appending(log, size)

@@ -3,15 +3,16 @@
     python benchmarks/transactions.py [--seconds 4] [--kills 20] [--rounds 7] [--only NAME,…]
 
 The script prints one JSON object. Each producer (librdkafka, in its own thread) writes a record of
-100 B to every partition of a topic, flushes, and commits, without pause. Both sides run the same
-case in one session, logbus first and Kafka second. ``ratio`` is logbus divided by Kafka. logbus
+100 B to every partition of a topic, flushes, and commits, without pause. For each number of
+replicas, all cases run on logbus, then on Kafka. ``ratio`` is logbus divided by Kafka. logbus
 flushes every batch and the state of the coordinator to disk before it answers; Kafka does not.
 
 ``coordinator_killed``: the time from the kill of a producer's coordinator until its commit returns,
 on three brokers. The broker restarts after each kill. Without Maven, Kafka's figures are missing.
 
 ``idle_ids``: one broker starts with few transactional ids, and then with IDS idle ids. ``load_ms``
-is how much later after the second start it can describe an id of every state partition.
+is how much longer after the second start it takes to describe an id of every partition of
+__transaction_state.
 
 ``sink``: one broker and one Spark session run both guarantees, each round in the reverse order of
 the round before. ``stream`` is one micro-batch of SINK_ROWS rows, from a topic to a topic.
@@ -100,7 +101,7 @@ def rate(servers: Servers, topic: str, producers: int, partitions: int, seconds:
 
 
 def side_by_side(factor: int, seconds: float) -> dict[str, Any]:
-    """Run all cases of a replication factor with logbus and with Kafka; return the figures."""
+    """Run all CASES with ``factor`` replicas on logbus, then on Kafka; return the figures."""
     found: dict[str, Any] = {}
     for kind in (LogbusServers, KafkaServers):
         try:
