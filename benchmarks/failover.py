@@ -11,9 +11,9 @@ until the broker listens and until all replicas are in sync. All processes share
 cores. The script prints one JSON object.
 
 librdkafka, Apache Kafka's Java client and franz-go send 600 records/s to 6 partitions while each
-broker in turn is killed. Each partition that the broker led counts separately. ``quick`` rows set
-the client's retry backoff and minimum metadata refresh to 20 ms. The Java client needs Maven and a
-JDK, franz-go needs Go; without them their rows are skipped.
+broker in turn is killed. Each partition that the broker led counts separately. In figures
+named ``…_quick``, the client's retry backoff and minimum metadata refresh are 20 ms. The Java
+client needs Maven and a JDK, franz-go needs Go; without them their figures are missing.
 """
 
 from __future__ import annotations
@@ -201,7 +201,8 @@ class Bench:
         return next(broker for broker in self.brokers if broker.id == number)
 
     def victim(self, who: str) -> tuple[int, LocalBroker]:
-        """Return a partition, and the broker that is its leader or follower, as ``who`` says."""
+        """Return a partition, and the broker that is its leader (``who`` may require that it is the
+        controller too) or its follower."""
         partitions = self.settle(self.topic).partitions
         controller = self.bus.admin.describe_cluster().controller_id
         chosen = next(
@@ -213,8 +214,8 @@ class Bench:
         return chosen.partition, self.broker(number)
 
     def gaps(self, who: str, count: int, strike: Callable[[LocalBroker], None]) -> dict[str, Any]:
-        """Call ``strike`` with a broker, then start the broker again, ``count`` times; return the
-        spread of the gaps between acknowledgements."""
+        """Disturb a broker with ``strike``, then start it again, ``count`` times; return the spread of
+        the longest gaps between acknowledgements. ``who`` is that of ``victim``."""
         gaps, failed = [], 0
         for _ in range(count):
             partition, broker = self.victim(who)
@@ -237,8 +238,8 @@ class Bench:
     def foreign_gaps(self, client: str, settings: tuple[str, ...], count: int) -> dict[str, Any]:
         """Kill ``count`` brokers, one after another, while a producer of another project sends.
 
-        The gaps are those of the partitions that the killed broker led. ``others_max_ms`` is the
-        longest gap of the other partitions, which lose a follower.
+        Return the spread of the longest gaps between acknowledgements in partitions that the killed
+        broker led. ``others_max_ms`` is the longest in the others, which lose a follower.
         """
         topic = self.make_topic(FOREIGN_PARTITIONS)
         gaps: list[float] = []

@@ -4,8 +4,8 @@
 
 The script prints one JSON object. Times are the best of several rounds on one core, in nanoseconds
 for each row, for batches of about 1 MB of values of 100, 200 and 1000 bytes. ``ratios`` say how
-many times faster columns are than keys and values one by one. Ratios hold on any machine, times
-only on this machine. ``python_to_columns`` starts with a list of bytes objects.
+many times faster columns are than a loop over keys and values. Ratios hold on any machine, times
+only on this machine. ``python_to_columns`` encodes a list of bytes objects.
 """
 
 from __future__ import annotations

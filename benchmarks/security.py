@@ -26,9 +26,9 @@ a first decision with ACLS access control lists.
 ``crowds``: the p99 of a logged-in client's small produce requests (acks=all), alternately without
 and with other clients. ``slow``: CROWD connections send a byte of their TLS handshake a second, and
 connect again when the broker closes them. ``storm``: CROWD clients log in together, repeatedly.
-``storm_at_another``: the same storm logs in to a second broker. The p99 beside it shows how much
+``storm_at_another``: the same storm logs in to a second broker. The p99 meanwhile shows how much
 the crowd's own work slows this machine. ``ratio`` is the median of p99 divided by the p99 measured
-just before without the crowd. ``own_share`` is the p99 beside ``storm`` divided by the p99 beside
+just before without the crowd. ``own_share`` is the p99 during ``storm`` divided by the p99 during
 ``storm_at_another``: the part that the broker causes. ``broker_cores`` is the broker's processor
 time in a second. The crowd runs in a process of a low priority.
 
@@ -205,7 +205,7 @@ def until_logged_in(side: Side) -> None:
 
 
 class Speed(NamedTuple):
-    """The rate of a transfer, and the broker's processor time."""
+    """The rate of a transfer, and the broker's processor time for each MB."""
 
     mb_per_s: float
     cpu_ms_per_mb: float

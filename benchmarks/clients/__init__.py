@@ -31,7 +31,7 @@ QUICK: dict[str, tuple[str, ...]] = {
 REST_S = {"franz-go": 7.5}
 """For each client, seconds without a change of leaders before the next broker is killed.
 
-franz-go waits at least 5 s between two Metadata requests, and sends another 5 s after it has left
+franz-go waits at least 5 s between two Metadata requests, and sends one more, 5 s after it has left
 a dead leader.
 """
 
