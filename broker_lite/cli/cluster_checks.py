@@ -66,9 +66,9 @@ def _unanswered(check: str) -> Finding:
 
 
 def _asks(name: str, operation: str) -> Callable[[Callable[[Admin], Finding]], Check]:
-    """Return a decorator that makes the check ``name`` from a function. The function sends requests
-    that need the permission ``operation`` on the cluster. The check reports a LogbusError as its
-    finding."""
+    """Return a decorator that makes the check ``name`` from a function. The function's requests
+    need the permission ``operation`` on the cluster. If it raises a LogbusError, the check returns
+    this error as its finding."""
 
     def decorate(ask: Callable[[Admin], Finding]) -> Check:
         @functools.wraps(ask)
@@ -210,7 +210,7 @@ def holder_finding(held: Sequence[Holder], now_ms: float) -> Finding:
 
 @_asks("brokers' disks", "describe")
 def disks(admin: Admin) -> Finding:
-    """Check the disks of the cluster's brokers, as the brokers report them."""
+    """Check whether brokers report that a disk has failed or is filling."""
     from broker_lite.observing.sample import take_sample
     from broker_lite.observing.verdict import disk_causes
 
@@ -295,7 +295,7 @@ def other_accounts() -> int:
 
 @_asks("zookeeper servers", "describe_configs")
 def zookeeper_servers(admin: Admin) -> Finding:
-    """Check the versions of the ZooKeeper servers that the brokers use."""
+    """Check that the brokers' ZooKeeper servers have no vulnerable version."""
     from broker_lite.observing.exposure import zookeeper_cause
 
     name = "zookeeper servers"

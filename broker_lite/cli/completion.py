@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CACHE_SECONDS = 60.0
 """Seconds for which completion caches the names of topics and groups."""
 ANSWER_SECONDS = 0.15
-"""Maximum seconds to wait for brokers. With Python's start, a completion then takes 300 ms."""
+"""Maximum seconds to wait for brokers. A completion, with Python's start, then takes 300 ms."""
 NAMES_MAX = 10_000
 """Maximum topics or groups that completion offers."""
 _CLUSTER_OPTIONS = ("bootstrap_servers", "zookeeper", "context_name", "client_config")

@@ -62,8 +62,8 @@ def cluster_options(command: F) -> F:
     """Add the options that name a cluster: ``-b``, ``--zookeeper``, ``--context`` and ``-F``.
 
     The command receives the cluster as ``cluster``. Without these options the environment, the
-    selected context or the last ``logbus up`` names it. If the command raises a LogbusError,
-    settings in its message are replaced by options of this command (``option_names``)."""
+    selected context or the last ``logbus up`` names the cluster. In the message of a LogbusError,
+    names of settings become options of this command (``option_names``)."""
 
     @functools.wraps(command)
     def on_cluster(

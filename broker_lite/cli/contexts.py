@@ -177,7 +177,7 @@ def choose(name: str | None, is_named: bool) -> Context | None:
 
 
 def load(file: Path) -> Contexts:
-    """Return the content of ``contexts.toml``; no contexts without the file. Raises
+    """Return the content of ``contexts.toml``, empty if the file is missing. Raises
     InvalidConfigError with the line of a syntax error or the key of a wrong value."""
     try:
         text = file.read_text("utf-8")

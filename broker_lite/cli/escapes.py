@@ -20,7 +20,7 @@ class EscapedText(click.ParamType[str]):
 
 
 def unescaped(text: str) -> str:
-    r"""Return the text with its escapes replaced. Other backslashes stay as they are.
+    r"""Return the text with its escapes (\n, \xNN …) replaced; other backslashes stay.
 
     A byte \xNN from 0x80 on becomes a surrogate character, as Python does with arguments that are
     not UTF-8. ``os.fsencode`` turns it into the byte again.
