@@ -214,8 +214,8 @@ class Bench:
         return chosen.partition, self.broker(number)
 
     def gaps(self, who: str, count: int, strike: Callable[[LocalBroker], None]) -> dict[str, Any]:
-        """Disturb a broker with ``strike``, then start it again, ``count`` times; return the spread of
-        the longest gaps between acknowledgements. ``who`` is that of ``victim``."""
+        """Disturb a broker with ``strike``, then start it again, ``count`` times; return the spread
+        of the longest gaps between acknowledgements. ``who`` is that of ``victim``."""
         gaps, failed = [], 0
         for _ in range(count):
             partition, broker = self.victim(who)
@@ -230,7 +230,7 @@ class Bench:
         return {"events": count, "failed_sends": failed, **spread_ms(gaps)}
 
     def restart(self, broker: LocalBroker) -> None:
-        """Stop and start a broker cleanly. The gap between acknowledgements includes both."""
+        """Stop a broker cleanly and start it. The gap between acknowledgements covers both."""
         broker.stop()
         broker.start()
         self.settle(self.topic)

@@ -93,7 +93,7 @@ def read(bus: Bus, rows: int, rounds: int) -> dict[str, Any]:
 
 
 def begin(bus: Bus, stack: contextlib.ExitStack) -> list[TransactionMarker]:
-    """Open a transaction of each producer in all partitions; return the markers that will abort
+    """Open PRODUCERS transactions, each in all partitions; return the markers that will abort
     them."""
     bus.create_topic("markers", PARTITIONS)
     for number in range(PRODUCERS):

@@ -77,8 +77,8 @@ def send(sender: ck.Producer, topic: str, partitions: int) -> None:
 
 
 def rate(servers: Servers, topic: str, producers: int, partitions: int, seconds: float) -> Any:
-    """Commit transactions with all producers for ``seconds``; return commits per second and
-    latencies.
+    """Commit transactions with ``producers`` at once for ``seconds``; return commits per second
+    and latencies.
 
     The first WARM_S seconds do not count.
     """

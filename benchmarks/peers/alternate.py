@@ -89,8 +89,8 @@ def _said(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _at_most(seconds: float | None) -> Iterator[None]:
-    """Raise TookTooLong here, in the main thread, if the block takes longer than ``seconds``. None
-    means no limit.
+    """Raise TookTooLong in the block if it takes longer than ``seconds``; None means no limit.
+    Needs the main thread, as signals do.
 
     This way, a benchmark that hangs does not prevent later benchmarks.
     """

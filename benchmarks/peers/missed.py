@@ -111,7 +111,7 @@ def _bound(found: Found, variant: Found, missed: Found) -> Bound | None:
 
 
 def _once(variant: Found, runs: Sequence[Found]) -> Found:
-    """Return a copy of a variant's results that has the figures of one run of each side instead of
+    """Return a copy of a variant's results, with the figures of one run of each side in place of
     the medians of all runs."""
     sides = zip(variant["sides"], runs, strict=True)
     once = {name: {"median": run["measures"], "processes": run["processes"]} for name, run in sides}

@@ -18,7 +18,7 @@ FLAT = 1.5
 factor."""
 BENT = 2.0
 """The report names the first size (such as a number of partitions) at which a measure differs
-by this factor from the smallest size."""
+by this factor from its first value."""
 OF_A_SYSTEM = ("produced_per_s", "consumed_per_s")
 HOW = f"""The table compares each measure with its value at the smallest size, such as the lowest
 number of partitions. A *flat* measure is within a factor of {FLAT:g} at the largest size. For a

@@ -84,5 +84,5 @@ def variant(name: str, **parts: Options) -> Variant:
 
 
 def variants(**tuned: Options) -> tuple[Variant, ...]:
-    """Return the four variants of a Spark benchmark, the last with the ``tuned`` options."""
+    """Return the usual variants of a Spark benchmark; ``tuned`` are options of the last."""
     return (*map(variant, (DEFAULTS, AS_ADVISED, LZ4)), variant(TUNED, **tuned))

@@ -226,8 +226,8 @@ class AsyncBus(ClosedByAsyncWith):
         await self._shell.run(admin_requests.delete_topic(self._cluster, name, deadline_ms))
 
     async def cluster(self, topics: Iterable[str] | None = None) -> ClusterView:
-        """Return the cluster's brokers, its controller and the named topics; all topics for
-        None."""
+        """Return the cluster's brokers, its controller and the named topics; None names all
+        topics."""
         names = None if topics is None else tuple(topics)
         deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
         return await self._shell.run(requests.refresh(self._cluster, names, deadline_ms))

@@ -169,7 +169,7 @@ class Bus(ClosedByWith):
     ) -> Consumer:
         """Return a consumer of topics, alone or as a member of a ``group``.
 
-        Members of a group share the partitions of their topics. With ``pattern``, these are all
+        Members of a group share the partitions of their topics. ``pattern`` chooses all
         topics whose whole name matches, including topics that are created later. A broker
         coordinates the group, and Kafka's clients may be members. With
         ``coordination="zookeeper"`` the members coordinate through ZooKeeper: see

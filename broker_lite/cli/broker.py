@@ -85,8 +85,8 @@ def broker(
 
 
 def _may_begin(begin_fd: int) -> bool:
-    """Wait for a byte from the pipe ``begin_fd``, with which the parent process lets this broker
-    start. Return False if the parent closes the pipe instead."""
+    """Wait for a byte from the pipe ``begin_fd``: the parent process allows this broker to start.
+    Return False if the parent closes the pipe instead."""
     with os.fdopen(begin_fd, "rb", buffering=0) as pipe:
         return bool(pipe.read(1))
 
