@@ -51,8 +51,8 @@ class Assign(NamedTuple):
 class Revoke(NamedTuple):
     """The group revoked partitions.
 
-    The reader commits their positions, stops reading them, and then reports ``number`` to the
-    membership."""
+    The reader commits their positions, stops reading them, and then sends the membership the
+    revocation's ``number``."""
 
     number: int
     tps: frozenset[TopicPartition]

@@ -40,8 +40,8 @@ from broker_lite.model import (
 )
 
 WAIT_SLICE_S = 3600.0
-"""Seconds after which a wait without a deadline is renewed: ``Condition.wait`` accepts no infinite
-timeout."""
+"""Maximum seconds of one ``Condition.wait``, which rejects an infinite number. A longer wait
+repeats it."""
 
 T = TypeVar("T")
 
@@ -178,11 +178,11 @@ class Consumer(ConsumerFace, ClosedByWith):
     # Methods that seek, and that return offsets and lag.
 
     def seek_to_beginning(self, *tps: TopicPartition) -> None:
-        """Seek to the oldest record of these partitions, or of all."""
+        """Seek to the oldest record of these partitions, by default of all."""
         self.seek_to_time(EARLIEST_TIMESTAMP, *tps)
 
     def seek_to_end(self, *tps: TopicPartition) -> None:
-        """Seek to the end of these partitions, or of all."""
+        """Seek to the end of these partitions, by default of all."""
         self.seek_to_time(LATEST_TIMESTAMP, *tps)
 
     def seek_to_time(self, timestamp_ms: int, *tps: TopicPartition) -> None:
@@ -215,7 +215,7 @@ class Consumer(ConsumerFace, ClosedByWith):
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None) -> None:
         """Commit ``offsets``; if None, commit the position of every partition.
 
-        A committed offset is that of the next record to read, as is a position. Raises
+        A committed offset, like a position, is that of the next record to read. Raises
         UnknownTopicIdError if the topic was recreated; for a group member also NotOwnerError if
         another member owns the partition, and RebalanceInProgressError if a rebalance lasts too
         long: commit again. An error in one partition does not prevent the commit of the others."""

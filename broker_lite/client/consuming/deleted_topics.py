@@ -41,7 +41,7 @@ class DeletedTopics:
     def delays_error(self, fetched: FetchedBatches) -> bool:
         """Delay a partition's error about a deleted topic, and return True.
 
-        Return False if the error was delayed before: the collector then raises it."""
+        Return False if the error was delayed before: ``FetchCollector`` then raises it."""
         key = fetched.tp, fetched.generation
         if key in self._reported:
             return False

@@ -54,7 +54,7 @@ class ConsumerFace:
 
         ``send_offsets(consumer)`` of a transaction calls it. Raises InvalidGroupIdError without a
         group, NotOwnerError for a partition that the member lost, and InvalidConfigError for a
-        native group."""
+        group that coordinates through ZooKeeper."""
         group, offsets = self.core.group_id(), self.core.collector.commitable()
         grants = self.core.assignment.grants(offsets)
         identity = self.core.membership.identity({tp: grants.get(tp) for tp in offsets})
@@ -99,11 +99,11 @@ class ConsumerFace:
         self.core.collector.begin({tp: offset})
 
     def pause(self, *tps: TopicPartition) -> None:
-        """Return no records of these partitions, or of all, until ``resume``."""
+        """Return no records of these partitions, by default of all, until ``resume``."""
         self.core.collector.pause(tps or self.assignment(), True)
 
     def resume(self, *tps: TopicPartition) -> None:
-        """End the pause of these partitions, or of all."""
+        """End the pause of these partitions, by default of all."""
         self.core.collector.pause(tps or self.assignment(), False)
         self.core.notify()
 

@@ -4,8 +4,8 @@ A position is the offset of the next record to return; it advances when a record
 when it arrives. A returned record is in flight until the user asks for more records (``settle``):
 it may still be processed, so automatic commits exclude it (``settled``).
 
-The collector decodes one batch at a time, the open batch. From its rows (a slice) the consumer
-takes records or Arrow rows. No function here blocks. Only one thread at a time may use a
+The collector decodes one batch at a time, the open batch. The consumer takes the batch's rows as
+records or as Arrow. No function here blocks. Only one thread at a time may use a
 collector."""
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class FetchCollector:
         """Number of returned rows of the open batch."""
         self.is_single = False
         """Whether records are returned one by one. A request for the next record marks the earlier
-        ones as processed, so only the record before ``at`` is in flight."""
+        ones as processed, so only the last returned record is in flight."""
         self._in_flight: dict[TopicPartition, CommittedOffset] = {}
 
     # Methods that begin, pause and end the reading of partitions, and track positions.
@@ -92,7 +92,7 @@ class FetchCollector:
         offsets: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
     ) -> None:
-        """Read partitions from these offsets on, and discard the batches fetched for them.
+        """Read partitions from these offsets on, and discard batches that were fetched before.
 
         ``epochs`` holds the leader epoch of the record before each offset, if known."""
         check_offsets(offsets)
@@ -243,11 +243,11 @@ class FetchCollector:
     # Methods that open and close fetched batches.
 
     def advance(self, on_out_of_range: Callable[[TopicPartition, LogbusError], None]) -> bool:
-        """Open the next fetched batch if all rows of the open batch are returned. Return whether
+        """Decode the next fetched batch if all rows of the open batch are returned. Return whether
         there are rows to return.
 
-        Raises the error of a partition's fetch. For an offset outside the log, ``on_out_of_range``
-        seeks or raises the error."""
+        Raises the error of a partition's fetch. If an offset is outside the log, it calls
+        ``on_out_of_range``, which seeks or raises the error."""
         if self.is_held_back is not None and self.is_held_back():
             return False
         while True:
@@ -359,7 +359,7 @@ class FetchCollector:
     def peek_records(self, count: int) -> Iterator[Record]:
         """Yield up to ``count`` records of the open batch without advancing past them.
 
-        The caller increases ``at``, the number of returned rows, for each record that it
+        The first is that in row ``at``. The caller adds 1 to ``at`` for each record that it
         returns."""
         assert self._slice is not None and self._tp is not None
         self.is_single = True
@@ -376,7 +376,7 @@ class FetchCollector:
     def take_rows(self, parts: ConcatenatedSlices, count: int | None) -> bool:
         """Move up to ``count`` rows of the open batch to ``parts``, and return True.
 
-        Return False, and move no rows, if ``parts`` would exceed JOINED_BYTES."""
+        Return False, and move no rows, if ``parts`` would exceed its limit, JOINED_BYTES."""
         assert self._slice is not None and self._tp is not None
         part = self._part(count)
         if not parts.add(self._tp, part):
@@ -386,8 +386,8 @@ class FetchCollector:
         return True
 
     def rewind(self) -> None:
-        """Move the positions back to those at the last ``settle``, after an error: the user did not
-        receive the rows taken since."""
+        """Move the positions back to before the rows taken since the last ``settle``: because of an
+        error, the user did not receive them."""
         self.is_single = False
         rows = {tp: before.offset for tp, before in self._in_flight.items()}
         self._in_flight.clear()

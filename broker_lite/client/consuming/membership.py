@@ -59,7 +59,7 @@ class ConsumerMembership(Protocol):
         has their grant numbers.
 
         Raises NotOwnerError if the member has lost one of the partitions, and InvalidConfigError
-        for a native group, whose offsets a transaction cannot commit."""
+        for a group that coordinates through ZooKeeper: a transaction cannot commit its offsets."""
 
     def join(self) -> Task[None]:
         """Join the group. The assignment may arrive later.

@@ -146,7 +146,8 @@ class ReaderCore:
         return self.collector.advance(self._note_outside)
 
     def fill(self, timeout_s: float | None) -> Task[bool]:
-        """Commit, apply assignment changes and reset positions if due, then wait for rows.
+        """Make a due automatic commit, apply assignment changes, reset positions outside the log,
+        then wait for rows.
 
         Return False if no rows arrive within ``timeout_s`` seconds (None: no limit)."""
         deadline_ms = FOREVER_MS if timeout_s is None else self.deadline_ms(timeout_s * 1000)
@@ -170,11 +171,11 @@ class ReaderCore:
             self.is_waiting = False
 
     def _is_more(self) -> bool:
-        """Open the next fetched batch, in a call that already has rows to return. Return False if
-        there is no batch.
+        """Decode the next fetched batch, so that the present call, which already has rows to
+        return, returns more. Return False if there is no batch.
 
-        Errors, assignment changes and commits wait for the next call: the present call must return
-        its rows."""
+        Errors, assignment changes and commits wait for the next call: this one must return its
+        rows."""
         if self.end is not None:
             raise self.end.with_traceback(None)
         try:
@@ -336,7 +337,7 @@ class ReaderCore:
         self.discovery.note_truncation(tp, position, resume_at.offset)
 
     def _reset(self) -> Task[None]:
-        """Move a position outside the log to the offset that the option ``start`` selects.
+        """Replace a position outside the log by the offset that the option ``start`` selects.
 
         If ``start`` is "none", raise the fetch's error."""
         tp, before, error = self._outside[0]

@@ -81,8 +81,8 @@ class Starts(NamedTuple):
 class StartPlan(NamedTuple):
     """Starting offsets, and the offsets that the member must commit before it reads.
 
-    ``commits`` has those that ``start="latest"`` took from the log's end. Without their commit, the
-    partition's next owner would start at a later end and skip records."""
+    ``commits`` has the log ends at which ``start="latest"`` starts. Without the commit, the
+    partition's next owner would start at a later log end and skip records."""
 
     starts: Starts
     commits: dict[TopicPartition, CommittedOffset]
