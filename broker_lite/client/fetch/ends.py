@@ -108,8 +108,8 @@ class EndOffsetsWatch(ClosedByWith):
     # Methods that any thread may call.
 
     def snapshot(self) -> EndsSnapshot:
-        """Return metadata, topic ids and end offsets that are consistent with each other. The
-        object is the same until one of them changes."""
+        """Return metadata, topic ids and end offsets that are consistent with each other. Calls
+        return the same object until some of these data change."""
         return self._snapshot
 
     def wait_ready(self, timeout_s: float) -> bool:

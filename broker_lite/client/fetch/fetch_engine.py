@@ -142,8 +142,7 @@ class FetchEngine:
         """The fetch in flight on each connection (leader, and name of one of several connections to
         it): its partitions with their generations.
 
-        If a response arrives and the dict of its fetch is no longer here, the fetch was cancelled.
-        """
+        A fetch whose dict is no longer here was cancelled."""
         self._overdue: OverdueRequests[str] = OverdueRequests(
             shell, cluster, lambda tps: self._renew()
         )
@@ -225,10 +224,10 @@ class FetchEngine:
             self.pump()
 
     def close(self) -> None:
-        """Stop fetching, and close the brokers' segment files.
+        """Stop fetching, and close the segment files that are open for local reads.
 
-        Call it after the I/O thread has ended, or on the event loop after its connections were
-        closed."""
+        Call it after the I/O thread has ended, or, on an event loop, after the brokers'
+        connections were closed."""
         self._is_closed = True
         self._overdue.close()
         for timer in (self._timer, self._refresh_timer):

@@ -35,7 +35,7 @@ def fetch_request(
     ends_only: bool = False,
     files: FileOffer = NO_FILES,
 ) -> FetchRequest:
-    """Return a fetch request. ``rows`` has each partition's topic id and part of the request.
+    """Return a fetch request. ``rows`` has each partition's topic id and its request entry.
 
     With ``is_repair``, after a corrupt batch, the leader checks CRCs before it answers. With
     ``ends_only``, it answers with end offsets and no records. With ``files``, a leader on this
@@ -65,7 +65,7 @@ def _topics_of(rows: Iterable[tuple[str, FetchPartition]]) -> list[FetchTopic]:
 def answers_of(
     answer: FetchResponse | LogbusError, topic_ids: Mapping[TopicPartition, str], user: str = ""
 ) -> dict[TopicPartition, FetchedPartition | LogbusError]:
-    """Return the fetched data or the error of each requested partition (``topic_ids``).
+    """Return the data or the error of each requested partition, the keys of ``topic_ids``.
 
     A partition that the response lacks gets NetworkError. If the whole fetch failed, ``answer`` is
     the error, which all partitions get. ``user`` is the client's user, for error messages."""

@@ -29,7 +29,7 @@ KAFKA_LOG = WalkPolicy(allows_gaps=True, orders_epochs=False)
 class Stored(NamedTuple):
     """The leader on this machine answered with a range of its segment file.
 
-    The caller reads the batches from the file, with ``walker``."""
+    The caller reads the file, and splits its bytes into batches with ``walker``."""
 
     stored: StoredRange
     walker: BatchWalker

@@ -292,7 +292,7 @@ class _RangeSession:
         ``repair`` returns.
 
         A new session may return an intact copy if the batch was read from a local file, or other
-        replicas exist. If it returns no intact copy, there is no third session."""
+        replicas exist. The new session returns False for this batch: no third follows."""
         if self._retried_at == offset:
             return False
         return self._in_place.was_read(self.tp) or self._has_copies()
