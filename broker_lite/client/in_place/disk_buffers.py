@@ -33,7 +33,7 @@ class DiskBuffer(NamedTuple):
 
     @property
     def is_free(self) -> bool:
-        """Whether no view of the buffer exists, by an attempt to resize it: Python refuses to
+        """Whether no view of the buffer exists. Tries to resize it, because Python refuses to
         resize a buffer with views."""
         try:
             self.memory.resize(len(self.memory))
@@ -52,7 +52,7 @@ class DiskBuffers:
         self._lock = threading.Lock()
 
     def take(self, front: int, size: int) -> tuple[memoryview, int]:
-        """Return a buffer, and an aligned index at which ``size`` bytes from the disk fit into it.
+        """Return a buffer, and an aligned index after which ``size`` bytes from the disk fit.
 
         At least ``front`` bytes precede the index. The content is arbitrary. The buffer is reused
         only after the caller has released all views of it."""

@@ -1,10 +1,10 @@
 """``LocalRange``: reads records from a segment file of a broker on the same machine.
 
-A broker may answer a fetch from its own machine (``machine_id``) with a position in its segment
-file. A reader that can open the file (``segment_file``) reads it directly. The bytes are copied
-once (the file is not memory-mapped), then split and checked like bytes from the network. If the
-broker truncated or rewrote the file during the read, the bytes look corrupt, and the caller fetches
-the records from the broker. Every error raised is an OSError. Only one thread may use a
+A broker may answer a fetch that names its own machine (``machine_id``) with a position in its
+segment file. A reader that can open the file (``segment_file``) reads it directly. The bytes are
+copied once (the file is not memory-mapped), then split and checked like bytes from the network. If
+the broker truncated or rewrote the file during the read, the bytes look corrupt, and the caller
+fetches the records from the broker. Every error raised is an OSError. Only one thread may use a
 ``LocalRange``."""
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from broker_lite.record.walker import BatchWalker
 from broker_lite.wire.fetch import StoredRange
 
 FILE_BYTES = 64 << 20
-"""Maximum bytes of segment files that one fetch lets a reader on the broker's machine read itself.
+"""Maximum bytes of segment files that a reader on the broker's machine reads itself after one
+fetch.
 
 The reader then fetches again, and so learns of records that have arrived since."""
 READ_BYTES = 1 << 20
@@ -33,7 +34,8 @@ _AHEAD_STEP = 128 << 10
 """Bytes of one call to make the kernel read ahead. By default the kernel ignores larger
 requests."""
 PASSING_BYTES_MAX = 4 << 20
-"""Batches larger than this (bytes) are not read with direct I/O, but through the page cache."""
+"""Batches larger than this (bytes) are read through the page cache, not with direct I/O: the space
+for a batch's beginning in a direct buffer (``FRONT_BYTES``) is not larger."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _NOTHING = memoryview(b"")
 

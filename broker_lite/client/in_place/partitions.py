@@ -25,13 +25,13 @@ AHEAD_BYTES = 4 << 20
 About two batches: enough that neither thread waits, and so few that they are still in the
 processor's cache when their CRCs are verified."""
 OPEN_MAX = 64
-"""Maximum number of segment files that a consumer has open. Beyond it, partitions are fetched over
-the network."""
+"""Maximum number of segment files that a consumer has open. A fetch that could exceed this number
+gets its records over the network."""
 LOCAL_BYTES_MIN = 256 << 10
 """Local reads are off if a fetch asks for fewer than this many bytes of each partition."""
 RANGE_BYTES_MIN = 4 << 20
-"""Minimum bytes of the file range that a fetch requests for each partition, even if the fetch has
-many partitions."""
+"""Minimum bytes of a segment file that a fetch requests for a local read of each partition, even
+if the fetch has many partitions."""
 NO_TICKETS_S = 60.0
 """Seconds for which a reader accepts no tickets, after a broker sent no file descriptor for one.
 
@@ -41,9 +41,9 @@ The reader may run in a container that cannot reach the broker's Unix socket."""
 class InPlace:
     """The ranges of segment files that one reader has open for local reads, by partition.
 
-    ``is_here(endpoint, lane)`` tells whether a broker is on this machine; ``lane`` names one of
-    several connections to it. With ``reads_once``, the bytes read do not stay in the page cache.
-    ``now_s`` returns monotonic time."""
+    ``is_here(endpoint, lane)`` tells, from one of several connections (``lane``) to a broker,
+    whether the broker is on this machine. With ``reads_once``, the bytes read do not stay in the
+    page cache. ``now_s`` returns monotonic time."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class InPlace:
         self._reads_once = reads_once
         self._now_s = now_s
         self._tickets_from_s = -math.inf
-        """Monotonic time (s) before which the reader accepts no tickets (``segment_file``)."""
+        """Monotonic time (s) before which the reader accepts no tickets; see ``segment_file``."""
         self._open: dict[TopicPartition, LocalRange] = {}
         self._refused: set[TopicPartition] = set()
         self._was_read: set[TopicPartition] = set()
@@ -80,8 +80,8 @@ class InPlace:
     def lanes(
         self, endpoint: Endpoint, lane: str, tps: list[TopicPartition]
     ) -> list[tuple[str, list[TopicPartition]]]:
-        """Return a fetch's partitions by lane (connection). Partitions that may not be read locally
-        (``refuse``) get a connection of their own, because a single one would exclude the whole
+        """Return a fetch's partitions by lane (connection). Partitions without local reads (see
+        ``refuse``) get a connection of their own: one such partition would exclude the whole
         fetch from local reads."""
         sent = [tp for tp in tps if tp in self._refused]
         is_mixed = lane == "fetch" and 0 < len(sent) < len(tps)

@@ -1,7 +1,8 @@
 """``SegmentFile``: a segment file of a broker on this machine, open for reading.
 
-The reader opens the file by its path. A broker with an authorizer answers with a ticket instead:
-the reader sends it as a datagram to the broker's Unix socket, and receives an open descriptor.
+The reader opens the file by its path. A broker with an authorizer sends no path but a ticket, the
+permission to read the file: the reader sends it as a datagram to the broker's Unix socket, and
+receives an open descriptor.
 Every error raised is an OSError."""
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class SegmentFile:
-    """The segment file that a broker named in its answer to a fetch (``stored``), open for reading.
+    """A segment file, open for reading. A broker named it in its answer to a fetch, ``stored``.
 
     ``fd`` reads through the page cache. ``may_pass_cache`` says that the caller may use direct I/O
     (``open_direct``). Raises OSError if the file cannot be opened, or was replaced: its device or
