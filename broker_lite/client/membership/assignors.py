@@ -87,8 +87,8 @@ def candidates(
     """Decode the subscription metadata of all members. Return the members to which the assignor may
     give partitions, and the decoding errors by member id.
 
-    A member with unreadable metadata counts as a member without topics. If the group leader failed
-    with the error instead, so would each next leader."""
+    A member with unreadable metadata counts as a member without topics. If the error
+    made the group leader fail, it would also make each next leader fail."""
     decoded, unread = [], {}
     for row in rows:
         try:
@@ -190,8 +190,8 @@ def _retained_owners(
 def _balance(
     owner: dict[TopicPartition, str], eligible: Mapping[str, tuple[str, ...]], loads: _Loads
 ) -> None:
-    """Move partitions until each owner has at most one partition more than any other member that
-    may own one of its partitions."""
+    """Move partitions until the owner of each has at most one partition more than any other member
+    that may own this partition."""
     moved = True
     while moved:
         moved = False
@@ -205,7 +205,7 @@ def _balance(
 
 
 class _Loads:
-    """Counts each member's partitions, to find the member with the fewest among given members."""
+    """Counts each member's partitions, to find which of a topic's subscribers has the fewest."""
 
     def __init__(self, members: Sequence[str], sets: Iterable[tuple[str, ...]]) -> None:
         self.of = dict.fromkeys(members, 0)

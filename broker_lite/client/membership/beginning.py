@@ -42,7 +42,7 @@ STABLE_WAIT_MS = 1000
 """Milliseconds for which a member waits for open transactions that will commit offsets of the
 group.
 
-Then it begins to read the partitions without such transactions."""
+Then it begins to read only the partitions whose offsets none of these transactions commits."""
 
 
 @dataclass(slots=True)

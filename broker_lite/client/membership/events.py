@@ -66,7 +66,7 @@ class MemberTick(NamedTuple):
     """The time ``wake_ms`` that the machine requested has come.
 
     ``is_alive`` says whether the user waits for records, or has asked for some since the last tick.
-    If not for max.poll.interval.ms, the member leaves the group."""
+    If neither for max.poll.interval.ms, the member leaves the group."""
 
     is_alive: bool
 

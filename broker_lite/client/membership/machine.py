@@ -102,7 +102,7 @@ class MemberMachine:
         self._tag = 0
         self._pending: dict[int, tuple[int, Callable[[Any], None]]] = {}
         self._sent_ms = 0
-        """The time (ms) at which the request was sent whose response is being handled."""
+        """The time (ms) at which the member sent the request whose response it handles now."""
         self._calm_ms = 0
         self._is_found = False
         self._must_join = False

@@ -44,7 +44,7 @@ from broker_lite.model import Endpoint, TopicPartition
 logger = logging.getLogger("logbus.groups")
 
 NATIVE = "Native"
-"""The type of a native group in a ListGroups response."""
+"""The type, in a ListGroups response, of a group that coordinates through ZooKeeper."""
 WHY_MS = 1500.0
 """Time limit (ms) of the request that finds out why the coordinator refused the member.
 
@@ -120,8 +120,8 @@ class MemberShell:
         self._post(Stopped(number))
 
     def polled(self) -> None:
-        """Tell the state machine that the user asks for records again; the member then joins
-        again."""
+        """Make the member join again: it had left the group because the user asked for no records,
+        and the user asks again."""
         self.is_idle = False
         self._post(Polled())
 

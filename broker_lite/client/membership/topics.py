@@ -59,8 +59,8 @@ class SubscribedTopics:
 
         ``topics`` has the topics' present metadata. If ``assigns``, this member makes the
         assignment now. Otherwise the previous leader's assignment stays. This member assumes that
-        the previous leader knew the same metadata as itself, so newer metadata lead to a new
-        assignment."""
+        it was made from the metadata known here before; if ``topics`` differs, the group makes
+        a new assignment."""
         led = topics if assigns else {**topics, **self._facts}
         self._led = {topic: led[topic] for topic in subscribed if topic in topics}
         self._facts.update(topics)
