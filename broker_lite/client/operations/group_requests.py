@@ -62,11 +62,12 @@ def on_coordinator(
     *,
     unanswered: list[LogbusError] | None = None,
 ) -> Operation[T]:
-    """Send a request to a coordinator, or to the next one after a change, and return the response.
+    """Send a request to a coordinator, and return the response. If another broker becomes the
+    coordinator, send the request there.
 
-    ``key`` is the name of a group, or the ``CachedCoordinator`` of a transactional id. ``check``
-    returns the error in a response, or None. Errors of failed attempts that the coordinator may
-    have executed are added to ``unanswered``."""
+    ``key`` is the name of a group, or a ``CachedCoordinator``. ``check`` returns the
+    error in a response, or None. Errors of failed attempts that the coordinator may have executed
+    are added to ``unanswered``."""
     attempt = 0
     while True:
         is_sent = False
@@ -101,9 +102,9 @@ def answer_error(answer: Any) -> LogbusError | None:
 
 
 class CachedCoordinator:
-    """The address of a transactional id's coordinator, which requests share.
+    """Caches the address of the coordinator of a transactional id, or of Spark's sink.
 
-    ``key`` is the transactional id. ``endpoint`` is None until the coordinator is looked up."""
+    ``key`` is the id of either. ``endpoint`` is None until the coordinator is looked up."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -220,8 +221,8 @@ def stable(
     deadline_ms: float,
     former: set[str] | None = None,
 ) -> Operation[tuple[PerPartition[CommittedOffset], set[TopicPartition]]]:
-    """Return committed offsets as ``committed`` does, and the partitions whose offset is unstable:
-    an open transaction may still change it.
+    """Return the result of ``committed``, and the partitions whose offset is unstable: an open
+    transaction may still change it.
 
     Wait for these transactions to end, until ``until_ms``. A reader that began at the present
     offset would process records again that the transaction has processed."""
@@ -304,7 +305,7 @@ def topics_to_commit(
 
 
 def other_topic(tp: TopicPartition, commit: CommittedOffset) -> UnknownTopicIdError:
-    """Return the error for an offset whose topic was recreated before the commit."""
+    """Return the error for the commit of an offset of a topic that has been recreated."""
     return UnknownTopicIdError(
         f"topic {tp.topic!r} was deleted and recreated: offset {commit.offset} of {tp} belongs to "
         f"the deleted topic (id {commit.topic_id}) and was not committed"

@@ -1,5 +1,5 @@
-"""Operations (generators that yield requests) that look up log offsets by time or by size in bytes,
-and the times of records. See ``requests`` for their retries."""
+"""Operations (generators that yield requests) that look up log offsets by time or by number of
+bytes, and the times of records. See ``requests`` for their retries."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def offsets_for_bytes(
     deadline_ms: float,
     topic_ids: Mapping[str, str] = ANY_TOPIC,
 ) -> Operation[PerPartition[tuple[int, int]]]:
-    """Return the end of an offset range with about a given number of stored bytes.
+    """Return where an offset range with about a given number of stored bytes ends.
 
     ``ranges`` has (start offset, number of bytes) for each partition; the result has (end offset,
     bytes of the range). The end is a batch boundary. ``topic_ids`` has the ids that topics must

@@ -24,9 +24,9 @@ class OverdueRequests(Generic[_Name]):
     """A client's unanswered requests to leaders. The caller gives the requests to one leader
     different names.
 
-    Every ``LATE_MS``, if some are overdue, their leaders become the last brokers to ask for
-    metadata, and ``on_overdue`` receives the partitions of these requests. It must refresh the
-    metadata; ``deposed`` then returns the requests to give up."""
+    Every ``LATE_MS``, leaders with overdue requests become the last brokers to ask for metadata,
+    and ``on_overdue`` receives the partitions of the requests. It must refresh the metadata;
+    ``deposed`` then returns the requests that a former leader received."""
 
     def __init__(
         self,

@@ -112,8 +112,8 @@ def refresh_once(cluster: Cluster, topics: Iterable[str] | None) -> Operation[Cl
     """Request the metadata of ``topics`` (None: all) from one broker after another until one
     answers.
 
-    Store them in ``cluster``, and return the new view. If no broker answers, raises the login or
-    TLS error of one of them, else NoBrokersError."""
+    Store the metadata in ``cluster``, and return the new view. If no broker answers, raises the
+    login or TLS error of one of them, else NoBrokersError."""
     names = None if topics is None else tuple(dict.fromkeys(topics))
     call = cluster_calls.MetadataRequest(names)
     reasons: list[LogbusError] = []
