@@ -30,7 +30,8 @@ ENV_ZOOKEEPER = "LOGBUS_ZOOKEEPER"
 PORT_DEFAULT = 9092
 LAST_CLUSTER = "last-cluster.json"
 CLUSTERS = "clusters"
-"""The folder, beside ``LAST_CLUSTER``, with a file for each cluster of ``logbus up``."""
+"""The folder, beside the file ``LAST_CLUSTER``, with a file for each cluster that ``logbus up``
+started."""
 ZOOKEEPER_TIMEOUT_S = 10.0
 """Seconds for which discovery waits for ZooKeeper and for a registered broker."""
 
@@ -93,8 +94,8 @@ def last_cluster_path() -> Path:
 
 
 def read_cluster(path: str | Path) -> dict[str, Any] | None:
-    """Return the cluster's addresses and settings in a file of ``logbus up``; None if
-    unreadable."""
+    """Return a cluster's addresses and settings from a file that ``logbus up`` wrote; None if
+    the file is unreadable."""
     try:
         facts = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError):
@@ -108,12 +109,12 @@ def security_for(bootstrap_servers: str, given: ClientSecurity | None = None) ->
     The first of these sources counts:
 
     - ``given``;
-    - an open ``chosen_security`` block;
+    - the ``with chosen_security(…)`` block that the process runs;
     - the file in LOGBUS_CLIENT_CONFIG;
     - the file that ``logbus up --secure`` wrote for a cluster with these addresses; its
       credentials are sent to no other address.
 
-    Raises InvalidConfigError for a wrong setting in the file."""
+    Raises InvalidConfigError for a wrong setting in one of these files."""
     if given is not None:
         return given
     if is_chosen() or os.environ.get(VARIABLE):
