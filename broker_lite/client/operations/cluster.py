@@ -2,8 +2,8 @@
 
 ``ClusterView`` is an immutable snapshot, which users see. ``Cluster`` is shared by a client's
 operations (``requests``): the newest view, the brokers' addresses and the clock. A refresh replaces
-the whole view, so readers on other threads need no lock. Of two simultaneous refreshes, the view of
-the later one stays."""
+the whole view, so readers on other threads need no lock. Of two simultaneous refreshes, the later
+response counts, except for partitions that it has in an earlier leader epoch or lacks."""
 
 from __future__ import annotations
 

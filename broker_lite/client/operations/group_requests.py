@@ -47,7 +47,8 @@ T = TypeVar("T")
 
 
 def group_kind(cluster: Cluster, group: str, deadline_ms: float) -> Operation[str]:
-    """Return a group's type from its coordinator: "Classic" or "Native"; "" if unknown."""
+    """Return a group's type from its coordinator: "Classic"; "Native" if it coordinates through
+    ZooKeeper; "" if unknown."""
     request = CallExchange(groups.ListGroupsRequest())
     answer = yield from on_coordinator(cluster, group, request, answer_error, deadline_ms)
     return next((row.group_type for row in answer.groups if row.group_id == group), "")
