@@ -93,7 +93,7 @@ class EndOffsetsWatch(ClosedByWith):
         self._attempt = 0
         self._is_renewing = False
         self._must_renew = False
-        """Whether another metadata refresh must follow the refresh in progress."""
+        """Whether a refresh was requested during the refresh in progress, and must follow it."""
         self._timer: Timer | None = None
         self._ready = threading.Event()
         self.error: LogbusError | None = None

@@ -56,8 +56,8 @@ REFRESH_MS = 30_000
 BUFFERED_FETCHES = 2
 """Maximum number of full fetch responses that are buffered.
 
-A partition is not fetched while it has ``BUFFERED_FETCHES * partition_fetch_bytes`` buffered, or
-all partitions together have ``BUFFERED_FETCHES * fetch_max_bytes``."""
+A partition is not fetched while it has ``BUFFERED_FETCHES * partition_fetch_bytes`` buffered, nor
+while all partitions together have ``BUFFERED_FETCHES * fetch_max_bytes`` buffered."""
 NO_EPOCHS: Mapping[TopicPartition, int] = MappingProxyType({})
 DELETED_AFTER_REFRESHES = 3
 """Number of metadata refreshes in a row that lack a topic, after which it counts as deleted."""
@@ -153,7 +153,7 @@ class FetchEngine:
         """Partition, generation and bytes of each fetch result that the reader took since the last
         ``pump``."""
         self._is_held = False
-        """Whether some partition is not fetched because a buffer is full."""
+        """Whether some partition is not fetched because too many bytes are buffered."""
         self._is_renewing = False
         self._missing: dict[str, int] = {}
         self._timer: Timer | None = None
@@ -188,7 +188,7 @@ class FetchEngine:
         repair_until_ms: float = 0.0,
         epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
     ) -> None:
-        """Fetch partitions from other offsets on. ``offsets`` has the offset and the generation of
+        """Fetch partitions from new offsets on. ``offsets`` has the offset and the generation of
         each.
 
         Each seek raises a partition's generation number. ``repair_until_ms``: see

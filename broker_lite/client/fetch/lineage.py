@@ -26,7 +26,7 @@ class Lineage:
         self._epochs: list[tuple[int, int]] = []
         """The leader epochs in ascending order, each with its first offset that was read."""
         self._read_in = NO_EPOCH
-        """The leader's own epoch when it served the last batch."""
+        """The epoch in which the leader that served the last batch was leader."""
 
     @property
     def last_epoch(self) -> int:

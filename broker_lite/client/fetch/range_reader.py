@@ -106,8 +106,9 @@ def read_range(
     or, if that fails, fetches over the network. ``reads_once`` keeps these reads out of the page
     cache.
 
-    ``start_epoch`` is the leader epoch at the time when ``start`` was the log's end, if known. By
-    it, the leader detects that the log was truncated below ``start`` and has grown again since.
+    ``start_epoch`` is the leader epoch at the time when ``start`` was the log's end, if known.
+    From this epoch the leader detects that the log was truncated below ``start`` and has grown
+    again since.
 
     Raises OffsetOutOfRangeError with the log's start and end, its subclass LogTruncatedError (the
     log lost records below the next offset), UnknownTopicIdError (the topic was deleted or
@@ -271,8 +272,8 @@ class _RangeSession:
         self.tp = position.tp
         self.skips_corrupt = options.skips_corrupt
         self.reads_files = False
-        """Whether the last batches came from the leader's files on this machine; such reads need no
-        prefetch thread."""
+        """Whether the last batches came from the leader's files on this machine. The thread that
+        decodes reads these itself."""
         self._options = options
         pool = self._pool = options.pool
         self._cluster = cluster_at(options.bootstrap, pool.security.user)
