@@ -137,7 +137,7 @@ class ReaderCore:
         self.membership.record_poll()
 
     def is_ready(self) -> bool:
-        """Return whether rows can be returned now. If so, the collector has decoded their batch.
+        """Return whether rows can be returned now. If so, their batch has been decoded.
 
         Return False also if the reader must first commit, reset a position or apply an assignment
         change, which ``fill`` does."""

@@ -1,7 +1,7 @@
 """``InPlace``: the partitions that a reader reads from the files of a broker on this machine.
 
 ``FetchEngine`` and ``read_range`` ask it whether the broker may answer a fetch with a range of its
-segment file, and read the range batch by batch, on their own thread. If a file is unreadable or
+segment file, and read the range batch by batch, each on its own thread. If a file is unreadable or
 corrupt, the partition is fetched from the broker from then on. If a broker sends no file descriptor
 for a ticket (its permission to read a file, see ``segment_file``), the reader accepts no tickets
 for a while."""

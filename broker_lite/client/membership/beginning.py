@@ -175,7 +175,7 @@ def commit(
 ) -> Operation[PerPartition[None]]:
     """Commit offsets as a group member. Return None or an error for each partition.
 
-    ``grants`` has the grant number of each partition's assignment (``Assign``). A partition that
+    ``grants`` has the number of each partition's assignment (``Assign``). A partition that
     the member has lost gets NotOwnerError, and its committed offset does not change. During a
     rebalance the commit is retried. If it has not succeeded at the deadline, the partitions get
     RebalanceInProgressError, and the caller may commit again."""

@@ -1,8 +1,8 @@
 """``MemberShell``: runs the state machine of a Kafka group's member and carries out its effects.
 
 It sends the machine's requests on the consumer's I/O thread, and passes assignment changes to the
-reader. Any thread may call its methods and read its public attributes. Everything else runs on the
-I/O thread, also the callbacks ``on_change`` and ``on_update``, which must not block."""
+thread that reads. Any thread may call its methods and read its public attributes. Everything else
+runs on the I/O thread, also the callbacks ``on_change`` and ``on_update``, which must not block."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class MemberShell:
     """Runs the state machine of one group member, and carries out the effects that it returns.
 
     ``is_alive()`` tells whether the user waits for records, or has asked for some since the last
-    call; if neither for max.poll.interval.ms, the member leaves. ``on_change`` receives each
-    assignment change. ``on_update`` is called after any event that may let a waiting reader
+    ``is_alive()``; if neither for max.poll.interval.ms, the member leaves. ``on_change`` receives
+    each assignment change. ``on_update`` is called after any event that may let a waiting reader
     continue."""
 
     def __init__(
