@@ -48,8 +48,8 @@ class Await(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A commit that the group membership sends itself, if the group coordinates through ZooKeeper.
-    Any other commit is a ``RunOperation``, which the driver of the reader's task runs.
+    """A commit that a membership through ZooKeeper sends itself. Any other commit is a
+    ``RunOperation``, which the driver of the reader's task runs.
 
     ``ReaderCore`` calls ``send`` with a callback for the result, and waits for the result with
     ``Wait``. Any thread may run the callback."""

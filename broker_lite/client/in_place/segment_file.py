@@ -88,7 +88,7 @@ def _check(stored: StoredRange, fd: int) -> None:
 
 def _redeem(ticket: FileTicket, *, wants_direct: bool) -> list[int]:
     """Send a ticket (permission to read a file) to its broker; return the file descriptor
-    received, and a second one for direct I/O if the broker sent it."""
+    received, and a second for direct I/O if sent."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.settimeout(ANSWER_S)
         # Connect first: a connected socket accepts messages only from its peer. Then bind, so that

@@ -8,5 +8,5 @@
 - ``overdue``: detection of leaders that hang
 - ``bounds``: checks of arguments
 
-An operation does no I/O and reads no clock. An object of ``transport`` (a *shell*), or a
-simulator in tests, sends its requests."""
+An operation does no I/O and reads no clock. A *shell* (see ``transport``), or a simulator in
+tests, sends its requests."""
