@@ -7,7 +7,7 @@ Each write is fenced with the controller epoch, so that ZooKeeper refuses writes
 controller. The shell passes no other event while a write is in flight, so the state on which the
 controller decides equals that in ZooKeeper.
 
-- A completed write is reported with a Written event, and only then applied to this state.
+- The controller updates its metadata only when the event Written reports a write as complete.
 - If ZooKeeper refuses a write, the shell drops the remaining effects of that step and passes the
   current content of ZooKeeper as WriteRefused, StatesRead or Loaded; the controller decides again.
 - A step returns its effects in this order: features, partition states, assignments, warnings."""

@@ -74,7 +74,7 @@ class Sync(NamedTuple):
 
 
 class ProposeIsr(NamedTuple):
-    """Write ``state`` to the partition's znode if its version is still ``state.version``.
+    """Write ``state`` to the partition's znode if the znode's version is still ``state.version``.
 
     The result is IsrWritten or IsrRefused, even if newer metadata have arrived meanwhile. A leader
     proposes changes of its ISR, and a follower with a damaged log removes itself. A leader with a

@@ -135,8 +135,8 @@ def elect_unclean(
 def led_by(
     state: LeaderAndIsr, leader: BrokerView, isr: tuple[ReplicaId, ...], controller_epoch: int
 ) -> LeaderAndIsr:
-    """Return ``state`` in a new leader epoch, led by the broker ``leader`` with its current broker
-    epoch."""
+    """Return ``state`` in a new leader epoch, led by ``leader``. It also names the leader's broker
+    epoch, which identifies the process."""
     return dataclasses.replace(
         state,
         leader=leader.broker_id,
@@ -164,12 +164,12 @@ def without_leader(
 def withdrawn(
     state: LeaderAndIsr, replicas: Sequence[int], own: ReplicaId, live: Live
 ) -> LeaderAndIsr | None:
-    """Return the state without this replica, whose log lacks flushed records; None if it must stay.
+    """Return the state without this replica, whose log lost flushed records; None if it must stay.
 
-    It must stay if it is the only ISR member, or if it leads and no other member is live. A leader
-    whose own broker is not registered yet may leave even then, because the other members keep all
-    records. The new state always has a new leader epoch: in the current one the leader may have
-    counted the missing records as replicated."""
+    It must stay if it is the only ISR member, or if it leads and no other member is live. But a
+    leader whose own broker is not registered yet may leave without a successor, because the other
+    members keep all records. The new state always has a new leader epoch: in the current one the
+    leader may have counted the missing records as replicated."""
     others = tuple(replica for replica in state.isr if replica != own)
     if own not in state.isr or not others:
         return None

@@ -30,8 +30,8 @@ class LeaderAndIsrChanged(NamedTuple):
     """The metadata has a state for this partition, or the topic settings that the replica obeys
     (``limits``) changed. A repeated or older state has no effect.
 
-    ``broker_epochs`` has all broker epochs of this process. The process gets a new one with each
-    registration, so also after each ZooKeeper session that ended. If the controller elected an
+    ``broker_epochs`` has all broker epochs of this process. The process gets a new one whenever it
+    registers in ZooKeeper, once per ZooKeeper session. If the controller elected an
     earlier process of this broker, this process does not lead: the controller elects again in a
     higher leader epoch, so that each epoch has one leading process. ``replicas`` has the ids of the
     assigned brokers; only they and ISR members may fetch as followers."""

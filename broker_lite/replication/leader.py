@@ -77,7 +77,8 @@ class Leader:
     """The flushed end offset of each other replica, from its last fetch in this epoch."""
     caught_up: dict[ReplicaId, CaughtUp] = field(default_factory=dict)
     proposal: LeaderAndIsr | None = None
-    """The state with a changed ISR, whose write is in flight or waits for a retry; else None."""
+    """The state with a changed ISR that is being written to ZooKeeper or waits for a retry, or
+    None."""
     refused_ms: int | None = None
     """When (ms) ZooKeeper last refused an ISR change of this leader, or None."""
     is_refused: bool = False
@@ -99,8 +100,8 @@ class Leader:
         return [StartEpoch(self.state.leader_epoch), Sync()]
 
     def epoch_started(self, event: EpochStarted) -> list[Effect]:
-        """Set the first offset of the epoch, which the epoch file has now. From now on, the leader
-        accepts followers' fetches."""
+        """Handle the completed write of the epoch file: set the epoch's first offset. From now on,
+        the leader accepts followers' fetches."""
         if event.leader_epoch != self.state.leader_epoch:
             return []
         self.epoch_start_offset = event.log_end_offset

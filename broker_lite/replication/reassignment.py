@@ -86,8 +86,8 @@ def _led(
 def _restricted_to(
     view: PartitionView, replicas: Sequence[int], live: Live, controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """Return the state with an ISR of ``replicas`` only, led by one of them; None if that ISR is
-    empty. If ``view`` has other replicas, a new leader epoch begins."""
+    """Return the state without the ISR members that ``replicas`` does not list; None if no member
+    is left. If ``view`` has other replicas, elect a leader in a new leader epoch."""
     state = view.state
     if set(view.replicas) <= set(replicas):
         return state

@@ -50,6 +50,6 @@ class Throttle:
         return max(0, int(self._left))
 
     def spend(self, size: int) -> None:
-        """Take from the bucket the bytes of throttled records that were sent or fetched."""
+        """Subtract from the allowance the bytes of throttled records that were sent or fetched."""
         if self._at_s is not None:
             self._left -= size
