@@ -56,8 +56,8 @@ def zookeeper_cause(host: str, version: tuple[int, ...], *, has_tls: bool) -> Ca
     """Return a cause for a warning if a ZooKeeper server has a version before ``ZOOKEEPER_MIN``,
     else None.
 
-    A server that only this machine can reach and that uses no TLS gives no warning: the
-    vulnerability of those versions is in the check of certificates."""
+    A server on a loopback address that uses no TLS gives no warning: the vulnerability of those
+    versions is in the check of certificates, which such a server never makes."""
     if version >= ZOOKEEPER_MIN or (is_loopback(host) and not has_tls):
         return None
     lowest = ".".join(map(str, ZOOKEEPER_MIN))

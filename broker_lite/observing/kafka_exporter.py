@@ -37,7 +37,7 @@ KAFKA_METRICS = {
 """The metrics of kafka_exporter by name, without the prefix ``kafka_``."""
 
 Values = dict[tuple[str, ...], float]
-"""The values of a metric, by the values of its labels."""
+"""The value of a metric for each combination of label values."""
 
 
 def kafka_samples(reading: ClusterReading) -> list[Sample]:

@@ -53,7 +53,7 @@ CLUSTER_METRICS: Mapping[str, Metric] = {
 with the label ``partition`` need the console's option --by-partition."""
 
 Values = dict[tuple[str, ...], float]
-"""The values of a metric, by the values of its labels."""
+"""The value of a metric for each combination of label values."""
 
 
 def samples(sampler: Sampler, *, by_partition: bool) -> list[Sample]:

@@ -27,8 +27,8 @@ Only a whole reading requests the sizes, the start offsets and the first unread 
 brokers; other readings take these slowly changing values from the reading before. A whole reading
 costs up to 1.5 times as much as another."""
 GROUPS_MS = 5_000
-"""Maximum milliseconds to read the groups: few enough that, even if ZooKeeper or a broker does not
-answer, a new reading is complete before viewers call the last reading outdated."""
+"""Maximum milliseconds to read the groups. So even if ZooKeeper or a broker does not answer, a new
+reading is complete before the console shows the last one as outdated."""
 VIEW_S = 0.5
 """If a read of the groups takes more seconds than this, a broker may have died. The metadata are
 then read again."""
@@ -148,8 +148,8 @@ def _groups(
     """Return the groups, their lags, and an error's message ("" if the brokers answer).
 
     Without an answer, the groups and lags are those of the reading ``before``. ``base`` is an
-    earlier reading: where a partition's committed offset is the same, the offset and timestamp of
-    its first unread record are taken from ``base``."""
+    earlier reading: if a partition's committed offset has not changed since, the offset and
+    timestamp of its first unread record are taken from ``base``."""
     try:
         listed = admin.list_groups()
         lags = admin.lag_many(

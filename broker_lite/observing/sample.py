@@ -40,8 +40,8 @@ class ClusterSample(NamedTuple):
 
     def has_same_replicas(self, view: ClusterView) -> bool:
         """Return whether the sizes of partitions in this sample cover all partitions of a later
-        ``view``: both have the same brokers, topics and partitions, and every data directory has
-        reported."""
+        ``view``: both have the same brokers, topics and partitions, and no data directory has an
+        error."""
         is_whole = all(row.error is None for row in self.log_dirs)
         return is_whole and _extent(self.view) == _extent(view)
 
