@@ -64,8 +64,8 @@ _WRITE_OPTIONS: Final = {
     name: pa.ipc.IpcWriteOptions(compression=name, use_threads=False) for name in ("lz4", "zstd")
 }
 _COPIED_BYTES_MAX: Final = 4096
-"""Maximum bytes of an Arrow message that ``_framed`` first makes and then copies into the batch.
-For larger ones it is faster to let Arrow's stream writer write into the batch."""
+"""Maximum bytes of an Arrow message that ``_framed`` first serializes and then copies into the
+batch. Arrow's stream writer writes larger messages directly into the batch, which is faster."""
 _FRAME_BYTES_MAX: Final = 1024
 """Bytes that ``split`` reserves in each batch for everything but the rows: header, preamble,
 Arrow's metadata and padding. Measured batches need at most 700."""
