@@ -4,8 +4,8 @@ members, and the topics to which the consumer subscribes. No I/O.
 Every read of a znode also sets a watch, so no later change goes unnoticed. After a watch has fired,
 the view reads only the changed znode again. The view also creates the znodes of each new topic in
 the group. One of them records how many partitions the topic had when the group began to read it.
-For a topic that was created later this number is 0, because all records of the topic are new to the
-group."""
+For a topic that was created after a member had subscribed, this number is 0, because the group
+reads all its records."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class View:
         return self._stale_members or self._stale_names or bool(self._stale_topics)
 
     def owners(self, *, without: str = "") -> dict[TopicPartition, OwnerZnode]:
-        """Return the owner of each partition as the range assignment computes it, without the
-        member named ``without``."""
+        """Return the owner of each partition by the range assignment. It leaves out the member
+        named ``without``."""
         counts = {name: facts.partition_count for name, facts in self.topics.items()}
         members = {name: row for name, row in self.members.items() if name != without}
         return assign(members, counts)
