@@ -34,8 +34,8 @@ class Transport(Protocol):
 
     @property
     def wants_write(self) -> bool:
-        """Whether the last call that raised BlockingIOError waits until the socket is writable. If
-        not, it waits until the socket is readable."""
+        """Whether to repeat the last call that raised BlockingIOError when the socket is writable.
+        If not, repeat it when the socket is readable."""
 
     @property
     def subject(self) -> bytes:
