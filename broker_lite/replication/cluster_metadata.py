@@ -1,5 +1,5 @@
-"""The controller's copy of the cluster metadata in ZooKeeper, including the controller's completed
-writes."""
+"""The controller's copy of the cluster metadata in ZooKeeper. The controller's completed writes
+change it."""
 
 from __future__ import annotations
 

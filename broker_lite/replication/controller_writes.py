@@ -44,7 +44,7 @@ def assignment_write(
 
 
 def with_versions(write: WriteAssignment) -> TopicView:
-    """Return a write's topic as ZooKeeper stores it: the version of each written state is one
+    """Return the topic that ``write`` stores in ZooKeeper: the version of each written state is one
     higher than in ``write``."""
     written = {change.partition: change.state for change in as_written(write.states)}
     partitions = tuple(

@@ -92,7 +92,7 @@ class HighWatermark(NamedTuple):
 
 
 class RaiseStart(NamedTuple):
-    """Delete the records below ``offset``, where the leader's log starts. No result event."""
+    """Delete the records below ``offset``, as the leader has done. No result event."""
 
     offset: int
 
@@ -121,9 +121,9 @@ class Reply(NamedTuple):
 class AnswerFollower(NamedTuple):
     """Answer a follower's fetch with ``error``, or with ``diverging`` and no records.
 
-    ``diverging`` is the end of a leader epoch, to which the follower must truncate. If both are
-    None, answer with the records from the fetch offset on, flushed or not, as soon as there are
-    any. Every answer carries the high watermark and the log start offset."""
+    ``diverging`` is the leader's end offset of a leader epoch, at or below which the follower must
+    truncate. If both are None, answer with the records from the fetch offset on, flushed or not, as
+    soon as there are any. Every answer carries the high watermark and the log start offset."""
 
     error: LogbusError | None = None
     diverging: OffsetAndEpoch | None = None

@@ -72,8 +72,8 @@ def elect(
     Every change of leader begins a new leader epoch.
 
     ``suspected`` has the registered brokers that are probably dead. They and full brokers leave the
-    ISR too, as long as ``min_insync`` members remain; otherwise enough of them stay to make up that
-    number. With acks=all, a record is acknowledged only once every ISR member has it, so a
+    ISR too, as long as ``min_insync`` members remain; otherwise as many of them stay as this number
+    requires. With acks=all, a record is acknowledged only once every ISR member has it, so a
     suspected member that stays may lead if the suspicion is wrong."""
     members = tuple(r for r in state.isr if _is_live(r, live) and r.broker_id in replicas)
     lasting = tuple(r for r in members if not live[r.broker_id].draining)

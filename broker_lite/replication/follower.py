@@ -59,7 +59,7 @@ class Follower:
     """The state that would remove this replica from the ISR, while its write to ZooKeeper is in
     flight; else None."""
     paused: bool = False
-    """Whether a fetch, an append or a proposal failed, so that the next Tick retries it."""
+    """Whether a fetch, an append or the write of ``proposal`` failed; the next Tick retries it."""
 
     def begin(self) -> list[Effect]:
         """Return the effects of becoming a follower.
@@ -169,8 +169,8 @@ class Follower:
     # Methods that handle the disk's answers.
 
     def appended(self, event: FetchedAppended) -> list[Effect]:
-        """Handle a completed append of fetched batches: fetch again, or pause if it added no
-        batch."""
+        """Handle a completed append of fetched batches: fetch again, but after a pause if the
+        append added no batch."""
         # Pause if no batch was appended, because fetching again at once could loop for ever.
         self.paused = event.next_offset <= self.log.log_end_offset
         self.log.written(event.next_offset)

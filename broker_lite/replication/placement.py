@@ -31,8 +31,8 @@ def place(
 ) -> list[tuple[int, ...]]:
     """Return the broker ids of the replicas of ``count`` partitions, preferred leaders first.
 
-    ``first``, the number of partitions placed before, selects the first leader. Raises
-    BrokerNotAvailableError, InvalidReplicationFactorError."""
+    ``first`` is the number of partitions placed before; the round robin continues after them.
+    Raises BrokerNotAvailableError, InvalidReplicationFactorError."""
     brokers = [broker for broker in live.values() if not broker.draining]
     if not brokers:
         raise BrokerNotAvailableError("no broker is registered; try again")

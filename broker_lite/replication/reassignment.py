@@ -6,9 +6,9 @@
 - ``cancel`` returns to the replicas before ``begin``. A second ``begin`` before ``finish`` replaces
   the target of the first.
 
-A write that removes a replica begins a new leader epoch. A late fetch of the removed replica is
-then refused. Otherwise, if the broker had become a replica again with an empty log, the leader
-would count records that the new replica lacks (Kafka's PartitionChangeBuilder has the same
+A write that removes a replica begins a new leader epoch, in which the leader refuses old fetches of
+the removed replica that arrive late. If the broker has become a replica again, with an empty log,
+it lacks the records that such a fetch confirms (Kafka's PartitionChangeBuilder has the same
 rule)."""
 
 from __future__ import annotations

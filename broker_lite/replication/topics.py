@@ -141,8 +141,7 @@ def configure(metadata: ClusterMetadata, event: ConfigChangeRequested) -> TopicV
 def checked_config(
     topic: str, config: Mapping[str, str], replication_factor: int
 ) -> dict[str, str]:
-    """Return the settings with each value in its canonical text, so that longer spellings are not
-    stored.
+    """Return the settings with each value in its canonical text, however the request spells it.
 
     Raises InvalidConfigError for an invalid setting, and if ``min.insync.replicas`` exceeds
     ``replication_factor``."""
