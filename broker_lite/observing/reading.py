@@ -115,8 +115,8 @@ def take_reading(
 
     The reading is a whole one if ``before`` is None, if ``is_whole`` is set, or if the last whole
     reading is ``WHOLE_S`` seconds old. Otherwise it takes from ``before`` the sizes and start
-    offsets of known partitions and, where the committed offset is the same, the offset and
-    timestamp of a group's first unread record."""
+    offsets of known partitions and, if a group's committed offset has not changed, the offset and
+    timestamp of its first unread record."""
     began, began_ms = time.monotonic(), time.time() * 1000
     is_due = before is None or abs(began_ms - before.whole_ms) >= 1000 * WHOLE_S
     base = None if is_whole or is_due else before
