@@ -177,9 +177,9 @@ def check_crc(buffer: Buffer, header: BatchHeader) -> None:
 
 
 def check_structure(buffer: Buffer, header: BatchHeader) -> int:
-    """Check that a batch of columns, at the start of ``buffer``, can be decoded: its preamble
-    (version and flags), and whether Arrow's metadata agree with the batch's size and header. Return
-    the flags, which name its columns.
+    """Check that a batch of columns, at the start of ``buffer``, can be decoded: that its preamble
+    (version and flags) is valid, and that Arrow's metadata fit its size and header. Return the
+    flags, which name its columns.
 
     Raises CorruptMessageError. The check takes some microseconds for a batch of any size, and does
     not need pyarrow."""

@@ -36,8 +36,8 @@ class Marker(NamedTuple):
     """Whether ``producer_epoch`` is one higher than in the batches of the transaction, as in
     transaction version 2."""
     transaction_number: int = -1
-    """The number of the transaction among those of its transactional id; -1 if unknown. The log
-    does not store it."""
+    """The number of the transaction, which its coordinator counts for each transactional id; -1 if
+    unknown. The log does not store it."""
 
 
 class EndOfTransaction(NamedTuple):

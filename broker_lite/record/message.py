@@ -57,8 +57,8 @@ class _Shape(NamedTuple):
     """The nodes and buffers, in order, that an Arrow message with given columns must have."""
 
     nodes: tuple[tuple[int, bool], ...]
-    """For each node (the metadata of one Arrow array), how many entries it must have (_ROWS or
-    _CHILD), and whether some may be null."""
+    """For each node (the metadata of one Arrow array), _ROWS or _CHILD, which define how many
+    entries it must have, and whether entries may be null."""
     buffers: tuple[tuple[int, int], ...]
     """For each buffer, its content (such as _VALIDITY, a bitmap of nulls) and the index of the node
     (Arrow array) to which it belongs."""

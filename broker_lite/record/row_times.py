@@ -45,7 +45,7 @@ def newest_row(data: Buffer, header: BatchHeader, offset: int) -> int:
 
 def _offsets_and_times(data: Buffer, header: BatchHeader) -> tuple[_Int64s, _Int64s] | None:
     """Return the offsets and the timestamps of the records of a batch. Return None if the header
-    tells them: all records have the same timestamp and the offsets no gaps."""
+    suffices: all records have the same timestamp, and the offsets have no gaps."""
     if header.is_columns:
         columns = decode(data, header)
     else:

@@ -85,8 +85,8 @@ def _zeros(body: Bytes) -> Positions:
 
 def _drop_isolated(keys: list[Positions], body: Bytes) -> tuple[Positions, Positions, Positions]:
     """Drop candidates (possible records) at whose end no other candidate begins, or at whose start
-    none ends. Return the others as ``_candidates`` does. ``keys`` has the candidates: each integer
-    has the start in its upper 32 bits and the end in its lower ones."""
+    none ends. Return the arrays of ``_candidates`` for the rest. ``keys`` has the candidates: each
+    integer has the start in its upper 32 bits and the end in its lower ones."""
     size = len(body)
     key = np.concatenate(keys)
     starts, ends = key >> 32, key & _LOW_32
@@ -146,7 +146,7 @@ def _follow(starts: Positions, ends: Positions, size: int, count: int) -> Positi
 
 
 def _walk(body: Bytes, count: int) -> tuple[Positions, Positions]:
-    """Do the same as ``find_records`` with a loop, which works for any valid body."""
+    """Return the result of ``find_records``, from a slower loop that works for any valid body."""
     attributes, ends = np.empty(count, np.int64), np.empty(count, np.int64)
     data, size, position = body.data, len(body), 0
     for index in range(count):
