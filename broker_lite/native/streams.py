@@ -211,7 +211,7 @@ def subscribe(options: NativeOptions) -> NativeSubscription:
 
 def zookeeper_address(admin: Admin, given: str | None) -> str:
     """Return ZooKeeper's address: ``given``, else LOGBUS_ZOOKEEPER, else the address that a broker
-    reports. Raises NoClusterError if none of them has it."""
+    reports. Raises NoClusterError if all three are missing."""
     address = given or os.environ.get(ENV_ZOOKEEPER) or _as_brokers_have_it(admin)
     if not address:
         raise NoClusterError(

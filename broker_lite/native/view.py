@@ -65,8 +65,8 @@ class View:
         """Name, assignment and creation zxid of new topics, which are recorded once the list of
         members has been read."""
         self._initial_topics: set[str] = set()
-        """Ids of the topics that are older than the group: at this view's first read, each was
-        older than the registration of every member that subscribes to it."""
+        """Ids of the topics that, at this view's first read, were older than the registrations of
+        all members that subscribe to them."""
         self._has_read = False
         self._names = set(subscription.topics)
         self._stale_topics: set[str] = set()
@@ -249,10 +249,10 @@ class View:
         self._requests.write([write], partial(self._ready, topic, facts))
 
     def _first(self, assignment: Assignment, *, is_another: bool) -> FirstReadZnode:
-        """Return the content of the group's znode for a topic: the topic's id, and its number of
-        partitions if it is one of ``_initial_topics``, else 0.
+        """Return the content to write into the group's znode for a topic: the topic's id, and its
+        number of partitions if it is one of ``_initial_topics``, else 0.
 
-        Also 0 if ``is_another``: the znode describes a deleted topic of the same name."""
+        Also 0 if ``is_another``: the znode still describes a deleted topic of the same name."""
         is_old = assignment.topic_id in self._initial_topics and not is_another
         return FirstReadZnode(assignment.topic_id, len(assignment.replicas) if is_old else 0)
 
