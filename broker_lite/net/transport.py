@@ -45,8 +45,8 @@ class Transport(Protocol):
         """Continue the handshake. Raises BlockingIOError as long as it is not complete."""
 
     def write(self, parts: Sequence[Buffer], more: bool = False) -> int:
-        """Send some of the first bytes of ``parts``, and return how many. With ``more``, the kernel
-        may wait before it sends them, because the caller is about to write more."""
+        """Send bytes from the start of ``parts``, perhaps not all, and return how many. With
+        ``more``, the kernel may delay them, because the caller is about to write more."""
 
     def send_file(self, file: int, position: int, count: int) -> int:
         """Send a range of a file and return the number of bytes sent; 0 at the end of the file."""
@@ -55,7 +55,7 @@ class Transport(Protocol):
         """Send all bytes on a blocking socket."""
 
     def is_silent(self) -> bool:
-        """Return whether the peer has neither closed the connection nor sent data."""
+        """Return whether the connection is open and has no unread data."""
 
     def settimeout(self, seconds: float | None) -> None:
         """Set the timeout of blocking calls, after which they raise TimeoutError. 0 means
