@@ -23,8 +23,8 @@ class WriteTopic(NamedTuple):
 
 
 class WritePartitions(NamedTuple):
-    """Add partitions to a topic: create the znodes from number ``first_added`` on, and assign
-    replicas."""
+    """Add partitions to a topic: create znodes for the partitions from number ``first_added`` on,
+    and assign replicas."""
 
     token: int
     topic: TopicView
@@ -77,8 +77,8 @@ class RemoveDisks(NamedTuple):
 class Answer(NamedTuple):
     """The answer to the request ``token``: an error, the topic, or each partition's outcome.
 
-    ``topic`` is the topic after the write; for a request with ``validate_only``, as the write would
-    leave it. An outcome is an error, or None for success."""
+    ``topic`` is the topic after the write; for a request with ``validate_only``, the topic that the
+    write would store. An outcome is an error, or None for success."""
 
     token: int
     topic: TopicView | None = None

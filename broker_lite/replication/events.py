@@ -139,7 +139,7 @@ class Fetched(NamedTuple):
 
 
 class FetchDiverged(NamedTuple):
-    """The leader's answer that the follower's log diverges from its own before ``fetch_offset``.
+    """The leader's answer that the follower's log and its own diverge below ``fetch_offset``.
 
     The first three fields are those of the effect FetchFrom, so that the follower recognises an
     outdated answer, which must not truncate batches fetched since."""
@@ -151,8 +151,8 @@ class FetchDiverged(NamedTuple):
     """Where the follower's last epoch ends in the leader's log; if that log lacks the epoch, where
     its newest earlier epoch ends."""
     own_end: OffsetAndEpoch | None
-    """Where the epoch of ``leader_end`` ends in the follower's log; if that log lacks the epoch,
-    where its newest earlier epoch ends.
+    """Where the epoch in ``leader_end`` ends in the follower's log; if the follower lacks the
+    epoch, where the newest earlier epoch in its log ends.
 
     See ``LeaderEpochs.end_offset_for``."""
 

@@ -3,9 +3,11 @@
 The follower's fetch offset therefore tells the leader which records are on the follower's disk.
 When the logs diverge, the follower truncates by leader epoch, never to the high watermark.
 
-Within one leader epoch the leader may have counted every fetched record as replicated. So a
-follower with a damaged log first leaves the ISR in a new leader epoch, and truncates before its
-first fetch in that epoch. Only ``partition`` calls this module, on one thread."""
+Within one leader epoch the leader may have counted every fetched record as replicated. A follower
+with a damaged log lacks some of these, so it first leaves the ISR in a new leader epoch, and
+truncates before its first fetch in that epoch.
+
+Only ``partition`` calls this module, on one thread."""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ class Follower:
     state: LeaderAndIsr
     log: LocalLog
     may_have_fetched: bool
-    """Whether this broker, in this or an earlier process, may have fetched in the leader epoch of
+    """Whether this broker, perhaps before it restarted, may have fetched in the leader epoch of
     ``state``.
 
     If so, the leader may have counted the fetched records as replicated."""

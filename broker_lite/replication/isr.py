@@ -1,9 +1,9 @@
 """The in-sync replicas (ISR) of a leader, and the high watermark that follows from them.
 
 While a change of the ISR is being written, the leader cannot know which ISR is in effect, so it
-computes the high watermark from the *maximal* ISR: the committed one plus a replica that is being
-added. A replica limits the high watermark from the start of the write that adds it to the end of
-the write that removes it (KIP-497)."""
+uses the *maximal* ISR: the committed one plus a replica that is being added. A replica limits the
+high watermark from the start of the write that adds it to the end of the write that removes it
+(KIP-497)."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Leader:
     """The ids of the brokers that are assigned to the partition."""
     isr: IsrState
     epoch_start_offset: int | None = None
-    """The first offset of this leader epoch; None until the epoch file on disk has it."""
+    """The first offset of this leader epoch; None until the epoch file stores it."""
     follower_ends: dict[ReplicaId, int] = field(default_factory=dict)
     """The flushed end offset of each other replica, from its last fetch in this epoch."""
     caught_up: dict[ReplicaId, CaughtUp] = field(default_factory=dict)
@@ -118,8 +118,8 @@ class Leader:
         return self.isr.replicas == (self.log.replica,)
 
     def _damage(self) -> str:
-        """Return, for error messages, the text that this log is damaged, so that no follower can
-        fetch past the damage and join the ISR.
+        """Return, for error messages, the text that this log is damaged and that therefore no
+        follower can fetch past the damage and join the ISR.
 
         The text is empty unless this leader is the only ISR member and its log is damaged."""
         if self.log.damaged_from is None or not self.is_alone:
@@ -381,8 +381,8 @@ class Leader:
 
         So the high watermark still waits for a replica that the change would remove. It also waits
         for one that the change would add, until a later write or newer metadata shows whether
-        ZooKeeper stored the change. To find out, the leader proposes once more the ISR from before
-        the change."""
+        ZooKeeper stored the change. To find out, the leader tries to write the ISR without this
+        replica."""
         if event.state != self.proposal:
             return []
         self.refused_ms = now_ms

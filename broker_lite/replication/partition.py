@@ -67,7 +67,7 @@ class Partition:
     """The state machine of one replica of a partition.
 
     ``log_end_offset``, ``flushed_end`` and ``last_epoch`` describe the opened local log.
-    ``high_watermark`` comes from the checkpoint file, or is the log start offset."""
+    ``high_watermark`` is at first the log start offset."""
 
     __slots__ = ("log", "role")
 

@@ -2,7 +2,7 @@
 
 Leaders are assigned round robin. After each round, the distance in the ring of brokers from a
 leader to its followers grows by one. The followers of one broker's partitions are thus spread over
-all other brokers, as is its load when it dies. If every broker names its rack, a partition's
+all other brokers, which share its load when it dies. If every broker names its rack, a partition's
 replicas use as many racks as possible."""
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ def _replica_count(metadata: ClusterMetadata, event: TopicCreationRequested) -> 
     """Return the requested replication factor, or the nearest one from 1 to the number of known
     brokers.
 
-    ``partitions_max`` needs a valid factor; a later check refuses a request with an invalid one."""
+    It is for ``partitions_max``, which runs before the check that refuses an invalid factor."""
     if event.assignment:
         count = len(event.assignment[0])
     else:
