@@ -9,10 +9,11 @@ from broker_lite.net.loopback import is_loopback
 from broker_lite.observing.verdict import Cause
 
 ZOOKEEPER_MIN = (3, 9, 5)
-"""Lowest version of ZooKeeper that checks certificates without reverse DNS (CVE-2026-24281)."""
+"""Lowest version of ZooKeeper that does not trust reverse DNS to check a certificate's host name
+(CVE-2026-24281)."""
 
 BrokerSettings = Mapping[int, Mapping[str, str]]
-"""The settings of brokers, by broker id and key."""
+"""The settings of brokers, by broker id and setting name."""
 
 _OPEN: Mapping[str, Callable[[str], bool]] = {
     "authorizer": lambda value: value != "enforce",
@@ -24,8 +25,8 @@ cluster usable without a login."""
 
 
 def exposure_cause(settings: BrokerSettings, hosts: Collection[str], accounts: int) -> Cause | None:
-    """Return a cause that names the settings which let others use the cluster without a login; None
-    if others cannot use it.
+    """Return a cause that names the settings which let other machines or other accounts use the
+    cluster without a login; None if they cannot.
 
     ``hosts`` are the advertised hosts of the brokers. ``accounts`` is the number of other people's
     user accounts on this machine. If all hosts are loopback and there are no such accounts, no

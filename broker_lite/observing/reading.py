@@ -243,7 +243,7 @@ def group_reading(listing: GroupListing, lag: GroupLag) -> GroupReading:
     """Return the figures of a listed group.
 
     A group without members is a Spark query's if the metadata of its committed offsets contain a
-    lease. The lease shows whether the query runs."""
+    lease (run id and expiry time). The query runs if the lease has not expired."""
     kind = group_kind(listing)
     state = lag.state or listing.state
     rows = lag.partitions.values()

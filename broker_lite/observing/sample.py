@@ -33,8 +33,8 @@ class ClusterSample(NamedTuple):
         return tuple(row for report in self.reports for row in report.log_dirs)
 
     def min_insync(self, topic: str, replicas: int) -> int:
-        """Return how many of a partition's ``replicas`` must be in sync for acks=all; 1 for a topic
-        whose setting is not in the sample."""
+        """Return how many of a partition's ``replicas`` must be in sync for acks=all; 1 if the
+        sample lacks the topic's setting, as it does for healthy topics."""
         value = self.insync_settings.get(topic)
         return 1 if value is None else min_insync_of(value, replicas)
 

@@ -70,8 +70,8 @@ class Sampler:
         return (times[-1] - times[0]) / 1000 if times else 0.0
 
     def read_again(self, timeout_s: float = INTERVAL_S) -> None:
-        """Start to read the whole cluster (see ``WHOLE_S``) now, for example after it changed. Wait
-        for the end, at most ``timeout_s`` seconds."""
+        """Start a whole reading of the cluster (see ``WHOLE_S``) now, for example after a change.
+        Wait until it is complete, at most ``timeout_s`` seconds."""
         with self._changed:
             # A reading in progress began before the caller's change, so wait for the next one.
             target_count = self._readings + (2 if self._is_reading else 1)
