@@ -198,8 +198,8 @@ def decode(buffer: Buffer, header: BatchHeader) -> Columns:
     """Decode the batch of columns at the start of ``buffer``, whose header is ``header``.
 
     If the batch is not compressed, the columns use the memory of ``buffer``. The caller checks the
-    CRC (``batch.check_crc``). Raises CorruptMessageError for malformed columns, and for wrong sizes
-    in the metadata before memory is allocated."""
+    CRC (``batch.check_crc``). Raises CorruptMessageError for malformed columns. Sizes in the
+    metadata are checked before memory is allocated."""
     flags, checked = checked_columns(buffer, header)
     if not checked.codec and checked.row_count < ORDERED_MAX and not flags & ~_BINARY_FLAGS:
         return _checked_binary(buffer, flags, checked)
@@ -288,7 +288,7 @@ def _present(columns: Columns, timestamp: pa.Array | None) -> tuple[int, pa.Reco
 
 @lru_cache(maxsize=64)
 def _schema_bytes(flags: int) -> int:
-    """Return the size of the schema in bytes, which Arrow's stream writer writes before the
+    """Return the size in bytes of the schema that Arrow's stream writer writes before the
     columns."""
     return len(_schema(flags).serialize())
 
@@ -303,7 +303,7 @@ def _framed(
     writes, and then the columns as one Arrow message.
 
     Arrow's stream writer, which writes larger and compressed messages, first writes a schema. No
-    reader needs the schema, so its last bytes become the space for header and preamble."""
+    reader needs the schema, so header and preamble overwrite its last bytes."""
     before = _schema_bytes(flags)
     begin = before - fmt.COLUMNS_FROM
     if compression == "none":

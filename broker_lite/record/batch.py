@@ -90,8 +90,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def constant_timestamp(self) -> int:
-        """The timestamp of every record, for a batch whose body has no timestamps; -1 for no
-        timestamp."""
+        """The timestamp of every record in a batch whose body has no timestamps; -1 if the records
+        have none."""
         return self.max_timestamp if self.is_log_append_time else self.base_timestamp
 
 

@@ -14,8 +14,8 @@ from broker_lite.record import format as fmt
 from broker_lite.record.batch import check_crc, read_header, set_max_timestamp
 
 BODY_BYTES_MIN = 1 << 20
-"""Decompressed bytes that any batch may have, however small it is compressed. The batches that
-sarama, the client without maximum timestamps, sends by default are smaller."""
+"""Decompressed bytes that a batch may have at any compression ratio. sarama, which sends batches
+without a maximum timestamp, by default sends smaller ones."""
 BODY_RATIO = 16
 """Maximum ratio of decompressed to compressed size for a batch that decompresses to more than
 ``BODY_BYTES_MIN``."""
@@ -26,7 +26,7 @@ _BASE_AND_MAX_AT = 27
 
 def is_left_out(records: memoryview) -> bool:
     """Return whether the producer did not set the maximum timestamp of the first batch in
-    ``records``. The maximum timestamp is then below the batch's base timestamp."""
+    ``records``: a timestamp that was set is not below the batch's base timestamp."""
     if len(records) < fmt.HEADER_BYTES or records[_MAGIC_AT] != fmt.MAGIC_ROWS:
         return False
     base, newest = _BASE_AND_MAX.unpack_from(records, _BASE_AND_MAX_AT)
@@ -36,7 +36,7 @@ def is_left_out(records: memoryview) -> bool:
 def fill_in(records: memoryview) -> None:
     """Write the maximum timestamp and the new CRC into the one batch in ``records``.
 
-    A batch that the following append refuses, such as a control batch, is left unchanged. Raises
+    A batch that the log's append will refuse, such as a control batch, is left unchanged. Raises
     InvalidRecordError if the records cannot be decoded, and CorruptMessageError if the CRC or the
     length of the batch is wrong."""
     # Import here: transcode loads numpy and pyarrow, which a broker needs only for a batch without

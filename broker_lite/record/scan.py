@@ -71,8 +71,8 @@ def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
 
 
 def _zeros(body: Bytes) -> Positions:
-    """Return the positions of the zero bytes that may be the attributes of a record. The byte
-    before such a zero is the last byte of a length, so it is 1 to 127."""
+    """Return the positions of the zero bytes that may be the attributes of a record: the byte
+    before is 1 to 127, like the last byte of every record length (a varint)."""
     positions = [np.empty(0, np.int64)]
     for start in range(1, len(body), _PIECE_BYTES):
         piece = body[start : start + _PIECE_BYTES]

@@ -1,5 +1,5 @@
-"""Convert a batch of rows to columns and back, with operations of numpy and pyarrow that each
-handle all records.
+"""Convert a batch of rows to columns and back, with numpy and pyarrow operations that process all
+records at once.
 
 A broker converts columns to rows for a client that reads only rows. A client converts rows to
 columns. The encoded rows are byte for byte the same as those of Kafka's own writer. Both
@@ -153,8 +153,8 @@ def _read_body(memory: memoryview, count: int) -> _Body:
 
 
 def _field(body: Bytes, at: Positions, ends: Positions) -> tuple[Positions, Positions, Positions]:
-    """Decode one field of each record, such as the key, which begins at ``at`` with its length.
-    Return the lengths (-1 for null), and the starts and ends of the contents."""
+    """Decode one field, such as the key, of each record. Its length is at position ``at``. Return
+    the lengths (-1 for null), and the starts and ends of the contents."""
     lengths, starts = varints.decode(body, at)
     if lengths.min() < -1 or (lengths > ends - starts).any():
         raise CorruptMessageError("a field extends beyond its record")
@@ -239,9 +239,9 @@ def _read_headers(
 def _read_many_headers(
     record: memoryview, position: int, names: Positions, contents: Positions
 ) -> int:
-    """Find in a loop the headers of one record after its first ``_LEVELS_MAX``, from ``position``
-    on. Write the starts and lengths of keys to ``names`` and of values to ``contents``. Return the
-    end position."""
+    """Find in a loop the headers of one record that follow its first ``_LEVELS_MAX`` and begin at
+    ``position``. Write the start and length of each key to ``names``, and of each value to
+    ``contents``. Return the end position."""
     try:
         for slot in range(names.shape[1]):
             for parts in (names, contents):

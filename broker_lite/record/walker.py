@@ -106,8 +106,8 @@ class BatchWalker:
         self.position = position
         self.end = end
         self.needed_bytes = 0
-        """If the last buffer ended within a batch, the size of this batch in bytes. 0 if the buffer
-        ended elsewhere, or within the batch's header."""
+        """The size in bytes of the batch within which the last buffer ended; 0 if the buffer ended
+        after a batch or within a header."""
         self.policy = policy
         self._aborting = sorted(policy.aborted, key=lambda row: row[1], reverse=True)
         """The aborted transactions that the walker has not reached yet, in descending order of
