@@ -130,8 +130,8 @@ class NativeOptions(NamedTuple):
 def open_streams(
     admin: Admin, bootstrap_servers: str, options: NativeOptions, callbacks: Callbacks
 ) -> MessageStreams:
-    """Join a group that ZooKeeper coordinates, as one blocking consumer with several streams, and
-    return them. The errors are those of ``Bus.create_message_streams``."""
+    """Join a group that ZooKeeper coordinates, as one blocking consumer, and return its streams.
+    Raises the errors of ``Bus.create_message_streams``."""
     session = _session(ThreadSession, admin, options)
     memberships: list[NativeMembership] = []
 

@@ -26,8 +26,8 @@ class WatchedTopic(NamedTuple):
     """A topic to which the consumer subscribes.
 
     ``first_count`` is the number of partitions that the topic had when the group began to read it,
-    or 0 for a topic that was created later. Partitions with this number or a higher one were added
-    since; the group reads them from their earliest record."""
+    or 0 for a topic that was created later. Partitions with the number ``first_count`` or a higher
+    one are newer; the group reads them from their earliest record."""
 
     topic_id: str
     partition_count: int
@@ -62,8 +62,8 @@ class View:
         self._began: dict[NativeSubscription, int] = {}
         """For each subscription (topic names or pattern), the zxid of its earliest registration."""
         self._unrecorded: list[tuple[str, Assignment, int]] = []
-        """Name, assignment and creation zxid of new topics, which are recorded once the list of
-        members has been read."""
+        """Name, assignment and creation zxid of new topics, for ``_record``, which runs once all
+        members have been read."""
         self._initial_topics: set[str] = set()
         """Ids of the topics that, at this view's first read, were older than the registrations of
         all members that subscribe to them."""
@@ -271,5 +271,5 @@ class View:
 
 
 def _ignore_result(refused: Refused | None) -> None:
-    """Ignore the result of creating a znode. Either it exists now, or its parent is missing, which
-    the next read notices."""
+    """Ignore the result of creating a znode. Either the znode exists now, or its parent is missing,
+    which ``_first_read`` notices."""
