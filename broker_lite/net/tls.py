@@ -1,14 +1,15 @@
 """``TlsTransport``: the implementation of ``Transport`` with TLS.
 
 ``ssl.SSLObject`` encrypts and decrypts in memory; this module moves the encrypted bytes between two
-``ssl.MemoryBIO`` and the socket. An ``ssl.SSLSocket`` makes two system calls for each record, and
-librdkafka sends records of 3 KB. Four properties of OpenSSL and Python shape this module:
+``ssl.MemoryBIO`` and the socket. An ``ssl.SSLSocket`` would make two system calls for each TLS
+record, and librdkafka's records are small (3 KB). Four properties of OpenSSL and Python shape this
+module:
 
 - One ``SSLObject.read`` returns at most one record (16 KiB). ``read_into`` repeats it. A selector
   does not report the socket for bytes that were received but not returned (``pending``).
 - ``SSLObject.write`` encrypts all bytes and never blocks. ``write`` encrypts at most 64 KiB at a
-  time and returns when all their encrypted bytes are sent, so that the encrypted bytes of one
-  connection stay below 65 KiB.
+  time and encrypts no more until they are sent, so that the encrypted bytes of one connection stay
+  below 65 KiB.
 - A read may leave bytes to send, such as an alert. The next receive or write sends them first.
 - OpenSSL does not shrink the memory of a BIO, so one receive takes at most ``RECEIVE_BYTES``.
 """
@@ -73,8 +74,8 @@ class TlsTransport:
         )
         self.is_handshaking = True
         self._encrypted: Buffer = b""
-        """Encrypted bytes that the socket did not accept yet; they are sent before those in
-        ``_outgoing``."""
+        """Encrypted bytes that the socket did not accept yet; they are sent before the newer ones
+        in ``_outgoing``."""
         self._sending_bytes = 0
         """Plain bytes that ``write`` or ``send_file`` encrypted but could not send completely. The
         next call sends the rest and returns this number."""
