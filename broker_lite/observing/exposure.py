@@ -9,8 +9,7 @@ from broker_lite.net.loopback import is_loopback
 from broker_lite.observing.verdict import Cause
 
 ZOOKEEPER_MIN = (3, 9, 5)
-"""Lowest version of ZooKeeper that does not trust reverse DNS to check a certificate's host name
-(CVE-2026-24281)."""
+"""Lowest version of ZooKeeper that checks no certificate by reverse DNS (CVE-2026-24281)."""
 
 BrokerSettings = Mapping[int, Mapping[str, str]]
 """The settings of brokers, by broker id and setting name."""
@@ -57,8 +56,8 @@ def zookeeper_cause(host: str, version: tuple[int, ...], *, has_tls: bool) -> Ca
     """Return a cause for a warning if a ZooKeeper server has a version before ``ZOOKEEPER_MIN``,
     else None.
 
-    A server on a loopback address that uses no TLS gives no warning: the vulnerability of those
-    versions is in the check of certificates, which such a server never makes."""
+    A server on a loopback address without TLS gives no warning: the vulnerability is in the check
+    of certificates, which needs TLS."""
     if version >= ZOOKEEPER_MIN or (is_loopback(host) and not has_tls):
         return None
     lowest = ".".join(map(str, ZOOKEEPER_MIN))
