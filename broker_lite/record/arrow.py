@@ -170,8 +170,8 @@ def encode(
 
 
 def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
-    """Split the rows, in order, into slices that take at most ``max_bytes`` each as a batch without
-    compression. A row that is larger gets a slice of its own.
+    """Split the rows, in order, into slices, each of which takes at most ``max_bytes`` as an
+    uncompressed batch. A row that is larger gets a slice of its own.
 
     The slices have about equal sizes, because a small last slice would cost a produce request of
     its own, which takes about as long as a request with a full batch."""

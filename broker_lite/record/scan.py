@@ -24,7 +24,7 @@ _LENGTH_BYTES_MAX: Final = 5
 _SIEVES: Final = 3
 """Maximum number of passes in which ``_drop_isolated`` drops candidates."""
 _ZEROS_MAX: Final = 4 << 20
-"""Maximum number of zero bytes of a body in which candidates (possible records) are searched. With
+"""Maximum number of zero bytes in a body that is searched for candidates (possible records). With
 more zero bytes, the candidates' positions could take more memory than the body, so a loop finds the
 records instead."""
 _PIECE_BYTES: Final = 128 << 10

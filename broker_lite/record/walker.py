@@ -82,8 +82,8 @@ class BatchWalker:
     ``position`` is the position of the next batch in the log, in bytes, and ``end`` the position at
     which the walk ends. If ``at_boundary``, the first batch must begin with ``offset``; otherwise
     that batch may begin earlier and contain ``offset``. ``epoch`` is the minimum leader epoch of
-    the next batch. After each batch, all these attributes except ``end`` have the values for the
-    next batch."""
+    the next batch. The walker updates all these attributes except ``end`` after each
+    batch."""
 
     __slots__ = (
         "_aborted_ids", "_aborting", "at_boundary", "end", "epoch", "needed_bytes",
