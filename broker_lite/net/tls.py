@@ -278,8 +278,8 @@ class TlsTransport:
         """Close the connection after a failed handshake, so that the peer receives the alert which
         names the cause.
 
-        Reads unread bytes first: because of them the kernel would reset the connection and discard
-        the alert."""
+        Reads all received bytes first: if some were unread, the kernel would reset the connection
+        and discard the alert."""
         with contextlib.suppress(OSError):
             self._socket.recv(SEND_BYTES)
         self.close()
