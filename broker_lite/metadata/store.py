@@ -12,16 +12,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from broker_lite.errors import CoordinationUnavailableError, InvalidRequestError
 
 RETRY_S = 0.05
-"""Seconds between two attempts of ``write_surely`` to find out whether a write took effect."""
+"""Seconds between two attempts of ``insist``, and between two attempts of ``write_surely`` to find
+out whether a write took effect."""
 
 REQUEST_BYTES_MAX = 0xFFFFF
 """Maximum bytes of a request to ZooKeeper, the default of its ``jute.maxbuffer``. ZooKeeper closes
 the connection of a client that sends more."""
+
+
+_Result = TypeVar("_Result")
 
 
 class Znode(NamedTuple):
@@ -171,6 +175,22 @@ def check_size(operations: Sequence[Operation]) -> None:
             f"the request needs a ZooKeeper write of {size} bytes; the limit is "
             f"{REQUEST_BYTES_MAX}. Split the request"
         )
+
+
+async def insist(call: Callable[[], Awaitable[_Result]], timeout_s: float) -> _Result:
+    """Return the result of ``call``. Repeat the call if the connection to ZooKeeper was lost, for at
+    most ``timeout_s`` seconds.
+
+    Raises CoordinationUnavailableError."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + timeout_s
+    while True:
+        try:
+            return await call()
+        except CoordinationUnavailableError:
+            if loop.time() >= deadline_s:
+                raise
+        await asyncio.sleep(RETRY_S)
 
 
 async def write_surely(

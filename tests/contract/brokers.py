@@ -55,11 +55,12 @@ class Cluster:
         features: dict[str, int] | None = None,
         damaged: frozenset[PartitionKey] = frozenset(),
         rebalance_ms: int = -1,
+        store: MetadataStore | None = None,
     ) -> Broker:
         directory = directory or f"directory-{broker_id}"
         if counter is None:
             counter = self.counters[directory] = self.counters.get(directory, 0) + 1
-        store = self.world.store()
+        store = store if store is not None else self.world.store()
         registry = Registry(
             BrokerConfig(
                 broker_id=broker_id,

@@ -485,6 +485,19 @@ def test_broker_registrations_and_the_controller_survive_dropped_connections(wor
     run(world, body)
 
 
+def test_broker_starts_although_it_loses_its_zookeeper_connection_meanwhile(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        for number in range(20):
+            store = world.store()
+            start = asyncio.ensure_future(cluster.start(number, store=store))
+            await asyncio.sleep((0.001 if isinstance(world, SimWorld) else 0.002) * number)
+            world.drop_connection(store)
+            await start
+            await until(lambda: all(broker.registry.connected for broker in cluster.running))
+
+    run(world, body)
+
+
 def test_topic_is_created_although_zookeepers_response_is_lost(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)

@@ -45,6 +45,7 @@ from broker_lite.metadata.store import (
     Suspended,
     Znode,
     check_size,
+    insist,
 )
 from broker_lite.metadata.zookeeper.connection import (
     credential_error,
@@ -142,6 +143,9 @@ class ZooKeeperStore:
         # Do not wait for kazoo's report that it is connected, which may still be on its way to the
         # event loop.
         self._take_state(KazooState.CONNECTED, self._kazoo_session_id())
+        await insist(self._create_chroot, timeout_s)
+
+    async def _create_chroot(self) -> None:
         path = ""
         for part in self._chroot.split("/")[1:]:
             path += f"/{part}"

@@ -33,6 +33,7 @@ from broker_lite.metadata.store import (
     SessionLost,
     StoreEvent,
     Suspended,
+    insist,
 )
 from broker_lite.model import (
     NO_BROKER,
@@ -142,6 +143,9 @@ class Registry:
             live=self.live_brokers,
         )
         self._registrar: Registrar | None = None
+        self._patience_s = config.zookeeper_session_timeout_ms / 1000
+        """Maximum seconds for which a starting broker repeats a step because its connection to
+        ZooKeeper was lost, as on a busy machine."""
         self._broker_epoch = NO_EPOCH
         self._broker_epochs: frozenset[int] = frozenset()
         self._suspects: dict[int, int] = {}
@@ -181,16 +185,17 @@ class Registry:
 
         Raises CoordinationUnavailableError, BrokerIdTakenError, StaleDirectoryError,
         InconsistentClusterIdError, InvalidConfigError or UnsupportedVersionError."""
-        try:
-            await self._store.start(self._on_event)
-            cluster_id = await prepare(
-                self._store,
-                cluster_id,
-                self.administration.new_id,
-                registration.features,
-            )
+
+        async def enter() -> str:
+            features, new_id = registration.features, self.administration.new_id
+            known_id = await prepare(self._store, cluster_id, new_id, features)
             if damaged:
                 await self._states.withdraw(registration.directory_id, damaged)
+            return known_id
+
+        try:
+            await self._store.start(self._on_event)
+            cluster_id = await insist(enter, self._patience_s)
             await self._join(cluster_id, registration)
         except BaseException:
             await self.close()
@@ -207,7 +212,7 @@ class Registry:
             patience_ms=self._config.zookeeper_session_timeout_ms + 1000,
             wait_connected=self.wait_connected,
         )
-        await self._catch_up()
+        await insist(self._catch_up, self._patience_s)
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     async def close(self) -> None:
