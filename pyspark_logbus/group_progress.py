@@ -30,6 +30,9 @@ RENEW_MS = 5_000
 RETRY_MS = 1_000
 """Times in milliseconds: the life of a lease (``LEASE_MS``), the pause between its renewals
 (``RENEW_MS``), and the pause before a failed commit is retried (``RETRY_MS``)."""
+CLOSE_S = 10.0
+"""Maximum seconds for which a stopping query tries to release the lease. Without a release, another
+query can have the group only once the lease has expired."""
 
 
 class Offsets(Protocol):
@@ -79,6 +82,8 @@ class GroupProgress:
         """The recreated topics for which the coordinator refused offsets: by name, the old topic id
         in those offsets."""
         self._closing = False
+        self._ends_s = float("inf")
+        """Monotonic time (s) at which the background thread gives up the release of the lease."""
         self._thread: threading.Thread | None = None
 
     # Methods that the planner's thread calls.
@@ -147,10 +152,11 @@ class GroupProgress:
                 lambda: self._published is self._newest or bool(self._holder), timeout_s
             )
 
-    def close(self, timeout_s: float = 2.0) -> None:
+    def close(self, timeout_s: float = CLOSE_S) -> None:
         """Commit the pending offsets, release the group's lease and end the background thread.
         Waits at most ``timeout_s`` seconds."""
         with self._wake:
+            self._ends_s = time.monotonic() + timeout_s
             self._closing = True
             self._wake.notify_all()
         if self._thread is not None:
@@ -168,8 +174,11 @@ class GroupProgress:
                 newest, closing = self._newest, self._closing
             self._turn(newest, release=closing)
             if closing:
-                return
-            if self._holder or self._problem:
+                left_s = self._ends_s - time.monotonic()
+                if not self._problem or left_s <= 0:
+                    return
+                time.sleep(min(RETRY_MS / 1000, left_s))
+            elif self._holder or self._problem:
                 with self._wake:
                     self._wake.wait_for(lambda: self._closing, RETRY_MS / 1000)
 

@@ -25,8 +25,8 @@ def stop_on_terminate() -> None:
 
 @contextlib.contextmanager
 def termination_waits() -> Iterator[None]:
-    """Ignore SIGTERM during the block, which shuts down the source's process on the driver in at
-    most two seconds.
+    """Ignore SIGTERM during the block, which shuts down the source's process on the driver in
+    about ten seconds at most (``group_progress.CLOSE_S``).
 
     To end the process, Spark closes its connection, which starts the shutdown, and sends SIGTERM,
     which may arrive in the middle of the shutdown.

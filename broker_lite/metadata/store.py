@@ -178,8 +178,8 @@ def check_size(operations: Sequence[Operation]) -> None:
 
 
 async def insist(call: Callable[[], Awaitable[_Result]], timeout_s: float) -> _Result:
-    """Return the result of ``call``. Repeat the call if the connection to ZooKeeper was lost, for at
-    most ``timeout_s`` seconds.
+    """Return the result of ``call``. Repeat the call if the connection to ZooKeeper was lost, for
+    at most ``timeout_s`` seconds.
 
     Raises CoordinationUnavailableError."""
     loop = asyncio.get_running_loop()

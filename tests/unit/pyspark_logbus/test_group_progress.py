@@ -96,7 +96,7 @@ def start(group):
     start.clock = clock
     yield start
     for progress in running:
-        progress.close()
+        progress.close(0)
 
 
 def test_offset_commit_of_a_query_contains_leader_epoch_topic_id_and_lease(group, start):
@@ -122,6 +122,28 @@ def test_stopping_query_commits_its_progress_and_frees_the_group_for_other_queri
     other.publish(at(9))
     assert other.wait(5)
     other.check()
+
+
+def test_stopping_query_repeats_a_failed_release_of_its_groups_lease(group, start, monkeypatch):
+    """Regression: one failed commit kept the lease until it expired."""
+    monkeypatch.setattr(group_progress, "RETRY_MS", 1)
+    progress = start("one")
+    progress.publish(at(5))
+    progress.wait(5)
+    group.failures = 2
+    progress.close()
+    assert group.failures == 0
+    assert lease_of(group.rows[T0].metadata) == ("", 0)
+
+
+def test_stopping_query_gives_up_the_release_after_its_time_limit(group, start):
+    progress = start("one")
+    progress.publish(at(5))
+    progress.wait(5)
+    group.failures = 1_000_000
+    progress.close(0.01)
+    assert "not now" in progress.state
+    assert lease_of(group.rows[T0].metadata)[0] == "one"
 
 
 def test_second_query_with_the_same_default_group_commits_nothing_and_keeps_running(
@@ -262,7 +284,7 @@ def test_progress_of_a_deleted_topic_is_reported_as_not_committed(group, start):
     progress.publish(at(5))
     with group.changed:
         assert group.changed.wait_for(lambda: group.commits, 10)
-    progress.close()
+    progress.close(0)
     assert "does not exist" in progress.state
     assert group.rows == {}
 
