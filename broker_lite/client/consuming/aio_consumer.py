@@ -1,8 +1,8 @@
 """``AsyncConsumer``: the asyncio consumer. It fetches and decodes on the running event loop.
 
-It runs the tasks of ``ReaderCore``, and awaits where ``Consumer`` blocks. Rows leave the buffer
-only after a method's last await, so a cancelled call loses none. Call all methods on the loop's
-thread."""
+It runs the tasks (generators) of ``ReaderCore``, as ``Consumer`` does, and awaits where that one
+blocks. Rows leave the buffer only after a method's last await, so a cancelled call loses none. Call
+all methods on the loop's thread."""
 
 from __future__ import annotations
 

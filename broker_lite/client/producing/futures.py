@@ -125,7 +125,7 @@ class Outcome:
 
     def batch_done(self, error: LogbusError | None) -> bool:
         """Record that a batch was acknowledged or failed. Return True if it was the last
-        outstanding batch of the rows."""
+        outstanding batch of this outcome's rows."""
         self._left -= 1
         if error is not None and self.error is None:
             self.error = error

@@ -48,7 +48,7 @@ HIDDEN = DisplayedValue("hidden", "hidden", 0, False)
 
 
 def cut_for(rows: int) -> int:
-    """Return the maximum bytes of each value on a page with ``rows`` rows."""
+    """Return the maximum bytes that a page with ``rows`` rows shows of each value."""
     return min(CUT_BYTES, max(LEAST_BYTES, PAGE_BYTES // max(rows, 1)))
 
 
