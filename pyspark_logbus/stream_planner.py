@@ -163,8 +163,8 @@ class StreamPlanner:
         is_repeated, self._checked = not self._checked, True
         ranges = self._check.remaining(begin, until, live, is_repeated=is_repeated)
         if self._progress is None:
-            # After a restart, Spark repeats the last batch before it calls ``latest_offset``, which
-            # would acquire the group's lease. Acquire it here.
+            # Acquire the group's lease (the right to commit to the group) here: after a restart,
+            # Spark repeats the last batch before ``latest_offset``, which otherwise acquires it.
             committed = until.batch_start(begin).topics
             self._publish(SourceOffset(until.cluster_id, committed, query=until.query), live)
         return make_tasks(ranges, self.options, self._reader, self._live.view)

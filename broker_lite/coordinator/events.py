@@ -38,7 +38,7 @@ class Protocol(NamedTuple):
 
 
 def metadata_bytes(protocols: Iterable[Protocol]) -> int:
-    """Return the bytes that a member's protocols take: names and encoded subscriptions."""
+    """Return the number of bytes of a member's protocols: names and encoded subscriptions."""
     return sum(len(row.name) + len(row.metadata) for row in protocols)
 
 

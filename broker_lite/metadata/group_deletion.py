@@ -193,8 +193,8 @@ class GroupDeletion:
         rows = []
         for path, znode in (await read_znodes(self._store, paths)).items():
             offset = znodes.decode_offset(path, znode.data)
-            # For a native group, use the modification time of the znode, because a member that
-            # becomes the owner of a partition writes the offset again, unchanged.
+            # In a native group (without a coordinator), a partition's new owner writes the offset
+            # again, unchanged. Only the znode's modification time shows that the group is used.
             touched_ms = max(offset.commit_ms, znode.modified_ms * is_native)
             rows.append(_OffsetRow(paths[path], path, znode.version, offset.topic_id, touched_ms))
         return rows

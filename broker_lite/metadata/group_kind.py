@@ -57,7 +57,7 @@ def made_native(
     pending = znodes.pending_path(group)
     if not has_pending:
         operations.append(Create(pending))
-    # Fail the write if an open transaction has offsets of the group: these are children of this
-    # znode, and ZooKeeper deletes no znode with children.
+    # This znode has children if an open transaction has offsets of the group. ZooKeeper then
+    # refuses to delete it, and with it the whole write.
     operations.append(Delete(pending))
     return operations

@@ -502,8 +502,8 @@ class GroupOffsets:
         Also sets a watch: the next change of the coordinator znode causes one DataChanged event."""
         path = znodes.coordinator_path(claim.group)
         znode = await self._store.get(path, watch=True)
-        # Compare the unique name of this broker's claim, not the version of the coordinator znode:
-        # the version starts at 0 again if the group is deleted and created anew.
+        # The coordinator znode has the unique name of the present claim. Compare this name, not the
+        # znode's version, which starts at 0 again if the group is deleted and created anew.
         if not claim.is_seen_in(znode):
             claim.held = False
         return claim.held

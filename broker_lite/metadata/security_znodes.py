@@ -87,7 +87,8 @@ async def refreshed(
     of ``known`` with the new values, or ``known`` itself if no path is of this kind. Values of
     deleted znodes are left out.
 
-    Add the znodes that cannot be decoded to ``unreadable``, and remove the others at ``paths``."""
+    Add each of these znodes that cannot be decoded to ``unreadable``; remove from it each one that
+    was decoded or deleted."""
     changed = [path for path in paths if path.startswith(f"{kind.root}/")]
     if not changed:
         return known

@@ -1,5 +1,5 @@
-"""Run the state machine of a native group's consumer (``machine``) on an event loop, and carry out
-the operations (effects) that it returns.
+"""Run the state machine (``machine``) of a consumer in a native group, whose members coordinate
+through ZooKeeper, on an event loop, and carry out the operations (effects) that it returns.
 
 ``NativeShell`` sends the machine's requests to ZooKeeper (through a ``MetadataStore``), and passes
 assignment changes to the readers of the consumer's streams. All methods and callbacks run on the

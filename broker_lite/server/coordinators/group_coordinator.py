@@ -392,8 +392,8 @@ class GroupCoordinator:
             kept_ms = self._config.offsets_retention_minutes * MINUTE
             since_ms = max(since_ms or 0, newest_ms)
         # ``since_ms`` is None if the group has had no coordinator since the last one died. Return
-        # True, so that the caller makes this broker the coordinator. The group's time without
-        # members begins then; a later call measures it.
+        # True: the caller then makes this broker the coordinator, and the group counts as empty
+        # from that time. A later call checks whether it has been empty for ``kept_ms``.
         return since_ms is None or self._clock.now_ms() - since_ms >= kept_ms
 
     def close(self) -> None:
