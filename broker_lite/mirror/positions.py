@@ -64,9 +64,9 @@ def commit_of(
     signature: Signature | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> CommittedOffset:
-    """Encode a position as a committed offset of the group in which a mirror stores its state.
-    ``target_id`` is the topic's id at the target. ``settings`` are those that the mirror copied for
-    the topic; only the position of partition 0 contains them."""
+    """Return the committed offset (with metadata) that stores this position in the mirror's group.
+    ``target_id`` is the topic's id at the target. ``settings`` are the topic's settings that the
+    mirror copied; only the position of partition 0 contains them."""
     text = json.dumps(
         {
             "version": VERSION,

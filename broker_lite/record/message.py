@@ -386,6 +386,6 @@ def _vector(metadata: bytes, table: int, number: int, words: int) -> tuple[int, 
         raise CorruptMessageError(
             f"the Arrow message has {count} "
             f"{'field nodes' if number == _BATCH_NODES else 'buffers'}; the columns that the "
-            f"batch's flags name need {words // 2}"
+            f"batch's preamble flags name need {words // 2}"
         )
     return struct.unpack_from(f"<{words}q", metadata, start + 4) if words else ()

@@ -278,9 +278,10 @@ class DataDirectory:
                     self._fill_reserve()
 
     def make_reserve(self) -> None:
-        """Create the reserve file for small files on a full disk, if it is missing or too small.
+        """Create the reserve file if it is missing or too small. On a full disk, its space is freed
+        for small files.
 
-        A full disk raises no error."""
+        If the disk is full now, the file becomes smaller, without an error."""
         path = f"{self.path}/{paths.RESERVE}"
         with self._reserve:
             if self.files.exists(path) and (self.is_full or self.files.size(path) >= RESERVE_BYTES):

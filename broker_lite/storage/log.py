@@ -529,7 +529,8 @@ class Log:
                 except OSError as error:
                     if error.errno != errno.EIO:
                         raise
-                    # The disk cannot read this batch. Cut at a boundary that needs no read.
+                    # The disk cannot read this batch. Cut the log at the last index entry at or
+                    # before it, which is found without a read of the log.
                     return self.reader.entry_before(offset)
         except CorruptMessageError:
             damage = self.reader.damage_over(offset)

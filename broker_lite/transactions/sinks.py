@@ -229,8 +229,8 @@ class SinkPartition:
         if event.batch < 0 or event.timeout_ms <= 0 or not event.sink or not event.run:
             raise InvalidRequestError(
                 f"JoinBatch of sink {event.sink!r}, run {event.run!r}, batch {event.batch}, "
-                f"timeout {event.timeout_ms} ms: give names that are not empty, a batch of 0 or "
-                "more, and a timeout above 0"
+                f"timeout {event.timeout_ms} ms: give sink and run names that are not empty, a "
+                "batch of 0 or more, and a timeout above 0"
             )
         sink = self._sinks.setdefault(event.sink, _Sink())
         head = sink.head

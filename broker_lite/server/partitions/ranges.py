@@ -84,8 +84,8 @@ class Prepared(NamedTuple):
     error_offset: int = -1
     """The fetch offset at which ``error`` occurred; -1 without an error."""
     stored: StoredRange | None = None
-    """The range's place in a segment file, if the client reads it there; ``parts`` is then
-    empty."""
+    """The range's place in a segment file, if the client reads the range from this file;
+    ``parts`` is then empty."""
     file: HasFileno | None = None
     """The open segment file that ``stored`` names."""
     next_offset: int = -1

@@ -23,8 +23,8 @@ followers retry failed operations."""
 
 
 class Ticks:
-    """The timers of flush ticks, at which leaders start due flushes, and of slow ticks, at which
-    they look for lagging followers: at least four times in ``replica_lag_ms``."""
+    """The timers of two kinds of ticks. At a flush tick, leaders start due flushes. At a slow tick,
+    they look for lagging followers; slow ticks come at least four times in ``replica_lag_ms``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, replica_lag_ms: int) -> None:
         self._loop = loop
