@@ -53,8 +53,8 @@ class MirrorCheckpoint:
         """The settings that the mirror has copied from the source, by topic."""
 
     def open(self, name: str) -> None:
-        """Create the topic ``name`` if it is missing. Read the mirror's state from this topic and the
-        group ``name``. Take over the producer id of the mirror that stored this state."""
+        """Create the topic ``name`` if it is missing. Read the mirror's state from the topic
+        and group ``name``. Take over the producer id of the mirror that stored this state."""
         self._name = name
         self._entries = self._read_log()
         self._begin_producer()

@@ -248,7 +248,8 @@ class _World(Target):
 
 
 class Sasl(_World):
-    """Tests requests before a login: logins with broken messages, and other APIs."""
+    """Tests what clients send before they have logged in: logins with broken messages, and
+    requests of other APIs."""
 
     def once(self, rng: random.Random) -> int:
         self.count()

@@ -31,7 +31,7 @@ _WHERE: dict[str, Mapping[str, object]] = {}
 
 
 def under(function: Plant) -> Mapping[str, object]:
-    """Return the simulation options with which seeds detect this removed rule (a *plant*)."""
+    """Return the simulation options with which the rule's removal by this *plant* is detected."""
     return _WHERE.get(function.__name__, PLAIN)
 
 

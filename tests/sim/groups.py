@@ -1,11 +1,12 @@
 """Simulate ZooKeeper-based groups: production members under random faults.
 
-Consumers (``native_readers``) join, leave, are killed, stopped and cut off, lose their sessions,
-are slow and receive watch events late. Topics grow, are deleted and recreated, and an
+Consumers (module ``native_readers``) join, leave, are killed, stopped and cut off, lose their
+sessions, are slow and receive watch events late. Topics grow, are deleted and recreated, and an
 administrator resets offsets. Every write is checked as it happens: only a partition's owner writes
 its offset, and only a reset moves the offset back. Only the owner may return records. After all
-faults are healed, each partition has the owner and the stream that the range algorithm assigns, and
-consumption continues. The command ``python -m sim.groups --seeds 1000`` runs many seeds.
+faults are healed, each partition has the owner that the range algorithm assigns, and within it the
+assigned stream (one of the owner's readers), and consumption continues. The command
+``python -m sim.groups --seeds 1000`` runs many seeds.
 """
 
 from __future__ import annotations

@@ -70,7 +70,8 @@ class Worker:
         )
 
     async def ask(self, request: SinkCall, timeout_ms: float = TIMEOUT_MS) -> SinkResponse:
-        """Send a request to the sink's coordinator, with retries; raise the response's error."""
+        """Send a request to the transaction coordinator of the query's sink, with retries. Raise
+        the response's error."""
         found: asyncio.Future[Any] = self.cluster.loop.create_future()
 
         def done(result: Any) -> None:

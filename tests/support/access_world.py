@@ -1,4 +1,4 @@
-"""One broker with an authorizer in virtual time, with real handlers, replicas and registry.
+"""One broker with an authorizer in virtual time, with real handlers, replicas and metadata.
 
 The broker has a topic with a record, a group with an offset, a transactional id, a user and an ACL.
 Each of them contains canaries: texts that no response to an unauthorized client may contain.

@@ -29,7 +29,7 @@ BIG = 1 << 30
 
 
 class MarkerClient:
-    """A client of one broker, which passes encoded requests to the broker's handlers."""
+    """A client that passes encoded requests, such as WriteTxnMarkers, to one broker's handlers."""
 
     is_open = True
 

@@ -134,7 +134,7 @@ class GoProgram(Lines):
 
 
 class Kafkajs(Lines):
-    """kafkajs. Its headers are a map, so equal names are grouped, and no value is null."""
+    """kafkajs. Its headers are a map: it groups headers of equal name. None has a null value."""
 
     name = "kafkajs"
 

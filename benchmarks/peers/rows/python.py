@@ -84,7 +84,7 @@ def work(ask: Mapping[str, Any]) -> Measures:
         timeout=RUN_SECONDS,
     )
     if done.returncode:
-        raise RuntimeError(f"{ask['work']} by {ask['client']}: {done.stderr[-600:]}")
+        raise RuntimeError(f"{ask['work']} by {ask['client']} failed: {done.stderr[-600:]}")
     found: Measures = json.loads(done.stdout)
     return found
 

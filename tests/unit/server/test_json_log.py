@@ -34,7 +34,7 @@ def lines() -> Iterator[io.StringIO]:
     logger.removeHandler(handler)
 
 
-def test_json_log_line_is_one_object_with_event_topic_and_partition(
+def test_json_log_line_is_one_object_with_an_event_a_topic_and_a_partition(
     lines: io.StringIO,
 ) -> None:
     extra = log_event("isr_changed", tp=TopicPartition("ev\nents", 3))

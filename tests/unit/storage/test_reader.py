@@ -1,4 +1,4 @@
-"""Tests of a log's reader: batches, lookups by bytes, verification.
+"""Tests of a log's reader: batches, lookups of the offset at a byte distance, verification.
 
 Some tests read while another thread appends or truncates. A segment that takes no more appends is
 *loaded* (its files are opened) when it is read, and *released* (they are closed) later.

@@ -406,8 +406,8 @@ def test_delivery_timeout_includes_the_wait_for_the_topics_metadata() -> None:
 
 
 def test_sender_frees_topic_metadata_that_a_refresh_has_replaced() -> None:
-    """Regression: for each topic, the sender kept the metadata of all topics that was current at
-    the last send to this topic. The memory grew with the square of the number of topics."""
+    """Regression: for each topic, the sender kept a copy of the whole cluster's metadata, as they
+    were at the last send to this topic. Memory grew with the square of the number of topics."""
     bench = Bench()
     for name in ("one", "two", "three"):
         [topic] = metadata().topics

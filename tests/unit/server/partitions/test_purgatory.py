@@ -24,7 +24,7 @@ def test_delayed_request_is_woken_every_time_until_it_is_discarded() -> None:
     assert len(waiters) == 1
 
 
-def test_repeated_wake_ups_in_one_event_loop_turn_wake_a_waiting_request_once() -> None:
+def test_waiting_request_is_woken_once_for_all_wake_ups_in_one_event_loop_turn() -> None:
     waiters = Waiters()
     turn: list[Callable[[], None]] = []
     waiters.wake_soon(turn.append)
