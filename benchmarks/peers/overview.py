@@ -20,10 +20,10 @@ BENT = 2.0
 """The report names the first size (such as a number of partitions) at which a measure differs
 by this factor from its first value."""
 OF_A_SYSTEM = ("produced_per_s", "consumed_per_s")
-HOW = f"""The table compares each measure with its value at the smallest size, such as the lowest
-number of partitions. A *flat* measure is within a factor of {FLAT:g} at the largest size. For a
-measure that grows, the table has the factor at the largest size, and the first size at which the
-factor passes {BENT:g}.
+HOW = f"""The table divides each measure by its value at the smallest size, such as the lowest
+number of partitions. At the largest size, the ratio of a *flat* measure is at most {FLAT:g} and at
+least 1/{FLAT:g}. For the others, the table has the ratio at the largest size, and the first size at
+which the ratio is {BENT:g} or more, or 1/{BENT:g} or less.
 """
 
 

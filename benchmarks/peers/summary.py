@@ -17,9 +17,9 @@ OTHERS = "others"
 GOAL = """A *goal* is a limit on the ratio of one measure, such as `rows_per_s`, with one set of
 settings. With the goal "≥ 3", logbus's figure must be at least three times the peer's."""
 HOW = """Each figure in the table is logbus's result divided by the peer's. A **bold** figure
-misses its goal. *defaults*: both sides as installed. *as advised*: both sides with the Spark
-session that logbus's README advises. *tuned*: the peer has the settings that its users change for
-this kind of work; logbus keeps its defaults where it can."""
+misses the goal in its row. *defaults*: both sides as installed. *as advised*: both sides with
+the Spark session that logbus's README advises. *tuned*: the peer has the settings that its users
+change for this kind of work; in most rows logbus keeps its defaults."""
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
