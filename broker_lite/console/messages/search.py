@@ -164,25 +164,36 @@ def forward(bus: Bus, ranges: Ranges, filters: RecordFilters) -> Found:
 def newest(
     bus: Bus, ranges: Ranges, filters: RecordFilters, record_bytes: float, *, is_first: bool
 ) -> Found:
-    """Search backward from the end of the ranges, one window of offsets after the other. The newest
-    hits come first.
+    """Search backward from the end of the ranges. The newest hits come first.
 
-    ``record_bytes`` is the mean size of a record in bytes, from which the window's size follows.
-    ``is_first`` says that no earlier search has read the records behind the ranges."""
+    ``record_bytes`` is the mean size of a record in bytes. ``is_first`` says that no earlier search
+    has read the records behind the ranges."""
+    if not (is_first and filters.is_everything and len(ranges) > HITS_MAX):
+        return _backward(bus, ranges, filters, record_bytes)
+    parts = _recent(bus.admin, ranges)
+    found = _backward(bus, parts, filters, record_bytes)
+    unread = {tp: end for tp, (_, end) in ranges.items()}
+    unread |= {tp: first for tp, (first, _) in parts.items()}
+    unread |= {tp: end for tp, (_, end) in found.left.items()}
+    left = {tp: (first, unread[tp]) for tp, (first, _) in ranges.items() if unread[tp] > first}
+    return found._replace(left=left, stop="hits" if left and found.stop == "end" else found.stop)
+
+
+def _backward(bus: Bus, ranges: Ranges, filters: RecordFilters, record_bytes: float) -> Found:
+    """Search backward from the end of the ranges, one window of offsets after the other.
+
+    The window's size follows from ``record_bytes``, the mean size of a record in bytes."""
     left, budget = dict(ranges), SearchBudget()
     rows: list[Row] = []
     shrinks = 0
     if not left:
         return Found(rows, 0, 0, 0.0, "end", left)
-    is_wide = is_first and filters.is_everything and len(ranges) > HITS_MAX
-    recent = _recent(bus.admin, ranges) if is_wide else {}
     window = _first_window(len(ranges), filters)
     most = max(1, min(WINDOW_RECORDS, int(WINDOW_BYTES / max(record_bytes, 1))) // len(ranges))
     with open_consumer(bus, ranges) as consumer:
         while left and len(rows) < HITS_MAX and budget.spent is None:
             window = min(window, most)
-            windows = {tp: (max(first, end - window), end) for tp, (first, end) in left.items()}
-            part, recent = recent or windows, {}
+            part = {tp: (max(first, end - window), end) for tp, (first, end) in left.items()}
             begins = {tp: first for tp, (first, _) in part.items()}
             hits: list[Row] = []
             for batch in batches(consumer, part, budget):
@@ -195,9 +206,10 @@ def newest(
                 window, shrinks, budget = max(1, window // 16), shrinks + 1, SearchBudget()
                 continue
             rows, dropped = _newest_of(rows + hits)
-            unread = {tp: dropped.get(tp, begins.get(tp, end)) for tp, (_, end) in left.items()}
             left = {
-                tp: (first, unread[tp]) for tp, (first, _) in left.items() if unread[tp] > first
+                tp: (left[tp][0], dropped.get(tp, begin))
+                for tp, begin in begins.items()
+                if dropped.get(tp, begin) > left[tp][0]
             }
             window *= 8
     return _result(rows, budget, left)
