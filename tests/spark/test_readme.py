@@ -103,7 +103,7 @@ def test_readme_spark_example_runs(
         "writeStream",
         tmp_path,
         address=("127.0.0.1:9092", cluster.bootstrap_servers),
-        checkpoint=("/tmp/checkpoint", str(tmp_path / "checkpoint")),
+        checkpoint=('"checkpoint"', f'"{tmp_path}/checkpoint"'),
     )
     names: dict[str, object] = {}
     with ThreadPoolExecutor(1) as pool:
