@@ -153,7 +153,7 @@ class _RecordFile:
 def _reason_and_cure(error: OSError, folder: Path) -> str:
     """Return why a file in ``folder`` cannot be written, and what the user can do about it."""
     reason = error.strerror or str(error)
-    if error.errno == errno.ENOENT:
+    if error.errno == errno.ENOENT and not folder.exists():
         create = shlex.join(("mkdir", "-p", str(folder)))
         return f"the folder '{folder}' does not exist. Create it with: {create}"
     if error.errno == errno.ENOTDIR:
