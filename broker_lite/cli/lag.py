@@ -41,8 +41,12 @@ if TYPE_CHECKING:
 )
 @click.option("--warn", type=int, help="Exit code 4 if a group's lag in a topic is over this.")
 @click.option("--crit", type=int, help="Exit code 5 if a group's lag in a topic is over this.")
-@click.option("--warn-s", type=Real(), help="Exit code 4 if a group's lag in seconds is over this.")
-@click.option("--crit-s", type=Real(), help="Exit code 5 if a group's lag in seconds is over this.")
+@click.option(
+    "--warn-s", type=Real(min=0), help="Exit code 4 if a group's lag in seconds is over this."
+)
+@click.option(
+    "--crit-s", type=Real(min=0), help="Exit code 5 if a group's lag in seconds is over this."
+)
 @cluster_options
 @output.output_option
 def lag(

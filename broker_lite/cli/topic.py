@@ -117,7 +117,8 @@ def create(
 @cluster_options
 @output.output_option
 def list_topics(regex: str | None, cluster: ChosenCluster, form: str | None) -> None:
-    """List topics with their numbers of partitions and records.
+    """List topics with their numbers of partitions and records. The markers of transactions count
+    as records.
 
     \b
     Examples:
