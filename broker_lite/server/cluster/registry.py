@@ -90,7 +90,7 @@ class _Step(enum.Enum):
     """Read the metadata that change notices name."""
     READ_BROKERS = enum.auto()
     STAND = enum.auto()
-    """Stand for election, and read who is controller."""
+    """Stand for election as controller, then read which broker is the controller."""
 
 
 class Registry:
