@@ -15,8 +15,10 @@ KAFKA_STORAGE_ERROR, and leadership moves, too."""
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker_lite.errors import (
     CorruptMessageError,
@@ -34,6 +36,7 @@ from broker_lite.model import (
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
+    NO_EPOCH,
     NO_OFFSET,
     ListedOffset,
 )
@@ -60,53 +63,56 @@ _SINCE = {
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Look up the offset of each partition. Each partition has its own error in the answer."""
+    asked = [(topic.name, row) for topic in message.topics for row in topic.partitions]
+    is_committed = request.api_version >= 2 and message.isolation_level == READ_COMMITTED
+    found = [await _begin(parts, request, topic, row, is_committed) for topic, row in asked]
+    lookups = [each for each in found if isinstance(each, _OffsetLookup)]
+    results = iter(await parts.disk.run_reads([each.function for each in lookups]))
+    rows = (
+        _row(row, _end(each, next(results)) if isinstance(each, _OffsetLookup) else each, request)
+        for (_, row), each in zip(asked, found, strict=True)
+    )
     kind = ListOffsetsResponse.ListOffsetsTopicResponse
-    topics = []
-    for topic in message.topics:
-        rows = [await _answer(parts, request, topic.name, row, message) for row in topic.partitions]
-        topics.append(build(kind, name=topic.name, partitions=rows))
-    return ListOffsetsResponse(topics=topics)
+    return ListOffsetsResponse(
+        topics=[
+            build(
+                kind, name=topic.name, partitions=[*itertools.islice(rows, len(topic.partitions))]
+            )
+            for topic in message.topics
+        ]
+    )
 
 
-async def _answer(
-    parts: BrokerContext, request: RequestContext, topic: str, row: Any, message: Any
-) -> Any:
-    code, listed = 0, ListedOffset(NO_OFFSET)
+class _OffsetLookup(NamedTuple):
+    """A lookup by timestamp, for a read thread. ``function`` returns the record, or None if there
+    is none, and appends the damaged ranges that it skipped to ``damage``."""
+
+    replica: Replica
+    leader_epoch: int
+    function: Callable[[], ListedOffset | None]
+    damage: list[CorruptRange]
+
+
+async def _begin(
+    parts: BrokerContext, request: RequestContext, topic: str, row: Any, is_committed: bool
+) -> ListedOffset | LogbusError | _OffsetLookup:
+    """Return the offset of one partition, or an error, or the lookup that finds the offset."""
     is_created = asyncio.Event()
     try:
         request.access.check_topic(topic)
         if parts.replicas.defer(topic, row.partition_index, False, is_created.set):
             await is_created.wait()
         replica = parts.replicas.find(topic, row.partition_index)
-        leader_epoch = row.current_leader_epoch if request.api_version >= 4 else -1
+        leader_epoch = row.current_leader_epoch if request.api_version >= 4 else NO_EPOCH
         replica.check_leader(leader_epoch)
-        is_committed = request.api_version >= 2 and message.isolation_level == READ_COMMITTED
-        listed = await _find(parts, replica, row.timestamp, request.api_version, is_committed)
-        # Check the leadership again, because this replica may have lost it during the lookup.
-        replica.check_leader(leader_epoch)
-    except UnreadableRecordsError as error:
-        code = wire_code(error)
-        if error.offset != NO_OFFSET:
-            replica.report_corruption(error.offset, error)
-    except OffsetNotAvailableError as error:
-        older = request.api_version < _NOT_AVAILABLE_SINCE
-        code = wire_code(LeaderNotAvailableError() if older else error)
+        return _find(replica, leader_epoch, row.timestamp, request.api_version, is_committed)
     except LogbusError as error:
-        code = wire_code(error)
-    return build(
-        ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse,
-        partition_index=row.partition_index,
-        error_code=code,
-        timestamp=listed.timestamp_ms,
-        offset=listed.offset,
-        leader_epoch=listed.leader_epoch,
-        old_style_offsets=[],
-    )
+        return error
 
 
-async def _find(
-    parts: BrokerContext, replica: Replica, timestamp_ms: int, version: int, is_committed: bool
-) -> ListedOffset:
+def _find(
+    replica: Replica, leader_epoch: int, timestamp_ms: int, version: int, is_committed: bool
+) -> ListedOffset | _OffsetLookup:
     log = replica.log
     if timestamp_ms < 0 and version < _SINCE.get(timestamp_ms, version + 1):
         raise UnsupportedVersionError(
@@ -123,12 +129,47 @@ async def _find(
     end = replica.readable_end(is_committed)
     damage: list[CorruptRange] = []
     if timestamp_ms == MAX_TIMESTAMP:
-        look_up = partial(offset_for_max_timestamp, log.reader, end, damage)
+        function = partial(offset_for_max_timestamp, log.reader, end, damage)
     else:
-        look_up = partial(offset_for_timestamp, log.reader, timestamp_ms, end, damage)
-    listed = await parts.disk.run_read(look_up)
+        function = partial(offset_for_timestamp, log.reader, timestamp_ms, end, damage)
+    return _OffsetLookup(replica, leader_epoch, function, damage)
+
+
+def _end(
+    lookup: _OffsetLookup, result: ListedOffset | LogbusError | None
+) -> ListedOffset | LogbusError:
+    """Return the answer for a lookup's result, and report the damage that the lookup met."""
+    replica, damage = lookup.replica, lookup.damage
+    if isinstance(result, UnreadableRecordsError) and result.offset != NO_OFFSET:
+        replica.report_corruption(result.offset, result)
+    if isinstance(result, LogbusError):
+        return result
     if damage and len(replica.isr) > 1:
         error = CorruptMessageError(str(damage[0]))
         replica.report_corruption(damage[0].first_offset, error)
-        raise error
-    return listed if listed is not None else ListedOffset(NO_OFFSET)
+        return error
+    try:
+        # Check the leadership again, because this replica may have lost it during the lookup.
+        replica.check_leader(lookup.leader_epoch)
+    except LogbusError as error:
+        return error
+    return ListedOffset(NO_OFFSET) if result is None else result
+
+
+def _row(asked: Any, found: ListedOffset | LogbusError, request: RequestContext) -> Any:
+    code, listed = 0, ListedOffset(NO_OFFSET)
+    if isinstance(found, ListedOffset):
+        listed = found
+    elif isinstance(found, OffsetNotAvailableError) and request.api_version < _NOT_AVAILABLE_SINCE:
+        code = wire_code(LeaderNotAvailableError())
+    else:
+        code = wire_code(found)
+    return build(
+        ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse,
+        partition_index=asked.partition_index,
+        error_code=code,
+        timestamp=listed.timestamp_ms,
+        offset=listed.offset,
+        leader_epoch=listed.leader_epoch,
+        old_style_offsets=[],
+    )

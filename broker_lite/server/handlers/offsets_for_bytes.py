@@ -12,6 +12,7 @@ answer is KAFKA_STORAGE_ERROR, and leadership moves to another in-sync replica."
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 from broker_lite.errors import LogbusError, OffsetOutOfRangeError, UnreadableRecordsError, wire_code
@@ -28,15 +29,17 @@ async def handle(
 ) -> OffsetsForBytesResponse:
     """Return the end offset of each requested range of bytes, in the order of the request."""
     level = message.isolation_level
-    lookups = [_find(parts, request, row, level) for row in message.partitions]
-    # One job of a read thread looks up all partitions: starting a job for each would cost more
-    # than the lookups themselves.
-    answers = await parts.disk.run_read(lambda: [_answer(one) for one in lookups])
+    rows = [_find(parts, request, row, level) for row in message.partitions]
+    lookups = [row for row in rows if isinstance(row, _Lookup)]
+    answers = await parts.disk.run_reads([partial(_answer, lookup) for lookup in lookups])
     for lookup, answer in zip(lookups, answers, strict=True):
-        if isinstance(lookup, _Lookup) and isinstance(answer, UnreadableRecordsError):
+        if isinstance(answer, UnreadableRecordsError):
             lookup.replica.report_corruption(answer.offset, answer)
-    rows = tuple(_refusal(row) if isinstance(row, LogbusError) else row for row in answers)
-    return OffsetsForBytesResponse(rows, level is not None)
+    ranges = (_refusal(each) if isinstance(each, LogbusError) else each for each in answers)
+    return OffsetsForBytesResponse(
+        tuple(next(ranges) if isinstance(row, _Lookup) else row for row in rows),
+        level is not None,
+    )
 
 
 class _Lookup(NamedTuple):
@@ -75,13 +78,8 @@ def _find(
     return _Lookup(replica, start, row.max_bytes, end)
 
 
-def _answer(lookup: BytesAnswer | _Lookup) -> BytesAnswer | LogbusError:
-    if isinstance(lookup, BytesAnswer):
-        return lookup
-    try:
-        return BytesAnswer(0, *_reach(*lookup), lookup.start, lookup.end)
-    except LogbusError as error:
-        return error
+def _answer(lookup: _Lookup) -> BytesAnswer:
+    return BytesAnswer(0, *_reach(*lookup), lookup.start, lookup.end)
 
 
 def _refusal(error: LogbusError) -> BytesAnswer:

@@ -9,7 +9,7 @@ is KAFKA_STORAGE_ERROR, and leadership moves to another in-sync replica."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,11 +23,6 @@ from broker_lite.wire.calls.offsets import RecordTimesResponse, TimeAnswer, Time
 
 NONE = TimeAnswer(0, NO_OFFSET, NO_TIMESTAMP)
 """The answer for an offset at or after which there is no committed record."""
-JOB_MS = 2
-"""Milliseconds after which a read thread's job of lookups ends, so that other clients' reads can
-start.
-
-Another job continues with the remaining lookups."""
 
 
 class _TimeLookup(NamedTuple):
@@ -49,12 +44,7 @@ async def handle(
     ):
         rows += _lookups(parts, request, list(group))
     lookups = [row for row in rows if isinstance(row, _TimeLookup)]
-    # One job of a read thread looks up many partitions: starting a job for each would cost more
-    # than the lookups themselves.
-    answers: list[TimeAnswer | LogbusError] = []
-    while len(answers) < len(lookups):
-        job = partial(_found, lookups, len(answers), parts.clock.monotonic_ms)
-        answers += await parts.disk.run_read(job)
+    answers = await parts.disk.run_reads([partial(_first, lookup) for lookup in lookups])
     for lookup, answer in zip(lookups, answers, strict=True):
         if isinstance(answer, UnreadableRecordsError):
             lookup.replica.report_corruption(answer.offset, answer)
@@ -80,25 +70,8 @@ def _lookups(
     return [NONE if row.offset >= end else _TimeLookup(replica, row.offset, end) for row in rows]
 
 
-def _found(
-    lookups: Sequence[_TimeLookup], first: int, monotonic_ms: Callable[[], int]
-) -> list[TimeAnswer | LogbusError]:
-    """Look up record times, from ``lookups[first]`` on: at least one, and more until ``JOB_MS``
-    have passed. Return the results."""
-    until_ms = monotonic_ms() + JOB_MS
-    answers: list[TimeAnswer | LogbusError] = []
-    for lookup in itertools.islice(lookups, first, None):
-        answers.append(_first(lookup))
-        if monotonic_ms() >= until_ms:
-            break
-    return answers
-
-
-def _first(lookup: _TimeLookup) -> TimeAnswer | LogbusError:
-    try:
-        listed = first_at(lookup.replica.log.reader, lookup.offset, lookup.end)
-    except LogbusError as error:
-        return error
+def _first(lookup: _TimeLookup) -> TimeAnswer:
+    listed = first_at(lookup.replica.log.reader, lookup.offset, lookup.end)
     return NONE if listed is None else TimeAnswer(0, listed.offset, listed.timestamp_ms)
 
 

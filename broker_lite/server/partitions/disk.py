@@ -14,11 +14,13 @@ error becomes a StorageFailed event and does not end the thread."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -52,6 +54,9 @@ COALESCE_US_MAX = 1_000
 """Maximum microseconds for which a small group of appends waits for more before its flush.
 
 Producers that the previous group answered usually send their next batch within this time."""
+READS_MS = 2
+"""Milliseconds after which a job of ``run_reads`` ends. Another job runs the remaining
+functions."""
 STOP_TIMEOUT_S = 30.0
 """Seconds for which ``Disk.stop`` waits for each thread to end."""
 
@@ -431,6 +436,30 @@ class Disk:
     async def run_read(self, function: Callable[[], T]) -> T:
         """Run ``function`` on a read thread and return its result."""
         return await self._awaited(lambda done: self.read(function, done))
+
+    async def run_reads(self, functions: Sequence[Callable[[], T]]) -> list[T | LogbusError]:
+        """Run short functions, such as lookups, on a read thread, in order. Return the result of
+        each, or the LogbusError that it raised.
+
+        One job runs many functions, because to start a job for each would cost more than the
+        lookups themselves. After ``READS_MS`` the job ends, so that other reads can start, and
+        another job continues."""
+        results: list[T | LogbusError] = []
+        while len(results) < len(functions):
+            results += await self.run_read(partial(self._run_some, functions, len(results)))
+        return results
+
+    def _run_some(self, functions: Sequence[Callable[[], T]], first: int) -> list[T | LogbusError]:
+        until_ms = self.clock.monotonic_ms() + READS_MS
+        results: list[T | LogbusError] = []
+        for function in itertools.islice(functions, first, None):
+            try:
+                results.append(function())
+            except LogbusError as error:
+                results.append(error)
+            if self.clock.monotonic_ms() >= until_ms:
+                break
+        return results
 
     async def _awaited(self, start: Callable[[Done[T]], None]) -> T:
         future: asyncio.Future[T] = self._loop.create_future()

@@ -10,6 +10,7 @@ from support.marker_client import MarkerClient, marker, write, write_history
 from support.replica_world import TOPIC_ID, Node, World, run
 
 from broker_lite.server.handlers import record_times
+from broker_lite.server.partitions import disk
 from broker_lite.storage import lookups
 from broker_lite.wire.api import ApiKey
 
@@ -44,7 +45,7 @@ def test_lookup_of_many_record_timestamps_is_split_into_several_disk_jobs(
     async def body(world: World) -> None:
         leader = await world.serves(1)
         await write_history(leader)
-        monkeypatch.setattr(record_times, "JOB_MS", 0)
+        monkeypatch.setattr(disk, "READS_MS", 0)
         assert await times_at(leader, 7, *range(7)) == [-1, 0, 3, 3, 3, 6, 6, 6]
 
     run(body, brokers=1)
