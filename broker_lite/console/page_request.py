@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from broker_lite.bus.blocking import Bus
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.administration.many_groups import GroupLag
-from broker_lite.client.operations.cluster import TopicMetadata
+from broker_lite.client.operations.cluster import ClusterView, TopicMetadata
 from broker_lite.console.memory import release
 from broker_lite.console.sessions import Viewer, VisibleNames
 from broker_lite.console.settings import ConsoleSettings
@@ -83,6 +83,11 @@ class PageRequest(NamedTuple):
         return self.viewer.bus
 
     @property
+    def view(self) -> ClusterView:
+        """The cluster's brokers, topics and leaders at the newest reading."""
+        return self.reading.sample.view
+
+    @property
     def admin(self) -> Admin:
         """The administration client with which a page reads data, with the rights of the page's
         user."""
@@ -102,7 +107,7 @@ class PageRequest(NamedTuple):
     def topic(self) -> TopicMetadata:
         """Return the topic that the path names. Raises UnknownTopicOrPartitionError."""
         name = self.path["topic"]
-        topic = self.reading.sample.view.topics.get(name)
+        topic = self.view.topics.get(name)
         if topic is None or topic.error is not None:
             raise UnknownTopicOrPartitionError(
                 f"topic {name!r} does not exist, or you may not describe it. A new topic shows "

@@ -95,6 +95,19 @@ def test_newest_records_of_more_partitions_than_a_page_has_records_come_first(
     assert numbers(console.json(f"/topics/{topic}/messages")) == list(range(429, 329, -1))
 
 
+def test_newest_records_that_are_larger_than_one_fetch_are_listed(
+    console: RunningConsole, bus: Bus, shown_topic: str
+) -> None:
+    fill(bus, shown_topic, 20_000, partitions=1)
+    with bus.producer() as producer:
+        for number in range(100):
+            text = json.dumps({"pad": "x" * 40_000, "number": number})
+            producer.send(shown_topic, text.encode(), partition=0)
+    found = console.json(f"/topics/{shown_topic}/messages")
+    assert [row["offset"] for row in found["records"]] == list(range(20_099, 19_999, -1))
+    assert min(row["value"]["size_bytes"] for row in found["records"]) > 40_000
+
+
 @pytest.mark.parametrize(
     "query",
     [

@@ -155,6 +155,11 @@ class Admin(ClosedByWith):
         return other
 
     @property
+    def pool(self) -> Pool:
+        """The connections of this object, for other requests as the same user."""
+        return self._pool
+
+    @property
     def user(self) -> str:
         """The user name of the client's login; "" if a certificate or a token names the user."""
         return self._cluster.user

@@ -1,4 +1,5 @@
-"""Read small offset ranges of many partitions with one fetch from each leader, for Spark's tasks.
+"""Read small offset ranges of many partitions with one fetch from each leader, for Spark's tasks
+and the console.
 
 A thousand ranges would take seconds with ``read_range``, which makes a round trip for each. The
 caller reads a range with ``read_range`` if the common fetch does not return it completely. Any

@@ -47,7 +47,7 @@ def _address(name: str, tab: str) -> str:
 
 
 def create_fields(request: PageRequest) -> tuple[Field, ...]:
-    brokers = len(request.reading.sample.view.brokers)
+    brokers = len(request.view.brokers)
     return (
         Field("name", "Name", hint="Letters, digits, '.', '_' and '-'.", required=True),
         Field("partitions", "Partitions", "number", "3", "More can be added later, never fewer."),
@@ -163,7 +163,7 @@ def alter(request: PageRequest, form: Form) -> ChangePlan:
 
 def elect(request: PageRequest, _: Form) -> ChangePlan:
     topic = request.topic()
-    tps = request.reading.sample.view.partitions_of(topic.name)
+    tps = request.view.partitions_of(topic.name)
 
     def apply() -> str:
         failed = [
@@ -180,7 +180,7 @@ def elect(request: PageRequest, _: Form) -> ChangePlan:
 
 
 def reassign_fields(request: PageRequest) -> tuple[Field, ...]:
-    ids = ",".join(map(str, sorted(request.reading.sample.view.brokers)))
+    ids = ",".join(map(str, sorted(request.view.brokers)))
     return (Field("brokers", "Brokers", value=ids, hint="Ids, such as 0,1,2.", required=True),)
 
 
@@ -239,7 +239,7 @@ def trim_fields(request: PageRequest) -> tuple[Field, ...]:
 def trim(request: PageRequest, form: Form) -> ChangePlan:
     topic = request.topic()
     number = _number(form, "partition", -1)
-    tps = request.reading.sample.view.partitions_of(topic.name)
+    tps = request.view.partitions_of(topic.name)
     tps = tuple(tp for tp in tps if number in (-1, tp.partition))
     admin = request.bus.admin
     before = form.get("before", "").strip()

@@ -11,12 +11,7 @@ from typing import IO, NamedTuple
 
 from broker_lite.client.record_files import WRITERS
 from broker_lite.console.messages.query import parse_query, ranges_of
-from broker_lite.console.messages.search import (
-    RECORDS_MAX,
-    SearchBudget,
-    batches,
-    open_consumer,
-)
+from broker_lite.console.messages.ranges_reader import RECORDS_MAX, RangesReader, SearchBudget
 from broker_lite.console.page_request import PageRequest
 from broker_lite.errors import InvalidRequestError, LogbusError, StorageError
 
@@ -49,8 +44,8 @@ def export(request: PageRequest, form: str, now_ms: int) -> Export:
         write, finish = WRITERS[form](file)
         budget, records = SearchBudget(), 0
         if ranges:
-            with open_consumer(request.bus, ranges) as consumer:
-                for batch in batches(consumer, ranges, budget):
+            with RangesReader(request.bus, request.view, ranges) as reader:
+                for batch in reader.batches(ranges, budget):
                     hits = query.filters.select(batch)
                     records += hits.num_rows
                     write(hits)

@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple, cast
 from broker_lite.client.administration.admin import Admin
 from broker_lite.config.time_text import parse_time_ms
 from broker_lite.console.messages.matching import RecordFilters
-from broker_lite.console.messages.search import Found, Ranges, forward, newest
+from broker_lite.console.messages.ranges_reader import Ranges
+from broker_lite.console.messages.search import Found, forward, newest
 from broker_lite.console.page_request import PageRequest
 from broker_lite.errors import InvalidRequestError, UnknownTopicOrPartitionError
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
@@ -70,8 +71,7 @@ def ranges_of(request: PageRequest, query: MessageQuery, now_ms: int) -> Ranges:
     offset. Partitions without a leader, or without records in their range, are omitted."""
     admin = request.admin
     tps = [TopicPartition(query.topic, number) for number in query.partitions]
-    view = request.reading.sample.view
-    tps = [tp for tp in tps if view.leader(tp) is not None]
+    tps = [tp for tp in tps if request.view.leader(tp) is not None]
     if query.left:
         return _continued(query, tps)
     starts = _list(admin, tps, EARLIEST_TIMESTAMP)
@@ -128,5 +128,5 @@ def search(request: PageRequest, query: MessageQuery, now_ms: int) -> Found:
         row = request.reading.topics[query.topic]
         stored = row.size_bytes / max(row.replicas, 1)
         record_bytes, is_first = stored / max(row.records, 1), not query.left
-        return newest(request.bus, ranges, query.filters, record_bytes, is_first=is_first)
-    return forward(request.bus, ranges, query.filters)
+        return newest(request, ranges, query.filters, record_bytes, is_first=is_first)
+    return forward(request, ranges, query.filters)

@@ -5,30 +5,17 @@ or 10 seconds. It then returns the unread ranges, from which the next search con
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from broker_lite.bus.blocking import Bus
 from broker_lite.client.administration.admin import Admin
-from broker_lite.client.consuming.consumer import Consumer
 from broker_lite.client.record_files import Row, rows_of
 from broker_lite.console.messages.matching import RecordFilters
+from broker_lite.console.messages.ranges_reader import Limit, Ranges, RangesReader, SearchBudget
+from broker_lite.console.page_request import PageRequest
 from broker_lite.model import MAX_TIMESTAMP, TopicPartition
-from broker_lite.record.arrays import fixed
 
 HITS_MAX = 100
 """Maximum records that a search returns."""
-RECORDS_MAX = 250_000
-"""Maximum records that a search reads."""
-BYTES_MAX = 256 * 1024 * 1024
-"""Maximum bytes that a search reads, as Arrow columns."""
-SECONDS_MAX = 10.0
-"""Seconds after which a search stops."""
 WINDOW_BYTES = 16 * 1024 * 1024
 """Maximum estimated bytes of a window: the range of offsets that a backward search, from the newest
 records on, reads in one step."""
@@ -40,24 +27,8 @@ SHRINKS_MAX = 2
 window (the range of offsets that it reads in one step).
 
 Each retry has a window 16 times smaller."""
-POLL_S = 0.5
-"""Maximum seconds of one poll of the consumer."""
-ROWS_MAX = 500
-"""Maximum records of one poll. The limit bounds the memory: each record batch takes 12 kB or more,
-even with one record."""
-READ_OPTIONS: Mapping[str, Any] = {
-    "start": "earliest",
-    "auto_commit": False,
-    # Keep fetches small and read no local files: otherwise the buffers take 80 MB, which the
-    # process would never release.
-    "fetch_max_bytes": 1024 * 1024,
-    "partition_fetch_bytes": 256 * 1024,
-    "local_reads": False,
-}
 
-Ranges = dict[TopicPartition, tuple[int, int]]
-"""The first offset to read and the end offset (exclusive), by partition."""
-Stop = Literal["end", "hits", "records", "bytes", "seconds"]
+Stop = Literal["end", "hits"] | Limit
 
 
 class Found(NamedTuple):
@@ -75,81 +46,14 @@ class Found(NamedTuple):
     left: Ranges
 
 
-class SearchBudget:
-    """Counts the records, bytes and seconds of a search, and compares them with the limits."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._began = clock()
-        self.records = self.size_bytes = 0
-
-    @property
-    def seconds(self) -> float:
-        return self._clock() - self._began
-
-    def count(self, batch: pa.RecordBatch) -> None:
-        self.records += batch.num_rows
-        self.size_bytes += batch.nbytes
-
-    @property
-    def spent(self) -> Stop | None:
-        """The limit that the search has reached; None if it may continue."""
-        if self.records >= RECORDS_MAX:
-            return "records"
-        if self.size_bytes >= BYTES_MAX:
-            return "bytes"
-        return "seconds" if self.seconds >= SECONDS_MAX else None
-
-
-def open_consumer(bus: Bus, ranges: Ranges) -> Consumer:
-    """Return a consumer that belongs to no group and reads the partitions in ``ranges``."""
-    return bus.consumer(partitions=list(ranges), **READ_OPTIONS)
-
-
-def batches(consumer: Consumer, ranges: Ranges, budget: SearchBudget) -> Iterator[pa.RecordBatch]:
-    """Yield the records of the ranges until all ranges are read or the budget is spent.
-
-    Before it yields a batch, this generator moves the first offsets of ``ranges`` past the batch,
-    and removes the ranges that it has read to their end."""
-    for tp, (first, _) in ranges.items():
-        consumer.seek(tp, first)
-        consumer.resume(tp)
-    idle = [tp for tp in consumer.assignment() if tp not in ranges]
-    if idle:
-        consumer.pause(*idle)
-    ends = {tp: end for tp, (_, end) in ranges.items()}
-    while ranges and budget.spent is None:
-        batch = consumer.poll_arrow(POLL_S, headers=True, max_rows=ROWS_MAX)
-        budget.count(batch)
-        for tp in list(ranges):
-            position = consumer.position(tp)
-            if position >= ends[tp]:
-                del ranges[tp]
-                consumer.pause(tp)
-            else:
-                ranges[tp] = (max(position, ranges[tp][0]), ends[tp])
-        if batch.num_rows:
-            yield _before(batch, ends)
-
-
-def _before(batch: pa.RecordBatch, ends: Mapping[TopicPartition, int]) -> pa.RecordBatch:
-    """Return the rows of ``batch`` whose offsets are below the end offset of their partition. A
-    fetched batch may reach beyond the end of the searched range."""
-    numbers = fixed(np.fromiter((tp.partition for tp in ends), np.int32, len(ends)), pa.int32())
-    limits = fixed(np.fromiter(ends.values(), np.int64, len(ends)), pa.int64())
-    partitions = batch.column("partition").cast(pa.int32())
-    index = pc.index_in(partitions, value_set=numbers)
-    return batch.filter(pc.less(batch.column("offset"), limits.take(index)))
-
-
-def forward(bus: Bus, ranges: Ranges, filters: RecordFilters) -> Found:
+def forward(request: PageRequest, ranges: Ranges, filters: RecordFilters) -> Found:
     """Search each partition from the beginning of its range on, in the order of offsets."""
     left, budget = dict(ranges), SearchBudget()
     rows: list[Row] = []
     if not left:
         return Found(rows, 0, 0, 0.0, "end", left)
-    with open_consumer(bus, ranges) as consumer:
-        for batch in batches(consumer, left, budget):
+    with RangesReader(request.bus, request.view, ranges) as reader:
+        for batch in reader.batches(left, budget):
             hits = rows_of(filters.select(batch))
             room = HITS_MAX - len(rows)
             rows += hits[:room]
@@ -162,16 +66,21 @@ def forward(bus: Bus, ranges: Ranges, filters: RecordFilters) -> Found:
 
 
 def newest(
-    bus: Bus, ranges: Ranges, filters: RecordFilters, record_bytes: float, *, is_first: bool
+    request: PageRequest,
+    ranges: Ranges,
+    filters: RecordFilters,
+    record_bytes: float,
+    *,
+    is_first: bool,
 ) -> Found:
     """Search backward from the end of the ranges. The newest hits come first.
 
     ``record_bytes`` is the mean size of a record in bytes. ``is_first`` says that no earlier search
     has read the records behind the ranges."""
     if not (is_first and filters.is_everything and len(ranges) > HITS_MAX):
-        return _backward(bus, ranges, filters, record_bytes)
-    parts = _recent(bus.admin, ranges)
-    found = _backward(bus, parts, filters, record_bytes)
+        return _backward(request, ranges, filters, record_bytes)
+    parts = _recent(request.admin, ranges)
+    found = _backward(request, parts, filters, record_bytes)
     unread = {tp: end for tp, (_, end) in ranges.items()}
     unread |= {tp: first for tp, (first, _) in parts.items()}
     unread |= {tp: end for tp, (_, end) in found.left.items()}
@@ -179,7 +88,9 @@ def newest(
     return found._replace(left=left, stop="hits" if left and found.stop == "end" else found.stop)
 
 
-def _backward(bus: Bus, ranges: Ranges, filters: RecordFilters, record_bytes: float) -> Found:
+def _backward(
+    request: PageRequest, ranges: Ranges, filters: RecordFilters, record_bytes: float
+) -> Found:
     """Search backward from the end of the ranges, one window of offsets after the other.
 
     The window's size follows from ``record_bytes``, the mean size of a record in bytes."""
@@ -190,13 +101,14 @@ def _backward(bus: Bus, ranges: Ranges, filters: RecordFilters, record_bytes: fl
         return Found(rows, 0, 0, 0.0, "end", left)
     window = _first_window(len(ranges), filters)
     most = max(1, min(WINDOW_RECORDS, int(WINDOW_BYTES / max(record_bytes, 1))) // len(ranges))
-    with open_consumer(bus, ranges) as consumer:
+    with RangesReader(request.bus, request.view, ranges) as reader:
         while left and len(rows) < HITS_MAX and budget.spent is None:
             window = min(window, most)
             part = {tp: (max(first, end - window), end) for tp, (first, end) in left.items()}
             begins = {tp: first for tp, (first, _) in part.items()}
+            part_bytes = record_bytes * sum(end - first for first, end in part.values())
             hits: list[Row] = []
-            for batch in batches(consumer, part, budget):
+            for batch in reader.batches(part, budget, part_bytes):
                 hits += rows_of(filters.select(batch))
             if part:
                 # A limit stopped the search before the end of the window, so its newest hits are

@@ -15,7 +15,7 @@ from broker_lite.client.consuming.consumer import Consumer
 from broker_lite.client.record_files import Row, rows_of
 from broker_lite.console.messages.matching import RecordFilters
 from broker_lite.console.messages.query import is_offset
-from broker_lite.console.messages.search import READ_OPTIONS
+from broker_lite.console.messages.ranges_reader import READ_OPTIONS
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 
 ROWS_MAX = 50

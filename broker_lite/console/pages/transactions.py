@@ -43,7 +43,7 @@ def transactions(request: PageRequest) -> Data:
 def _open(request: PageRequest) -> tuple[list[dict[str, Any]], str]:
     """Return the open transactions that hold back a partition's last stable offset, and an error
     message. If the request fails, the list is empty; otherwise the message is empty."""
-    view = request.reading.sample.view
+    view = request.view
     tps = [tp for tp, _ in view.rows if view.leader(tp)]
     try:
         holders = request.admin.run(found.holders, tps)

@@ -41,7 +41,7 @@ from broker_lite.cli.consume import RecordChooser
 from broker_lite.cli.lines import LineRule, tables
 from broker_lite.client.record_files import WRITERS
 from broker_lite.console.messages.matching import RecordFilters
-from broker_lite.console.messages.search import _before
+from broker_lite.console.messages.ranges_reader import _before
 from broker_lite.model import TopicPartition
 
 folder = Path(sys.argv[1])
