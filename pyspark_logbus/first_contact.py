@@ -10,25 +10,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.operations.requests import FIRST_CONTACT_MS
+from broker_lite.client.operations.silence import CURE
 from broker_lite.config.client_security import ClientSecurity
-from broker_lite.errors import LogbusError, NoBrokersError
+from broker_lite.errors import NoBrokersError
 
 log = logging.getLogger("pyspark_logbus")
 
 HINT_S = 1.0
 """Seconds without a response before the first warning of a new query."""
-RUNNING_HINT_S = 10.0
-"""Seconds without a response before the first warning of a running query. A restarted broker
-answers by then."""
-WARNING_INTERVAL_S = 60.0
-"""Seconds between two warnings of a running query."""
-
-CURE = "is the address right, and does the cluster run? (logbus status, logbus doctor)"
 
 
 @contextmanager
@@ -63,36 +57,3 @@ def first_admin(
         warn_if_silent(servers, min(timeout_ms, FIRST_CONTACT_MS) / 1000),
     ):
         yield admin
-
-
-class Silence:
-    """Detects that brokers no longer answer a running query, and logs a warning. Without the
-    warning the user would see nothing, because Spark shows no error while the query waits."""
-
-    def __init__(self, servers: str, monotonic: Callable[[], float]) -> None:
-        self._servers = servers
-        self._monotonic = monotonic
-        self._since: float | None = None
-        self._due = 0.0
-        self._has_warned = False
-
-    def check(self, problem: LogbusError | None, *, is_known: bool) -> None:
-        """Warn if brokers have not answered for too long.
-
-        ``is_known`` says whether brokers have answered this query before. ``problem`` is the
-        current error, or None. An error that a broker returned counts as an answer.
-        """
-        if is_known and not isinstance(problem, NoBrokersError):
-            if self._has_warned:
-                log.warning("bootstrap.servers=%s: brokers answer again", self._servers)
-            self._since, self._has_warned = None, False
-            return
-        now = self._monotonic()
-        if self._since is None:
-            self._since = now
-            self._due = now + (RUNNING_HINT_S if is_known else HINT_S)
-        if now >= self._due:
-            self._due, self._has_warned = now + WARNING_INTERVAL_S, True
-            why = problem or "no broker answers"
-            text = "bootstrap.servers=%s: the query waits, for %.0f s now: %s; %s"
-            log.warning(text, self._servers, now - self._since, why, CURE)

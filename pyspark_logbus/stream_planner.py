@@ -11,17 +11,19 @@ failures are over, and raises only errors that would not pass, such as data loss
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from dataclasses import replace
 from typing import Any
 
+from broker_lite.client.operations.silence import Silence
+from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.errors import InconsistentClusterIdError, LogbusError, RequestTimedOutError
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 from pyspark_logbus import offsets
 from pyspark_logbus.admission import Admission, RangeLimits
 from pyspark_logbus.bytes_limit import BytesLimit
-from pyspark_logbus.first_contact import Silence
 from pyspark_logbus.group_progress import GroupProgress
 from pyspark_logbus.lag_report import lag_report
 from pyspark_logbus.live_offsets import LiveOffsets
@@ -33,6 +35,8 @@ from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
 from pyspark_logbus.range_tasks import Task, make_tasks
 from pyspark_logbus.termination import stop_on_terminate, termination_waits
+
+log = logging.getLogger("pyspark_logbus")
 
 PATIENCE_S = 0.02
 """Seconds that one planning call may wait for brokers, once the query has started."""
@@ -47,7 +51,7 @@ class StreamPlanner:
         self.options = options
         self._reader = OffsetReader(options)
         self._live = LiveOffsets(options)
-        self._silence = Silence(options.bootstrap_servers, time.monotonic)
+        self._silence = Silence(options.bootstrap_servers, "query", monotonic_ms, log)
         self._admission = Admission(
             RangeLimits(
                 options.rows_max,

@@ -14,12 +14,14 @@ the reader ignores batches with an older one."""
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from broker_lite.client.discovery import join
 from broker_lite.client.fetch.fetches import answers_of, fetch_request
 from broker_lite.client.fetch.position import (
     REPAIR_MS,
@@ -35,10 +37,11 @@ from broker_lite.client.operations.cluster import (
     Cluster,
     ClusterView,
     backoff_ms,
+    deleted_topic,
     made_again,
-    unknown_topic,
 )
 from broker_lite.client.operations.overdue import OverdueRequests
+from broker_lite.client.operations.silence import Silence
 from broker_lite.client.received import WalkResult
 from broker_lite.client.transport.steps import FetchExchange, Send, Shell, Timer, spawn
 from broker_lite.config import ConsumerConfig
@@ -50,6 +53,8 @@ from broker_lite.errors import (
 from broker_lite.model import NO_EPOCH, NULL_TOPIC_ID, Endpoint, TopicPartition
 from broker_lite.record.walker import LogBatch
 from broker_lite.wire.fetch import NO_FILES, FetchedPartition, FetchPartition, FetchResponse
+
+logger = logging.getLogger("logbus.consumer")
 
 REFRESH_MS = 30_000
 """Milliseconds between two metadata refreshes that look for new partitions."""
@@ -155,6 +160,7 @@ class FetchEngine:
         self._is_held = False
         """Whether some partition is not fetched because too many bytes are buffered."""
         self._is_renewing = False
+        self._silence = Silence(join(cluster.bootstrap), "consumer", shell.now_ms, logger)
         self._missing: dict[str, int] = {}
         self._timer: Timer | None = None
         self._refresh_timer: Timer | None = None
@@ -504,6 +510,8 @@ class FetchEngine:
         spawn(self._shell, requests.refresh_once(self._cluster, names), self._renewed)
 
     def _renewed(self, view: ClusterView | LogbusError) -> None:
+        problem = view if isinstance(view, LogbusError) else None
+        self._silence.check(problem, is_known=self._cluster.has_answered)
         if isinstance(view, ClusterView):
             topics = {tp.topic for tp in self._sources}
             others = {topic for topic in topics if not self._check_identity(topic, view)}
@@ -530,7 +538,7 @@ class FetchEngine:
         if known is None or isinstance(known.error, UnknownTopicOrPartitionError):
             self._missing[topic] = self._missing.get(topic, 0) + 1
             if self._missing[topic] >= DELETED_AFTER_REFRESHES:
-                error = unknown_topic(topic)
+                error = deleted_topic(topic)
         else:
             self._missing.pop(topic, None)
             if known.error is None and known.topic_id != self._sources[tps[0]].position.topic_id:

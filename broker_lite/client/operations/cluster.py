@@ -245,6 +245,14 @@ def unknown_topic(name: str, known: Iterable[str] = ()) -> UnknownTopicOrPartiti
     return UnknownTopicOrPartitionError(f"topic {name!r} does not exist; {hint}")
 
 
+def deleted_topic(name: str) -> UnknownTopicOrPartitionError:
+    """Return the error for a topic that was deleted while a client read it."""
+    return UnknownTopicOrPartitionError(
+        f"topic {name!r} was deleted while it was read; to read a new topic of this name, create "
+        "the topic, then a new consumer"
+    )
+
+
 def made_again(name: str) -> UnknownTopicIdError:
     """Return the error for a topic that was deleted and recreated with the same name."""
     return UnknownTopicIdError(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker_lite.errors import LeaderNotAvailableError, NoBrokersError, UnknownTopicOrPartitionError
+from broker_lite.errors import NoBrokersError, UnknownTopicOrPartitionError
 from pyspark_logbus import first_contact, options, writers
-from pyspark_logbus.first_contact import Silence
 from pyspark_logbus.offset_reader import OffsetReader
 
 NOBODY = "127.0.0.1:1"
@@ -66,33 +65,3 @@ def test_error_that_a_broker_returns_is_raised_without_a_warning_about_silent_br
     ):
         raise UnknownTopicOrPartitionError("no")
     assert not caplog.messages
-
-
-def test_query_that_waits_for_silent_brokers_logs_that_it_waits(caplog):
-    now = 100.0
-    silence = Silence(NOBODY, lambda: now)
-    gone = NoBrokersError("refused")
-    silence.check(None, is_known=False)
-    now += 0.9
-    silence.check(gone, is_known=False)
-    assert not caplog.messages
-    for _ in range(3):
-        now += 0.2
-        silence.check(gone, is_known=False)
-    assert len(caplog.messages) == 1
-    assert f"bootstrap.servers={NOBODY}: the query waits, for 1 s now" in caplog.text
-    assert "refused" in caplog.text
-    now += first_contact.WARNING_INTERVAL_S
-    silence.check(gone, is_known=False)
-    assert len(caplog.messages) == 2
-    silence.check(None, is_known=True)
-    assert "answer again" in caplog.messages[2]
-    # No warning follows: the cluster answered before, so it may restart, and a broker that returns
-    # an error is not silent.
-    for _ in range(9):
-        silence.check(gone, is_known=True)
-        now += 1
-    silence.check(LeaderNotAvailableError("none"), is_known=True)
-    now += 100
-    silence.check(gone, is_known=True)
-    assert len(caplog.messages) == 3

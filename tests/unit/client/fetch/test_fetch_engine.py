@@ -24,6 +24,7 @@ from broker_lite.client.consuming.fetch_collector import FetchCollector
 from broker_lite.client.fetch.fetch_engine import FetchEngine
 from broker_lite.client.in_place.partitions import InPlace
 from broker_lite.client.operations.cluster import Cluster, ClusterView
+from broker_lite.client.operations.silence import WARNING_MS
 from broker_lite.client.received import MILLIS_MAX, LogTruncatedError, Slice
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
@@ -278,6 +279,30 @@ def test_fetch_is_retried_after_a_lost_connection() -> None:
     bench.begin({T0: 7})
     bench.fetch().fail(NetworkError("gone"))
     bench.world.run(500)
+    assert asked_offsets(bench.fetch()) == {0: 7}
+
+
+def test_consumer_that_waits_for_silent_brokers_logs_that_it_waits(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench()
+    bench.cluster.has_answered = True
+    bench.begin({T0: 7})
+
+    def refuse(asked: Asked) -> None:
+        bench.world.call_soon(lambda: asked.fail(NetworkError("refused")))
+
+    bench.world.automatic |= {ApiKey.METADATA: refuse, ApiKey.FETCH: refuse}
+    bench.fetch().fail(NetworkError("gone"))
+    bench.world.run(WARNING_MS - 1)
+    assert not caplog.messages
+    bench.world.run(5_000)
+    (said,) = caplog.messages
+    assert "bootstrap.servers=one:1: the consumer waits, for 1" in said
+    assert "refused" in said
+    bench.world.automatic = {ApiKey.METADATA: bench.answer_metadata}
+    bench.world.run(5_000)
+    assert caplog.messages[1:] == ["bootstrap.servers=one:1: brokers answer again"]
     assert asked_offsets(bench.fetch()) == {0: 7}
 
 
