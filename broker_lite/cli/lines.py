@@ -9,6 +9,7 @@ import contextlib
 import gzip
 import json
 import os
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -40,6 +41,11 @@ MAGICS = {b"PAR1": "parquet", ARROW_FILE: "arrow", b"\xff\xff\xff\xff": "arrow"}
 """The format of a file by its first bytes."""
 FEATHER_V1 = b"FEA1"
 """First bytes of a Feather file of version 1, which pyarrow no longer reads."""
+EXPORTED = re.compile(rb'\{"topic": "[^"]+", "partition": \d+, "offset": \d+, ')
+"""First bytes of a file that ``export`` or ``consume -o jsonl`` wrote."""
+EXPORTED_BYTES = 512
+"""Number of first bytes that determine a file's format. A topic's name, which ``EXPORTED`` matches,
+has at most 249 characters."""
 SUFFIXES = {
     ".parquet": "parquet",
     ".arrow": "arrow",
@@ -102,8 +108,8 @@ def tables(
     except (pa.ArrowInvalid, gzip.BadGzipFile, zlib.error, EOFError) as error:
         kind = "gzip" if path is not None and path.suffix == ".gz" else form
         raise InvalidSchemaError(
-            f"{path or 'stdin'} cannot be read as {kind}: {error}. Repair the input, or name "
-            "its format with --input"
+            f"{path or 'stdin'} cannot be read as {kind}: {str(error).rstrip('.')}. Repair the "
+            "input, or name its format with --input"
         ) from None
     except OSError as error:
         reason = error.strerror or str(error)
@@ -120,12 +126,12 @@ def _tables(
             on_share(rows / parquet.metadata.num_rows)
             yield _known_columns(pa.Table.from_batches([batch]))
     elif form == "arrow":
-        if path is not None and _starts_with(path, FEATHER_V1):
+        if path is not None and _first_bytes(path).startswith(FEATHER_V1):
             raise InvalidSchemaError(
                 f"{path} is a Feather file of version 1, which logbus does not read. Write version "
                 "2, the default of pyarrow.feather.write_feather"
             )
-        if path is not None and _starts_with(path, ARROW_FILE):
+        if path is not None and _first_bytes(path).startswith(ARROW_FILE):
             with pa.ipc.open_file(str(path)) as file:
                 for index in range(file.num_record_batches):
                     on_share((index + 1) / file.num_record_batches)
@@ -201,22 +207,24 @@ def form_of(path: Path | None, form: str) -> str:
     bytes, or else of its suffix, or else "lines"."""
     if form != "auto" or path is None:
         return "lines" if form == "auto" else form
+    first = _first_bytes(path)
     for magic, kind in MAGICS.items():
-        if _starts_with(path, magic):
+        if first.startswith(magic):
             return kind
+    if EXPORTED.match(first):
+        return "jsonl"
     # The only supported compressed tables are .csv.gz files; other .gz files hold lines.
     name = path.with_suffix("") if path.name.lower().endswith(".csv.gz") else path
     return SUFFIXES.get(name.suffix.lower(), "lines")
 
 
-def _starts_with(path: Path, magic: bytes) -> bool:
-    """Return whether a file begins with these bytes; False for a pipe, because reading would
-    consume its bytes."""
+def _first_bytes(path: Path) -> bytes:
+    """Return the first bytes of a file; none of a pipe, because reading would consume them."""
     if not path.is_file():
-        return False
+        return b""
     with contextlib.suppress(OSError), path.open("rb") as file:
-        return file.read(len(magic)) == magic
-    return False
+        return file.read(EXPORTED_BYTES)
+    return b""
 
 
 def _line_chunks(path: Path | None, bytes_max: int, on_share: OnShare) -> Iterator[list[bytes]]:

@@ -99,8 +99,9 @@ def produce(
     Every line is a record. The exit code is 0 once all records are acknowledged. After Ctrl-C (exit
     code 130) and at a bad line, the records read so far are sent, counted and reported.
 
-    With --input jsonl a line is a JSON object as 'consume -o jsonl' prints it: {"value": …}, and
-    optionally key, headers [["name", "value"]], timestamp or timestamp_ms; bytes are {"$b64": "…"}.
+    Files that 'export' or 'consume -o jsonl' wrote are read back as records. With --input jsonl
+    each line is such a JSON object: {"value": …}, and optionally key, headers
+    [["name", "value"]], timestamp or timestamp_ms; bytes are {"$b64": "…"}.
     The first line of a .csv file names its columns: value, and optionally key, timestamp, headers.
 
     \b

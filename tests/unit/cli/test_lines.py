@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from broker_lite.cli import lines, output
 from broker_lite.cli.lines import LinePosition, LineRule, form_of, tables
 from broker_lite.cli.produce import produce
+from broker_lite.client.consuming.arrow_rows import ROW_SCHEMA_WITH_HEADERS
 from broker_lite.client.record_files import WRITERS
 from broker_lite.errors import InvalidSchemaError, LogbusError, MessageTooLargeError
 from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE
@@ -228,6 +229,26 @@ def test_arrow_and_parquet_files_are_recognised_by_their_first_bytes(
             writer.write_table(table)
     found = list(tables(path, form_of(path, "auto"), LineRule(takes_binary=False)))
     assert [batch.to_pylist() for batch in found] == [[{"key": b"k", "value": b"v"}]]
+
+
+def test_exported_json_lines_are_read_back_as_records(tmp_path: Path) -> None:
+    """Regression: each exported line became the value of a record."""
+    path = tmp_path / "t.jsonl"
+    with path.open("wb") as file:
+        write, finish = WRITERS["jsonl"](file)
+        fetched = pa.RecordBatch.from_pylist(
+            [{"key": b"k", "value": b"v", "topic": "t", "partition": 0, "offset": 7,
+              "timestamp": None, "timestampType": 0, "headers": [{"key": "h", "value": b"1"}]}],
+            schema=ROW_SCHEMA_WITH_HEADERS,
+        )  # fmt: skip
+        write(fetched)
+        finish()
+    [found] = tables(path, form_of(path, "auto"), LineRule())
+    assert found.to_pylist() == [
+        {"key": b"k", "value": b"v", "headers": [{"key": "h", "value": b"1"}]}
+    ]
+    path.write_text('{"topic": "t", "value": 1}\n')
+    assert form_of(path, "auto") == "lines"
 
 
 def test_csv_file_with_a_header_line_is_read_as_records(tmp_path: Path) -> None:
