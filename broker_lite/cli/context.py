@@ -182,16 +182,16 @@ def found_topic(
     view: ClusterView,
     name: str,
     *,
-    offer: bool = True,
+    creates: bool = True,
     user: str = "",
     operation: Operation = Operation.DESCRIBE,
 ) -> TopicMetadata:
     """Return the metadata of the topic ``name``.
 
     Raises UnknownTopicOrPartitionError if ``view`` lacks the topic. The message suggests topics
-    with similar names, else (unless ``offer`` is False) the command that creates the topic. With
-    ``user``, the name of the logged-in user, the message also has the command that allows
-    ``operation``."""
+    with similar names, else the command that creates the topic, or with ``creates`` False the
+    command that lists topics. With ``user``, the name of the logged-in user, the message also has
+    the command that allows ``operation``."""
     topic = view.topics.get(name)
     if topic is not None and topic.error is None:
         return topic
@@ -200,11 +200,12 @@ def found_topic(
         raise topic.error
     known = [other for other, facts in view.topics.items() if facts.error is None]
     near = difflib.get_close_matches(name, known, n=3)
-    hint = ""
     if near:
         hint = f"; did you mean {', '.join(near)}?"
-    elif offer:
+    elif creates:
         hint = f"; create it with: logbus topic create {shlex.quote(name)}"
+    else:
+        hint = "; see: logbus topic list"
     if user:
         hint += f"; {cure(user, operation, ResourceKind.TOPIC, name)}"
     raise UnknownTopicOrPartitionError(

@@ -374,6 +374,8 @@ def _move(
     ]
     output.show(rows, form)
     _refuse_readers(admin, group)
+    if all(row.group != group for row in admin.list_groups()):
+        output.say(f"group {group!r} does not exist; this creates it")
     if change.is_wanted(f"Move these offsets of group {group!r}?"):
         admin.commit_offsets(
             group, {tp: CommittedOffset(at.offset, topic_id=ids[tp]) for tp, at in resolved.items()}

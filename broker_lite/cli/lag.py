@@ -174,7 +174,7 @@ def _missing(
         view = admin.cluster()
         for topic in topics:
             try:
-                found_topic(view, topic, offer=False)
+                found_topic(view, topic, creates=False)
             except UnknownTopicOrPartitionError as error:
                 yield error
 

@@ -102,6 +102,7 @@ ALIASES = {"group": "groups"}
 """Other names under which the command line accepts a command."""
 MEANT = {
     "start": "up",
+    "import": "produce",
     "stop": "down",
     "help": "--help",
     "version": "--version",

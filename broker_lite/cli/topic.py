@@ -106,7 +106,10 @@ def create(
                 )
             except TopicExistsError:
                 if not if_not_exists:
-                    raise
+                    raise TopicExistsError(
+                        f"topic {name!r} exists; see: logbus topic describe {name}; to accept it, "
+                        "give --if-not-exists"
+                    ) from None
                 topic_id = admin.cluster((name,)).topic_id(name)
                 created, done = False, "exists"
             report.add({"topic": name, "topic_id": topic_id, "created": created}, f"{name}: {done}")
@@ -330,7 +333,7 @@ def delete(
         there = []
         for name in dict.fromkeys(names):
             try:
-                there.append(found_topic(view, name, offer=False).name)
+                there.append(found_topic(view, name, creates=False).name)
             except UnknownTopicOrPartitionError:
                 if not if_exists:
                     raise

@@ -172,7 +172,9 @@ def _parse_endpoint(text: str, option: str) -> Endpoint:
         host = host[1:-1]
     elif ":" in host:
         raise InvalidConfigError(f"{option}={text!r}: put an IPv6 address in brackets")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    if host and port.isdecimal() and not 0 < int(port) < 65536:
+        raise InvalidConfigError(f"{option}={text!r}: give a port from 1 to 65535")
+    if not host or not port.isdecimal():
         raise InvalidConfigError(f"{option}={text!r}: give host:port")
     return Endpoint(host, int(port))
 

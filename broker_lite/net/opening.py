@@ -35,7 +35,10 @@ def early_end(endpoint: Endpoint, security: ClientSecurity) -> NetworkError:
             cure += "; if it has logins without TLS, to SASL_PLAINTEXT"
     elif not security.demands_login:
         cure = "; if the listener demands a login, set security.protocol=SASL_SSL"
-    return NetworkError(f"{endpoint} closed the connection before its first answer{cure}")
+    return NetworkError(
+        f"{endpoint} closed the connection before its first answer{cure}; if this is ZooKeeper's "
+        "port, give a broker's"
+    )
 
 
 def connection_failure(

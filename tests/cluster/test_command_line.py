@@ -364,6 +364,8 @@ def test_groups_describe_and_lag_commands_show_committed_offsets_and_lag(
     assert rows(logbus("lag", "-g", group))[0]["lag"] == 0
     logbus("groups", "seek", group, new_topic, "--to", "earliest", "--yes")
     assert rows(logbus("lag", "-g", group))[0]["lag"] == 100
+    mistyped = logbus("groups", "seek", "nosuch", new_topic, "--to", "earliest", "--dry-run")
+    assert b"group 'nosuch' does not exist; this creates it" in mistyped.stderr
     for command in ("describe", "members", "delete"):
         assert b"logbus groups list" in logbus("groups", command, "nosuch", code=1).stderr
 
@@ -505,7 +507,7 @@ def test_lag_of_a_missing_group_is_an_error(
     said = logbus("lag", "-g", group[:-1], "--crit", "1", code=1).stderr.decode()
     assert "GROUP_ID_NOT_FOUND" in said and f"did you mean {group!r}" in said
     said = logbus("lag", "-t", "nosuch", code=1).stderr.decode()
-    assert said.endswith("topic 'nosuch' does not exist, or you may not see it\n")
+    assert "topic 'nosuch' does not exist, or you may not see it; see: logbus topic list" in said
     later = f"later-{new_topic}"
     watch = subprocess.Popen(
         [sys.executable, "-P", "-m", "broker_lite", "lag", "-g", later, "-w", "--interval", "0.1"],

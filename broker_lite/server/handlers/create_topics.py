@@ -103,13 +103,13 @@ def _new_topic(row: Any) -> NewTopic:
         return NewTopic(row.name, len(assignment), len(assignment[0]), assignment, config)
     if row.num_partitions != DEFAULT_COUNT and row.num_partitions < 1:
         raise InvalidPartitionsError(
-            f"topic {row.name!r}: {row.num_partitions} partitions; give at least 1, or -1 for "
-            "num.partitions"
+            f"topic {row.name!r}: {row.num_partitions} partitions; give at least 1, or -1 for the "
+            "broker's num.partitions"
         )
     if row.replication_factor != DEFAULT_COUNT and row.replication_factor < 1:
         raise InvalidReplicationFactorError(
             f"topic {row.name!r}: replication factor {row.replication_factor}; give at least 1, "
-            "or -1 for default.replication.factor"
+            "or -1 for the broker's default.replication.factor"
         )
     return NewTopic(row.name, row.num_partitions, row.replication_factor, None, config)
 
