@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import time
@@ -14,7 +15,10 @@ from support.plain_connection import PlainConnection
 
 from broker_lite.bus import connect
 from broker_lite.cli.main import run as logbus
+from broker_lite.client.fetch.range_reader import read_range
+from broker_lite.client.transport.pool import Pool
 from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import NO_EPOCH, TopicPartition
 from broker_lite.wire.calls.cluster import MetadataRequest
 
 pytestmark = pytest.mark.real
@@ -82,6 +86,36 @@ def test_consumer_over_its_quota_still_reads_every_record(
     assert time.monotonic() - began > 1.0
     consumer.close()
     assert run_quota("delete", "consumer_byte_rate", "--client-id", "reader", "--yes")[0] == 0
+
+
+def test_range_read_over_its_quota_waits_longer_than_its_timeout(
+    cluster: LocalCluster, run_quota: Callable[..., tuple[int, str, str]]
+) -> None:
+    """Regression: the time for which a broker throttled a Spark task counted as time without an
+    answer, so that a strict quota failed the task."""
+    quota = ("--client-id", "task")
+    assert run_quota("set", "consumer_byte_rate", "100000", *quota)[0] == 0
+    with connect(cluster.bootstrap_servers) as bus, contextlib.closing(Pool("task")) as pool:
+        bus.create_topic("ranges", partitions=1, replication_factor=1)
+        with bus.producer(batch_bytes=50_000) as producer:
+            for _ in range(40):
+                producer.send("ranges", value=random.randbytes(10_000))
+        began = time.monotonic()
+        found = read_range(
+            TopicPartition("ranges", 0),
+            bus.cluster().topic_id("ranges"),
+            NO_EPOCH,
+            0,
+            40,
+            bootstrap=cluster.bootstrap_servers,
+            fetch_bytes=150_000,
+            timeout_ms=400,
+            pool=pool,
+            local_reads=False,
+        )
+        assert sum(rows.row_count for rows in found) == 40
+        assert time.monotonic() - began > 1.0
+    assert run_quota("delete", "consumer_byte_rate", *quota, "--yes")[0] == 0
 
 
 def test_client_over_its_processing_time_quota_receives_a_throttle_time(

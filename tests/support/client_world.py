@@ -86,10 +86,18 @@ class Asked:
             produce.encode_response(produce.ProduceResponse(topics), 13, self.correlation_id)
         )
 
-    def fetched(self, rows: list[fetch.PartitionAnswer], topic_id: str = TOPIC_ID) -> None:
+    def fetched(
+        self,
+        rows: list[fetch.PartitionAnswer],
+        topic_id: str = TOPIC_ID,
+        throttle_time_ms: int = 0,
+    ) -> None:
         """Answer a fetch request."""
         parts = fetch.encode_response(
-            [fetch.TopicAnswer("", topic_id, rows)], 17, self.correlation_id
+            [fetch.TopicAnswer("", topic_id, rows)],
+            17,
+            self.correlation_id,
+            throttle_time_ms=throttle_time_ms,
         )
         self.answer(b"".join(bytes(part) for part in parts))  # type: ignore[arg-type]
 

@@ -42,6 +42,7 @@ from broker_lite.client.operations.cluster import (
 )
 from broker_lite.client.operations.overdue import OverdueRequests
 from broker_lite.client.operations.silence import Silence
+from broker_lite.client.operations.throttles import Throttles
 from broker_lite.client.received import WalkResult
 from broker_lite.client.transport.steps import FetchExchange, Send, Shell, Timer, spawn
 from broker_lite.config import ConsumerConfig
@@ -159,6 +160,7 @@ class FetchEngine:
         ``pump``."""
         self._is_held = False
         """Whether some partition is not fetched because too many bytes are buffered."""
+        self._throttles = Throttles()
         self._is_renewing = False
         self._silence = Silence(join(cluster.bootstrap), "consumer", shell.now_ms, logger)
         self._missing: dict[str, int] = {}
@@ -295,6 +297,7 @@ class FetchEngine:
         self._is_held = False
         self._subtract_consumed()
         now_ms = self._shell.now_ms()
+        self._throttles.forget(now_ms)
         plan: dict[tuple[Endpoint, str], list[TopicPartition]] = {}
         due_ms = float("inf")
         for tp, source in self._sources.items():
@@ -317,6 +320,9 @@ class FetchEngine:
             leader = self._cluster.view.leader(tp)
             if leader is None:
                 self._renew()
+                continue
+            if self._throttles.until_ms(leader) > now_ms:
+                due_ms = min(due_ms, self._throttles.until_ms(leader))
                 continue
             is_behind = source.high_watermark < 0 or source.position.offset < source.high_watermark
             plan.setdefault((leader, "fetch" if is_behind else "tail"), []).append(tp)
@@ -376,6 +382,8 @@ class FetchEngine:
         live = [tp for tp, row in generations.items() if self._is_live(tp, row, lane)]
         if self._polls.get((leader, lane)) is generations:
             self._end_poll(leader, lane)
+        if isinstance(answer, FetchResponse):
+            self._throttles.note(leader, answer.throttle_time_ms, self._shell.now_ms())
         topic_ids = {tp: self._sources[tp].position.topic_id for tp in live}
         for tp, row in answers_of(answer, topic_ids, self._cluster.user).items():
             self._take(tp, row)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
@@ -41,6 +40,7 @@ from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.client.transport.pool import Pool, PooledConnection, shared_pool
 from broker_lite.client.transport.steps import FetchExchange
 from broker_lite.errors import (
+    ClosedError,
     InvalidConfigError,
     LogbusError,
     NoBrokersError,
@@ -286,7 +286,8 @@ class _RangeSession:
         self._retried_at = -1
         """The offset of the corrupt batch that ``repair`` created this session to fetch again, else
         -1."""
-        self._interrupted = False
+        self._throttled_until_ms = 0.0
+        self._interruption = threading.Event()
 
     def may_be_intact_elsewhere(self, offset: int) -> bool:
         """Return whether to fetch the corrupt batch at ``offset`` again, in the new session that
@@ -319,8 +320,11 @@ class _RangeSession:
             if walked is not None:
                 position.advance(walked)
                 return [*walked.batches]
+            deadline_ms += self._wait_for_quota()
             evaluation = position.evaluate(self._fetch_once(deadline_ms))
             if isinstance(evaluation, WalkResult) and not evaluation.batches:
+                if self._throttled_until_ms > monotonic_ms():
+                    continue
                 problem = "the leader's log ends before the end of the range"
                 evaluation = position.evaluate(RequestTimedOutError(problem))
             match evaluation:
@@ -342,6 +346,14 @@ class _RangeSession:
                 case Retry(LogbusError() as error, attempt):
                     self._pause(error, attempt, deadline_ms)
 
+    def _wait_for_quota(self) -> float:
+        """Wait while the leader throttles this client, which is over its quota (KIP-219). Return
+        the milliseconds of the wait. Raises ClosedError if ``interrupt`` ends the wait."""
+        wait_ms = max(0.0, self._throttled_until_ms - monotonic_ms())
+        if wait_ms and self._interruption.wait(wait_ms / 1000):
+            raise ClosedError("the read was stopped")
+        return wait_ms
+
     def _fetch_once(self, deadline_ms: float) -> FetchedPartition | LogbusError:
         try:
             until_ms = min(deadline_ms, monotonic_ms() + self._options.request_timeout_ms)
@@ -355,6 +367,8 @@ class _RangeSession:
         except LogbusError as error:
             self._lose_connection()
             return error
+        if answer.throttle_time_ms:
+            self._throttled_until_ms = monotonic_ms() + answer.throttle_time_ms
         topic_ids = {self.tp: self.position.topic_id}
         return answers_of(answer, topic_ids, self._cluster.user)[self.tp]
 
@@ -383,12 +397,12 @@ class _RangeSession:
         """Wait for the backoff of ``attempt``, and look up the leader again.
 
         If the deadline has passed, raise ``error``."""
-        if self._interrupted:
+        if self._interruption.is_set():
             raise error
         pause_ms = backoff_ms(attempt)
         if monotonic_ms() + pause_ms >= deadline_ms:
             raise self.position.located(error)
-        time.sleep(pause_ms / 1000.0)
+        self._interruption.wait(pause_ms / 1000.0)
         with contextlib.suppress(NoBrokersError):
             self._find_leader()
 
@@ -456,8 +470,8 @@ class _RangeSession:
             connection.close()
 
     def interrupt(self) -> None:
-        """Abort the request in flight, from another thread."""
-        self._interrupted = True
+        """Abort the request in flight, or a wait, from another thread."""
+        self._interruption.set()
         connection = self._connection
         if connection is not None:
             connection.interrupt()

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker_lite.client.operations.cluster import ClusterView, backoff_ms, no_leader
+from broker_lite.client.operations.throttles import Throttles
 from broker_lite.client.producing.batches import (
     SEQUENCE_MASK,
     Outgoing,
@@ -114,9 +115,7 @@ class Delivery:
         self._retry_backoff_ms = retry_backoff_ms
         self._compression: Compression = compression
         self._delivery_timeout_ms = delivery_timeout_ms
-        self._throttled: dict[Endpoint, float] = {}
-        """The time (ms) until which no request goes to a broker, because the client is over its
-        quota there."""
+        self._throttles = Throttles()
         self._partitions: dict[TopicPartition, PartitionQueue] = {}
         self._busy: dict[TopicPartition, None] = {}
         self._count = 0
@@ -219,7 +218,7 @@ class Delivery:
                 known = view.partition(tp)
                 part.error = part.error if known is None else no_leader(view, tp, known)
                 continue
-            if self._throttled.get(leader, 0.0) > now_ms:
+            if self._throttles.until_ms(leader) > now_ms:
                 continue
             if self.added is not None and tp not in self.added:
                 self.unadded.add(tp)
@@ -322,10 +321,7 @@ class Delivery:
         broker in that time (KIP-219)."""
         rows: dict[tuple[str, int], ProducedPartition] = {}
         if response is not None:
-            if response.throttle_time_ms:
-                until_ms = now_ms + response.throttle_time_ms
-                known_ms = self._throttled.get(sent.endpoint, 0.0)
-                self._throttled[sent.endpoint] = max(known_ms, until_ms)
+            self._throttles.note(sent.endpoint, response.throttle_time_ms, now_ms)
             names = {topic_id: name for name, topic_id in sent.topic_ids.items()}
             for topic in response.topics:
                 for row in topic.partitions:
@@ -481,8 +477,7 @@ class Delivery:
     def expire(self, now_ms: float) -> None:
         """Fail queued batches whose delivery deadline has passed, and remove throttles that have
         ended."""
-        if self._throttled:
-            self._throttled = {at: ms for at, ms in self._throttled.items() if ms > now_ms}
+        self._throttles.forget(now_ms)
         for tp in list(self._busy):
             part = self._partitions[tp]
             late = [batch for batch in part.queue if batch.deadline_ms <= now_ms]
@@ -497,7 +492,7 @@ class Delivery:
         maybe = "; it may be in the log" if batch.maybe_appended else ""
         error = part.error or self.problem
         cure = "see the broker's log"
-        if error is None and self._throttled:
+        if error is None and self._throttles:
             why = "; a broker throttled this producer, because it is over its quota"
             cure = "send less, raise the quota (logbus quota)"
         elif error is None:
@@ -523,7 +518,7 @@ class Delivery:
         ``expire``."""
         due = float("inf")
         if self._busy:
-            due = min((ms for ms in self._throttled.values() if ms > now_ms), default=due)
+            due = self._throttles.next_end_ms(now_ms)
         for tp in self._busy:
             part = self._partitions[tp]
             if part.queue:

@@ -24,6 +24,7 @@ from broker_lite.client.consuming.fetch_collector import FetchCollector
 from broker_lite.client.fetch.fetch_engine import FetchEngine
 from broker_lite.client.in_place.partitions import InPlace
 from broker_lite.client.operations.cluster import Cluster, ClusterView
+from broker_lite.client.operations.overdue import LATE_MS
 from broker_lite.client.operations.silence import WARNING_MS
 from broker_lite.client.received import MILLIS_MAX, LogTruncatedError, Slice
 from broker_lite.config import ConsumerConfig
@@ -304,6 +305,22 @@ def test_consumer_that_waits_for_silent_brokers_logs_that_it_waits(
     bench.world.run(5_000)
     assert caplog.messages[1:] == ["bootstrap.servers=one:1: brokers answer again"]
     assert asked_offsets(bench.fetch()) == {0: 7}
+
+
+def test_no_fetch_is_sent_to_a_broker_while_it_throttles_the_consumer() -> None:
+    """Regression: the next fetch waited at the broker, which did not read it. The consumer asked
+    for new metadata twice a second, and connected again after ``request.timeout.ms``."""
+    bench = Bench(view(leaders=(1, 2)))
+    bench.begin({T0: 0, T1: 0})
+    first, other = bench.fetches()
+    assert (first.endpoint, other.endpoint) == (ONE, TWO)
+    rows = [PartitionAnswer(0, 0, 9, 9, 0, [bytes(batch(0, 2))])]
+    first.fetched(rows, throttle_time_ms=LATE_MS - 1)
+    bench.world.run(LATE_MS - 2)
+    assert bench.values() == [b"0", b"1"]
+    assert bench.fetches() == [other]
+    bench.world.run(1)
+    assert [asked_offsets(each) for each in bench.fetches() if each is not other] == [{0: 2}]
 
 
 def test_recreated_topic_stops_the_reader_with_unknown_topic_id() -> None:
