@@ -240,7 +240,8 @@ def test_benchmark_report_names_missed_goals_and_benchmarks_that_could_not_run(
     (short,) = (line for line in text.splitlines() if line.startswith("| 99 |"))
     assert short == "| 99 | made-up: made up | rows_per_s | ≥ 5 | **2.00** |  |  |  |"
     assert (
-        "0 of 1 goals are met, by settings: 0 of 1 *defaults*.\n\nKafka is ahead in none." in text
+        "0 of 1 goals are met. By the table's columns: 0 of 1 *defaults*.\n\nKafka is ahead in none."
+        in text
     )
     missed = (
         "made-up: rows_per_s of *defaults* 2.00 of at most 4.00, 50% of it "
@@ -274,7 +275,7 @@ def test_benchmark_summary_names_the_measures_in_which_kafka_is_ahead() -> None:
         "variants": [{"variant": "tuned", "compared": found}, {"variant": "x", "cannot": "no"}],
     }  # fmt: skip
     text = "\n".join(summary.lines([kept]))
-    assert "2 of 2 goals are met, by settings: 2 of 2 *tuned*." in text
+    assert "2 of 2 goals are met. By the table's columns: 2 of 2 *tuned*." in text
     behind = (
         "- made-up [tuned]: rows_per_s is 0.75 times Kafka's\n"
         "- made-up [tuned]: p99_ms is 1.5 times Kafka's\n"

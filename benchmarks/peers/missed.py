@@ -132,7 +132,8 @@ def _counts(missed: list[Missed]) -> Iterator[str]:
     where = Counter(each.where for each in missed)
     yield (
         f"{len(missed)} goals are missed. {where[BEYOND]} are *{BEYOND}*: even a program that does "
-        f"only the unavoidable work (mostly the side floor) would miss them in every round. "
+        f"only the unavoidable work would miss them in every round; in most rows the side *floor* "
+        f"is this program. "
         f"{where[AT]} are *{AT}*: such a program would reach them in some rounds. "
         f"{where[WITHIN]} are *{WITHIN}*: such a program would reach them, so logbus's own cost "
         f"decides. {where['']} have no measured bound. Each line below has the measured ratio, the "

@@ -23,8 +23,8 @@ benchmark. logbus and the other system (the *peer*) ran a row alternately, in on
 is logbus's median divided by the peer's median.
 
 **In every row logbus flushes to disk on every in-sync replica before it acknowledges, and Kafka
-acknowledges from memory.** The file of a row has its settings, its spread, and the processor time
-and memory of each side.
+acknowledges from memory.** A row's file in `results/` has its settings, its spread,
+and the processor time and memory of each side.
 """
 
 

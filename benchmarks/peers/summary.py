@@ -17,7 +17,7 @@ OTHERS = "others"
 GOAL = """A *goal* is a limit on the ratio of one measure, such as `rows_per_s`, with one set of
 settings. With the goal "≥ 3", logbus's figure must be at least three times the peer's."""
 HOW = """Each figure in the table is logbus's result divided by the peer's. A **bold** figure
-misses the goal in its row. *defaults*: both sides as installed. *as advised*: both sides with
+misses the goal. *defaults*: both sides as installed. *as advised*: both sides with
 the Spark session that logbus's README advises. *tuned*: the peer has the settings that its users
 change for this kind of work; in most rows logbus keeps its defaults."""
 
@@ -84,7 +84,7 @@ def _by_column(all_: list[tuple[Found, Found, Found]]) -> str:
         name = variant["variant"]
         by_name[name if name in COLUMNS else OTHERS].append(bool(each["met"]))
     said = [f"{sum(met)} of {len(met)} *{name}*" for name, met in by_name.items() if met]
-    return f", by settings: {', '.join(said)}" if said else ""
+    return f". By the table's columns: {', '.join(said)}" if said else ""
 
 
 def _of_row(found: Found) -> Iterator[str]:
