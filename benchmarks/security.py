@@ -25,7 +25,9 @@ a first decision with ACLS access control lists.
 
 ``crowds``: the p99 of a logged-in client's small produce requests (acks=all), alternately without
 and with other clients. ``slow``: CROWD connections send a byte of their TLS handshake a second, and
-connect again when the broker closes them. ``storm``: CROWD clients log in together, repeatedly.
+connect again when the broker closes them. ``greedy``: a producer sends as fast as its quota of
+GREEDY_BYTE_RATE bytes a second allows; ``greedy_without_quota`` is the same producer without the
+quota. ``storm``: CROWD clients log in together, repeatedly.
 ``storm_at_another``: the same storm logs in to a second broker. The p99 meanwhile shows how much
 the crowd's own work slows this machine. ``ratio`` is the median of p99 divided by the p99 measured
 just before without the crowd. ``own_share`` is the p99 during ``storm`` divided by the p99 during
@@ -69,7 +71,7 @@ from peers.meter import CpuUse
 from peers.servers import KafkaServers, LogbusServers, dotted, free_ports, send_all
 
 from broker_lite.bus import Bus, connect
-from broker_lite.client.administration import users
+from broker_lite.client.administration import quotas, users
 from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.client.transport.login import TaskSecret
 from broker_lite.client.transport.pool import PooledConnection
@@ -91,6 +93,7 @@ from broker_lite.security.acls import (
     ResourceKind,
 )
 from broker_lite.security.authorizer import AclIndex
+from broker_lite.security.quotas import Entity
 from broker_lite.server.network.access import Authorizer
 from broker_lite.server.network.context import RequestContext, Session
 from broker_lite.wire.produce import PartitionRecords, TopicRecords
@@ -107,6 +110,7 @@ CROWD = 1000
 CROWD_NICE = 10
 PROBE_GAP_S = 0.002
 STORM_THREADS = 100
+GREEDY, GREEDY_BYTE_RATE = "greedy", 1_000_000.0
 IN_PLACE_MB = 200
 JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 
@@ -356,6 +360,21 @@ def slow_connections(port: int, ready: Event, ended: Event) -> None:
                 sockets[number], sent[number] = opened(), 0
 
 
+def greedy(options: dict[str, Any], ready: Event, ended: Event) -> None:
+    """Send records as fast as the broker accepts them."""
+    os.nice(CROWD_NICE)
+    producer = ck.Producer({**options, "acks": "all", "linger.ms": 5})
+    producer.list_topics(GREEDY, timeout=30)
+    while not ended.is_set():
+        with contextlib.suppress(BufferError):
+            for _ in range(200):
+                producer.produce(GREEDY, VALUE)
+        producer.poll(0.01)
+        ready.set()
+    producer.purge()
+    producer.flush(10)
+
+
 def storms(port: int, ca: str, ready: Event, ended: Event) -> None:
     """Log in CROWD clients together, repeatedly.
 
@@ -419,8 +438,15 @@ class Turn(NamedTuple):
 def crowds(rounds: int, seconds: float) -> dict[str, Any]:
     started = multiprocessing.get_context("spawn")
     with logbus_side() as (side, _), logbus_side() as (other, _):
+        bus = side.servers.bus
+        bus.create_topic(GREEDY, PARTITIONS, 1)
+        quota = {"producer_byte_rate": GREEDY_BYTE_RATE}
+        bus.admin.run(quotas.alter_quotas, Entity((("client-id", GREEDY),)), quota)
+        options = side.options(tls=True)
         crowds_of = {
             "slow": (slow_connections, (side.port,)),
+            "greedy": (greedy, ({**options, "client.id": GREEDY},)),
+            "greedy_without_quota": (greedy, (options,)),
             "storm_at_another": (storms, (other.port, other.ca)),
             "storm": (storms, (side.port, side.ca)),
         }
