@@ -72,7 +72,7 @@ class Bench:
         return self._folder
 
     def stop_all(self) -> None:
-        with contextlib.ExitStack() as stack:  # The stack stops all servers even if one stop fails.
+        with contextlib.ExitStack() as stack:  # ExitStack stops all servers even if one stop fails.
             for _, servers in self._up.values():
                 stack.push(servers)
             self._up.clear()

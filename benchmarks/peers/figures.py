@@ -27,7 +27,8 @@ def main(measure: Callable[..., Mapping[str, Any]]) -> None:
         value = parameter.default
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     given = vars(parser.parse_args())
-    # Import here: a measured client imports this module, too, but does not need ``versions``.
+    # Import here: a measured client imports this module, too, and would load ``versions`` for
+    # nothing.
     from peers import versions
 
     machine = versions.machine()

@@ -54,8 +54,8 @@ _SHIPPED = {
     "log.retention.hours": "168",
     "log.segment.bytes": "1073741824",
     "log.retention.check.interval.ms": "300000",
-    # Kafka's config/server.properties has this setting, too. With the default, every consumer would
-    # wait 3 s for further members.
+    # Kafka's config/server.properties sets this rebalance delay to 0, too. With the default, the
+    # first member of every group would wait 3 s for further members.
     "group.initial.rebalance.delay.ms": "0",
 }
 _TUNED = {

@@ -130,8 +130,8 @@ class Host:
         reader = reader.option("subscribe", source.topic).options(**source.options)
         if len(columns) == len(COLUMNS):
             return reader.load()
-        # Kafka's source has a fixed schema. The other sources return only the columns of a given
-        # schema.
+        # Spark's Kafka source has a fixed schema, so select columns of it. logbus's source and the
+        # floor return only the columns of a given schema.
         if source.side == "kafka":
             return reader.load().select(*columns)
         return reader.schema(", ".join(f"{name} {COLUMNS[name]}" for name in columns)).load()

@@ -78,7 +78,7 @@ def _row(name: str, number: int, size: int, megabytes: int, *, brokers: int = 1)
     copies = "RF 1" if brokers == 1 else "three brokers, RF 3, min.insync 2"
     count = megabytes * 1_000_000 // size
     # The ceiling (the rate without servers) assumes that the processor limits the rate. With one
-    # broker, flushes may limit it.
+    # broker, flushes may limit it, so omit the ceiling.
     more = {} if brokers == 1 else {"ceiling": partial(without_servers, count=count)}
     return Row(
         name,

@@ -104,7 +104,8 @@ class Task:
 def open_task(bench: Bench, variant: Variant, *, task: Task) -> Iterator[Mapping[str, Side]]:
     """Yield the sides (systems) of the benchmark ``task``. Each run that sends uses a new topic."""
     options = task.variants[variant.name]
-    # In benchmarks that only send, a "tuned" variant tunes the clients and not the brokers.
+    # In benchmarks that only send, a "tuned" variant tunes the clients. The brokers keep their
+    # defaults.
     is_tuned = variant.name.startswith("tuned") and task.variants is not SENDING
     with contextlib.ExitStack() as stack:
         made = tempfile.TemporaryDirectory(prefix="logbus-bench-")

@@ -20,7 +20,7 @@ def open_write(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
     def rows_in(name: str, topic: str) -> int:
         if chosen.name != EXACTLY_ONCE:
             return sides.count(name, topic)
-        # End offsets count the markers of transactions too, so read the rows.
+        # Count the rows by reading them: end offsets also count the markers of transactions.
         rows: int = sides.spark.call("aggregate", source=sides.source(name, topic))["result"][0]
         return rows
 
