@@ -60,8 +60,9 @@ def connect(
     """
     security, options = take_security(options)
     check_names(options)
-    # Let the first request of a producer or consumer use its whole timeout: the bootstrap address
-    # is right, because ``describe_cluster`` below raises an error unless a broker answers.
+    # Let the first request of a producer or consumer use its whole timeout, not only five seconds:
+    # the bootstrap address is right, because ``describe_cluster`` below raises an error unless a
+    # broker answers.
     options["has_answered"] = True
     servers = resolve(bootstrap_servers, zookeeper)
     bus = Bus(servers, client_id=client_id, options=options, zookeeper=zookeeper, security=security)

@@ -105,8 +105,8 @@ def _rows(entries: Mapping[str, ConfigEntry], defaults: Mapping[str, str]) -> It
         yield {
             "setting": name,
             "value": entry.value,
-            # ``defaults`` lacks dynamic settings, such as a throttle's rate: ``entry`` has the
-            # default of such a setting unless its value was changed.
+            # ``defaults`` lacks dynamic settings, such as a throttle's rate. While a dynamic
+            # setting has its default, this default is ``entry.value``; otherwise it is unknown.
             "default": defaults.get(name, entry.value if entry.source == "default" else None),
             "source": entry.source,
             "doc": entry.documentation or None,

@@ -398,7 +398,5 @@ def _refuse_readers(admin: Admin, group: str, topics: tuple[str, ...] = ()) -> N
                 f"group {group!r} has live members that read {', '.join(common)}; stop them first"
             )
     elif readers:
-        # A missing group is no error here: the move of its offsets creates the group, as a first
-        # commit does.
         raise NonEmptyGroupError(f"group {group!r} has live members; stop them first")
     admin.refuse_query(group)

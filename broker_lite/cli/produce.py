@@ -198,7 +198,7 @@ def _check_options(
 
 
 def _name(header: str) -> str:
-    if not header.isprintable():  # Bytes that are not UTF-8 are surrogates here: not printable.
+    if not header.isprintable():  # Python decodes invalid UTF-8 to surrogates: not printable.
         raise click.BadParameter(
             f"the name {header!r} is not text: use printable UTF-8", param_hint="--header"
         )

@@ -155,7 +155,7 @@ def _carry_out(
             _wait(admin, moves, seconds)
         if rate:
             throttled_moves.unthrottle(admin, {tp.topic for tp in moves})
-    except BaseException:  # Ctrl-C raises KeyboardInterrupt, which is no Exception.
+    except BaseException:  # ``Exception`` would not match Ctrl-C (KeyboardInterrupt).
         if rate:
             output.say(
                 "the throttle stays set. After the moves, remove it with: logbus topic reassign "
