@@ -122,8 +122,8 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
                     except TimeoutError:
                         break
             case Await(value) if inspect.isawaitable(value):
-                # Mark the consumer as started: a rebalance callback may wait for other tasks, which
-                # may call the consumer's methods.
+                # Mark the consumer as started, so that other tasks can call its methods: the
+                # rebalance callback may wait for these tasks.
                 self._is_starting, self._is_started = False, True
                 self._woken.set()
                 await value
@@ -146,7 +146,7 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
         core.begin_poll()
         if max_records > 0 and (core.is_ready() or await self.run(core.fill(timeout_s))):
             return core.take_records(max_records)
-        await asyncio.sleep(0)  # Yield, so that fetches run even if a loop calls ``poll``.
+        await asyncio.sleep(0)  # Let fetches run even if the caller polls in a tight loop.
         return []
 
     async def poll_arrow(
@@ -216,7 +216,7 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
 
     async def _exit(self, *, is_done: bool) -> None:
         if self.core.is_closing:
-            return  # A callback or another task closes again while the first close runs.
+            return  # A callback or another task calls ``close`` while a first call runs.
         try:
             await self.run(self.core.close(is_done=is_done))
         finally:

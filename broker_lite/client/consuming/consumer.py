@@ -233,7 +233,7 @@ class Consumer(ConsumerFace, ClosedByWith):
 
     def _exit(self, *, is_done: bool) -> None:
         if self.core.is_closing:
-            return  # A callback, for example, closes again while the first close runs.
+            return  # A callback, for example, calls ``close`` while a first call runs.
         try:
             self.run(self.core.close(is_done=is_done))
         finally:
@@ -246,7 +246,7 @@ class Consumer(ConsumerFace, ClosedByWith):
         self.core.engine.close()
         self._pool.close()
 
-    # Callbacks for the I/O thread, and for a forked child.
+    # Methods that the I/O thread calls, and one that a forked child calls.
 
     def _notify(self) -> None:
         with self._condition:

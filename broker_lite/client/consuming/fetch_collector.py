@@ -99,8 +99,8 @@ class FetchCollector:
         rows = {tp: (at, self._begin(tp, at)) for tp, at in offsets.items()}
         for tp in rows:
             # The reader fetches a corrupt batch a second time before it raises the error. After a
-            # seek, allow a second fetch again: the batch may be repaired, or only another replica's
-            # copy may be corrupt.
+            # seek, allow a second fetch again: the batch may be repaired, or a replica with an
+            # intact copy may lead now.
             self._refetched.pop(tp, None)
         self._epochs.update(epochs)
         self._engine.post(partial(self._engine.begin, rows, epochs=epochs))

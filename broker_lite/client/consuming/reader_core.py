@@ -434,8 +434,8 @@ class ReaderCore:
         if self._is_committing or not rows:
             return
         self._is_committing = True
-        # A later commit waits at most LAST_COMMIT_TIMEOUT_MS for this automatic commit. A retry of
-        # the automatic commit after that time could overwrite the later commit.
+        # Limit the time for retries: a later commit waits at most LAST_COMMIT_TIMEOUT_MS for this
+        # automatic commit, and a retry after that time could overwrite the later commit.
         deadline_ms = self.deadline_ms(min(self.config.request_timeout_ms, LAST_COMMIT_TIMEOUT_MS))
         step = self.membership.commit(rows, self.assignment.grants(rows), deadline_ms)
         step.start(self.shell, self._committed)

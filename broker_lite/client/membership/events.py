@@ -80,7 +80,7 @@ class Close(NamedTuple):
 Event = Start | Answered | CallFailed | Stopped | Polled | RefreshTopics | MemberTick | Close
 
 
-# The effects that ``MemberMachine.step`` returns.
+# The effects (requests and other actions) that ``MemberMachine.step`` returns.
 
 
 class FindCoordinator(NamedTuple):

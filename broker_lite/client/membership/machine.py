@@ -411,9 +411,9 @@ class MemberMachine:
         self._beating = None
         error = _error_of(answer)
         if error is None or isinstance(error, RebalanceInProgressError):
-            # After a join, the coordinator evicts a member that sends no SyncGroup in time. A
-            # confirmed heartbeat between JoinGroup and SyncGroup must therefore not extend the time
-            # limit.
+            # After a join, the coordinator evicts a member that sends no SyncGroup within the
+            # rebalance timeout. A confirmed heartbeat between JoinGroup and SyncGroup must
+            # therefore not extend the lease beyond this timeout.
             self._confirm(is_calm=error is None and self.doing not in (DESCRIBING, SYNCING))
         if error is None or generation != self.generation:
             return
@@ -425,7 +425,7 @@ class MemberMachine:
             case CoordinatorLoadInProgressError():
                 self._beat_ms = self._now_ms + self._config.retry_backoff_ms
             case IllegalGenerationError() | UnknownMemberIdError():
-                # While a join or sync is in flight, an old generation does not mean lost
+                # While a join or sync is in flight, ILLEGAL_GENERATION does not mean lost
                 # partitions: the answer will report the new assignment, so keep them until then. In
                 # all other cases drop the partitions, because other members may own them by now.
                 if is_joining:
@@ -457,7 +457,7 @@ class MemberMachine:
             until_ms = min(until_ms, self._calm_ms + gathering_ms - gathering_ms // MARGIN_PART)
         self.lease_until_ms = max(self.lease_until_ms, until_ms)
 
-    # Methods that refresh the topics.
+    # Methods that refresh the topics' metadata.
 
     def _refresh(self) -> None:
         self._refresh_ms = self._now_ms + self._config.metadata_max_age_ms
