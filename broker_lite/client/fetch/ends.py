@@ -156,8 +156,8 @@ class EndOffsetsWatch(ClosedByWith):
         if led:
             log_ends = yield from self._list(led, min(deadline_ms, cluster.now_ms() + 1000))
         self._topic_ids = topic_ids
-        # Return an error for a partition whose end offset a poll has meanwhile removed as out of
-        # range.
+        # A partition without an end offset gets an error: a poll has meanwhile removed the end
+        # offset, because the leader answered OFFSET_OUT_OF_RANGE.
         ends = self._snapshot.ends
         old = {tp: ends.get(tp) or _out_of_range(tp) for tp in tps if tp not in stale}
         return {**old, **log_ends}
@@ -308,8 +308,8 @@ class EndOffsetsWatch(ClosedByWith):
                 self.error = None
             self._reactor.later(POLL_PAUSE_MS, lambda: self._poll(endpoint, lane))
             return
-        # Remove the failed leader from the plan. The plan of the next refresh then differs, so
-        # ``_poll_all`` opens all polls again, on other connections.
+        # Remove the failed leader from ``_plan``. The plan of the next refresh then differs, so
+        # ``_poll_all`` polls all leaders anew, on new connections.
         self._reactor.disconnect(endpoint, f"ends-{lane}")
         self._plan = {tp: row for tp, row in self._plan.items() if row[0] != endpoint}
         self._later(problem)

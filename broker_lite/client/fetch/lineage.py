@@ -37,9 +37,8 @@ class Lineage:
         """Start reading at ``offset``. ``epoch`` is that of the record before it; -1 if unknown."""
         epochs = [row for row in self._epochs if row[1] < offset]
         if epoch == NO_EPOCH or not epochs or epochs[-1][0] != epoch:
-            # ``epoch`` may come from an offset that another client committed with the leader's
-            # present epoch, while the record before ``offset`` may have an earlier epoch. So record
-            # that ``epoch`` begins at ``offset``.
+            # Assume that ``epoch`` begins at ``offset``. The record before ``offset`` may have an
+            # earlier epoch, if another client committed ``offset`` with the leader's present epoch.
             epochs = [] if epoch == NO_EPOCH else [(epoch, offset)]
             self._read_in = NO_EPOCH
         self._epochs = epochs

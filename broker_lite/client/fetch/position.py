@@ -164,8 +164,8 @@ class FetchPosition:
 
         This needs other replicas (``has_copies``): the leader may repair the batch from one of
         them, or one of them may become leader."""
-        # A wrong leader epoch recorded here can make an intact batch seem corrupt, so forget the
-        # epochs.
+        # A batch also seems corrupt if its leader epoch is below the last recorded one. The
+        # recorded epoch may be wrong, so forget the epochs.
         self.lineage.forget()
         if not has_copies:
             return False

@@ -130,8 +130,8 @@ class LocalRange:
         try:
             fd = self._file.open_direct()
         except OSError:
-            # Read through the page cache: the file system does not support direct I/O, or the file
-            # was removed.
+            # Read the open descriptor through the page cache: the file system does not support
+            # direct I/O, or the file was removed and cannot be opened again.
             self._may_pass_cache = False
             return
         # The test whether ``looked_at`` is in the page cache may itself have read that page into
