@@ -406,7 +406,8 @@ def await_applied(
     while True:
         answers = yield from on_every_broker(cluster, exchange, deadline_ms)
         objects = {each: read(_answered(answer)) for each, answer in answers.items()}
-        # ``newest`` is empty if ``writer`` is not a broker but, for example, a load balancer.
+        # ``writer`` may be the address of a load balancer, not of a broker. Then ``newest`` is
+        # empty.
         newest = [objects[each] for each in objects if cluster.view.brokers.get(each) == writer]
         if all(is_applied(each) or each in newest for each in objects.values()):
             return

@@ -81,7 +81,7 @@ def _seconds(first: ListedOffset | LogbusError | None, now_ms: float) -> float |
         return 0.0
     if first.timestamp_ms < 0:
         return None
-    # The age is not negative, even if the producer's clock is ahead of this machine's clock.
+    # Return no negative lag if the producer's clock is ahead of this machine's clock.
     return max(0.0, round(now_ms - first.timestamp_ms) / 1000)
 
 

@@ -63,8 +63,8 @@ def to_factor(
         present = target(partition, ongoing.get(tp))
         row = list(present)
         while len(row) > factor:
-            # Remove the last replica in ``row`` that is not in sync. If all are in sync, remove the
-            # last in ``row``.
+            # Remove one replica from ``row`` (the replica list): the last that is not in sync. If
+            # all are in sync, remove the last.
             lagging = [broker for broker in row if broker not in partition.isr]
             row.remove(lagging[-1] if lagging else row[-1])
         while len(row) < factor:

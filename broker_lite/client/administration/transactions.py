@@ -250,7 +250,7 @@ def hanging(
     rows = [row for row in rows if is_hanging(row, known)]
     if not rows:
         return []
-    # Ask the leaders again: a transaction that has ended since the first request does not hang.
+    # Ask the leaders again: a transaction that has ended since the first request is not hanging.
     again = yield from open_in_logs(cluster, {row.tp for row in rows}, deadline_ms)
     still = {(row.tp, row.producer_id, row.start_offset) for row in again}
     return [row for row in rows if (row.tp, row.producer_id, row.start_offset) in still]

@@ -369,8 +369,8 @@ def init_producer_id(cluster: Cluster, deadline_ms: float) -> Operation[tuple[in
 
 def _identity_error(code: int) -> LogbusError:
     if code == ClusterAuthorizationError.code:
-        # To a user who may write to no topic, the broker answers CLUSTER_AUTHORIZATION_FAILED. This
-        # code alone would suggest a missing permission on the cluster.
+        # The broker answers CLUSTER_AUTHORIZATION_FAILED to a user who may write to no topic. Name
+        # this cause: the code alone suggests a missing permission on the cluster.
         return ClusterAuthorizationError(
             "the user may write to no topic; a user with ALTER on the cluster can allow it with: "
             "logbus acl add USER write --topic NAME"

@@ -192,7 +192,7 @@ def split(rows: Waiting, shape: TopicShape, batch_bytes: int) -> list[ProducerBa
         inverse = np.empty(len(order), np.int32)
         inverse[order] = np.arange(len(order), dtype=np.int32)
         groups = list(_groups(_take(columns, order), placed[order]))
-    # Rows of up to 9/8 of a batch stay one batch, so that no small batch follows every full one.
+    # Do not split rows of up to 9/8 of ``batch_bytes``: a small batch would follow every full one.
     is_small = rows.size_bytes <= batch_bytes + batch_bytes // 8
     batches = []
     for partition, part in groups:

@@ -166,7 +166,7 @@ class AsyncProducer(ClosedByAsyncWith):
                 continue
             try:
                 start()
-            except Exception as error:  # ``start`` may run the user's iterator of headers.
+            except Exception as error:  # The user's iterator of headers may raise in ``start``.
                 future.set_exception(error)
 
     def _refuse(self, future: asyncio.Future[Any], error: LogbusError) -> None:

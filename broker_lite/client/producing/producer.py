@@ -333,8 +333,8 @@ class Producer(ClosedByWith):
             )
         return checked_headers(headers) if headers else (None, 0)
 
-    # Methods that fill open rows (rows not in batches yet) and pass them on. Their callers hold the
-    # producer's lock.
+    # Methods that fill open rows (rows not in batches yet) and pass them to the sender. Their
+    # callers hold the producer's lock.
 
     def _open_rows(self, topic: str) -> OpenRows:
         _check_topic(topic)

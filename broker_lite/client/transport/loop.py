@@ -129,7 +129,7 @@ class LoopShell:
             if not any(
                 row[0] == known for other, row in self._watched.items() if other is not connection
             ):
-                # Closing a socket removes it from epoll, so removing it here may raise an error.
+                # Ignore an error: closing the old socket has already removed it from epoll.
                 for remove in (self.loop.remove_reader, self.loop.remove_writer):
                     with contextlib.suppress(OSError):
                         remove(known)

@@ -109,8 +109,8 @@ class Reactor:
             try:
                 threading.Thread(target=look_up, name="logbus-connect", daemon=True).start()
             except RuntimeError:
-                # No thread can start, for example while the interpreter shuts down: use the
-                # reactor's thread.
+                # No thread can start, for example while the interpreter shuts down: look the host
+                # up on the reactor's thread.
                 self._calls.append(look_up)
         self._touched.add(connection)
 
