@@ -104,7 +104,7 @@ class Console:
         self.sessions = Sessions(bus, settings)
         self.templates = rendering.environment()
         self._desk = Desk()
-        # Do not register the collector: prometheus_client's default registry belongs to the whole
+        # Keep the collector out of prometheus_client's default registry, which belongs to the whole
         # process.
         self._process = ProcessCollector(registry=None)
 

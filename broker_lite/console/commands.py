@@ -68,8 +68,8 @@ def _start_ms(query: Fields) -> str:
     since 1970; empty if the page does not start at a time."""
     if query.get("from") != "time":
         return ""
-    # A relative time such as -1h, parsed with now = 0, is negative. The program adds it to the time
-    # at which it runs.
+    # Parsed with now = 0, a relative time such as -1h is negative. The generated program adds it to
+    # the time at which the program runs.
     at_ms = parse_time_ms(query.get("at", ""), 0)
     if at_ms is None:
         return ""

@@ -81,7 +81,7 @@ class Gate:
             return 405, "Only GET, HEAD and POST are served."
         if headers.get("origin", "").lower() != f"{self._settings.scheme}://{address}":
             return 403, "A change must be sent from a page of this console. Open the page again."
-        # Refuse chunked bodies: h11 then ignores Content-Length, which limits the body's size.
+        # Refuse chunked bodies: h11 ignores their Content-Length, which limits the body's size.
         if "transfer-encoding" in headers:
             return 411, "A form needs a Content-Length and no Transfer-Encoding."
         length = headers.get("content-length", "")

@@ -249,7 +249,8 @@ class Sessions:
         except TimeoutError:
             session.is_old |= is_due
         except Exception as error:
-            # Forget the failed refresh. Otherwise every later request would raise its error.
+            # Forget the failed request for the names. Otherwise every later call would raise its
+            # error.
             session.asking = None
             if not isinstance(error, RetriableError):
                 raise

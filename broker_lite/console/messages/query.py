@@ -86,7 +86,7 @@ def ranges_of(request: PageRequest, query: MessageQuery, now_ms: int) -> Ranges:
             raise InvalidRequestError(
                 f"at={query.at!r}: give a time, such as 2026-11-20T10:00:00Z or -1h"
             )
-        times = _list(admin, tps, max(at_ms, 0))  # In ListOffsets, -1 and -2 are not times.
+        times = _list(admin, tps, max(at_ms, 0))  # To ListOffsets, -1 and -2 are no times.
         starts = {tp: ends[tp] if times[tp] < 0 else times[tp] for tp in tps}
     return {tp: (starts[tp], ends[tp]) for tp in tps if starts[tp] < ends[tp]}
 
