@@ -45,7 +45,7 @@ class ClassArchive:
 
         Return no flags if the folder cannot be created or another user may write to it."""
         if os.pathsep in str(self._directory):
-            return ()  # The JVM would split the archive's path at this character.
+            return ()  # Use no archive: the JVM would split its path at a path separator.
         if not self._is_own():
             return ()
         for path in self._directory.glob(f"{self._prefix}*.jsa"):

@@ -248,8 +248,8 @@ class EmbeddedZooKeeper(ChildProcess):
             "dataDir": self.directory / "data",
             "clientPort": self.port,
             "clientPortAddress": HOST,
-            # The shortest session timeout is two ticks: a second after its kill, a broker's session
-            # expires.
+            # A session timeout is at least two ticks, so a session can expire 1 s after its broker
+            # was killed.
             "tickTime": 500,
             "maxSessionTimeout": 60_000,
             "maxClientCnxns": 0,
