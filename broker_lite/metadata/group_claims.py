@@ -88,7 +88,8 @@ async def make_claim(
         operations.append(put(mine, znodes.encode_coordinator(value), present))
         if before.claim:
             # If the group was deleted after this method read it, the former coordinator's claim
-            # znode no longer exists. Its deletion then fails, and with it the whole write.
+            # znode (right to write) no longer exists. Its deletion then fails, and with it the
+            # whole write.
             operations.append(Delete(znodes.claim_path(group, before.claim)))
         operations.append(Create(znodes.claim_path(group, name)))
         if znode is None:

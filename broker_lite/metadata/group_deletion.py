@@ -130,8 +130,7 @@ class GroupDeletion:
         self._offsets.release(claim)
         age = await self.age(group)
         # A new claim (right to write the offsets) sets an unknown ``empty_since_ms`` (None) to the
-        # present time. If it is None all the same, the group may have members, and its time without
-        # members begins at the next check or later.
+        # present time. If the time is unknown under an older claim, the group may have members.
         if age.empty_since_ms is None or await self._offsets.native_members(group):
             return False
         return is_over(age) and await self._delete_group(claim) is None
@@ -155,7 +154,8 @@ class GroupDeletion:
         if not expired:
             return 0
         claim = await self._offsets.claim(group)
-        # Delete half the usual number in one write: the paths may be long, and a write holds 1 MB.
+        # Delete half the usual number of znodes in one write: the paths may be long, and a write
+        # holds 1 MB.
         deleted, step = 0, DELETES_PER_WRITE_MAX // 2
         for first in range(0, len(expired), step):
             part = expired[first : first + step]
@@ -210,9 +210,9 @@ class GroupDeletion:
         # new generation could begin while this method lists the znodes.
         self._offsets.release(claim)
         checks, version = claim.checks, claim.version
-        # Leave out the znodes below ``parents``, of live members and of open transactions. While
-        # there are any, ZooKeeper refuses to delete the parents, and with them the whole first
-        # write.
+        # Leave out the znodes below ``parents``: those of live members and of open transactions.
+        # While one exists, ZooKeeper refuses to delete its parent, and with the parent the whole
+        # first write.
         parents = znodes.consumers_path(claim.group), znodes.pending_path(claim.group)
         theirs = tuple(f"{parent}/" for parent in parents)
         below = await self._below(group)

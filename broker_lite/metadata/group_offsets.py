@@ -127,8 +127,8 @@ class GroupOffsets:
             name=f"{broker_epoch}-{self._claims_made}",
             now_ms=self._now_ms,
         )
-        # Another broker may have been the coordinator meanwhile, and have created or deleted offset
-        # znodes of the group.
+        # Clear the cache of the group's offset znodes: another broker may have been the coordinator
+        # meanwhile, and have created or deleted some.
         self._writer.forget(group)
         self._used(claim)
         return claim
@@ -440,7 +440,7 @@ class GroupOffsets:
         return await asyncio.shield(reading)
 
     async def _assignment_next_turn(self, topic: str) -> znodes.Assignment | None:
-        del self._reading[topic]  # A later caller needs a read that begins after its call.
+        del self._reading[topic]  # Later callers start a new read: this one may miss later writes.
         path = znodes.topic_path(topic)
         znode = await self._store.get(path)
         return None if znode is None else znodes.decode_assignment(path, znode.data)

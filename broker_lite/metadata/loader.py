@@ -193,9 +193,9 @@ async def _refresh(
     if len(states) != len(missing):
         return await load_topic(store, name)
     for partition, state in announced.items():
-        # The known state may be newer than the change notice, so compare the versions. They are
-        # comparable because both states belong to the same topic id: the notice of a recreated
-        # topic has no partition states.
+        # The known state may be newer than the state in the change notice, so compare the versions.
+        # They are comparable because both states belong to the same topic id: the notice of a
+        # recreated topic has no partition states.
         if state is not None and state.version > known.partitions[partition].state.version:
             states[partition] = state
     views = tuple(

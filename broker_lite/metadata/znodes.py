@@ -365,7 +365,8 @@ def encode_registration(value: Registration) -> bytes:
             "start_counter": value.start_counter,
             "rack": value.rack,
             "features": dict(sorted(value.features.items())),
-            # Brokers of earlier releases require ``partitions``, but do not use the content.
+            # Brokers of earlier releases require the field ``partitions``, but do not use its
+            # content.
             "partitions": {},
             **later,
         },

@@ -263,7 +263,7 @@ class ZooKeeperStore:
         await asyncio.shield(self._sync)
 
     async def _sync_next_turn(self, path: str) -> None:
-        self._sync = None  # Later calls send a new sync: this one may miss their writes.
+        self._sync = None  # Later calls send a new sync: this one may miss writes before them.
         await self._request("sync", self._client.sync_async, self._chroot + path)
 
     # Methods that kazoo's threads call.
