@@ -170,7 +170,8 @@ class MirrorClaim:
         member, self.member = self.member, group_requests.NO_MEMBER
         self._until_ms = 0.0
         if member[0] and not isinstance(self._error, FencedInstanceIdError):
-            # If the request fails, the claim ends when the member's session times out.
+            # If LeaveGroup fails, the claim (the right to copy) ends when the member's session
+            # times out.
             with contextlib.suppress(LogbusError):
                 self._call(LeaveGroupRequest(self._group, member[0], member[2]), self._session_ms)
 
@@ -217,7 +218,7 @@ class MirrorClaim:
                 return
             except LogbusError as error:
                 if error.retriable:
-                    continue  # Send the next heartbeat. If none succeeds, the lease expires.
+                    continue  # Retry with the next heartbeat. If none succeeds, the lease expires.
                 self._error = _lost(error)
                 return
             self._confirm(asked_ms)

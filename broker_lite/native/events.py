@@ -116,7 +116,7 @@ Event = (
 )
 
 
-# The effects that ``NativeMachine.step`` returns.
+# The effects (requests and other actions) that ``NativeMachine.step`` returns.
 
 
 class Get(NamedTuple):

@@ -163,8 +163,8 @@ class View:
             try:
                 self.members[name] = znodes.decode_subscription(path, znode.data)
             except UnsupportedVersionError:
-                # A later logbus wrote this registration. All members treat it alike: they assign it
-                # no partitions.
+                # A later version of logbus registered this member. Assign it no partitions, as all
+                # members do that cannot read the registration.
                 self.members[name] = NativeSubscription((), None, 0)
         self._member_done()
 
