@@ -111,8 +111,8 @@ class TlsTransport:
 
     @property
     def wants_write(self) -> bool:
-        # Do not wait until the socket is writable only for a TLS alert: it is sent with the next
-        # write.
+        # A TLS alert alone is no reason to wait until the socket is writable: the next write sends
+        # it.
         return bool(self._encrypted) and (self.is_handshaking or self._sending_bytes > 0)
 
     def read_into(self, buffer: memoryview) -> int:

@@ -108,7 +108,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         raise CorruptMessageError(
             f"the batch has magic {header.magic}, which is neither 2 (rows) nor 65 (columns)"
         )
-    # Computed inline, because the ``size_bytes`` property would add a fifth to the cost.
+    # Computed inline: the ``size_bytes`` property would make this function a fifth slower.
     if not fmt.HEADER_BYTES <= header.length + fmt.LENGTH_PREFIX_BYTES <= fmt.BATCH_BYTES_MAX:
         raise CorruptMessageError(
             f"the header declares a batch length of {header.length} bytes; valid are "

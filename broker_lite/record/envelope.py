@@ -68,7 +68,7 @@ def _json_value(value: bytes | None, form: str) -> Any:
             found = json.loads(value)
         except ValueError:
             return json_text(value)
-        # Return an object with the key $b64 as text: a reader would decode the object itself to
+        # Return a JSON object that has the key $b64 as text: readers decode such an object to
         # bytes.
         if not isinstance(found, dict) or "$b64" not in found:
             return found

@@ -90,8 +90,8 @@ def _drop_isolated(keys: list[Positions], body: Bytes) -> tuple[Positions, Posit
     size = len(body)
     key = np.concatenate(keys)
     starts, ends = key >> 32, key & _LOW_32
-    # ``marks`` has an entry for each position in the body. Each round clears its marks, because a
-    # new array for each round would take more time than the search of the round.
+    # ``marks`` has an entry for each position in the body. Each round clears the entries that it
+    # set: a new array would take more time than the search of the round.
     marks = np.zeros(size + 1, np.bool_)
     for _ in range(_SIEVES):
         before = len(starts)

@@ -247,8 +247,8 @@ class Controller:
                 metadata.known -= {write.broker_id}
                 return []
             case WriteStates():
-                # Decide again: a reassignment completes only while a target replica leads, and a
-                # written state may have made one the leader.
+                # Decide again about reassignments: each completes only while a target replica
+                # leads, and a written state may have made a target replica the leader.
                 return self._decide(now_ms, metadata.adopt(as_written(write.changes)))
             case WriteAssignment():
                 before = metadata.topics[write.topic.name].partitions

@@ -292,7 +292,7 @@ class Partition:
             return role.tick(now_ms)
         return role.tick() if isinstance(role, Follower) else []
 
-    # Methods that handle written and refused ISR changes, and damage.
+    # Methods that handle written and refused ISR changes, and corrupt batches.
 
     def _isr_written(self, state: LeaderAndIsr) -> list[Effect]:
         role = self.role
@@ -349,8 +349,8 @@ class Partition:
             state,
             self.log,
             # Whether the leader may have counted an earlier fetch of this broker in this leader
-            # epoch: this process had a role in the epoch, or it had no role yet and an earlier
-            # process may have fetched.
+            # epoch: a fetch of this process, if it had a role in the epoch, or of an earlier
+            # process, if this one had no role yet.
             isinstance(role, Offline) or role.state.leader_epoch == state.leader_epoch,
         )
         return in_order([*follower.begin(), *before])

@@ -26,7 +26,7 @@ TEXT_LENGTH_MAX = 1024
 class ResourceKind(IntEnum):
     """The type of resource that an entry protects."""
 
-    # The hash method of Enum runs Python code, which would double the cost of a decision.
+    # Hash like int: the hash method of Enum, Python code, would double the time of a decision.
     __hash__ = int.__hash__
 
     ANY = 1
@@ -50,7 +50,7 @@ class PatternType(IntEnum):
 class Operation(IntEnum):
     """An operation on a resource. ANY is for filters only, and ALL is for entries."""
 
-    # The hash method of Enum runs Python code, which would double the cost of a decision.
+    # Hash like int: the hash method of Enum, Python code, would double the time of a decision.
     __hash__ = int.__hash__
 
     ANY = 1

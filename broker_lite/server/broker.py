@@ -433,8 +433,8 @@ class Broker:
         until_ms = self._clock.monotonic_ms() + int(FINISH_S * 1000)
         while replicas.in_flight_count and self._clock.monotonic_ms() < until_ms:
             await asyncio.sleep(0.01)
-        # Answer NOT_LEADER_OR_FOLLOWER, after which clients retry. By then another broker leads the
-        # partition, or this broker has restarted.
+        # Fail these requests with NOT_LEADER_OR_FOLLOWER, after which clients retry. By then
+        # another broker leads the partition, or this broker has restarted.
         replicas.close(NotLeaderError(f"broker {self._config.broker_id} is stopping"))
         while not listener.is_idle and self._clock.monotonic_ms() < until_ms:
             await asyncio.sleep(0.01)

@@ -240,7 +240,7 @@ class ControllerShell:
                 answer.set_exception(error or NotControllerError())
                 answer.exception()
 
-    # Methods by which the registry reports changes, and callers make requests.
+    # Methods by which ``Registry`` reports changes, and callers make requests.
 
     def brokers_changed(self, suspects: Mapping[int, int]) -> None:
         """Tell the controller that brokers joined or left; it then reads the live brokers.
