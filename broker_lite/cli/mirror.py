@@ -99,8 +99,8 @@ def mirror(
         sources = bootstrap(ChosenCluster(source))
     with called({"bootstrap.servers": Spelling("--to")} if target else {}):
         servers = bootstrap(cluster._replace(bootstrap_servers=target) if target else cluster)
-    # Do not use the target's settings (-F, context, environment) for the source: its brokers would
-    # receive the target's credentials.
+    # Do not use the target's settings (-F, context, environment) for the source: the source's
+    # brokers would receive the target's credentials.
     source_security = (
         security_of_file(Path(source_config)) if source_config else recorded_security(sources)
     )

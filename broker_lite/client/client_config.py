@@ -195,8 +195,8 @@ def _with_jaas(options: Mapping[str, str]) -> Mapping[str, str]:
     if login.family != OAUTHBEARER:
         named = (("username", USERNAME), ("password", PASSWORD))
         return {**options, **{key: login.options.get(name, "") for name, key in named}}
-    # The keys of ``names`` are the options in Kafka's JAAS text. A client id or secret that the
-    # text lacks is in the options sasl.oauthbearer.*.
+    # The keys of ``names`` are the options in Kafka's JAAS text. The settings sasl.oauthbearer.*
+    # have the client id or secret that the text lacks.
     names = {"clientId": CLIENT_ID, "clientSecret": CLIENT_SECRET, "scope": TOKEN_SCOPE}
     login_options = {
         key: login.options[name] for name, key in names.items() if login.options.get(name)

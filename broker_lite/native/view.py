@@ -157,7 +157,8 @@ class View:
         self._member_done()
 
     def _member(self, name: str, path: str, znode: Znode | None) -> None:
-        # Skip a member that has left since the list was read: the list's watch fires for it.
+        # Skip a member that has left since the list was read: the watch on the list causes a new
+        # read.
         if znode is not None:
             self._registered_zxids[name] = znode.created_zxid
             try:

@@ -162,7 +162,8 @@ class ControllerShell:
                 if self._fence is not None:
                     return 0
                 # This broker created /controller with a write whose answer was lost. If the same
-                # znode still exists after the epoch was read, the epoch is this broker's.
+                # znode still exists after the controller epoch was read, this epoch is the broker's
+                # own.
                 if await self._store.get(znodes.CONTROLLER) == present:
                     number = znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, epoch.data)
                     self._begin(present.session_id, number, epoch.version)
