@@ -434,7 +434,7 @@ class ControllerShell:
                 return
             if refused is None and refusals and isinstance(event, Request | ControllerTick):
                 # The refused write may have belonged to an election, for example, not to the
-                # request. Let the state machine decide about all partitions again.
+                # request. Let the state machine look in every partition for a due election again.
                 event, refusals = SuspectsChanged(self._suspects), 0
                 continue
             if refused is None:
@@ -444,8 +444,8 @@ class ControllerShell:
                 await self._reread(refused)
                 if not isinstance(event, Request | ControllerTick):
                     # The state machine has already processed this event, so do not pass it again.
-                    # SuspectsChanged makes it decide about all partitions again, from the states
-                    # that were just read.
+                    # On SuspectsChanged, it looks for due elections again, in the states that were
+                    # just read.
                     event = SuspectsChanged(self._suspects)
                 continue
             token = getattr(event, "token", None)

@@ -427,8 +427,8 @@ class _Peer:
 
     def _unwatch(self) -> None:
         if self._descriptor >= 0:
-            # Ignore OSError, which asyncio's event loop raises after it has removed the reader of a
-            # closed socket.
+            # Ignore OSError: for a closed socket, asyncio's event loop raises it, but only after it
+            # has removed the reader.
             with contextlib.suppress(OSError):
                 self._owner.loop.remove_reader(self._descriptor)
             with contextlib.suppress(OSError):

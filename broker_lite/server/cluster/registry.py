@@ -476,8 +476,8 @@ class Registry:
                     "ZooKeeper does not answer; leaders keep serving, administrative requests fail",
                     extra=log_event("zookeeper_unreachable"),
                 )
-                # Without ZooKeeper, this broker sees no changes. End the wait of requests for a
-                # change: otherwise they would wait until ZooKeeper answers again.
+                # Without ZooKeeper, this broker sees no changes. Wake the requests that wait for
+                # one, so that they do not wait until ZooKeeper answers again.
                 self._wake_waiting()
             case SessionLost():
                 self.session_losses.n += 1
@@ -555,7 +555,8 @@ class Registry:
         for step in _Step:
             if step not in self._steps:
                 continue
-            # Remove the step first: an event that arrives meanwhile makes it due again.
+            # Remove the step before it runs: an event that arrives during its run makes it due
+            # again.
             self._steps.remove(step)
             try:
                 await actions[step]()
