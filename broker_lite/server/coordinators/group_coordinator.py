@@ -466,7 +466,7 @@ class GroupCoordinator:
     def _loaded(self, group: str, task: asyncio.Task[CoordinatedGroup]) -> None:
         del self._loading[group]
         if not task.cancelled():
-            task.exception()  # Mark the exception as retrieved; the waiting requests receive it.
+            task.exception()  # Otherwise asyncio would log an exception that no request awaits.
 
     async def _take_over(self, group: str) -> CoordinatedGroup:
         claim = await self._registry.groups.claim(group)
@@ -538,7 +538,8 @@ class GroupCoordinator:
                 error.message,
             )
 
-    # Methods that pass events to the groups' state machines and carry out the effects.
+    # Methods that pass events to the groups' state machines, and carry out the operations (effects)
+    # that these return.
 
     async def _submit(self, held: CoordinatedGroup, request: ev.Request, kind: type[R]) -> R:
         """Pass a request to the group's state machine. Return the result, of the type ``kind``."""

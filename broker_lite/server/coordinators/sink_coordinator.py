@@ -189,7 +189,7 @@ class SinkCoordinator:
         )
         self._step(led, Deposed(error))
 
-    # Methods that handle requests, and that describe the sinks.
+    # Methods that handle requests, and that describe the Spark sinks.
 
     def is_sink(self, partition: int, name: str) -> bool:
         """Return whether a Spark sink of this name is in a partition that this broker leads, even
@@ -268,7 +268,8 @@ class SinkCoordinator:
         self._alarm.close()
         self._tasks.cancel()
 
-    # Methods that pass events to the sinks' state machines and carry out the effects.
+    # Methods that pass events to the Spark sinks' state machines, and carry out the operations
+    # (effects) that these return.
 
     def _step(self, led: _LedSinks, event: ev.SinkEvent) -> None:
         now = Now(self._clock.monotonic_ms(), self._clock.now_ms())

@@ -216,7 +216,7 @@ class _LedPartition:
         for future in futures.values():
             if not future.done():
                 future.set_exception(_not_coordinator(self.replica.topic, self.replica.partition))
-                # Mark the exception as retrieved: the owner that lost the partition ignores it.
+                # Keep asyncio from logging the exception: the caller of ``append`` may ignore it.
                 future.exception()
 
     # Methods that load the state.
@@ -351,7 +351,7 @@ class _LedPartition:
         replica = self.replica
         with contextlib.suppress(LogbusError):
             # A failed deletion does no harm: the next copy of the state, or the next load, deletes
-            # the records.
+            # the records before ``offset``, too.
             await self._owner.replicas.delete_records(replica.topic, replica.partition, offset)
             logger.info(
                 "%s: the state was copied to the end of the log; the log now starts at offset %d",

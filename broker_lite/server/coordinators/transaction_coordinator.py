@@ -285,7 +285,7 @@ class TransactionCoordinator:
             self._check_capacity(led, head_key(sink))
         result = await self.sinks.ask(led.partition, request)
         if isinstance(result.error, ProducerFencedError):
-            await self._confirm(led)  # At a new coordinator, this run may be the current one.
+            await self._confirm(led)  # The sink's new coordinator may accept this run of the query.
         if result.error is not None:
             raise result.error
         return result
@@ -445,7 +445,8 @@ class TransactionCoordinator:
         record = decode_transaction(value)
         return TransactionView(name, record, record.state)
 
-    # Methods that pass events to the transactions' state machines and carry out the effects.
+    # Methods that pass events to the transactions' state machines, and carry out the operations
+    # (effects) that these return.
 
     def _hold(self, led: LedState, name: str) -> CoordinatedTransaction:
         """Return the transactional id's state machine. If it is not in memory, create it from the
