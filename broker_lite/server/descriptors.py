@@ -145,7 +145,7 @@ class Descriptors:
             and self._may_read(holder.session, grant.topic)
         )
 
-    # Methods of the thread that answers tickets with open files.
+    # Methods of the thread that exchanges readers' tickets (secrets) for open segment files.
 
     def _serve(self) -> None:
         with self._socket:
@@ -155,8 +155,8 @@ class Descriptors:
                         *self._socket.recvmsg(wire.MESSAGE_BYTES + 1, _CREDENTIALS_SPACE)
                     )
                 except (OSError, RuntimeError):
-                    # The reader has gone, or the event loop is slow or has ended: no descriptor was
-                    # sent.
+                    # The reader has closed its socket, or the event loop is slow or has ended: no
+                    # descriptor was sent.
                     is_sent = False
                 if not is_sent:
                     time.sleep(PAUSE_S)

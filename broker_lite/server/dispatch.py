@@ -359,8 +359,8 @@ class Dispatcher:
         if not parts.audit.is_on or key not in CHANGES:
             return False
         if key == ApiKey.WRITE_TXN_MARKERS and request.is_broker:
-            # The audit log records the actions of administrators, not those of transaction
-            # coordinators.
+            # Do not record a transaction coordinator's markers. An administrator sends this request
+            # to abort a hanging transaction.
             return False
         return key not in FORWARDED or parts.registry.is_controller
 

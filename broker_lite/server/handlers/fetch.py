@@ -147,8 +147,8 @@ class _ConsumerFetch:
         self._is_over_quota = False
         quota = request.quota
         if quota is not None and quota.limits_fetches:
-            # A client on this machine with a quota gets the records sent: if it read the log files
-            # itself, it would bypass the quota.
+            # Send the records even to a client on this machine: if it read the log files itself, it
+            # would bypass its quota.
             self._file_bytes, allowance = 0, quota.fetch_allowance()
             self._is_over_quota = allowance < 0
             self._max_bytes = max(min(message.max_bytes, self._max_bytes, allowance), 1)
@@ -363,9 +363,9 @@ class _ConsumerFetch:
             logger.error("%s: cannot read the log for a fetch", self._request, exc_info=error)
             self._reply.refuse("unexpected error in the broker; see its log")
             return
-        # First replace the read errors of replicas that no longer lead (``_judged``). Such a
-        # replica may have truncated its log during the read, so its read error is no sign of
-        # damage.
+        # First replace the read errors of replicas that no longer lead by errors that say so
+        # (``_judged``). Such a replica may have truncated its log during the read, so its read
+        # error is no sign of damage.
         judged = [self._judged(rows[at], one) for (at, _), one in zip(indexed, prepared)]
         self._remember(rows, indexed, judged)
         self._answer(rows, {at: one for (at, _), one in zip(indexed, judged)})

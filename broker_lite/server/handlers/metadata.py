@@ -74,8 +74,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     if asks_all:
         topics = [_topic(view, snapshot) for view in _visible(access, snapshot)]
     else:
-        # For an empty list, no other check follows. The dispatcher drops the answer of a handler
-        # that has checked no permission, so check one here.
+        # For an empty list of topics, no other check follows. The dispatcher drops the answer of a
+        # handler that has checked no permission, so check one here.
         access.visible(ResourceKind.TOPIC, ())
         topics = [_wanted(row, snapshot, request, failed) for row in requested]
     if message.include_topic_authorized_operations:

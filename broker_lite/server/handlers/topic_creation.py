@@ -58,8 +58,8 @@ async def create_missing(
         except TopicAuthorizationError as error:
             denied[name] = error.code
         except ThrottlingQuotaExceededError:
-            # Replace the quota's error, as Kafka does: clients of older API versions do not
-            # know it.
+            # Replace THROTTLING_QUOTA_EXCEEDED, as Kafka does: clients of older API versions do not
+            # know this error.
             denied[name] = UnknownTopicOrPartitionError.code
     missing = [name for name in missing if name not in denied]
     if not missing:

@@ -104,8 +104,8 @@ ROWS: Mapping[int, AccessRow] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: AccessRow(
         _OP.DESCRIBE, instead=_OP.CLUSTER_ACTION, names=_TOPICS
     ),
-    # METADATA has no ``names``, so its handler must always check: in version 0 an empty list of
-    # topics requests all topics.
+    # METADATA has no ``names``, so its handler must check permissions even if the list of topics
+    # is empty: in version 0 an empty list requests all topics.
     ApiKey.METADATA: AccessRow(_OP.DESCRIBE),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: AccessRow(_OP.DESCRIBE),
     ApiKey.OFFSET_COMMIT: AccessRow(_OP.READ, _OP.READ, names=_TOPICS),

@@ -273,7 +273,7 @@ class ClientConnection:
     def _readable(self) -> None:
         if self.budget.is_exceeded:
             # Other connections may have used up the memory budget in this iteration of the event
-            # loop.
+            # loop. If so, ``resume`` stops reading from this one.
             self.resume()
             if not self._reading:
                 return
@@ -391,8 +391,9 @@ class ClientConnection:
         return self._mute is None and self._has_capacity()
 
     def _may_receive(self) -> bool:
-        # Let a muted connection receive the rest of a partial request. Otherwise that request would
-        # keep its memory without a timeout, which runs only while the connection reads.
+        # Let a muted (throttled) connection receive the rest of a partial request. Otherwise that
+        # request would keep its memory without a timeout, which runs only while the connection
+        # reads.
         is_cut = not self._receiver.is_between_frames and not self._backlog
         return (self._mute is None or is_cut) and self._has_capacity()
 

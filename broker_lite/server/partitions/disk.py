@@ -205,8 +205,8 @@ class Worker(threading.Thread):
                 now_us = self._disk.clock.monotonic_us()
                 self._in_flight_count = len(group) + len(self._waiting)
                 self._coalesce_until_us = now_us + min(now_us - began_us, COALESCE_US_MAX)
-                # Release the group's jobs: otherwise this thread, while idle, would keep files of a
-                # deleted partition open.
+                # Release the finished disk jobs: otherwise this thread, while idle, would keep
+                # files of a deleted partition open.
                 del group
 
     def _next_group(self) -> list[Job]:
@@ -492,7 +492,7 @@ class Disk:
                 soon.popleft()()
         finally:
             self._runs_soon = bool(soon)
-            if soon:  # A callback raised an exception, which the loop reports: run the others.
+            if soon:  # After an exception, which asyncio logs, run the remaining callbacks.
                 self._loop.call_soon(self._run_soon)
 
     def post(self, results: list[Result]) -> None:

@@ -394,8 +394,8 @@ def _check(row: WantedRange, header: BatchHeader) -> None:
             f"a batch of {row.reader.key} has offsets {base} to {following - 1}, beyond the end of "
             f"the readable range, {row.end_offset}"
         )
-    # If the log start offset is inside the batch, look up the epoch of the log start: the leader
-    # epoch file has no entry for offsets before it.
+    # If the log start offset is inside the batch, look up the epoch there, not at the base offset:
+    # the leader epoch file has no entry before the log start.
     epoch = row.reader.epoch_at(max(base, row.reader.log_start_offset))
     if epoch not in (NO_EPOCH, header.leader_epoch):
         raise CorruptMessageError(

@@ -242,8 +242,8 @@ class Replica:
             self.role.check_leader(leader_epoch)
             return
         except NotLeaderError:
-            # Raise the new error outside the except block: within it, Python would chain
-            # NotLeaderError and so keep these frames alive.
+            # Raise the new error outside the except block: within it, Python would chain the caught
+            # error, whose traceback would keep the stack frames and their objects in memory.
             pass
         raise NotLeaderError(f"this broker does not lead {self}; refresh the metadata")
 
@@ -493,8 +493,8 @@ class Replica:
                 self._owner.retry_later(again)
 
         def again() -> None:
-            # Retry the deletion only while the same leader leads: the next leader sends its own log
-            # start offset.
+            # Retry the deletion only while this replica follows the same leader: the next leader
+            # sends its own log start offset to this follower.
             if self.role.role is leader_role:
                 self._raise_start(offset)
 

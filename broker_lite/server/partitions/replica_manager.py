@@ -274,9 +274,9 @@ class ReplicaManager:
         reaches the log end offset. A marker of an earlier transaction than the producer's current
         one is left out and succeeds. Raises the errors of an append."""
         end = replica.participant.end
-        # A marker with ``raises_epoch`` carries the epoch of its transaction plus one, so subtract
-        # one. With the marker's own epoch, ``end`` would also drop the verification of the
-        # producer's next transaction, whose first batch may be waiting.
+        # ``end`` needs the epoch of the transaction. A marker with ``raises_epoch`` carries the
+        # next epoch, with which ``end`` would also drop the verification of the producer's next
+        # transaction, whose first batch may be waiting.
         current = [
             end(m.producer_id, m.producer_epoch - m.raises_epoch, m.transaction_number)
             for m in markers
