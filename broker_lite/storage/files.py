@@ -186,7 +186,7 @@ class OsFile:
 
     def forget_cached(self, position: int) -> None:
         if hasattr(os, "posix_fadvise"):
-            # Begin at a page boundary, because the kernel drops only whole pages.
+            # Round down to a page boundary: the kernel drops only whole pages from its cache.
             start = position - position % PAGESIZE
             os.posix_fadvise(self._fd, start, 0, os.POSIX_FADV_DONTNEED)
 

@@ -356,7 +356,7 @@ class Log:
         self.reader.publish((*self.reader.chain[1], segment))
         self.reader.loaded.manage(old)
         with contextlib.suppress(OSError):
-            # Ignore a failed save: recovery rebuilds both indexes from the log file.
+            # Ignore a failed save: recovery rebuilds indexes and producer state from the log.
             old.save_indexes()
             self.save_snapshot()
         return segment
@@ -688,8 +688,8 @@ class Log:
         if self.reader.unstable is not None:
             self.producers.raise_starts(offset)
             self._publish_transactions()
-        # Truncate the leader epochs in memory only. The next epoch saves the file, and opening the
-        # log repeats this truncation.
+        # Truncate the leader epochs in memory only. The file is saved when the next epoch begins,
+        # and opening the log repeats this truncation.
         self.leader_epochs.truncate_from_start(offset)
         self.reader.corruption = tuple(d for d in self.reader.corruption if d.next_offset > offset)
 
@@ -698,7 +698,7 @@ class Log:
             with contextlib.suppress(FileNotFoundError):
                 self._data.discard(segment.path(suffix), now_ms, self.config.file_delete_delay_ms)
 
-    # Methods that retire or close the log.
+    # Methods that stop writes to the log, or close the log.
 
     def retire(self) -> None:
         """Refuse later writes, because the log is being deleted or becomes a stray. Waits for a

@@ -77,8 +77,8 @@ def _transaction_indexes(
         if covered_end > segment.next_offset:
             files.remove(segment.path(paths.TXN_INDEX))
             files.sync_dir(directory)
-            # Cut the transaction index before the replay: a replay that begins at the log's end
-            # would cut nothing.
+            # Cut the transaction index here: the replay of batches cuts only the indexes of
+            # segments that it reads, so none if it begins at the log's end.
             index = index.cut(segment.next_offset)
         elif covered_end < segment.next_offset:
             complete_end = min(complete_end, covered_end)

@@ -111,10 +111,10 @@ class ProducerEntry:
             return None
         oldest = self.batches[0]
         if first <= last < oldest.first_sequence <= first + SEQUENCE_MASK // 2:
-            # The batch is older than the oldest remembered batch. The sequences of an epoch begin
-            # at 0 and have no gap, so the log got the batch at some time. A distance of more than
-            # half the sequence range means instead that the sequences have wrapped, and that the
-            # batch is newer.
+            # The batch is older than the oldest recorded batch. The sequences of an epoch begin at
+            # 0 and have no gap, so the log once got the batch: it is a duplicate. If its sequence
+            # is lower by more than half the sequence range, the sequences have wrapped instead, and
+            # the batch is newer.
             return ProducedBatch(first, last, NO_OFFSET, oldest.base_offset)
         return None
 

@@ -385,8 +385,8 @@ class LogReader:
         self.add_damage((damage,))
         try:
             # Check after recording the damage that the log still has this range. A truncation first
-            # moves the log's end, then drops recorded damage beyond it. So it drops this damage, or
-            # the check fails.
+            # moves the log's end, then drops recorded damage beyond it. So either the truncation
+            # drops this damage, or the check fails.
             self.check_present(segment, bad.offset)
         except StorageError:
             self.corruption = tuple(known for known in self.corruption if known != damage)
@@ -454,7 +454,7 @@ class LogReader:
         i = bisect_right(bases, segment.base_offset)
         return bases[i] if i < len(bases) else self.tail[0]
 
-    # Methods that walk over batches, and look up an offset by bytes.
+    # Methods that walk over batches, and find the offset a number of bytes after another.
 
     def headers(
         self,

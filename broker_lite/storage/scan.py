@@ -157,8 +157,8 @@ def is_whole(file: File, bad: BadBatch, end: int) -> bool:
         if again is None:
             return False
         beyond = again.position
-    # If the batch is small, the first whole sector of zeros may begin only after its last byte:
-    # check one sector more.
+    # A small batch may contain no whole sector, so also check the first sector that begins after
+    # it.
     for at in range(-(-bad.position // SECTOR) * SECTOR, min(beyond + SECTOR, end), SECTOR):
         if not file.pread(at, min(SECTOR, end - at)).strip(b"\x00"):
             return False

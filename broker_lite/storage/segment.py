@@ -219,8 +219,9 @@ class Segment:
         entry = index.floor(min(facts.next_offset, recovery_point) - 1)
         if facts.log_bytes > self.size_bytes or facts.damaged or not self._has_batch_at(entry):
             with contextlib.suppress(OSError):
-                # Delete the index file, which does not match the log. After further appends of
-                # batches with the same sizes, a start could accept it by mistake.
+                # Delete one of the two index files, which do not match the log. Otherwise, after
+                # appends of batches with the same sizes, a later start of the broker could use
+                # both.
                 self._files.remove(self.path(paths.TIME_INDEX))
             return self._begin_indexes()
         # Cut both indexes at the same batch: each time index entry belongs to an offset index
@@ -350,7 +351,7 @@ class Segment:
         begin."""
         index, times = self.rebuilt()
         self._times, self._index = times, index
-        # Register the indexes as loaded: the segment may have been released in the meantime.
+        # Count the segment as loaded: ``cache`` may have released it during the rebuild.
         self._store()
 
     def release(self) -> None:
