@@ -172,7 +172,7 @@ class SinkPartition:
                 self._depose(event.error)
         return self._effects
 
-    # Properties and methods that describe the sinks.
+    # Properties and methods that describe the Spark sinks.
 
     @property
     def deadline_ms(self) -> int:
@@ -262,8 +262,9 @@ class SinkPartition:
             return
         self._check_not_behind(event, head)
         if sink.logged is not None and sink.logged.ends(event.run, event.batch):
-            # The newest record of the sink in the log still aborts this batch. If the coordinator
-            # changed now, the next coordinator would abort this attempt, too.
+            # The sink's newest record in the log is still a commit or abort that includes this
+            # batch. The next coordinator, if it took over now, would abort this attempt, so the
+            # request waits.
             self._park(sink, event)
             return
         for producer_id in sink.attempts:
@@ -717,7 +718,7 @@ class SinkPartition:
             is_single = head.run == name
             if head.day < event.before_day or (is_single and sink.active_ms < event.before_ms):
                 del self._sinks[name]
-                # If the log refuses the deletion, the next coordinator repeats the deletion.
+                # If the log refuses to delete the sink, the next coordinator expires it again.
                 number = self._expect(lambda error: None)
                 self._effects.append(ev.PersistHead(number, name, None))
 
@@ -732,7 +733,7 @@ class SinkPartition:
             self._fail_parked(sink, error)
         self._fail_all(self._pool.take_waiting(), error)
 
-    # Methods that retry parked requests and send replies.
+    # Methods that retry waiting (parked) requests, and send replies.
 
     def _retry_parked(self, sink: _Sink) -> None:
         parked, sink.parked = sink.parked, []

@@ -472,7 +472,7 @@ class Transaction:
                 self._park(cause)
         return new_id
 
-    # Methods that park requests and retry them.
+    # Methods that let requests wait (park them), and retry them.
 
     def _park(self, event: Request) -> None:
         """Let a client's request wait until the record in flight is written or the transaction is

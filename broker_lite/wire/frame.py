@@ -157,8 +157,8 @@ class FrameReceiver:
             frame = self._frame = self._allocate(first)
             frame[:filled] = data[position:end]
             self._filled, self._size = filled, size
-            # Receive the start of the next frame in a small part of the scratch buffer: if that
-            # frame is large, too, its start is copied from there.
+            # After a large frame, receive into a small part of the scratch buffer: if the next
+            # frame is large, too, only this part is copied into that frame's own memory.
             is_large = size > len(self._scratch)
             self._next_scratch = self._scratch[:SCRATCH_BYTES] if is_large else self._scratch
             return frames
