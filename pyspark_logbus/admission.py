@@ -62,8 +62,8 @@ class Admission:
             return settled
         sizes = _sizes(start, settled)
         is_due = self._last_ms is None or now_ms - self._last_ms >= limits.delay_max_ms
-        # If the last call planned a batch from the same offsets, the caller postponed it, because
-        # its byte limit was not known yet. This batch is then due at once.
+        # If the last call planned a batch from the same offsets, the caller postponed that batch,
+        # because its end under maxBytesPerTrigger was not known yet. The batch is now due at once.
         if self._last_start is not None:
             is_due = is_due or same_place(start, self._last_start)
         if limits.rows_min and not is_due and sum(sizes.values()) < limits.rows_min:

@@ -114,8 +114,8 @@ class DefaultSource(DataSource):
         try:
             return LogbusStreamReader(self._plan(schema, streaming=True))
         except LogbusError as error:
-            # Let the reader raise the error: raised here, it would be hidden behind an error of
-            # Spark's runner.
+            # Let the reader raise the error later: Spark would hide an error that is raised here
+            # behind one of its own.
             return LogbusStreamReader(None, error)
 
     @error_line()

@@ -132,7 +132,7 @@ def commit(
     """
     attempts = [message for message in messages if isinstance(message, Attempt)]
     if not attempts:
-        return  # Only a task attempt names a stream's sink, and this batch has none.
+        return  # No task ran: nothing to commit, and nothing names the stream's sink.
     first = attempts[0]
     if batch is not None and any(attempt.batch != batch for attempt in attempts):
         raise InvalidConfigError(

@@ -115,7 +115,8 @@ class LagMetrics(LagListener):
         metrics["spark_missing_rows"].labels(query).inc(missing)
         behind = [lag.records_behind for lag in lags]
         if None in behind:
-            # Spark repeated this batch after a restart: its lag is unknown until the next batch.
+            # Spark repeated this batch after a restart. Its report then lacks the log ends, so the
+            # lag is unknown until the next batch.
             return
         metrics["spark_lag_records"].labels(query).set(sum(each or 0 for each in behind))
         lost = sum(lag.lost_records for lag in lags)

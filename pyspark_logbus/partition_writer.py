@@ -90,7 +90,7 @@ def producer_config(options: WriteOptions, transactional_id: str = "") -> Produc
         idempotence=options.idempotence,
         client_id=options.client_id,
         security=options.given_security(),
-        has_answered=True,  # Wait the whole timeout: the driver got an answer.
+        has_answered=True,  # The driver reached a broker, so do not fail after FIRST_CONTACT_MS.
     )
 
 

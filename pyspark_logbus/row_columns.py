@@ -240,8 +240,8 @@ class _OffsetColumns:
     builds a new column for offsets that the column does not have."""
 
     def __init__(self) -> None:
-        # Base and column are one tuple, which is replaced as a whole. Tasks on several threads
-        # therefore never combine the base of one column with another column.
+        # Base (first offset) and column are one tuple, which is replaced as a whole. Tasks on
+        # several threads therefore never combine the base of one column with another column.
         self._stretch = (0, fixed(np.zeros(0, np.int64), pa.int64()))
 
     def slice(self, first: int, count: int) -> pa.Array:

@@ -213,7 +213,7 @@ class StreamPlanner:
             end = self._bytes_limit.within(start, end, live, patience_s=patience_s)
         self._planned_end = end
         query = start.query or _new_query()
-        # Spark keeps no initial offset, so store the first batch's start in its end offset.
+        # Spark stores no initial offset, so store the first batch's start together with its end.
         begin = start.topics if is_first else None
         if end is start and not is_first:
             # If nothing is new, later planning calls need not plan until a log end moves. With

@@ -115,7 +115,7 @@ def logbus_cluster(
     if named:
         yield NamedCluster(named)
         return
-    # Every pytest session loads this module; brokers are imported only on use.
+    # Import here: every pytest session loads this module, and few need a cluster.
     from broker_lite.errors import MissingDependencyError
     from broker_lite.local.cluster import LocalCluster
 

@@ -111,7 +111,7 @@ def main(
         admin = open_.enter_context(Admin(servers, client_id="logbus-cli"))
         mirror = None
         if source is not None:
-            # Use the source's own settings: it must not receive this cluster's credentials.
+            # Use the source cluster's own settings: it must not receive this cluster's credentials.
             security = (
                 security_of_file(source_config) if source_config else recorded_security(source)
             )
