@@ -2,11 +2,11 @@
 # MAGIC %md
 # MAGIC # logbus in ten minutes
 # MAGIC
-# MAGIC logbus is a log that Spark reads and writes as a streaming format. This notebook starts a cluster or uses
-# MAGIC yours, writes lines, counts them with a stream, and shows the query's lag.
+# MAGIC logbus is a log that Spark reads and writes as a streaming format. This notebook starts a logbus cluster
+# MAGIC or uses yours, writes lines, counts them with a stream, and shows the query's lag.
 # MAGIC
 # MAGIC On Databricks, use a single-user cluster with Databricks Runtime for Spark 4.2 or later, and run `%pip install` on the
-# MAGIC wheel that `make wheel` builds. Name brokers that the cluster's nodes can reach. If you name none, the
+# MAGIC wheel that `make wheel` builds. Name brokers that the Databricks nodes can reach. If you name none, the
 # MAGIC notebook starts a broker, which needs the wheel's `[broker]` extra and Java.
 # MAGIC
 # MAGIC Elsewhere, install logbus with `[all]` and run `python notebooks/01_quickstart.py`; plots become PNG files.

@@ -168,8 +168,8 @@ print(after_kill)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC One micro-batch was committed before the kill. With `exactly_once` a reader sees the invoices of its half of the
-# MAGIC orders and no row of the second batch. The rows of the finished task are in the log, but their transaction was not
+# MAGIC One micro-batch was committed before the kill. With `exactly_once` a reader sees the invoices of this batch (half of
+# MAGIC the orders) and no row of the second batch. The rows of the finished task are in the log, but their transaction was not
 # MAGIC committed.
 
 # COMMAND ----------

@@ -207,7 +207,7 @@ while sum(row.records for row in bus.admin.lag("counting-query").values()):
 # MAGIC
 # MAGIC | you want | use |
 # MAGIC |---|---|
-# MAGIC | a look | `logbus lag -g GROUP --by-partition`, `logbus lag -w` |
+# MAGIC | to see the lag | `logbus lag -g GROUP --by-partition`, `logbus lag -w` |
 # MAGIC | a check in a script | `logbus lag -g GROUP --crit 10000 --crit-s 300`; exit code 5 above a limit |
 # MAGIC | metrics of Spark | `logbus.LagMetrics(spark)`, and `logbus generate grafana spark` |
 # MAGIC | alerts | `logbus generate prometheus-rules` |
