@@ -24,8 +24,7 @@ from broker_lite.model import TopicPartition
 
 
 class Broken(Exception):
-    """Raised by a test's reading loop, as by a user's code that fails while it processes
-    records."""
+    """Raised by a test's reading loop, like an error of user code that processes records."""
 
 
 def fill(bus: Bus, topic: str, start: int, stop: int, partition: int = 0) -> None:
@@ -329,9 +328,10 @@ def test_partitions_added_while_group_is_empty_start_at_earliest(bus: Bus, topic
 
 
 def test_partition_without_a_commit_starts_at_the_start_option(bus: Bus, topic: str) -> None:
-    """The group starts at the option ``start``, here the log end offset.
+    """A partition without a committed offset starts where the option ``start`` says, here at the
+    log end offset.
 
-    Regression: the consumer delivered records that were older than the group.
+    Regression: the consumer delivered records that were written before the group existed.
     """
     for partition in range(3):
         fill(bus, topic, 0, 5, partition=partition)

@@ -47,7 +47,8 @@ def test_record_keeps_key_headers_and_timestamp(bus: Bus, topic: str) -> None:
 def test_consumer_reads_a_backlog_that_the_broker_dropped_from_the_page_cache(
     bus: Bus, topic: str
 ) -> None:
-    """The test produces 24 MB before a consumer reads: six times ``unread.cached.bytes``."""
+    """The test produces 24 MB before a consumer reads. The broker keeps only
+    ``unread.cached.bytes``, 4 MB, of unread records cached."""
     name = f"{topic}-unread"
     bus.create_topic(name, 1, replication_factor=1)
     batch = pa.record_batch({"value": pa.array([b"%01000d" % n for n in range(1000)])})

@@ -52,7 +52,7 @@ def broker(cluster: LocalCluster, broker_id: int) -> LocalBroker:
 
 @pytest.fixture
 def copies(bus: Bus, topic: str) -> str:
-    """Create a topic with three replicas, for the records that a test copies; return its name."""
+    """Create the topic to which a test copies records, with three replicas; return its name."""
     bus.create_topic(name := topic + "-copies", partitions=2, replication_factor=3)
     return name
 

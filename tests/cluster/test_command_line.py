@@ -286,8 +286,8 @@ def test_consume_command_reports_a_start_offset_beyond_the_log_end(
 def test_export_to_a_symbolic_link_writes_the_file_to_which_the_link_points(
     logbus: Logbus, new_topic: str, tmp_path: Path
 ) -> None:
-    """Regression: the export replaced the link or the pipe by a new file, so the reader of the
-    pipe waited for ever. With /dev/stdout, the export would have replaced the link in /dev."""
+    """Regression: the export replaced a symbolic link or a named pipe by a new file, so a reader of
+    the pipe waited for ever. With /dev/stdout, the export would have replaced the link in /dev."""
     os.mkfifo(tmp_path / "pipe.csv")
     refused = logbus("export", new_topic, "pipe.csv", "--yes", code=2).stderr.decode()
     assert f"logbus consume {new_topic} -e -o jsonl" in " ".join(refused.split())
@@ -407,7 +407,8 @@ def test_groups_commands_reset_offsets_and_delete_groups(logbus: Logbus, new_top
 def test_group_that_lost_its_coordinator_is_not_reported_empty_if_it_had_members(
     cluster: LocalCluster, logbus: Logbus
 ) -> None:
-    """The group's coordinator has died, and the group's znode says that the group had members."""
+    """The group's coordinator has died. As the group's znodes show, the group had members, which
+    may rejoin."""
     group = f"g-{uuid.uuid4().hex[:8]}"
     left = znodes.CoordinatorZnode(99, 1, 1, 4, None, "1-1", 2, 600_000)
     zookeeper = KazooClient(cluster.zookeeper)
@@ -458,7 +459,8 @@ def test_description_of_a_group_names_partitions_of_open_transactions(
 def test_groups_seek_refuses_to_move_the_offsets_of_a_running_spark_query(
     logbus: Logbus, new_topic: str, cluster: LocalCluster
 ) -> None:
-    """A query holds the group's lease, so its next commit would overwrite the moved offsets."""
+    """A query holds the group's lease (the right to commit), so its next commit would overwrite the
+    moved offsets."""
     group, tp = f"q-{new_topic}", TopicPartition(new_topic, 1)
     logbus("produce", new_topic, stdin=b"x\n" * 10)
     commands: tuple[tuple[str, ...], ...] = (

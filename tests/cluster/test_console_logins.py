@@ -1,5 +1,5 @@
-"""Test a console of brokers that require logins: sessions, visible objects, requests that ACLs
-deny.
+"""Test a console of brokers that require logins: sessions, the objects that a user sees, requests
+that ACLs deny.
 """
 
 from __future__ import annotations

@@ -360,7 +360,8 @@ def test_sixth_live_tail_is_refused_until_another_one_closes(
 def test_fourth_search_is_refused_while_three_run(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:
-    """Three searches run until a record arrives in a partition that is empty."""
+    """Each of three searches waits for the first record of an empty partition; the test sends it
+    later."""
     path = f"/topics/{shown_topic}/messages"
     with ThreadPoolExecutor(SEARCHES) as pool:
         waiting = [

@@ -298,7 +298,7 @@ def test_requests_for_missing_partitions_are_refused(
 def test_not_leader_error_of_a_follower_names_the_leader_and_its_address(
     cluster: LocalCluster, place: Place
 ) -> None:
-    """The Java client and franz-go switch to a new leader only if the response also has its
+    """The Java client and franz-go switch to a new leader only if the response has the leader's
     address."""
     other = next(b for b in cluster.brokers if b.id != place.leader)
     with PlainConnection(other.endpoint) as stranger:

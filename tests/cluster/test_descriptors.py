@@ -105,8 +105,8 @@ class Secured:
         return own
 
     def counts(self) -> tuple[float, ...]:
-        """Return how many paths and file descriptors of segments the broker sent, and how many
-        tickets for a descriptor it refused."""
+        """Return how many segment paths and how many open descriptors the broker sent, and how many
+        tickets (permissions to get a descriptor) it refused."""
         url = f"http://127.0.0.1:{self.cluster.brokers[0].metrics_port}/metrics"
         with urllib.request.urlopen(url, timeout=10) as answer:
             rows = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())
@@ -131,8 +131,9 @@ class Secured:
     def fetch(
         self, config: Path, *, takes_tickets: bool = True
     ) -> tuple[FetchedPartition | LogbusError, PooledConnection]:
-        """Fetch the beginning of the topic with the offer to read it from a file. The caller closes
-        the connection, which makes its tickets (permissions to get open files) invalid."""
+        """Fetch the beginning of the topic, and offer to read it from a segment file. The caller
+        closes the connection, which makes the tickets (permissions to get open files) in the
+        response invalid."""
         host, _, port = self.servers.rpartition(":")
         security = security_of_file(config)
         connection = PooledConnection(Endpoint(host, int(port)), "test", 30.0, security)
@@ -338,7 +339,7 @@ def test_process_of_another_user_reads_a_file_that_the_broker_opened_for_it(
 
 def test_stopped_broker_leaves_no_unix_socket_for_file_requests(secured: Secured) -> None:
     """The next broker process has a socket with another address, so a client cannot exchange a
-    ticket of the former process for an open file."""
+    ticket (a permission to get an open file) of the former process."""
     row, connection = secured.fetch(secured.admin)
     assert isinstance(row, FetchedPartition) and row.stored is not None
     broker = secured.cluster.brokers[0]

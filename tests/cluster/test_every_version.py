@@ -137,8 +137,8 @@ class Target:
         self.wait_for_leader()
 
     def whom(self, key: ApiKey) -> PlainConnection:
-        """Return the connection to the broker that serves this API; other brokers forward or refuse
-        it."""
+        """Return the connection to the broker that serves this API. Other brokers forward or refuse
+        the API's requests."""
         if key in OF_CONTROLLER:
             return self.controller
         return self.coordinators[OF_COORDINATOR[key]] if key in OF_COORDINATOR else self.leader
@@ -463,8 +463,7 @@ def test_unsupported_api_is_refused_and_the_connection_stays_open(target: Target
 def _has_rows(item: Any) -> bool:
     """Return whether every list in the request has elements.
 
-    A broker refuses each element of a list, so with an empty list there is nothing that it could
-    refuse.
+    The response has an error for each element of a list, so an empty list gets no error.
     """
     if isinstance(item, dict):
         return all(map(_has_rows, item.values()))

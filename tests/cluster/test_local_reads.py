@@ -30,8 +30,8 @@ ROWS, BATCH = 20_000, 1000
 
 
 class Reading:
-    """A topic with records, one partition and one replica. It stores which file ranges a reader
-    opened."""
+    """A topic with records, one partition and one replica; ``opened`` has the file ranges that
+    readers opened."""
 
     def __init__(self, bus: Bus, cluster: LocalCluster, topic: str) -> None:
         self.bus = bus
@@ -245,8 +245,8 @@ def test_damaged_batch_in_a_log_file_fails_the_read_unless_on_corrupt_is_skip(
 
 
 def small(options: dict[str, Any]) -> dict[str, Any]:
-    """Limit the size of the consumer's first fetch, so that the consumer reads the rest from a
-    file."""
+    """Limit the size of the consumer's first fetch, so that the consumer reads the later records
+    from a file."""
     return {"partition_fetch_bytes": 300_000, **options}
 
 

@@ -324,7 +324,6 @@ def test_client_older_than_kip_152_logs_in_with_sasl_messages_without_kafka_head
 def test_client_may_send_a_sasl_message_before_it_reads_the_sasl_handshake_response(
     secured: LocalCluster,
 ) -> None:
-    """A client may send its first SASL message before it has read the response to the handshake."""
     connection = PlainConnection(secured.bootstrap_servers)
     client = ScramClient(ScramMechanism.SHA_256, "alice", "wonder land", "client-nonce")
     handshake = kafka_sasl.SaslHandshakeRequest(mechanism="SCRAM-SHA-256", version=0)

@@ -447,8 +447,8 @@ def test_asyncio_member_reads_and_commits(bus: Bus, topic: str) -> None:
 
 
 def test_member_whose_callback_closes_it_leaves_the_group(bus: Bus, topic: str) -> None:
-    """Regression: the ``close`` in the callback stopped the client before the first ``close``
-    had left the group. The partitions then had no reader until the session timeout."""
+    """Regression: the ``close`` in the callback stopped the client before the outer ``close`` had
+    left the group. The partitions then had no reader until the session timeout."""
     fill(bus, topic, 0, 6)
     consumer = member(bus, topic, group=topic, on_revoke=lambda consumer, _: consumer.close())
     found = 0

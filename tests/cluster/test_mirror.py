@@ -1,4 +1,4 @@
-"""Mirror one cluster to another: columnar batches, live copies, kills, and other writers."""
+"""Mirror one cluster to another: columnar batches, new records, kills, and other writers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def copied(origin: Bus) -> str:
 
 @pytest.fixture
 def mirror(origin: Bus, bus: Bus, copied: str) -> Iterator[Callable[..., Mirror]]:
-    """Yield a function that copies topics once with a new Mirror, as a restarted process does."""
+    """Yield a function that runs a new Mirror until it has copied all records, as a restarted
+    process does."""
     made: list[Mirror] = []
 
     def run(topics: str = copied) -> Mirror:
@@ -321,7 +322,8 @@ def test_offsets_are_translated_although_another_producer_wrote_to_the_copied_to
 def test_zk_based_group_resumes_from_copied_offsets(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
-    """Copied offsets must not turn the group into a Kafka group: its members could not rejoin."""
+    """Copied offsets must not turn the group into a Kafka group, which members of a ZooKeeper-based
+    group cannot join."""
     group, native = f"n-{copied}", {"coordination": "zookeeper", "start": "earliest"}
     send(origin, copied, 0, 40)
     mirror()
@@ -364,8 +366,8 @@ def test_checkpoint_of_a_spark_query_on_kafka_is_converted_for_the_mirrored_topi
     (old / "commits" / "0").write_text("v1\n{}")
 
     def carry(new: str, *arguments: str, at: int = 60, topic: str = copied) -> tuple[int, str, str]:
-        """Convert the checkpoint of the old query; return the command's exit code, stdout and
-        stderr.
+        """Convert the checkpoint of a query that used Spark's Kafka source; return the command's
+        exit code, stdout and stderr.
         """
         ends = json.dumps({topic: {"0": at, "1": 50}})
         (old / "offsets" / "0").write_text(f"v1\n{{}}\n{ends}")

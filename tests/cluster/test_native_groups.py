@@ -175,9 +175,9 @@ def test_killed_member_is_replaced_after_its_session_expires(
 
 
 def test_new_member_gets_partitions_from_a_member_that_is_not_polling(bus: Bus, topic: str) -> None:
-    """The new owner receives again the records that the busy member is processing.
+    """The new owner also receives the records that the busy member still processes.
 
-    That member's commit is refused.
+    The busy member's commit for these partitions is refused.
     """
     sent = fill(bus, topic, 0, 30)
     with member(bus, topic, group=topic, auto_commit=False) as slow:
@@ -291,7 +291,7 @@ def test_each_stream_of_create_message_streams_can_be_read_in_its_own_thread(
 def test_record_is_redelivered_if_its_consumer_closes_before_processing_ends(
     bus: Bus, topic: str, is_late: bool
 ) -> None:
-    """A stream commits a record only once its thread asks for the next record."""
+    """A message stream commits a record only after its thread has asked for the next record."""
     fill(bus, topic, 0, 3)
     has_record, goes_on, seen = threading.Event(), threading.Event(), []
 

@@ -180,10 +180,9 @@ def test_member_suspended_beyond_its_session_delivers_no_records_of_partitions_i
 
 @pytest.fixture
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Return a function that advances CLOCK_BOOTTIME by some seconds, as if the machine was
-    suspended.
+    """Return a function that advances CLOCK_BOOTTIME by some seconds, as a suspend does.
 
-    The clock starts one hour ahead of the machine's.
+    The clock starts one hour ahead, as on a machine that was suspended before.
     """
     slept, clock = [3600.0], time.clock_gettime
 
@@ -229,8 +228,8 @@ def test_poll_after_a_system_suspend_returns_nothing_until_the_session_is_confir
 def test_zookeeper_refuses_a_commit_by_the_former_owner_of_a_partition(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    """A new owner rewrites the offset's znode, so a commit with the znode's former version must
-    fail."""
+    """When a partition gets a new owner, the owner rewrites the offset's znode. A commit with the
+    former version of the znode must then fail."""
     tp = TopicPartition(topic, 0)
     path = znodes.offset_path(topic, *tp)
     with member(bus, topic, group=topic, auto_commit=False) as former:

@@ -38,7 +38,8 @@ def running(make_module_cluster: Callable[..., LocalCluster]) -> LocalCluster:
 
 @pytest.fixture
 def watched(running: LocalCluster, request: pytest.FixtureRequest) -> Iterator[Watched]:
-    """Create a topic with a replica on each of three serving brokers."""
+    """Create a topic with a replica on each of three brokers; after the test, start stopped
+    brokers."""
     with connect(running.bootstrap_servers) as bus:
         name = re.sub(r"[^a-z_]+", "-", request.node.name).strip("-")
         bus.create_topic(name, partitions=1, replication_factor=3)
@@ -166,7 +167,7 @@ def test_unacknowledged_records_are_truncated_after_failover(watched: Watched) -
 
 
 def test_fetch_with_a_stale_leader_epoch_or_broker_epoch_is_refused(watched: Watched) -> None:
-    """Send fetches of a consumer and of a follower over a plain connection."""
+    """Send single requests as a consumer and as a follower, without a client's retries."""
     with Load(watched) as load:
         pass
     tp = TopicPartition(watched.topic, 0)
@@ -352,7 +353,7 @@ def test_broker_repairs_damage_found_at_startup_before_it_becomes_leader(watched
 def test_deleting_the_records_up_to_a_damaged_batch_lets_followers_rejoin(
     watched: Watched,
 ) -> None:
-    """The only copy of a batch, on the leader, is damaged.
+    """A batch whose only copy is on the leader is damaged.
 
     Followers cannot copy beyond the batch, and sends with acks=all time out. Deleting the records
     up to the batch repairs the partition.

@@ -52,8 +52,8 @@ class VersionedBroker(LocalBroker):
 
 
 class _OldGuard:
-    """Starts a broker, without the option --output if it has the old version, which lacks the
-    option."""
+    """Starts a broker of either version; the old version gets no option --output, which it does not
+    know."""
 
     def __init__(self, broker: VersionedBroker, guard: Guard) -> None:
         self._broker, self._guard = broker, guard

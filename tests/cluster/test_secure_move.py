@@ -95,9 +95,7 @@ def test_open_cluster_can_be_secured_under_load_without_a_failed_send(tmp_path: 
 
 
 def roll(cluster: LocalCluster, broker: Any, load: Load) -> None:
-    """Restart one broker; wait until it is in sync and records that clients send meanwhile are
-    acknowledged.
-    """
+    """Restart one broker; wait until the next batches of the load are acknowledged."""
     broker.stop()
     broker.start()
     load.goes_on()

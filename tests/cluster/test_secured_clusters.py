@@ -97,7 +97,7 @@ def test_client_config_of_a_secured_cluster_is_valid_for_logbus_and_librdkafka(
 def command(
     cluster: LocalCluster, *words: str, config: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command as the user of the file ``config``; by default as admin."""
+    """Run a command as the user whose login is in the file ``config``; by default as admin."""
     arguments = [sys.executable, "-P", "-m", "broker_lite", *words]
     login = ["-b", cluster.bootstrap_servers, "-F", config or str(cluster.client_config)]
     return subprocess.run([*arguments, *login], capture_output=True, text=True, timeout=60)

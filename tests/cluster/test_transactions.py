@@ -63,8 +63,8 @@ def send(producer: ck.Producer, topic: str, values: range) -> None:
 
 
 def committed(running: LocalCluster, topic: str, marker: int) -> list[int]:
-    """Read each partition until its first value that is at least ``marker``. Return the values
-    below ``marker`` of all partitions, sorted.
+    """Read all partitions until three values of at least ``marker`` have arrived, one from each
+    partition. Return the values below ``marker``, sorted.
     """
     consumer = ck.Consumer(
         {
@@ -90,8 +90,8 @@ def committed(running: LocalCluster, topic: str, marker: int) -> list[int]:
 
 
 def finish(running: LocalCluster, topic: str, marker: int = 900) -> list[int]:
-    """Commit to each partition a last record, whose value ``marker`` is above all values of the
-    test. Return all smaller committed values.
+    """Commit to each partition a last record, whose value is ``marker`` or more, above all values
+    of the test. Return all smaller committed values.
     """
     producer = producer_of(running, f"finish-{topic}")
     producer.begin_transaction()

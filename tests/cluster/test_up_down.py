@@ -71,8 +71,8 @@ def are_gone(facts: dict[str, Any]) -> bool:
 
 
 def up(logbus: Logbus, *arguments: str) -> dict[str, Any]:
-    """Start a cluster with ``logbus up``; return what it recorded about itself, such as ports
-    and pids."""
+    """Start a cluster with ``logbus up``; return what is recorded in the cluster's folder, such as
+    ports and pids."""
     return recorded(Path(json.loads(logbus("up", *arguments).stdout)["directory"]))
 
 
@@ -192,7 +192,7 @@ def test_broker_that_fails_to_start_is_reported_and_retried(
 
 @contextlib.contextmanager
 def taken(port: int) -> Iterator[None]:
-    """Listen on the port once its present owner closes it, until the ``with`` block ends."""
+    """Wait until the port is free; then listen on it until the ``with`` block ends."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:

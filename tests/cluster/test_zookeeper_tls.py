@@ -36,8 +36,8 @@ MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 
 
 class Encrypted(NamedTuple):
-    """A ZooKeeper with TLS on ``address`` and plain text on ``plain_port``, and files of its
-    clients.
+    """A ZooKeeper with TLS on ``address`` and plain text on ``plain_port``; its clients' TLS
+    settings and credentials.
 
     The TLS port requires client certificates.
     """
