@@ -1,6 +1,6 @@
-"""Configure all tests: fixtures, groups for the two workers, environment variables.
+"""Configure all tests: fixtures, pytest-xdist groups, environment variables.
 
-``tests/`` (``from sim.zk import …``) and ``docs/`` (``sitegen``) are on sys.path; the root of the
+``tests/`` (for ``import sim``) and ``docs/`` (for ``sitegen``) are on sys.path; the root of the
 checkout is not. With ``LOGBUS_TEST_INSTALLED=1``, which ``make test`` sets, it is an error if tests
 import the checkout instead of the installed wheel.
 """
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _shares_a_module_fixture(item: pytest.Item) -> bool:
-    """Return whether a test uses a module-scoped fixture, which every worker that runs tests of
-    the module would create."""
+    """Return whether a test uses a module-scoped fixture. All tests of its module then run in one
+    worker, because each worker would create the fixture."""
     definitions = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009
     return any(found[-1].scope == "module" for found in definitions.values() if found)

@@ -93,8 +93,8 @@ def old_class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 def jars(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Return the jars of Spark's Kafka connector.
 
-    Maven fetches each artifact without its dependencies: it would look for them in a repository of
-    Spark's parent pom, which may be unreachable.
+    Maven fetches each artifact without its dependencies, because it would look for these in a
+    repository of Spark's parent pom, which may be unreachable.
     """
     folder = tmp_path_factory.mktemp("jars")
     for each in SPARK_CONNECTOR:

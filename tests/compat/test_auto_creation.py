@@ -19,7 +19,8 @@ pytestmark = pytest.mark.real
 
 @pytest.fixture(scope="module")
 def servers(make_module_cluster: Callable[..., LocalCluster]) -> list[str]:
-    """Start two brokers and return their addresses; one broker is not the controller."""
+    """Start two brokers and return their addresses. Only one is the controller, which creates
+    topics."""
     settings = {"auto.create.topics.enable": "true", "num.partitions": "3"}
     return [broker.endpoint for broker in make_module_cluster(2, config=settings).brokers]
 

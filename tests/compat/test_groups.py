@@ -41,7 +41,8 @@ Where = tuple[int, int]
 
 
 class Reader(threading.Thread, ABC):
-    """A thread with a group member; it records the member's assignment and read records.
+    """A thread with a group member; it records the member's assignment, and the records that the
+    member reads.
 
     ``lost`` has one tuple for each revocation, with the revoked partitions.
     """

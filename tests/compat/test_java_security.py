@@ -106,8 +106,8 @@ def test_java_client_logs_in_with_sasl_plain_and_with_an_oauth_token(
 def test_java_client_logs_in_again_on_its_open_connection(
     secured: LocalCluster, admin: Tools, note: OwnNote
 ) -> None:
-    """The client sends for five seconds, longer than a login session, after whose end the broker
-    serves no request."""
+    """The client sends for five seconds, longer than a login session. After the session's end, the
+    broker serves no request until a new login."""
     admin(TOPICS, "--create", "--topic", "again", "--partitions", "1")
     load = ("--topic", "again", "--num-records", "250", "--record-size", "9", "--throughput", "50")
     once = ("--command-property", "retries=0", "--command-property", "enable.idempotence=false")

@@ -28,7 +28,8 @@ Kcat = Callable[..., str]
 
 @pytest.fixture
 def run(kcat: str, cluster: LocalCluster) -> Kcat:
-    """Return a function that runs kcat and returns its stdout, or with ``fails`` its error."""
+    """Return a function that runs kcat and returns its stdout. With ``fails``, kcat must fail with
+    this error."""
 
     def call(*arguments: str, stdin: str = "", fails: str = "") -> str:
         done = subprocess.run(

@@ -266,7 +266,7 @@ def said(folder: Path) -> str:
 
 
 def passes_alone(run: Run, folder: Path, number: str, **options: Any) -> bool:
-    """Run one of librdkafka's tests alone, and fail if that test fails.
+    """Run one of librdkafka's tests alone; raise AssertionError if it fails.
 
     Return False if the test skips itself.
     """

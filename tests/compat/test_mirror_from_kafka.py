@@ -67,7 +67,7 @@ def command(kafka: str, cluster: LocalCluster) -> list[str]:
 def mirror(command: list[str], tmp_path: Path) -> Mirror:
     """Return a function that runs ``logbus mirror --once``.
 
-    The function returns the mirror's report, with its messages as ``said``.
+    The function returns the mirror's report, with stderr added as ``said``.
     """
 
     def run(*arguments: str) -> Any:
@@ -316,8 +316,7 @@ def test_spark_queries_on_kafka_resume_on_logbus_from_converted_checkpoints(
 ) -> None:
     """The queries move from format("kafka") to format("logbus"): no row may be lost or duplicated.
 
-    One query has an unfinished micro-batch. The records of the copied topic have other offsets than
-    on Kafka.
+    One query has an unfinished micro-batch. Copied records have other offsets than their originals.
     """
     make_topic(kafka, topic, 2)
 

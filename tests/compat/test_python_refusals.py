@@ -35,7 +35,7 @@ def topic(bus: Bus) -> str:
 
 
 def result(futures: Any) -> object:
-    """Return the result of a librdkafka future, or of the only future in a dictionary."""
+    """Return the result of a librdkafka future, or of the future in a dictionary with one entry."""
     future = next(iter(futures.values())) if isinstance(futures, dict) else futures
     return future.result(WAIT_S)
 

@@ -1,7 +1,8 @@
 """Test transactional producers of third-party Python clients, which use transaction version 1.
 
-Some tests cut the connections before a transaction ends, so its end arrives on a newer connection
-than its begin. The coordinator must accept the end, because it refuses only older connections.
+Some tests cut the connections before a transaction ends, so EndTxn arrives on a newer connection
+than the one on which the transaction began. The coordinator must accept EndTxn there; it refuses
+EndTxn only on an older connection.
 """
 
 from __future__ import annotations
