@@ -232,7 +232,7 @@ def test_max_trigger_delay_does_not_begin_anew_after_an_offset_lookup(planner, m
 
 def test_planning_of_a_byte_limited_batch_retries_a_failed_offset_lookup(planner, bus, make_topic):
     """The broker answers the lookup as if the topic were deleted. No new records arrive afterwards
-    that would make the query look again.
+    that would cause another lookup.
     """
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="100000")

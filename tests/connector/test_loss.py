@@ -378,7 +378,7 @@ def test_loss_of_a_record_that_the_query_already_read_is_no_data_loss(make_clust
     """At its first range in a new leader epoch, a task checks the leader epoch of the record before
     the range.
 
-    The query has already read that record, so it may be deleted or damaged.
+    The query has already read that record, so its deletion or damage is no data loss.
     """
     alone = make_cluster(1)
     with logbus.connect(alone.bootstrap_servers) as other:

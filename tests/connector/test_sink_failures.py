@@ -130,7 +130,7 @@ class Run:
         return sorted(record.value.decode() for record in records(self.bus, self.topic))
 
     def coordinator(self) -> str:
-        """Return the address, host:port, of the sink's coordinator."""
+        """Return the address, host:port, of the transaction coordinator that serves the sink."""
 
         def find(view, deadline_ms):  # type: ignore[no-untyped-def]
             return find_coordinator(view, self.sink, deadline_ms, KEY_TYPE_TRANSACTION)

@@ -226,8 +226,8 @@ def test_append_without_page_cache_works_on_tmpfs() -> None:
 def test_append_without_page_cache_works_if_python_has_no_pwritev2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: where Python has no pwritev2, it raises NotImplementedError, which stopped a
-    follower."""
+    """Regression: where Python has no pwritev2, ``os.pwritev`` with flags raises
+    NotImplementedError, which stopped a follower."""
     write = os.pwritev
 
     def built_without(fd: int, buffers: Sequence[bytes], offset: int, flags: int = 0) -> int:

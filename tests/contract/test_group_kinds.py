@@ -35,8 +35,8 @@ async def native_takeover(broker: Broker) -> list[Operation]:
 def test_member_converts_an_empty_group_to_a_zk_based_group_and_keeps_its_offsets(
     world: World,
 ) -> None:
-    """A ZooKeeper-based group needs no coordinator, so the former coordinator can no longer write
-    to it."""
+    """The conversion removes the coordinator's claim (its right to write), so the coordinator can
+    no longer write to the group."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)

@@ -108,9 +108,9 @@ def test_concurrent_sync_calls_of_the_metadata_store_share_one_request(world: Wo
 def test_znode_reads_are_sent_one_by_one_to_a_server_without_multi_reads(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ZooKeeper before 3.6 does not know multi-reads, and ends the connection.
+    """ZooKeeper before 3.6 does not know multi-reads, and closes the connection.
 
-    The reads in flight then fail. The store sends later reads one by one.
+    The reads in flight may fail. From then on, the store sends reads one by one.
     """
     monkeypatch.setattr(MultiRead, "type", 9999)
 
@@ -311,9 +311,9 @@ def test_metadata_write_is_applied_exactly_once_although_connections_drop(
 def test_lost_write_is_not_applied_although_another_client_wrote_the_same_value(
     world: World,
 ) -> None:
-    """Regression: a controller took a lost write of several partition states for applied, because
-    the leader of the first partition had written the same state. The other partitions then had no
-    leader for ever (simulation with transactions, seed 32004510).
+    """Regression: a controller believed that a lost write of several partition states had been
+    applied, because the leader of the first partition had written the same state. The other
+    partitions then had no leader for ever (simulation with transactions, seed 32004510).
     """
 
     async def body() -> None:

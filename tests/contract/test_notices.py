@@ -93,8 +93,8 @@ async def write_without_states(
 def test_broker_reads_the_state_znode_of_a_partition_if_a_change_notification_lacks_the_state(
     world: World,
 ) -> None:
-    """Older brokers write change notices without partition states. With its own notice, such a
-    broker rewrites the list of all notices, and drops the states in them."""
+    """Older brokers write change notices without partition states. When an older broker adds its
+    notice, it rewrites the list of all notices without the states."""
 
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)
@@ -145,7 +145,8 @@ def test_new_controller_starts_from_its_metadata_in_memory_without_reading_znode
 def test_reconnected_broker_reads_only_znodes_that_changed_while_it_was_disconnected(
     world: World,
 ) -> None:
-    """Regression: after a ZooKeeper server had failed, its brokers read every topic's znodes."""
+    """Regression: after a ZooKeeper server had failed, the brokers connected to it read every
+    topic's znodes."""
 
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)

@@ -108,8 +108,8 @@ def test_replication_factor_above_the_broker_count_is_refused(world: World) -> N
 
 
 def test_min_insync_replicas_above_the_replication_factor_is_refused(world: World) -> None:
-    """Refused are the topic's creation, a change of the setting, and a reassignment to fewer
-    replicas."""
+    """The topic's creation, a change of the setting, and a reassignment to fewer replicas are
+    refused."""
 
     async def body(cluster: Cluster) -> None:
         await three(cluster)

@@ -365,8 +365,8 @@ def test_rolled_back_or_copied_data_directory_is_refused(world: World) -> None:
 
 
 def test_data_directory_of_another_broker_id_is_refused(world: World) -> None:
-    """With the directory, this broker would treat the other broker's replicas as logs of unknown
-    partitions."""
+    """With the directory, this broker would set aside the other broker's replicas, and later delete
+    them as stray logs."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)

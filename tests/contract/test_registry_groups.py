@@ -252,8 +252,8 @@ def test_stale_coordinator_commit_does_not_fail_other_groups_in_the_same_write(
 def test_commits_for_many_moved_groups_do_not_fail_the_commits_for_other_groups(
     world: World,
 ) -> None:
-    """Regression: a broker attempts a write 20 times, but each attempt left out only one more
-    group with a new coordinator.
+    """Regression: one write has the commits of many groups, and ZooKeeper refuses it if a group has
+    a new coordinator. Each of 20 attempts left out only one more such group.
 
     With more than 20 such groups, the commits of all groups failed.
     """
@@ -516,8 +516,8 @@ def test_broker_with_stale_topic_metadata_returns_committed_offsets(world: World
 
 
 def test_coordinator_no_longer_owns_a_group_that_was_deleted_and_recreated(world: World) -> None:
-    """The coordinator's znode has the same version after the recreation, so its version does not
-    reveal the recreation."""
+    """The recreated coordinator znode has the same version, so the version does not reveal the
+    recreation."""
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)

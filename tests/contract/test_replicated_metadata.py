@@ -458,7 +458,7 @@ def test_broker_with_a_damaged_log_leaves_the_isr_when_it_starts(world: World) -
 
 
 def test_replicated_topics_are_refused_until_every_broker_is_upgraded(world: World) -> None:
-    """Until then, no broker writes a format that the older broker cannot read."""
+    """Until then, no broker writes a format that a broker of the former version cannot read."""
 
     async def body(cluster: Cluster) -> None:
         old = await cluster.start(1, features={"metadata": 1, "columns": 1})
