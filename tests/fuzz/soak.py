@@ -34,8 +34,8 @@ Caches and simulated brokers grow at the beginning.
 
 
 def run(name: str, first: int, count: int, seconds: float) -> dict[str, object]:
-    """Run seeds from ``first`` on, up to ``count`` seeds or ``seconds``; return the target's
-    figures for the results file.
+    """Run seeds from ``first`` on: at most ``count`` seeds, for at most ``seconds`` seconds. Return
+    the target's figures for the results file.
     """
     with contextlib.closing(TARGETS[name]()) as target:
         return _run(name, target, first, count, seconds)

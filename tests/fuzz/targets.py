@@ -159,7 +159,7 @@ class Frames(Target):
 
 
 class _Loop(SimLoop):
-    """An event loop that runs the work of thread pools in its own thread."""
+    """An event loop that runs the work of thread pools at once, in the loop's thread."""
 
     def run_in_executor(self, executor: Any, work: Any, *arguments: Any) -> Any:
         done = self.create_future()
@@ -248,8 +248,8 @@ class _World(Target):
 
 
 class Sasl(_World):
-    """Tests what clients send before they have logged in: logins with broken messages, and
-    requests of other APIs."""
+    """Tests what clients send before they have logged in: broken login messages, and requests that
+    need a login."""
 
     def once(self, rng: random.Random) -> int:
         self.count()
@@ -364,7 +364,7 @@ class Live(_World):
         return len(stream)
 
     def _stream(self, rng: random.Random) -> bytes:
-        """Return the bytes of one connection: up to ten requests with a wrong password."""
+        """Return the bytes of one connection: up to ten frames of a login with a wrong password."""
         message = ScramClient(SHA_256, USER, "wrong", "nonce").first()
         stream = b""
         for step in range(rng.randrange(1, 11)):

@@ -44,7 +44,7 @@ class SimReply:
         start()
 
     def answer(self, parts: Sequence[Part]) -> None:
-        """Send the response. Read its file ranges now, as sendfile does when it sends."""
+        """Send the response, with the bytes that its file ranges have now, as sendfile does."""
         data = bytearray()
         for part in parts:
             if isinstance(part, FileRange):

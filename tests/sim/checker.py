@@ -232,7 +232,8 @@ class Checker:
                 self._check_members(role.key, "was truncated")
 
     def _leads_uncleanly(self, process: Process, role: Partition) -> None:
-        """Check the leader that an unclean election chose; it may lack committed records."""
+        """Check that the leader of an unclean election has flushed all records below its high
+        watermark, and is alone in its epoch. It may lack committed records."""
         if role.is_leader:
             self._check_flushed(process, role)
             self._check_only_leader(process, role)
@@ -326,8 +327,8 @@ class Checker:
                 self.transactions.committed(key, batch, header)
 
     def _check_copies(self, key: PartitionKey, end: int) -> None:
-        """Check that at least min.insync.replicas disks have the committed records. The disks may
-        be those of replicas outside the ISR."""
+        """Check that at least min.insync.replicas disks have the committed records. Disks of
+        replicas outside the ISR count too."""
         ends = self._ends.get(key, {})
         # Count disks that lost the records to damage later: they had them at the commit.
         struck = self._cluster.rot.struck_disks
@@ -534,8 +535,8 @@ class Checker:
     def _is_unclean(self, key: PartitionKey, before: LeaderAndIsr, state: LeaderAndIsr) -> bool:
         """Return whether this write elects a leader outside the ISR; check that this was allowed.
 
-        An unclean election is allowed only if no ISR member has been registered for COMES_BACK_S
-        seconds or longer.
+        An unclean election is allowed only if each ISR member is unregistered, or registered for
+        less than COMES_BACK_S seconds.
         """
         if key.topic_id not in self.lossy_topics or state.leader_epoch == before.leader_epoch:
             return False
@@ -623,7 +624,7 @@ def _cuts(kinds: tuple[type, ...]) -> bool:
 
 
 def entries(log: Log, start: int, end: int) -> Iterator[Entry]:
-    """Yield offsets, epoch and CRC of each batch that the disk has in [start, end)."""
+    """Yield the identity of each batch on disk from offset ``start`` up to ``end``."""
     while start < end:
         data = log.reader.read(start, READ_BYTES, end).read()
         if not data:

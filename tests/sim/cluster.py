@@ -198,7 +198,8 @@ class SimCluster:
                 self._hint(peer, process.broker_id, epoch)
 
     def _hint(self, peer: Process, broker_id: int, epoch: int) -> None:
-        """Make a peer suspect that the broker is dead, as after a refused reconnection."""
+        """Make a peer suspect that the broker is dead, as if the broker had refused a
+        reconnection."""
 
         def suspect() -> None:
             if peer.serving and broker_id not in self.processes:
@@ -241,8 +242,7 @@ class SimCluster:
         function: Callable[[Process], Awaitable[T]],
         timeout_s: float = 5.0,
     ) -> T:
-        """Run ``function`` in the broker's process, as a request on the connection of the client
-        ``name``.
+        """Run ``function`` in the broker's process, as if the client ``name`` had sent a request.
 
         Raises LogbusError. After NetworkError or RequestTimedOutError the outcome is unknown.
         """

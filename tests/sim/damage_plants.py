@@ -1,7 +1,7 @@
 """Protocol rules about damage and lost records, each with a switch that removes the rule.
 
-Only some seeds can detect the removal of a rule. ``under`` returns the options of those seeds. A
-function that removes a rule is a *plant* (see the module ``plants``).
+Only runs with certain simulation options can detect the removal of a rule. ``under`` returns these
+options. A function that removes a rule is a *plant* (see the module ``plants``).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _WHERE: dict[str, Mapping[str, object]] = {}
 
 
 def under(function: Plant) -> Mapping[str, object]:
-    """Return the simulation options with which the rule's removal by this *plant* is detected."""
+    """Return the simulation options of runs that can detect the rule's removal by this *plant*."""
     return _WHERE.get(function.__name__, PLAIN)
 
 
 def planted(options: Mapping[str, object]) -> Any:
-    """Return a decorator for a function that removes a rule (a *plant*). It stores the
-    simulation options with which seeds detect the removal.
+    """Return a decorator for a function that removes a rule (a *plant*). The decorator stores the
+    options of runs that can detect the removal.
     """
 
     def note(function: Plant) -> Plant:
@@ -100,8 +100,8 @@ def truncation_in_the_first_batch_moves_the_log_start(patch: Patch) -> None:
 
 @planted(LOSES)
 def readers_go_back_to_the_end_of_their_last_epoch(patch: Patch) -> None:
-    """Plant a fault: after a truncation, a reader resumes at the end of the last shared
-    epoch, although records that it read differ before that."""
+    """Plant a fault: after a truncation, a reader resumes at the end of the last shared epoch,
+    although it has read records below this offset that differ."""
 
     def cut(
         self: Lineage, diverging: OffsetAndEpoch, offset: int, leader_epoch: int

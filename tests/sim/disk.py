@@ -34,7 +34,7 @@ Observer = Callable[[Job], None]
 
 
 class SimClock(Clock):
-    """The clock of one machine, derived from the loop's time; wall time starts in 2025.
+    """The clock of one machine, derived from the event loop's time; wall time starts in 2025.
 
     ``skew_ms`` is the error of the wall clock. ``rate`` is the speed of the clock; 1.0 is right.
     """

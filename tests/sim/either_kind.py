@@ -122,8 +122,7 @@ class NativeMember:
 
     @property
     def is_in(self) -> bool:
-        """Return whether both the member's state machine and ZooKeeper count it as a member of
-        the group."""
+        """Return whether the member is in the group, by its own state machine and by ZooKeeper."""
         path = znodes.consumer_path(GROUP, self.name)
         is_member = self.member.machine.phase == MEMBER
         return self.alive and is_member and self.world.service.peek(path) is not None
@@ -210,7 +209,8 @@ class World(base.World):
         return WALL_BEGAN_MS + int(self.loop.time() * 1000)
 
     def signed(self) -> None:
-        """Record the time: a member's heartbeat was just confirmed, or its lease is valid."""
+        """Record that the group has a member now: a heartbeat was just confirmed, or a lease is
+        valid."""
         self._signed_at = self.loop.time()
 
     # The methods below check each write.
@@ -255,7 +255,8 @@ class World(base.World):
         self._offsets[path] = offset
 
     def _deleted(self, path: str) -> None:
-        """Check that a deleted znode of the group was unused for the retention time."""
+        """Check that a deleted offset was unused for the retention time, and a deleted coordinator
+        znode for CHECK_S."""
         is_offset = path in self._offsets
         if is_offset or path == znodes.coordinator_path(GROUP):
             empty_s = self.loop.time() - self._signed_at

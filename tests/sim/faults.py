@@ -279,7 +279,7 @@ class Faults:
         self._start_later(broker_id)
 
     def _last_start(self, directory_id: str) -> int:
-        """Return the start counter of a data directory in ZooKeeper; -1 if ZooKeeper has none."""
+        """Return the start counter that ZooKeeper has for a data directory; -1 if it has none."""
         path = znodes.disk_path(directory_id)
         znode = self.cluster.zk.peek(path)
         return -1 if znode is None else znodes.decode_disk(path, znode.data).start_counter

@@ -395,7 +395,8 @@ class World:
         self.counts["generations" if same else "claims"] += 1
 
     def _committed(self, path: str, data: bytes, generation: int) -> None:
-        """Check that an owner of the partition in ``generation`` commits no lower offset."""
+        """Check that an owner of the partition in ``generation`` wrote the offset, and that no
+        offset goes back."""
         offset, before = znodes.decode_offset(path, data), self._offsets.get(path)
         self._offsets[path] = offset
         partition = int(path.rpartition("/")[2])
@@ -621,7 +622,8 @@ async def join(groups: GroupCoordinator, request: ev.Join) -> tuple[JoinResult, 
 
 
 def _is_again(member: str, owners: list[str]) -> bool:
-    """Return whether ``member`` is static and among ``owners``, even with another member id."""
+    """Return whether ``owners`` has the static member ``member``, perhaps with another member
+    id."""
     name, is_static, _ = member.partition("/")
     return bool(is_static) and any(owner.startswith(f"{name}/") for owner in owners)
 

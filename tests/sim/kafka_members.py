@@ -344,8 +344,8 @@ class World(base.World):
         self.is_calm = False
 
     def handed_out(self, reader: MachineMember, tp: TopicPartition) -> None:
-        """Check that only this reader, of all members of its coordinator, would return records of
-        the partition.
+        """Check that no other member of the reader's coordinator would return records of the
+        partition.
 
         The check ignores members of another coordinator, because a replaced coordinator without a
         connection to ZooKeeper still answers its own members' heartbeats.
