@@ -110,7 +110,7 @@ def test_every_how_to_guide_says_how_to_check_and_how_to_undo_its_steps() -> Non
 
 
 def test_lists_follow_a_blank_line_and_nest_by_four_spaces(pages: dict[str, str]) -> None:
-    """The site shows other lists as running text, or without their nesting."""
+    """The site shows lists of another form as running text, or without their nesting."""
     item, wrong = r"(?:[*-]|\d+\.) ", []
     for name, text in pages.items():
         lines = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.M | re.S).splitlines()

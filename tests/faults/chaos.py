@@ -156,8 +156,8 @@ class Chaos:
             broker.resume()
 
     def fill(self, topic: str, role: str) -> Callable[[], None]:
-        """Fill the disk of the topic's broker in this role, such as leader, until no ISR has the
-        broker."""
+        """Fill the disk of the broker with this role for the topic, such as leader; wait until it
+        is in no ISR."""
         (victim,) = self.victims(topic, role)
         disk = self.cluster.disks[victim.id]
         disk.fill()

@@ -1,6 +1,7 @@
-"""A member of a Kafka group that sends one request at a time over a plain connection.
+"""A member of a Kafka group that sends one request at a time with ``PlainConnection``.
 
-The group has the topic's name. A suspended broker reads the sent requests when it resumes.
+The group has the topic's name. A test can send a commit to a suspended broker, which reads the
+commit when it resumes.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class GroupMember:
 
     def _find(self) -> int:
         """Ask a broker for the group's coordinator; return the coordinator's broker id. Connect to
-        the coordinator, unless it is still the one that ``move_from`` left.
+        the coordinator, unless its broker is the one given to ``move_from``.
         """
         asked = next(broker for broker in self._cluster.brokers.values() if broker.id != self._left)
         with PlainConnection(asked.endpoint) as connection:

@@ -52,7 +52,8 @@ AFTER_S = 5.0
 
 
 class Watch:
-    """Samples a broker's resident memory and measures ApiVersions requests on one connection."""
+    """Samples a broker's resident memory, and measures how long ApiVersions requests take on one
+    connection."""
 
     def __init__(self, address: str, pid: int) -> None:
         self._address, self._pid = address, pid

@@ -53,8 +53,8 @@ class Copier(Driver):
 
 
 class LoopChaos(SinkChaos):
-    """Kills the copying process, the coordinator of its group, and the brokers that
-    ``sink_chaos`` kills."""
+    """Kills the copying process, its group coordinator, and the brokers that ``sink_chaos`` kills
+    too."""
 
     kinds: ClassVar = ("output leader", "coordinator", "group coordinator", "copier", "all brokers")
     copying: ClassVar = Copier

@@ -38,7 +38,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run(*command: object) -> str:
-    """Run a command and return its output. Raises RuntimeError with its message if it fails."""
+    """Run a command and return its output. If the command fails, raise RuntimeError with its
+    stderr."""
     words = [str(word) for word in command]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode:
@@ -62,7 +63,8 @@ def _call(name: str, *arguments: int) -> None:
 
 @contextlib.contextmanager
 def _in_namespace(path: str, kind: int) -> Iterator[None]:
-    """Move this thread, with its new threads and processes, to the Linux namespace at ``path``."""
+    """For the block, move this thread, and the threads and processes that it starts, to the Linux
+    namespace at ``path``."""
     own = os.open(f"/proc/self/task/{threading.get_native_id()}/ns/{Path(path).name}", os.O_RDONLY)
     try:
         target = os.open(path, os.O_RDONLY)
@@ -136,7 +138,8 @@ class LoopDisk:
         self._ballast.unlink()
 
     def cut(self, random: Random) -> None:
-        """Cut the power: lose all unsynced data or, at random, all but the ext4 journal."""
+        """Cut the power: lose all unsynced data or, at random, only unsynced data outside the ext4
+        journal."""
         flag = random.choice((DROP_EVERYTHING, KEEP_JOURNAL))
         if random.random() < 0.5:
             self._write_some_pages(random)
@@ -216,8 +219,8 @@ class Network:
         return f"10.77.0.{host + 1}"
 
     def inside(self, host: int) -> contextlib.AbstractContextManager[None]:
-        """Move this thread, and the threads and processes that it starts, to a host's network
-        namespace."""
+        """For the block, move this thread, and the threads and processes that it starts, to a
+        host's network namespace."""
         return _in_namespace(f"/proc/{self._holders[host].pid}/ns/net", CLONE_NEWNET)
 
     def on(self, host: int, *command: object) -> str:

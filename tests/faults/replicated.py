@@ -100,7 +100,7 @@ class Replicated:
         return self.brokers[view.topics[topic].partitions[partition].leader]
 
     def follower(self, topic: str, partition: int = 0) -> LocalBroker:
-        """Return a broker that follows a partition."""
+        """Return a broker that has a follower replica of the partition."""
         leader = self.leader(topic, partition)
         return next(broker for broker in self.brokers.values() if broker is not leader)
 

@@ -176,7 +176,8 @@ class SinkChaos:
         self.kills: Counter[str] = Counter()
 
     def run(self, kills: int, reader: Reader) -> None:
-        """Kill each kind of process in ``kinds`` ``kills`` times. Ctrl-C ends the kills early."""
+        """Kill a process of each kind in ``kinds`` in turn, until each kind was killed ``kills``
+        times."""
         while min(self.kills[kind] for kind in self.kinds) < kills:
             for kind in self.kinds:
                 time.sleep(self.random.random() * PAUSE_S)

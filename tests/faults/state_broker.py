@@ -2,8 +2,8 @@
 is a topic in which transaction coordinators keep the last value of each key.
 
 ``append KEY VALUE`` prints ``ok KEY VALUE`` or ``error KEY VALUE NAME``. ``dump`` prints ``state``
-and all keys as JSON. When the broker has loaded the state, it prints ``loaded EPOCH``. The
-arguments are the broker id, the data folder and the address of ZooKeeper.
+and the values of all keys as JSON. When the broker has loaded the state, it prints ``loaded
+EPOCH``. The arguments are the broker id, the data folder and the address of ZooKeeper.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ keyed_state.COPY_BYTES_MIN = 20_000
 
 
 class StateBroker(Broker):
-    """A broker with a state log. It prints the result of each append, and loads of the state."""
+    """A broker with a state log. It prints the result of each append, and each load or loss of the
+    state."""
 
     values: Mapping[bytes, bytes]
     state_log: StateLog

@@ -53,7 +53,8 @@ def broker(make_cluster: Make) -> tuple[str, int]:
 
 
 def test_broker_builds_no_responses_for_a_client_that_stopped_reading(make_cluster: Make) -> None:
-    """Each of 4 connections sends 64 fetches that transcode column batches to rows: 24 MB each."""
+    """Each of 4 connections sends 64 fetches. For each, the broker would transcode 24 MB of column
+    batches to rows."""
     cluster = make_cluster(1)
     pid = cluster.brokers[0].pid
     assert pid is not None

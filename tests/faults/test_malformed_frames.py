@@ -101,7 +101,7 @@ def test_many_malformed_frames_do_not_flood_the_log(place: Place, broker: LocalB
 
 
 def test_records_longer_than_their_frame_are_refused(place: Place) -> None:
-    """A produce and a fetch request contain a wrong length."""
+    """The length of the records in a produce request is too large or negative."""
     whole = bytearray(produce_request(place, rows_batch([b"value"]), version=7))
     batch = rows_batch([b"value"])
     at = bytes(whole).index(batch) - 4

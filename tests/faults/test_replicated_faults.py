@@ -193,7 +193,7 @@ def test_stale_replicas_do_not_lead_before_the_up_to_date_one_returns(
 def test_partition_gets_a_leader_after_its_leader_died_during_a_zookeeper_outage(
     cluster: Replicated, topic: str
 ) -> None:
-    """ZooKeeper is down for longer than a session timeout, in which leaders still serve.
+    """ZooKeeper is down for longer than a session timeout; leaders serve meanwhile.
 
     Then the partition's leader dies.
     """

@@ -78,7 +78,8 @@ def opened(directory: Path) -> tuple[LogManager, Log]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_flushed_records_survive_sigkill_while_writing(tmp_path: Path, seed: int) -> None:
-    """The next process must find every record that was reported as flushed, and lock the folder."""
+    """The next process must find every record that was reported as flushed, and must be able to
+    lock the folder."""
     random, promised = Random(seed), 0
     for start in range(1, 4):
         process = run(WRITER, tmp_path)

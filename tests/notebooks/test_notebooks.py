@@ -37,7 +37,8 @@ def test_notebook_runs_and_its_page_has_every_output(path: Path, spark: SparkSes
 
 
 def assert_rendered(path: Path, outputs: Outputs) -> None:
-    """Check that the page and the ``.ipynb`` file contain every output of the run."""
+    """Check that the ``.ipynb`` file contains every output of the run, and the notebook's page
+    every figure and code cell."""
     shown = page(path, outputs)
     book = json.loads(ipynb(path, outputs))
     kept = [output for cell in book["cells"] for output in cell.get("outputs", ())]
