@@ -169,8 +169,8 @@ def test_new_topic_deleted_before_its_first_batch_is_no_data_loss(planner, bus, 
 def test_topic_deleted_while_a_task_fetches_is_data_loss(
     planner, bus, make_topic, monkeypatch, caplog
 ):
-    """Regression: if the topic's first records had been deleted before, its deletion ended even a
-    query with failOnDataLoss=false."""
+    """Regression: if the topic's first records had been deleted before, the topic's deletion ended
+    even a query with failOnDataLoss=false."""
     topic = make_topic(5)
     plan = planner(subscribe=topic, startingOffsets="earliest")
     begin = plan.initial_offset()

@@ -56,7 +56,7 @@ def test_restarted_query_commits_despite_the_unexpired_group_lease_of_its_previo
 def test_last_offsets_of_a_trigger_once_query_are_committed_by_its_next_start(
     planner, bus, make_topic
 ):
-    """A planning call commits the end offsets of the batch before. A Trigger.Once run makes only
+    """A planning call commits the end offsets of the previous batch. A Trigger.Once run makes only
     one such call, before its only batch, so the next run commits this batch's end offsets."""
     topic = make_topic(4)
     given = {"subscribe": topic, "startingOffsets": "earliest", "groupIdPrefix": "team"}

@@ -66,7 +66,8 @@ def test_sink_can_write_to_a_newly_added_partition(bus, topic, write):
 
 
 def test_exactly_once_sink_can_write_to_a_newly_added_partition(bus, topic):
-    """Regression: the producer of a worker process refused the partition in every later batch."""
+    """Regression: the producer of a worker process refused partitions that were added after its
+    start."""
     name = f"{topic}-grows"
     bus.create_topic(name, partitions=1)
     given = {"topic": name, "deliveryGuarantee": "exactly_once"}

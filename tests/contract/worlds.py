@@ -87,7 +87,7 @@ class RealWorld:
         await asyncio.get_running_loop().run_in_executor(None, close)
 
     async def vanish(self, store: MetadataStore) -> None:
-        """Shut this metadata store's socket for ever, so that its ZooKeeper session expires."""
+        """End this metadata store's connection for good, so that its ZooKeeper session expires."""
         assert isinstance(store, ZooKeeperStore)
         store._closed = True
         client = store._client

@@ -153,8 +153,7 @@ class BitFlips:
         self.flipped["segment" if path.suffix == ".log" else path.name.lstrip("0123456789")] += 1
 
     def _read_from(self, broker: LocalBroker) -> None:
-        """Read all records repeatedly, until this broker was the leader from the first record to
-        the last."""
+        """Read all records; repeat this until the broker was the leader for the whole read."""
         others = [other.id for other in self._brokers if other is not broker]
         for _ in range(ATTEMPTS):
             self.cluster.wait_in_sync(self.topic)

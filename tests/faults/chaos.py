@@ -204,7 +204,7 @@ def kills_and_cuts(
 
 
 def isolations(cluster: Replicated, wires: Network, random: Random, count: int) -> dict[str, Any]:
-    """Cut one broker after the other off from the network, each until the cluster has replaced it.
+    """Isolate one broker after the other, each until the cluster has replaced it.
 
     Raises AssertionError for an anomaly.
     """

@@ -43,7 +43,7 @@ class GroupMember:
             self._connection.close()
 
     def move_from(self, broker_id: int) -> None:
-        """Wait until the other brokers name another coordinator than this broker; connect to it."""
+        """Wait until the group's coordinator is not this broker; connect to the new coordinator."""
         self._left = broker_id
         until(self._find, lambda found: found != broker_id, what="the old coordinator")
 

@@ -37,8 +37,8 @@ def test_notebook_runs_and_its_page_has_every_output(path: Path, spark: SparkSes
 
 
 def assert_rendered(path: Path, outputs: Outputs) -> None:
-    """Check that the ``.ipynb`` file contains every output of the run, and the notebook's page
-    every figure and code cell."""
+    """Check that the ``.ipynb`` file has all outputs of the run, and the page all figures and
+    code."""
     shown = page(path, outputs)
     book = json.loads(ipynb(path, outputs))
     kept = [output for cell in book["cells"] for output in cell.get("outputs", ())]

@@ -163,8 +163,8 @@ class BrokerProcess:
 
 
 class Member:
-    """A minimal group member with the eager protocol and the range assignor, which commits
-    positions."""
+    """A minimal group member that commits positions, with the eager protocol and the range
+    assignor."""
 
     def __init__(self, world: World, name: str, instance_id: str | None) -> None:
         self.world, self.name, self.instance_id = world, name, instance_id
@@ -286,7 +286,8 @@ class Member:
         await self.commit_of_now()()
 
     def commit_of_now(self) -> Callable[[], Awaitable[None]]:
-        """Return a function that later commits the present positions and generation."""
+        """Return a function that commits, whenever it runs, the positions and generation of this
+        moment."""
         broker, member, generation = self.broker, self.member_id, self.generation
         assert broker is not None
         when = f"{self.incarnation}/{generation}"
