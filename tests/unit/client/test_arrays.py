@@ -1,4 +1,4 @@
-"""Test conversions between Python values and Arrow columns. They avoid ``pa.array``, which imports
+"""Tests of conversions between Python values and Arrow columns, without ``pa.array``, which imports
 pandas."""
 
 from __future__ import annotations

@@ -158,15 +158,15 @@ def test_decoded_records_have_keys_values_timestamps_and_headers() -> None:
 
 
 def small(base: int, values: list[bytes], epoch: int = 3, attributes: int = 0) -> bytearray:
-    """Return a row batch, as Kafka's clients send it, with offsets from ``base`` on."""
+    """Return a batch in Kafka's record format, with offsets from ``base`` on."""
     rows = [Row(base + n, 1000 + base + n, None, value) for n, value in enumerate(values)]
     return encode_rows(rows, leader_epoch=epoch, attributes=attributes)
 
 
 def found_in(items: list[Item], start: int = 0, end: int = 1 << 40) -> list[list[int] | Skipped]:
-    """Decode batches and check values and timestamps.
+    """Decode batches; check that each value and timestamp belongs to its offset.
 
-    Return a list of offsets for each group of records that was decoded together.
+    Return a list of offsets for each group of batches that was decoded together.
     """
     seen: list[list[int] | Skipped] = []
     for found in decode_all([list(items)], WHERE, start, end):

@@ -73,8 +73,8 @@ def test_alter_quotas_times_out_if_a_broker_never_shows_the_change() -> None:
 def test_alter_quotas_does_not_time_out_if_another_change_of_the_quota_follows(
     first: float,
 ) -> None:
-    """Regression: the call timed out, because after the later change no broker showed its own.
-    The call now also accepts brokers that show the same as broker 1, which made the change."""
+    """Regression: the call timed out, because after the later change no broker showed the first.
+    The call now also accepts brokers with the same quota as broker 1, which wrote the first."""
     before, later = described(512.0), described(2048.0)
     assert alter((described(first), before), (later, before), (later, later)) == [CHECK_MS] * 2
     with pytest.raises(RequestTimedOutError, match="not every broker"):

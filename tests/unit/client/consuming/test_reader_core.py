@@ -1,5 +1,5 @@
-"""Tests of the reader inside every consumer: a call is cancelled while the reader applies an
-assignment change. The test runs the reader's tasks step by step."""
+"""Tests of ``ReaderCore``, the logic of every consumer: calls that are cancelled while they apply
+an assignment change. The test runs the calls step by step."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Bench:
         )
 
     def begin(self) -> Generator[Any, Any, None]:
-        """Return the task in which the reader begins a new partition; the task has stopped where it
-        commits the partition's start offset."""
+        """Assign a partition. Return the task that applies the assignment, stopped while it commits
+        the partition's start offset."""
         self.reader.assignment.queue.append(Assign({T0: 1}))
         task = self.reader.take_changes()
         next(task)

@@ -43,7 +43,7 @@ class Reactor(World):
         self.open: set[tuple[Endpoint, str]] = set()
 
     def start(self, on_crash: Any) -> None:
-        """Do nothing, because the test runs the code of this thread."""
+        """Start no thread: the test itself runs the reactor."""
 
     def request(self, send: Any, on_answer: Any) -> None:
         self.open.add((send.endpoint, send.lane))
@@ -174,8 +174,8 @@ def test_end_offset_is_stored_with_the_leader_epoch_in_which_it_was_fetched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: the leader began epoch 6 between the metadata response and the fetch. The
-    client stored the end offset with epoch 5, and a Spark query took the records of epoch 6 for a
-    rewritten log: the query failed on data loss."""
+    client stored the end offset with epoch 5. A Spark query found records of epoch 6 below it,
+    and failed with a data loss error, as if the log had been truncated and rewritten."""
 
     def fetch(bench: Bench, asked: Asked) -> None:
         bench.epoch = 6
@@ -194,7 +194,7 @@ def test_end_offset_is_stored_with_the_leader_epoch_in_which_it_was_fetched(
 def test_end_offsets_watch_checks_the_address_before_it_opens_file_descriptors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: each attempt left three file descriptors open."""
+    """Regression: an invalid address left three file descriptors open."""
 
     def opened(*_: Any) -> Any:
         raise AssertionError("the reactor was created before the address was checked")

@@ -511,7 +511,8 @@ def test_batch_with_a_wrong_crc_stops_the_reader_at_the_batchs_offset() -> None:
 
 
 def test_each_retry_after_a_corrupt_batch_asks_the_leader_to_repair_the_batch() -> None:
-    """Regression: a batch that was also corrupt on a second replica was never repaired."""
+    """Regression: not every retry asked, so a batch that was also corrupt on a second replica was
+    never repaired."""
     bench = Bench(view(isr=(1, 2)))
     bad = batch(0, 2)
     bad[-1] ^= 1
@@ -593,8 +594,8 @@ def test_reader_can_take_records_and_arrow_rows_in_turn() -> None:
 
 
 def test_arrow_timestamp_beyond_the_microsecond_range_is_null() -> None:
-    """Regression: the timestamps of a producer that sends nanoseconds overflowed, and appeared as
-    other times."""
+    """Regression: nanoseconds, which some producers send as milliseconds, overflowed and became
+    wrong times."""
     tp, latest = TopicPartition("t", 0), MILLIS_MAX
     times = fixed(np.array([0, latest, latest + 1, 1_700_000_000_000_000_000]), TIMESTAMP_TYPE)
     columns = Columns(4, None, None, times)

@@ -73,8 +73,8 @@ def test_fetch_request_has_the_leader_epoch_and_the_epoch_of_the_last_record() -
 
 
 def test_fetch_request_has_at_least_the_leader_epoch_of_the_last_record() -> None:
-    """Regression: a deposed leader mistook the request for one with its own epoch, and answered
-    that the offset is out of range or that the log was truncated."""
+    """Regression: a reader with old metadata sent the epoch of a deposed leader, which then
+    answered that the offset is out of range or that the log was truncated."""
     position = at(38, last_epoch=1, leader_epoch=0)
     assert position.request(0, 1)[1].current_leader_epoch == 1
 
@@ -125,8 +125,8 @@ def test_fetch_position_delivers_valid_batches_and_stops_before_a_corrupt_one() 
 
 
 def test_local_read_skips_records_of_the_log_file_below_the_position() -> None:
-    """A client on the broker's machine may get the location of records in a log file instead of the
-    records."""
+    """A client on the broker's machine may get a range of a log file instead of records. The first
+    batch of the range may begin below the position."""
     position = at(5)
     stored = StoredRange("/x", 1, 2, 0, 100)
     found = position.evaluate(answer(stored=stored))

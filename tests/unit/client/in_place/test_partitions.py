@@ -1,4 +1,4 @@
-"""Tests of which partitions a reader reads from files, and when it asks for descriptors."""
+"""Tests of which partitions a client reads from log files, and of its requests for open files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Bench:
         self.in_place = InPlace(lambda endpoint, lane: True, now_s=lambda: self.now_s)
 
     def offers(self) -> tuple[bool, bool]:
-        """Return whether the next fetch accepts file paths, and whether tickets to get files."""
+        """Return whether the next fetch accepts file paths, and whether tickets for open files."""
         offer = self.in_place.offer(ONE, "fetch", [WHERE])
         return offer.machine == machine_id() != b"", offer.takes_tickets
 

@@ -12,7 +12,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Bench:
-    """A client of brokers ONE and TWO. ONE leads both partitions."""
+    """A client of brokers ONE and TWO. ONE leads t-0 and t-1."""
 
     def __init__(self) -> None:
         self.world = World()

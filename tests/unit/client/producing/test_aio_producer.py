@@ -1,4 +1,4 @@
-"""Tests of ``AsyncProducer`` without brokers, most of them while its buffer is full until the test
+"""Tests of ``AsyncProducer`` without brokers. In most tests, its buffer is full until the test
 frees space."""
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def test_headers_iterable_that_raises_fails_only_its_own_record() -> None:
 def test_flush_raises_only_errors_that_the_caller_has_not_awaited(
     size: int, expected: type[LogbusError], is_awaited: bool
 ) -> None:
-    """Regression: ``flush`` and ``close`` of the asyncio producer never raised the error of a
-    record that ``send`` had returned a future for, so records were lost without an error."""
+    """Regression: ``flush`` and ``close`` of the asyncio producer never raised errors of ``send``.
+    If the caller did not await the future, the record was lost without an error."""
 
     async def main() -> None:
         config = ProducerConfig(max_request_bytes=5000, has_answered=True)

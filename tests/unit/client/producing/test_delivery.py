@@ -52,8 +52,8 @@ def make(rows: int = 1, partition: int = 0, deadline_ms: float = 1e9) -> Produce
 class Bench:
     """The ``Delivery`` of a producer, with metadata of the cluster and a clock that the test sets.
 
-    Unless ``new`` is set, the broker has already acknowledged a batch of 2^31 rows in both
-    partitions, so the next sequence of each partition has wrapped to 0.
+    Unless ``new`` is set, the broker has already acknowledged a batch of 2^31 rows in t-0 and
+    t-1, so the next sequence of each partition has wrapped to 0.
     """
 
     def __init__(
@@ -202,8 +202,9 @@ def test_first_batch_of_a_producer_is_acknowledged_before_the_second_is_sent() -
 
 
 def test_producer_sends_at_most_four_batches_after_an_unacknowledged_batch() -> None:
-    """The first batch hangs at a deposed leader, while the next leader appends the later
-    batches."""
+    """The first batch hangs at a deposed leader, while the next leader appends the later batches.
+
+    A leader recognises a retry of the first only among a producer's last five batches."""
     bench = Bench()
     bench.add(*(make() for _ in range(9)))
     first, *rest = bench.send()
@@ -261,8 +262,8 @@ def test_batch_is_retried_after_the_backoff() -> None:
 
 
 def test_no_batch_is_sent_to_a_broker_while_it_throttles_the_producer() -> None:
-    """Regression: the producer sent on. If the throttle exceeded ``request.timeout.ms``, it
-    connected again, and the broker served the first request of each new connection."""
+    """Regression: the producer did not pause. If the throttle exceeded ``request.timeout.ms``, the
+    producer connected again, and the broker served the first request of each new connection."""
     bench = Bench()
     bench.view = view(leaders=(1, 2))
     bench.add(make(), make(), make(partition=1))
@@ -426,7 +427,7 @@ def test_batch_does_not_take_the_sequence_of_an_earlier_batch_that_will_be_retri
 
 def test_duplicate_error_for_an_earlier_batch_does_not_lower_the_next_sequence() -> None:
     """The first batch hung at a deposed leader, while the next leader appended the second batch.
-    The retry of the first gets the error."""
+    The retry of the first gets DUPLICATE_SEQUENCE_NUMBER."""
     bench = Bench()
     bench.add(make(), make())
     first, second = bench.send()

@@ -98,8 +98,8 @@ def test_in_flight_record_fails_after_a_producer_crash_or_a_process_fork(end: st
 
 
 def test_record_is_sent_while_batches_of_another_partition_wait_for_a_leader() -> None:
-    """Regression: rows of a topic lingered as long as any batch of the topic waited. One partition
-    without a leader delayed the records of all others until ``delivery.timeout.ms``."""
+    """Regression: new rows of a topic were not sent while any batch of the topic waited. One
+    partition without a leader delayed the records of all others until ``delivery.timeout.ms``."""
     world = World()
     producer = producer_in(world, leaders=(-1, 1))
     producer.send("t", b"waits", partition=0)
@@ -220,7 +220,7 @@ def test_errors_of_a_closed_producer_keep_no_stack_frames_of_earlier_calls() -> 
 def test_callback_that_waits_for_other_records_gets_an_error(
     call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Regression: the producer's thread waited for itself, for ever."""
+    """Regression: the producer's thread, which runs the callbacks, waited for itself for ever."""
     producer = Producer("127.0.0.1:1")
     first, second = producer.send("t", b"x"), producer.send("u", b"x")
     called = threading.Event()

@@ -288,8 +288,8 @@ def test_offsets_in_a_transaction_carry_the_consumers_generation() -> None:
 def test_adding_offsets_to_a_transaction_that_the_coordinator_ended_raises_an_error(
     code: int,
 ) -> None:
-    """The transaction coordinator has assigned a new producer epoch or id, so the group coordinator
-    refuses the offsets. The error is TransactionAbortedError."""
+    """When it ended the transaction, the coordinator assigned a new producer epoch or id, so the
+    group coordinator refuses the offsets. The error is TransactionAbortedError."""
     bench = Bench()
     bench.begin()
     bench.call(ev.OffsetsCall("g"), OffsetsToCommit("g", {AT: CommittedOffset(3)}))

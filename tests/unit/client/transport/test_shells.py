@@ -1,7 +1,6 @@
-"""Tests of the client's I/O without asyncio: the connection pool, and the reactor, the thread that
-serves connections.
+"""Tests of the client's I/O without asyncio, on loopback sockets.
 
-The sockets are on loopback.
+They test the connection pool, and the reactor: the thread that serves connections.
 """
 
 from __future__ import annotations
@@ -224,7 +223,7 @@ def test_network_failures_raise_network_timeout_or_protocol_errors(
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "empty..part", f"{'long' * 20}.part"])
 def test_unresolvable_host_fails_its_request(reactor: Reactor, host: str) -> None:
-    """Regression: a broker's metadata with a malformed host name ended the client's thread."""
+    """Regression: a malformed host name in a metadata response ended the client's thread."""
     endpoint = Endpoint(host, 1)
     assert isinstance(ask(reactor, endpoint), NetworkError)
     with pytest.raises(NetworkError, match="resolve"):
@@ -375,8 +374,7 @@ def test_request_times_out_while_the_broker_reads_nothing_from_its_socket(
 
 
 def test_stopped_reactor_does_not_use_its_closed_file_descriptors() -> None:
-    """Regression: the reactor's pipe was closed, but a forked child closed its descriptor numbers
-    again.
+    """Regression: a forked child closed the file descriptors of a stopped reactor's pipe again.
 
     Other files had reused the numbers, so ``Popen(preexec_fn=…)``, which Spark uses, failed. A late
     ``wake`` also wrote into these files.
