@@ -70,7 +70,7 @@ def test_program_copied_from_the_console_reads_from_the_time_chosen_on_the_page(
 def test_programs_copied_from_the_console_omit_fields_that_the_page_does_not_use(
     query: dict[str, str],
 ) -> None:
-    """Regression: the page answered with status 500 for the malformed fields ``partition=%20`` and,
-    in a continued search, ``at=x``."""
+    """Regression: the page with the programs failed (status 500) for the fields ``partition=%20``
+    and, after the first part of a search, ``at=x``."""
     found = snippets(**query)
     assert "if " not in found["Python"] and "where" not in found["PySpark"]

@@ -145,10 +145,10 @@ def row(partition: int, offset: int, timestamp_ms: int) -> dict[str, Any]:
 
 
 def test_next_search_for_the_newest_records_repeats_no_record_of_the_previous_search() -> None:
-    """The record with the highest offset has the oldest timestamp.
+    """A search shows ``HITS_MAX`` records. Here the highest offset has the oldest timestamp.
 
-    Sorted by timestamp alone, this record would be dropped. The next search, which must find it,
-    would then repeat the records with lower offsets.
+    Sorted by timestamp alone, this record would be left to the next search, which would then
+    repeat the records with lower offsets.
     """
     rows = [row(0, offset, 1000 + offset) for offset in range(HITS_MAX)] + [row(0, HITS_MAX, 1)]
     rows += [row(1, offset, 5) for offset in range(3)]

@@ -1,5 +1,5 @@
-"""Tests of a session of the console after the brokers failed to list what the session's user may
-see."""
+"""Tests of a console session for which the brokers failed to list the topics and groups that its
+user may describe."""
 
 from __future__ import annotations
 

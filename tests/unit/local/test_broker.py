@@ -1,5 +1,5 @@
-"""Tests of ``logbus broker --begin-fd``: the process imports its modules, then waits for a byte on
-a pipe."""
+"""Tests of ``logbus broker --begin-fd``: the process imports modules, then waits for a byte that
+permits the start."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from broker_lite.local.zookeeper import EmbeddedZooKeeper, find_jars, find_java,
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Use an empty cache folder; return the path in it for class archives, which does not exist
-    yet."""
+    """Use an empty cache folder. Return the path of its folder for class archives, which does not
+    exist yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "logbus" / "classes"
 

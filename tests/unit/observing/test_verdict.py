@@ -1,4 +1,4 @@
-"""Tests of the verdict on a cluster's health: its *causes* are the faults, with remedies."""
+"""Tests of the verdict on a cluster's health, and of its *causes*: faults, each with a remedy."""
 
 from __future__ import annotations
 
