@@ -228,7 +228,7 @@ def test_acl_change_is_retried_if_another_broker_recreates_the_acl_znode() -> No
     """A recreated znode starts at version 0 again, so the write's version check cannot detect the
     recreation.
 
-    The version of the znode /changes detects it.
+    The version of the znode /changes, which each change checks and raises, detects it.
     """
 
     async def body(world: World) -> None:

@@ -31,7 +31,7 @@ def changes(topic: str, *versions: int) -> list[StateChange]:
 
 
 def after(*news: NoticeContent) -> Notices:
-    """Return the notices that a broker reads from the znode /changes after these were added."""
+    """Return the notices that a broker reads from the znode /changes after ``news`` was added."""
     notices = Notices(0, ())
     for each in news:
         notices = n.announce(notices, each).after

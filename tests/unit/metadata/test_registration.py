@@ -17,7 +17,7 @@ from broker_lite.model import Endpoint
 
 
 class Store:
-    """The znodes of one session; the first ``conflicts`` writes fail, as if /changes had just
+    """A metadata store; its first ``conflicts`` writes fail, as if the znode /changes had just
     changed."""
 
     session_id = 1

@@ -42,7 +42,7 @@ def nothing_to_wait_for(_: Any) -> Iterator[Any]:
 
 class KafkaCase:
     """The test case of a member of a Kafka group: its classes, its settings, and ``lease``, which
-    sets the end of the member's lease. The consumer has not joined the group yet.
+    sets until when it may return records. The consumer has not joined the group yet.
     """
 
     kind: type[Any] = KafkaMembership
@@ -55,7 +55,8 @@ class KafkaCase:
 
 class NativeCase:
     """The test case of a member of a ZooKeeper-based group: its classes, its settings, and
-    ``lease``, which sets the end of the member's lease. The consumer has not joined the group yet.
+    ``lease``, which sets until when it may return records. The consumer has not joined the group
+    yet.
     """
 
     kind: type[Any] = NativeMembership

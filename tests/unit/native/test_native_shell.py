@@ -37,8 +37,7 @@ class ClosedStore:
 
 
 class Readers:
-    """Stands for a consumer's readers; ``refused`` is the error that ended the consumer's
-    membership."""
+    """Stands for a consumer; ``refused`` is the error with which the shell ended its membership."""
 
     def __init__(self) -> None:
         self.refused: LogbusError | None = None
@@ -77,8 +76,8 @@ def test_consumer_whose_requests_zookeeper_refuses_gets_the_reason() -> None:
 
 
 def test_zk_session_is_closed_if_the_start_of_the_consumer_fails() -> None:
-    """Regression: after a failed attempt to open a new session, the old client stayed connected. It
-    could join the group beside the next session, and kept its partitions for ever."""
+    """Regression: a ZooKeeper client whose start failed stayed connected beside that of the next
+    attempt. It could join the group a second time, and keep its partitions for ever."""
 
     async def main() -> None:
         readers, store = Readers(), ClosedStore(fails=True)
@@ -93,7 +92,7 @@ def test_zk_session_is_closed_if_the_start_of_the_consumer_fails() -> None:
 
 @pytest.mark.parametrize("is_started", [False, True])
 def test_zk_session_that_was_never_opened_closes_its_event_loop(is_started: bool) -> None:
-    """Regression: each failed attempt to open streams left the three descriptors of an event loop
+    """Regression: each failed start of a consumer left the three descriptors of an event loop
     open until the next garbage collection."""
 
     def no_address() -> str:

@@ -88,7 +88,7 @@ def read(end: Transport, size: int) -> bytes:
 
 
 def exchange(sender: Transport, receiver: Transport, parts: list[bytes]) -> bytes:
-    """Send all parts, reading at the other end in turn; return the received bytes."""
+    """Alternately send and receive until all parts have arrived; return the received bytes."""
     data, sent, found = b"".join(parts), 0, bytearray()
     buffer = memoryview(bytearray(1 << 16))
     while len(found) < len(data):
