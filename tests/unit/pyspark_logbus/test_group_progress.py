@@ -62,7 +62,7 @@ class Group:
 
 
 def at(offset, **ids):
-    """Return a source offset with ``offset`` in partition 0 of topic ``t`` and of the topics in
+    """Return a source offset: ``offset`` in partition 0 of topic ``t`` and of each topic in
     ``ids``.
 
     ``ids`` maps topic names to topic ids.
@@ -125,7 +125,8 @@ def test_stopping_query_commits_its_progress_and_frees_the_group_for_other_queri
 
 
 def test_stopping_query_repeats_a_failed_release_of_its_groups_lease(group, start, monkeypatch):
-    """Regression: one failed commit kept the lease until it expired."""
+    """Regression: after one failed commit, other queries could not commit to the group until the
+    lease expired."""
     monkeypatch.setattr(group_progress, "RETRY_MS", 1)
     progress = start("one")
     progress.publish(at(5))

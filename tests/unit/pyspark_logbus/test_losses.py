@@ -1,4 +1,4 @@
-"""Tests of how a query finds lost records."""
+"""Tests of how a query detects that records were lost."""
 
 from __future__ import annotations
 

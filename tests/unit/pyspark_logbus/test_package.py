@@ -205,7 +205,7 @@ def test_lag_is_read_from_spark_progress():
 
 def test_query_progress_of_a_repeated_batch_reports_missing_rows():
     """Spark does not call ``latestOffset`` for a repeated batch, so this field of
-    the query progress is null."""
+    the query progress is null. The missing rows follow from the start and end offsets."""
     for latest in (None, "null"):
         source = {
             "latestOffset": latest, "startOffset": json.dumps(offset_document({"0": 5})),

@@ -1,5 +1,5 @@
-"""Tests of how a task of Spark's sink converts Arrow batches to the log's columns; without a
-broker."""
+"""Tests of how a task of Spark's sink converts Arrow batches to columns for the producer; without
+a broker."""
 
 from __future__ import annotations
 

@@ -88,7 +88,8 @@ def test_constant_columns_such_as_the_topic_are_built_once_and_sliced():
 
 
 def test_memory_of_constant_columns_is_bounded():
-    """Regression: a worker that had read 64 topics with the longest names kept 1 GB of columns."""
+    """Regression: a worker that had read 64 topics with the longest names cached 1 GB of columns
+    that repeat a topic's name."""
     columns._constants.clear()
     for number in range(4):
         columns._constant(f"{number:0249}", pa.string(), ROWS_MAX)
