@@ -1,4 +1,4 @@
-"""Tests of column batches: encoding and decoding of types, slices, nulls, limits and memory."""
+"""Tests of Arrow batches: encoding and decoding of types, slices, nulls, limits and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of batch headers: parsing, stamping, checksums, and the checks before an append."""
+"""Tests of batch headers: parsing, changed fields, checksums, and the checks before an append."""
 
 from __future__ import annotations
 

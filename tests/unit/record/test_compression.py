@@ -1,4 +1,4 @@
-"""Tests of Kafka's compression codecs against other implementations and decompression bombs."""
+"""Tests of Kafka's compression codecs: compatibility with other codecs, decompression bombs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the vectorised search for the records in a row batch, against a walk record by
+"""Tests of the vectorised search for a row batch's records, compared with a search record by
 record."""
 
 from __future__ import annotations
