@@ -236,8 +236,7 @@ def test_election_removes_a_draining_broker_from_the_isr_if_possible(
     state: LeaderAndIsr, replicas: list[int], live: dict[int, BrokerView], own: int
 ) -> None:
     """A draining broker stops once ``can_leave_isr`` is false for each of its partitions: it has
-    left the ISR, or no other live member could remain. An election must therefore not leave it
-    true.
+    left the ISR, or no other live member could remain. So it must be false after an election.
     """
     view = live.get(own)
     if view is None or not view.draining:

@@ -1,4 +1,4 @@
-"""Tests of an ISR while the write of its change is in flight, and of the high watermark."""
+"""Tests of an ISR whose change is being written to ZooKeeper, and of the high watermark."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A model check of replication: three replicas under random events, then with each rule removed.
+"""A model check of replication: three replicas under random events.
 
-The simulator in tests/sim runs whole brokers under random events. This check names a broken rule
-within a second.
+The check must fail if any one rule of replication is removed. The simulator in tests/sim runs whole
+brokers under random events. This check names a broken rule within a second.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def damaged_records_are_truncated_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def damaged_records_are_truncated_in_the_same_epoch(patch: pytest.MonkeyPatch) -> None:
     """Plant a fault: a replica truncates damaged records in a leader epoch in which it may have
-    fetched, so that the leader may add it to the ISR without the records."""
+    fetched. A leader that counted these as replicated may add it to the ISR without them."""
     resume = Follower.resume
 
     def hasty(self: Follower) -> list[fx.Effect]:

@@ -1,4 +1,4 @@
-"""Tests of reassignments: the removal of a replica ends the leader epoch."""
+"""Tests of reassignments: a removal of a replica begins a new leader epoch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ BEFORE = PartitionView(0, (1, 2), LeaderAndIsr(1, 5, ISR, 1, 4, 11))
 
 
 def test_cancelling_a_reassignment_raises_the_leader_epoch() -> None:
-    """Regression: a reassignment was cancelled and begun again. A fetch of the first copy, which
-    was complete, arrived late. The leader took the second copy, which was empty, for in sync.
+    """Regression: a reassignment was cancelled and begun again. The new replica's fetch from
+    the first time, with a complete log, arrived late. Its empty log then counted as in sync.
     """
     began = reassignment.begin("t-0", BEFORE, (1, 2, 3), LIVE, 1)
     assert (began.adding, began.state.leader_epoch) == ((3,), 5)

@@ -48,7 +48,7 @@ def test_address_that_keeps_failing_is_not_evicted_by_many_other_addresses() -> 
 
 
 def test_ipv4_addresses_mapped_into_ipv6_are_counted_separately() -> None:
-    """A listener on ``::`` sees IPv4 clients as ::ffff:a.b.c.d, all in one /64 network, the unit
-    of IPv6 counts."""
+    """A listener on ``::`` sees IPv4 clients as ::ffff:a.b.c.d, all in one /64 network, by which
+    failed logins over IPv6 are counted."""
     assert network_of("::ffff:192.0.2.1") == network_of("192.0.2.1")
     assert network_of("::ffff:192.0.2.1") != network_of("::ffff:192.0.2.2")
