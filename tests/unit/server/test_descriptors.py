@@ -291,7 +291,7 @@ def test_forked_child_and_parent_read_an_open_file_independently(bench: Bench) -
 def test_read_of_an_open_file_that_was_truncated_returns_fewer_bytes(
     bench: Bench, tmp_path: Path, reads_once: bool
 ) -> None:
-    """The reader then fetches the missing records, as with a file that it opened by its path."""
+    """The reader then fetches the missing records from the broker."""
     stored = write(tmp_path / "1.log", [bytes([65 + n]) * 3000 for n in range(5)])
     bench.file = OsFiles().open(stored.path)
     ticket = bench.stored().ticket

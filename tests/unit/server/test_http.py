@@ -123,8 +123,8 @@ def test_silent_http_client_is_closed_after_the_timeout(monkeypatch: pytest.Monk
 def test_http_connection_beyond_the_limit_replaces_the_oldest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: silent connections reached the limit and made health checks fail, which
-    restarts a broker."""
+    """Regression: silent connections reached the limit and made health checks fail. Kubernetes
+    then restarts the broker."""
     monkeypatch.setattr(http, "CONNECTIONS_MAX", 1)
 
     async def test(ask: Ask) -> None:

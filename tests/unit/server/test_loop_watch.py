@@ -83,7 +83,7 @@ class RecordedLoop:
 def test_idle_broker_measures_event_loop_delays_less_often() -> None:
     """Regression: three idle brokers used 1.6 % of a core, mostly for timers every 20 ms.
 
-    A few requests, such as the waiting fetches of followers, do not count as load.
+    A broker that gets few requests, such as waiting fetches of followers, counts as idle.
     """
     loop, metrics = RecordedLoop(), Metrics()
     watch = LoopWatch(loop, clock=SetClock(), metrics=metrics)  # type: ignore[arg-type]

@@ -81,8 +81,8 @@ class Other:
 
 
 class Here:
-    """The connections of broker 1; ``hints`` lists the states of other brokers that they reported
-    to their failure listener, in order."""
+    """The connections of broker 1; ``hints`` lists the states of other brokers that the
+    connections reported, in order."""
 
     def __init__(self) -> None:
         self.hints: list[tuple[str, int, int]] = []
@@ -235,7 +235,7 @@ def test_request_to_another_broker_without_a_response_times_out(
 
 
 def test_request_in_flight_to_a_broker_that_leaves_fails_with_a_retriable_error() -> None:
-    """A client whose request was forwarded to a hanging controller must get a retriable error."""
+    """If a hung controller leaves, clients whose requests were forwarded to it must retry."""
 
     async def test(here: Here, other: Other) -> None:
         here.know(BrokerView(2, await other.start(), "D2", 77))

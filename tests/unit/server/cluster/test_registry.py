@@ -41,8 +41,8 @@ def test_metadata_age_grows_only_while_zookeeper_is_unreachable() -> None:
 def test_topic_change_is_answered_even_if_a_later_change_overwrites_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Regression: a topic request waited for the metadata with exactly its change. A broker that
-    reads a later change at the same time never has these metadata."""
+    """Regression: a topic request waited until the metadata showed its change. A broker that read
+    a later change at the same time, which overwrote the first, never had such metadata."""
     monkeypatch.setattr(registry_module, "VISIBLE_WITHIN_S", 3600)
 
     async def body(world: World) -> None:

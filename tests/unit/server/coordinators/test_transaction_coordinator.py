@@ -123,8 +123,8 @@ def test_former_coordinator_returns_not_coordinator_for_a_successors_transaction
 
 
 def test_replaced_transaction_coordinator_does_not_refuse_a_restarted_spark_query() -> None:
-    """Regression: the former coordinator refused the commit of a query's run that had begun at the
-    successor."""
+    """Regression: the former coordinator knew only the query's earlier run. It refused the commit
+    of the run that had begun at its successor."""
 
     async def test(cluster: Cluster) -> None:
         async def join(number: int, run: str) -> frozenset[ProducerPair]:
@@ -285,8 +285,8 @@ def test_producer_is_refused_a_transactional_id_while_a_spark_sink_registers_it(
 
 
 def test_coordinator_refuses_sink_requests_if_it_cannot_read_the_sink_record() -> None:
-    """A coordinator that ignored the sink's record of its committed batch would let Spark write the
-    batch again."""
+    """The record holds the sink's last committed batch. A coordinator that ignored the record would
+    let Spark write this batch again."""
 
     async def body(cluster: Cluster) -> None:
         join = JoinBatch(UNNUMBERED, "s", "run", 0, 0, 0, 60_000, frozenset())
@@ -351,8 +351,8 @@ def test_marker_for_a_partition_of_a_deleted_topic_is_skipped() -> None:
 def test_marker_waits_until_the_coordinators_metadata_contains_the_topic(
     is_deleted: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without its marker, the partition would never return the committed records to
-    read_committed readers."""
+    """A topic that the metadata lack may be new, not deleted. Without the marker, read_committed
+    readers would never get its committed records."""
     monkeypatch.setattr(transaction_markers, "RETRY_S", (0.001, 0.002))
 
     async def test(cluster: Cluster) -> None:

@@ -315,8 +315,8 @@ def test_invalid_config_change_is_refused_and_changes_nothing(
 
 
 def test_incremental_alter_configs_of_a_client_may_not_have_an_internal_operation() -> None:
-    """Regression: brokers send each other the operation -1, and took it from clients too, although
-    Kafka has no such operation."""
+    """Regression: clients could send the operation -1 (delete all other settings), which only
+    brokers may send to each other. Kafka has no such operation."""
 
     async def body(world: World) -> None:
         await world.start()

@@ -44,9 +44,9 @@ def test_zk_based_group_without_members_expires_after_offsets_retention() -> Non
 
 
 def test_zookeeper_based_group_whose_last_member_leaves_during_a_check_does_not_expire() -> None:
-    """Regression: if the last member left after the check had read the members, the check counted
-    the retention time from the last commit, not from the leave (simulation of both kinds of
-    members, seed 31751).
+    """Regression: if the last member left after the expiry check had read the members, the group's
+    retention time counted from the last commit, not from the leave (seed 31751 of the simulation
+    ``either_kind.py``).
     """
 
     async def body(world: World) -> None:

@@ -68,7 +68,7 @@ class NativeReader:
         raise AssertionError("nobody else is there")
 
     def renewed(self) -> None:
-        """Ignore that the member's lease was renewed, because this test fetches no records."""
+        """Ignore that the member may return records again, because this test fetches none."""
 
     def refuse(self, error: LogbusError) -> None:
         self.refused.append(error.name)

@@ -273,7 +273,7 @@ def test_concurrent_joins_do_not_exceed_the_memory_limit_of_group_members(
 ) -> None:
     """Regression: more members joined at the same time than the memory limit allowed.
 
-    At the limit, the process that replaces a static member was refused, although its metadata
+    Also, the process that replaces a static member was refused at the limit, although its metadata
     replaces that of the former process.
     """
 
@@ -430,8 +430,8 @@ def test_group_can_be_deleted_right_after_its_static_member_expired() -> None:
 
 @pytest.mark.parametrize("after_s", [0.5, 1.0])
 def test_member_can_join_a_group_despite_repeated_attempts_to_delete_it(after_s: float) -> None:
-    """Regression: each attempt to delete a group replaces its coordinator. On a slow ZooKeeper,
-    three deletions kept members from joining for 30 s."""
+    """Regression: on a slow ZooKeeper, three deletions kept members from joining for 30 s, because
+    each attempt to delete a group replaced its coordinator."""
 
     async def body(world: World) -> None:
         await world.start(group_initial_rebalance_delay_ms=3000)

@@ -65,9 +65,9 @@ def new_partition(world: World) -> threading.Event:
 
 def test_leader_delays_requests_until_its_new_log_exists() -> None:
     """If the leader refused the requests, a client would find the same leader in new metadata, and
-    retry.
+    would have to retry.
 
-    librdkafka retries after 100 ms. Idempotent producers of sarama 1.38 do not retry at all.
+    librdkafka does so after 100 ms, and idempotent producers of sarama 1.38 never do.
     """
 
     async def body(world: World) -> None:

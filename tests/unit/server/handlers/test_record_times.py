@@ -16,8 +16,8 @@ from broker_lite.wire.api import ApiKey
 
 
 async def times_at(node: Node, *offsets: int) -> list[int]:
-    """Send RecordTimes (an API of logbus) for these offsets. Return, for each of them, the offset
-    in the response: that of the first record from there on, or -1.
+    """Send RecordTimes (an API of logbus) for ``offsets``. Return, for each of them, the
+    response's offset of the first record at or after it, or -1.
     """
     rows = [SimpleNamespace(topic_id=TOPIC_ID, partition=0, offset=at) for at in offsets]
     message = SimpleNamespace(partitions=rows)

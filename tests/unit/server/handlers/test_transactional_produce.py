@@ -153,7 +153,7 @@ class TransactionalProducer:
 
 
 def with_state_topic(snapshot: MetadataSnapshot, epoch: int = STATE_EPOCH) -> MetadataSnapshot:
-    """Return the metadata with the transaction feature, and with __transaction_state led by
+    """Return the metadata with transaction.version 2, and with __transaction_state led by
     broker 2."""
     state = LeaderAndIsr(2, epoch, (), 1)
     views = tuple(PartitionView(p, (2,), state) for p in range(6))

@@ -117,7 +117,7 @@ def test_denial_identifies_a_topic_only_by_the_name_or_id_that_the_client_sent()
 
 
 def denied_names(made: Authorizer, client: Session, key: int, *names: str) -> list[str]:
-    """Return those of the topics ``names`` that the client may not use in a new request of API
+    """Return those of the topics ``names`` for which the authorizer denies a request of API
     ``key``."""
     rows = [SimpleNamespace(name=name, topic_id="") for name in names]
     access = made.access(client, key)
@@ -354,8 +354,8 @@ def test_dispatcher_replaces_the_response_of_a_handler_that_checked_no_permissio
 def test_client_receives_the_original_error_of_list_groups_or_list_transactions(
     name: str, version: int, expected: type[LogbusError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: the dispatcher answered UNKNOWN_SERVER_ERROR, because the handler had failed
-    before its permission check.
+    """Regression: the handler failed before its permission check, and the dispatcher replaces
+    responses without a check by UNKNOWN_SERVER_ERROR.
     """
 
     async def body(world: World) -> None:
@@ -515,11 +515,10 @@ def test_every_request_is_allowed_without_an_authorizer() -> None:
 
 
 def test_batch_of_a_topic_id_unknown_at_arrival_is_never_appended() -> None:
-    """Regression: the broker checked the permission only before a read thread computed the batch's
-    missing timestamp.
+    """Regression: the broker checked permissions only on arrival, without a name for the topic id.
 
-    If the topic entered the broker's metadata during the computation, the broker appended the batch
-    without a check.
+    A read thread then computed the batch's missing timestamp. If the topic entered the metadata
+    meanwhile, the broker appended the batch without a check.
     """
     batch = bytearray(api_frames.batch())
     set_max_timestamp(batch, read_header(batch), -1)
@@ -624,7 +623,7 @@ def test_even_a_super_user_cannot_write_to_an_internal_topic() -> None:
 def test_sink_task_adds_no_topic_whose_id_is_unknown_to_the_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The broker skips a topic id that its metadata lack: without the topic's name it cannot check
+    """The broker omits a topic id that its metadata lack: without the topic's name it cannot check
     the permission."""
 
     async def body() -> None:

@@ -266,8 +266,8 @@ def test_only_login_apis_are_answered_before_the_login() -> None:
 def test_response_of_a_handler_that_skips_its_permission_checks_is_dropped(
     monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
-    """Each handler checks permissions with a second object, so that the request's own (``access``)
-    has recorded no check.
+    """The test makes each handler check permissions with a second object, so that the request's own
+    (``access``) has recorded no check.
 
     Regression: Metadata 0 with an empty list means all topics. The dispatcher took it for a request
     without resources, which needs no check.

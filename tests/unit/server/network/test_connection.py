@@ -233,7 +233,7 @@ def test_broker_stops_reading_requests_of_a_client_that_reads_no_responses() -> 
 
 
 async def turns(count: int = 50) -> None:
-    """Run the event loop for ``count`` turns."""
+    """Run ``count`` iterations of the event loop."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -404,7 +404,7 @@ def test_large_response_is_built_only_after_the_client_has_read_earlier_response
 
 
 def test_large_response_is_not_built_while_the_client_has_not_read_the_previous_response() -> None:
-    """Both requests arrive, and ask to build responses, before the first response is built."""
+    """Two requests arrive, and call ``ResponseSlot.build``, before the first response is built."""
 
     async def main() -> None:
         built: list[ResponseSlot] = []

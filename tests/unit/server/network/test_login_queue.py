@@ -1,4 +1,4 @@
-"""Tests of the queue that limits how many requests of connections without a login begin in each
+"""Tests of the queue of requests from clients that have not logged in: only a few begin in each
 iteration of the event loop."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broker_lite.wire.api import ApiKey
 
 
 class Reply:
-    """A reply that records whether its request was dropped (``release``) or refused."""
+    """A reply that records whether the queue dropped the request (``release``) or refused it."""
 
     def __init__(self, *, is_open: bool = True) -> None:
         self.is_open = is_open

@@ -1,5 +1,5 @@
-"""Tests of the keys with which a broker checks tokens: from a file or URL, reloaded for unknown
-keys."""
+"""Tests of the keys with which a broker checks tokens: from a file or URL, reloaded if a token has
+an unknown key."""
 
 from __future__ import annotations
 

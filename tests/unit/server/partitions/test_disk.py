@@ -1,4 +1,4 @@
-"""Tests of the disk threads: shared flushes, order of results, errors, and the stop."""
+"""Tests of the disk threads: shared flushes, order of results, errors, and their stop."""
 
 from __future__ import annotations
 

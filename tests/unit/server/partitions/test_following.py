@@ -144,7 +144,7 @@ def test_truncation_delayed_by_a_full_disk_precedes_later_appends(
 ) -> None:
     """Regression: a full disk delayed a follower's truncation until the follower had become leader.
 
-    The retry then removed acknowledged records, and the other replicas did the same.
+    The retry then removed acknowledged records, and the followers truncated their logs, too.
     """
     monkeypatch.setattr(replica_manager, "RETRY_S", 0.3)
 

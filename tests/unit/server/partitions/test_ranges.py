@@ -1,4 +1,4 @@
-"""Tests of the file ranges that a fetch reads: sent as stored, checked, or transcoded to rows."""
+"""Tests of the file ranges that a fetch reads: CRC checks, conversion to rows, and read errors."""
 
 from __future__ import annotations
 
@@ -118,9 +118,9 @@ def test_oversized_arrow_batch_is_transcoded_only_as_the_first_batch_of_a_fetch(
     log: Log,
 ) -> None:
     """Transcoded: converted to rows. If the batch is the first of a fetch, ``prepare`` raises
-    OversizedBatch with its size. A second call that allows this size converts the batch.
+    OversizedBatch with the batch's size. A second call with this limit converts the batch.
 
-    If records precede it in the fetch, the batch is left to the next fetch.
+    If records precede the batch in the fetch, it is left to the next fetch.
     """
     append(log, columns_batch([b"first"]))
     append(log, inflated_columns(6 * MIB))
@@ -165,7 +165,8 @@ def test_valid_batches_before_a_corrupt_one_are_sent(log: Log) -> None:
 def test_truncation_during_a_read_is_not_reported_as_corruption(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: a follower that served reads reported the batches of its new leader as damage."""
+    """Regression: a replica that truncated its log during a read, and then appended batches of the
+    new leader, reported these as damage."""
     for _ in range(3):
         append(log, rows_batch([b"former"]))
     walk_range = ranges.walk_range

@@ -74,7 +74,8 @@ class Follower:
 
 
 def test_waiting_fetches_of_two_idle_partitions_are_merged_into_one() -> None:
-    """Regression: two waiting fetches of one follower at a leader kept ending each other's wait."""
+    """Regression: of two waiting fetches, each repeated one made the leader answer the other at
+    once."""
 
     async def test() -> None:
         leader = Leader()

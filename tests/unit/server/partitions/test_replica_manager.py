@@ -401,7 +401,8 @@ def test_disk_full_error_of_a_batch_also_fails_the_producers_later_batches_in_fl
 ) -> None:
     """With OUT_OF_ORDER_SEQUENCE instead, librdkafka would bump its epoch and resend old records.
 
-    Without an error, a log with deleted records would append a new producer's second batch first.
+    Without an error, a new producer's second batch could be appended first: a log with deleted
+    records accepts any sequence of an unknown producer.
     """
 
     async def test(shell: Shell) -> None:
@@ -525,8 +526,8 @@ def test_broker_registration_reports_a_full_disk_until_space_is_free(
 
 
 def test_refused_arrow_batch_makes_the_broker_register_its_disk_as_full() -> None:
-    """Regression: only a refused row batch counted as a write that failed because the disk is
-    full."""
+    """Regression: the broker registered the full disk only if it refused a batch in Kafka's
+    format."""
 
     async def test(shell: Shell) -> None:
         from support.data_calls import columns_batch
@@ -546,8 +547,8 @@ def test_refused_arrow_batch_makes_the_broker_register_its_disk_as_full() -> Non
 def test_report_of_a_full_disk_is_retried_when_zookeepers_answer_is_lost(
     has_room_soon: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If ZooKeeper applied the lost write, the cluster could otherwise treat the broker as full for
-    ever."""
+    """ZooKeeper may have applied the write. Without a retry, the cluster could treat the broker as
+    full for ever."""
     monkeypatch.setattr(full_disk, "CHECK_S", 0.005)
 
     async def test(shell: Shell) -> None:
