@@ -39,8 +39,8 @@ from broker_lite.storage.scan import walk_headers
 
 
 def fetched(leader: Log, offset: int, max_bytes: int = 1 << 20) -> memoryview:
-    """Return the leader's batches from ``offset`` on; unlike those of a fetch, they may span
-    segments."""
+    """Return the leader's batches from ``offset`` on; unlike a fetch response, they may
+    come from several segments."""
     data, end = b"", leader.log_end_offset
     while offset < end and len(data) < max_bytes:
         piece = leader.reader.read(offset, max_bytes - len(data), end)
@@ -185,7 +185,7 @@ def test_retried_truncation_removes_truncated_batches_from_producer_state(
 
 def test_diverged_logs_become_equal_by_comparing_leader_epochs() -> None:
     """The cases of KIP-101 and KIP-279: the follower repeatedly asks the leader for the end
-    offset of its last leader epoch, and truncates, until both logs agree."""
+    offset of the follower's last leader epoch, and truncates, until both logs agree."""
     for seed in range(200):
         rng = Random(seed)
         common = rng.randint(0, 30)

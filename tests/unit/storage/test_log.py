@@ -114,7 +114,7 @@ def test_segment_age_counts_from_the_first_append_not_from_timestamps() -> None:
 
 
 def test_age_of_a_segment_that_was_emptied_counts_from_its_next_append() -> None:
-    """Regression: after a truncation, an empty segment had the age of the removed batches."""
+    """Regression: an emptied segment kept the age of its removed batches and rolled too early."""
     disk = Disk(dataclasses.replace(SMALL, segment_ms=HOUR))
     append(disk.log, now_ms=1000)
     disk.log.truncate_to(0)
@@ -242,7 +242,7 @@ def test_duplicate_is_acknowledged_although_the_disk_is_full() -> None:
 
 
 def test_disk_full_error_outside_of_an_append_takes_no_log_offline() -> None:
-    """The disk is full at a checkpoint, at the creation of a log, and in retention."""
+    """The test fills the disk at a checkpoint, at the creation of a log, and in retention."""
     disk = Disk(dataclasses.replace(SMALL, retention_bytes=4096))
     disk.write(200, checkpoint=True)
     disk.write(1)

@@ -139,8 +139,8 @@ def test_checkpoint_while_the_log_start_changes_saves_the_new_log_start(
     """Regression: a log start changes on disk, then in memory. A checkpoint between the two changes
     saved the former start.
 
-    After a crash, deleted records were back. In a log emptied to start at another offset, new
-    records were lost or reported as damaged.
+    After a crash, deleted records were back. If the log had been emptied to start at another
+    offset, its new records were lost or reported as damaged.
     """
     disk = Disk()
     disk.write(80)
@@ -183,7 +183,7 @@ def test_damaged_checkpoint_is_ignored_with_a_warning(name: str) -> None:
 
 
 def test_log_whose_checkpointed_start_offset_is_damaged_begins_at_its_first_segment() -> None:
-    """The log does not report the segments as lost that retention had deleted."""
+    """Segments that retention had deleted are not reported as lost."""
     disk = Disk()
     disk.write(80, checkpoint=True)
     disk.log.delete_records_before(40)
@@ -249,8 +249,8 @@ def test_recreated_partition_inherits_no_checkpointed_offsets() -> None:
 def test_log_start_offset_survives_a_failed_rename_of_an_unassigned_log() -> None:
     """Regression: the log start offset was lost, so deleted records were back after a restart.
 
-    If the broker created the log again without a restart, this failed because the segment file
-    existed, and the data directory went offline.
+    If the broker created the log again without a restart, the creation failed because the segment
+    file existed, and the data directory went offline.
     """
     disk = Disk()
     disk.write(50, checkpoint=True)
@@ -292,8 +292,8 @@ def test_log_of_an_unknown_topic_is_kept_for_the_configured_time_despite_restart
 
 
 def test_broker_deletes_all_stray_logs_of_one_partition_after_the_retention_time() -> None:
-    """Regression: if a power cut undid the deletion of a stray log, the broker forgot that log when
-    it set aside (renamed) the partition's next log."""
+    """Regression: if a power cut brought a deleted stray log back, the broker forgot that log when
+    the partition's next log became stray, too."""
     files = MemFiles()
     made = LogManager(files, DATA, stray_retention_ms=1000)
     made.data.start()

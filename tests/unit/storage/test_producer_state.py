@@ -169,7 +169,7 @@ def test_sequence_gap_not_caused_by_a_refused_batch_is_an_out_of_order_error() -
 
 @pytest.mark.parametrize("forgot", [False, True])
 def test_second_batch_of_a_new_producer_is_refused_if_the_first_was_refused(forgot: bool) -> None:
-    """After a deletion of records, an unknown producer may begin at any sequence.
+    """After a deletion of records, a log may have forgotten producers, so it accepts any sequence.
 
     If the log appended the producer's second batch, it could never append the refused first batch.
     """
@@ -190,8 +190,8 @@ def test_batch_after_a_refused_batch_gets_the_same_error_even_if_the_sequence_wr
 def behind(
     made: ProducerState, refused: RefusedBatch, sequence: int, forgot: bool = False
 ) -> type[Exception] | None:
-    """Return the error type of a batch that follows the refused batch ``refused``; None if the
-    batch is accepted."""
+    """Check a batch that follows the refused batch ``refused``. Return the type of its error; None
+    if the batch is accepted."""
     try:
         made.check(KEY, header(sequence), may_have_forgotten=forgot, refused=refused)
     except errors.LogbusError as error:

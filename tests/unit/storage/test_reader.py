@@ -123,7 +123,7 @@ def test_offset_lookup_by_byte_distance_closes_files_of_earlier_segments() -> No
 
 
 def test_reads_at_many_offsets_close_the_files_of_the_segments_that_they_read() -> None:
-    """Regression: a reader that continued in a released segment loaded it and kept it loaded."""
+    """Regression: a reader that continued in a segment with closed files left them open."""
     log, ends = filled(), [0, 100, 200, 300, 400, 500, 600]
     while any(end < 700 for end in ends):
         for i, end in enumerate(ends):
@@ -133,7 +133,7 @@ def test_reads_at_many_offsets_close_the_files_of_the_segments_that_they_read() 
 
 
 def test_deleted_segment_has_no_open_file() -> None:
-    """Regression: the disk space of up to four deleted segments stayed in use until later
+    """Regression: up to four deleted segments stayed open, and used disk space, until later
     segments were read."""
     disk = Disk(dataclasses.replace(SMALL, retention_bytes=0))
     disk.write(100)
@@ -159,7 +159,7 @@ def test_segment_that_is_truncated_while_a_reader_loads_it_accepts_appends(
     suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: the reader replaced the segment's writable file by its own read-only one, or the
-    index by the index from before the truncation."""
+    index by one that it had read before the truncation."""
     disk = Disk()
     disk.write(80)
     log, open_file = disk.log, disk.files.open

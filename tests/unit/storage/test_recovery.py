@@ -559,8 +559,8 @@ def test_recovery_after_a_failed_fsync_removes_unflushed_batches() -> None:
 def test_recovery_removes_a_batch_whose_fsync_failed() -> None:
     """Recovery drops the page cache, so that it reads what is on disk.
 
-    The kernel drops only whole pages, so the range must begin where the page of the recovery point
-    begins.
+    The kernel drops only whole pages, so the dropped range must begin where the page of the
+    recovery point begins.
     """
     disk = Disk()
     disk.write(10)

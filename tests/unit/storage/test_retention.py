@@ -18,9 +18,9 @@ def count(
 
 
 def segments(*newest_days: float, size: int = 100) -> list[SegmentFacts]:
-    """Return one segment of ten offsets for each given age, in days, of a newest record.
+    """Return segments of ten offsets.
 
-    Each segment's last append is as old as its newest record.
+    ``newest_days`` holds the age, in days, of each segment's newest record and last append.
     """
     return [
         SegmentFacts(i * 10, size, NOW - int(days * DAY), NOW - int(days * DAY))

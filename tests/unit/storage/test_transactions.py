@@ -413,8 +413,8 @@ def test_log_reset_to_a_new_start_offset_has_no_transactions() -> None:
 
 
 def test_full_truncation_to_a_lower_offset_also_lowers_the_high_watermark() -> None:
-    """Regression: the high watermark of the batches that ``start_at`` removed stayed. New markers
-    below it counted as committed."""
+    """Regression: ``start_at`` removed batches but kept their high watermark. New markers below it
+    counted as committed."""
     log = Disk().log
     log.start_at(100)
     append(log)
@@ -477,7 +477,8 @@ def test_follower_records_the_same_transactions_as_its_leader() -> None:
 
 
 def test_last_stable_offset_is_not_below_a_log_start_offset_within_a_batch() -> None:
-    """If this follower led and its last stable offset were lower, Spark would report data loss."""
+    """The open transaction's batch begins below the log start. If this follower led with the
+    batch's offset as last stable offset, Spark would report data loss."""
     leader, follower = Disk(), Disk()
     rows = batch(10, producer=(7, 0, 0), attributes=TRANSACTIONAL)
     append(leader.log, rows)

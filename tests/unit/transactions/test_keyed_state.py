@@ -278,8 +278,8 @@ def test_value_above_the_size_limit_of_the_state_is_refused() -> None:
 
 
 def begun_copy(rows: list[tuple[bytes, bytes]]) -> Log:
-    """Return a state log that has begun to copy all its values; the next ``turn`` writes the first
-    batch of the copy.
+    """Return a state log that has begun to copy all its values; the next call of ``turn`` returns
+    the first batch of the copy.
     """
     log = Log()
     for key, value in rows:

@@ -132,8 +132,9 @@ class World:
             assert (before.producer_id, before.epoch) not in self.fenced
 
     def die(self, *, is_last_in_log: bool) -> None:
-        """End the coordinator. The next coordinator loads the committed records, including the
-        record in flight if it ``is_last_in_log``.
+        """End the coordinator. The next coordinator loads the committed records.
+
+        If the record in flight ``is_last_in_log``, it counts as committed.
         """
         self.step(ev.Deposed(NotCoordinatorError("deposed")))
         if is_last_in_log and self.open:

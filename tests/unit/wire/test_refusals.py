@@ -123,7 +123,8 @@ def value(field: Any, rng: random.Random) -> Any:
 def test_unsupported_request_without_topics_or_groups_gets_an_error_response(
     key: int, version: int
 ) -> None:
-    """Without any response, the broker would have to close the connection."""
+    """Such a response may have no error code. Without it, the broker would have to close the
+    connection."""
     asks, answers = tables.MESSAGE_CLASSES[key]
     asked = asks(version=version)
     asked.with_header(correlation_id=7, client_id="c")
