@@ -1,4 +1,4 @@
-"""Tests of ``Copy``, a mirror's state of one partition, after a batch was written to the target."""
+"""Tests of ``Copy``, a mirror's state of one partition: its offset map, position and counts."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ def shell(readers: Readers, store: ClosedStore, on_joined: Any = None) -> Native
 
 def test_consumer_whose_requests_zookeeper_refuses_gets_the_reason() -> None:
     """Regression: the consumer's state machine never learnt of the error. A new consumer reported
-    after 30 s that ZooKeeper did not answer, and the calls of a member that lost its access never
-    ended.
+    after 30 s that ZooKeeper did not answer. After a member had lost its permissions, its calls
+    never ended.
     """
 
     async def main() -> None:

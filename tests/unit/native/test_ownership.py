@@ -141,7 +141,7 @@ def test_outcome_of_a_commit_is_unknown_if_the_response_of_a_zookeeper_write_is_
 
 
 class Partitions(dict[TopicPartition, Any]):
-    """The partitions of a member. ``views`` counts the loops over all of them."""
+    """The partitions of a member. ``views`` counts the calls that list all of them."""
 
     views = 0
 

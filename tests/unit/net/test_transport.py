@@ -1,4 +1,4 @@
-"""Tests of the transport of connections, plain and with TLS, over loopback sockets."""
+"""Tests of the transports of connections (plaintext and TLS) over loopback sockets."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_partitions_at_the_log_end_are_long_polled_on_a_separate_connection() ->
 
 
 def test_only_a_partition_whose_local_read_failed_is_fetched_over_the_network() -> None:
-    """Other partitions must still be read from the broker's files on this machine."""
+    """The other partitions are still read from the broker's files on this machine."""
     bench = Bench()
     bench.in_place.refuse(T1)
     bench.begin({T1: 0})

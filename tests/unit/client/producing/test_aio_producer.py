@@ -87,8 +87,8 @@ def test_send_arrow_fails_if_the_buffer_stays_full_for_max_block_ms() -> None:
 
 
 def test_flush_does_not_wait_for_later_records_that_wait_for_buffer_space() -> None:
-    """Regression: ``flush`` waited until no record waited for space, so it never returned while
-    other tasks kept the buffer full."""
+    """Regression: ``flush`` also waited for records that were sent later, so it never returned
+    while other tasks kept the buffer full."""
 
     async def test(producer: AsyncProducer) -> None:
         producer.send("second", LARGE)

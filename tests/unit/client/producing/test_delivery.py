@@ -373,7 +373,7 @@ def test_batch_that_may_be_in_the_log_is_resent_with_its_sequence() -> None:
 
 
 def test_sequence_error_of_a_deposed_leader_does_not_fail_the_batch() -> None:
-    """The client retries this error, because a deposed leader's log may lack earlier batches."""
+    """The client retries the batch, because a deposed leader's log may lack earlier ones."""
     bench = Bench()
     acked, batch = make(2), make(2, deadline_ms=60_000)
     bench.add(acked)

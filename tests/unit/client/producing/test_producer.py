@@ -37,7 +37,7 @@ from broker_lite.wire.calls.producers import InitProducerIdResponse
 
 
 def producer_in(world: World, leaders: tuple[int, ...] = (1,)) -> Producer:
-    """Return a producer on the simulated network ``world``, which answers all requests but Produce.
+    """Return a producer on the simulated network ``world``, where tests answer Produce requests.
     Partition i of topic ``t`` has the leader ``leaders[i]``.
     """
 
@@ -159,8 +159,8 @@ def test_send_arrow_refuses_an_argument_that_cannot_be_encoded(wrong: dict[str, 
 
 
 def test_flush_raises_the_next_error_after_many_errors_that_futures_have_returned() -> None:
-    """Regression: the producer kept the first hundred failed sends until a flush, also those whose
-    error the caller had received. A later error was then lost."""
+    """Regression: the producer kept the first hundred errors for ``flush``, also those that futures
+    had already returned. A later error was then lost."""
     world = World()
     producer = producer_in(world)
     for _ in range(FAILURES_KEPT):

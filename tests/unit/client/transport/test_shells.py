@@ -463,8 +463,8 @@ def test_connections_of_replaced_credentials_are_closed(server: Server) -> None:
 
 
 class LoginServer(Server):
-    """A server that accepts PLAIN logins for sessions of 1 ms, or refuses them if ``refuses`` is
-    set."""
+    """A server that accepts PLAIN logins, each for a session of 1 ms, or refuses them if
+    ``refuses`` is set."""
 
     def __init__(self) -> None:
         super().__init__()
