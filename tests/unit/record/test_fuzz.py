@@ -108,7 +108,7 @@ def try_columns(data: bytes, header: batch.BatchHeader) -> None:
 
 def try_rows(data: bytes, header: batch.BatchHeader) -> None:
     """Check that decoding a row batch to rows and to columns gives the same number of records, or
-    fails for both."""
+    that both fail."""
     expected: int | None
     try:
         expected = len(decode_rows(data, header))

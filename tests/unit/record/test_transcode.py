@@ -1,4 +1,4 @@
-"""Tests of transcoding between row batches and columns, against the codec that works row by row."""
+"""Tests of transcoding between row batches and columns, compared with a codec for single rows."""
 
 from __future__ import annotations
 

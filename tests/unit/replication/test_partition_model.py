@@ -162,7 +162,7 @@ def diverging_follower_raises_the_high_watermark(patch: pytest.MonkeyPatch) -> N
 
 
 def follower_truncates_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """Plant a fault: a follower truncates to its high watermark, as Kafka did before KIP-101."""
+    """Plant a fault: a follower truncates to its high watermark, and may lose records (KIP-101)."""
     begin = Follower.begin
 
     def cut(self: Follower) -> list[fx.Effect]:

@@ -35,6 +35,6 @@ def test_demo_accepts_the_short_help_option() -> None:
 @pytest.mark.parametrize("words", [("--lines", "0"), ("--brokers", "0"), ("--seconds", "nan")])
 def test_demo_refuses_numbers_that_are_zero_or_nan(words: tuple[str, str]) -> None:
     """Regression: --seconds nan ended with a traceback after the cluster had started, --brokers 0
-    after all lines had been read, and --lines 0 sent 500 lines."""
+    with one after all lines had been read, and --lines 0 sent 500 lines."""
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2 and f"Invalid value for '{words[0]}'" in done.output
