@@ -47,8 +47,8 @@ class Holder:
 
 
 class Bench:
-    """A broker's socket that hands out open files, on a loop in another thread, and a segment file
-    of the topic ``t``."""
+    """A broker's socket that hands out open files, on an event loop in another thread, and a
+    segment file of the topic ``t``."""
 
     def __init__(self, folder: Path) -> None:
         self.loop = asyncio.new_event_loop()
@@ -83,7 +83,7 @@ class Bench:
         return asyncio.run_coroutine_threadsafe(run(), self.loop).result(20)
 
     def stored(self, holder: Holder | None = None) -> StoredRange:
-        """Return the file's location, with a new ticket to be exchanged for the open file."""
+        """Return the segment file's location, with a new ticket to exchange for the open file."""
         status = self.path.stat()
         given = holder or self.holder
         ticket = self.call(lambda: self.descriptors.issue(given, "t", self.file))

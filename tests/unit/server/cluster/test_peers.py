@@ -259,9 +259,9 @@ def test_request_to_an_unregistered_broker_fails_at_once() -> None:
 
 
 def test_connection_of_a_socket_to_itself_counts_as_a_refused_connection() -> None:
-    """TCP can connect a socket to itself.
+    """TCP can connect a socket to its own port, while the broker at this port is down.
 
-    Such a socket would occupy the port on which the other broker restarts.
+    Such a socket would occupy the port, so the broker could not restart.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

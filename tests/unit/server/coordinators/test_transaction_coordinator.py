@@ -171,7 +171,7 @@ def test_coordinator_that_cannot_confirm_its_leadership_returns_a_retriable_erro
 
 
 def test_waiting_requests_fail_when_the_coordinator_loses_leadership() -> None:
-    """Regression: asyncio logged "Future exception was never retrieved" for a failed request."""
+    """Regression: requests failed, but asyncio logged "Future exception was never retrieved"."""
 
     async def test(cluster: Cluster) -> None:
         logged: list[dict[str, object]] = []

@@ -445,8 +445,8 @@ def test_alter_configs_replaces_all_settings_of_a_topic(version: int) -> None:
 
 @pytest.mark.parametrize("broker", [1, 2])
 def test_later_of_two_concurrent_alter_configs_requests_replaces_all_settings(broker: int) -> None:
-    """Regression: each request deleted only the settings that its broker knew, so the two requests
-    were merged."""
+    """Regression: each request deleted only the settings that its broker knew, so a setting of the
+    other request stayed."""
 
     async def body(world: World) -> None:
         await world.start(2)

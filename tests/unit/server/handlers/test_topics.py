@@ -272,7 +272,7 @@ def test_controller_refreshes_its_broker_list_before_it_refuses_a_replication_fa
     """Regression: a topic of three replicas was refused right after three brokers had started.
 
     Each broker had reported that it was ready, but the controller had not yet read the last
-    registration.
+    broker's registration.
     """
 
     async def body(world: World) -> None:

@@ -190,7 +190,7 @@ def test_throttle_beyond_the_maximum_throttle_time_continues_at_the_next_request
 
 
 def test_remaining_fetch_quota_of_a_client_is_negative_only_while_the_client_is_throttled() -> None:
-    """A fetch that is larger than the remaining quota makes the quota negative."""
+    """A fetch larger than the remaining quota makes it negative, and the client is throttled."""
     quotas, clock, _ = made({ALICE: {CONSUMER_BYTE_RATE: 0.5}})
     alice = quota_of(quotas, "alice")
     for size, idle_ms in ((1, 0), (1, 2000), (1, 1000), (0, 500), (0, 1000)):

@@ -346,7 +346,7 @@ def test_recreated_topic_gets_a_new_log() -> None:
 def test_log_of_an_unknown_topic_is_kept_and_restored_once_the_topic_is_known(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """After older ZooKeeper data was restored, topics may be unknown. Their logs must survive."""
+    """If older ZooKeeper data is restored, topics may be missing there. Their logs must survive."""
 
     async def test(shell: Shell) -> None:
         key = PartitionKey("ccccccccccccccccccccuA", 0)
