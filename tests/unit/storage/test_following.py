@@ -287,7 +287,8 @@ def test_truncation_below_the_log_start_offset_leaves_an_empty_log() -> None:
 
 
 def test_truncation_inside_the_first_batch_keeps_the_log_start() -> None:
-    """Regression: the log then began at the truncation offset, so it lacked the records before it.
+    """Regression: the log then began at the truncation offset. The removed batch's records before
+    this offset were not fetched again.
 
     If such a replica became leader, all replicas lost these records.
     """

@@ -31,7 +31,7 @@ def rows(*times: int) -> bytearray:
 
 
 def rows_of_old_sarama(*times: int) -> bytearray:
-    """Return a row batch as sarama before 1.46 sends it and as a broker stores it.
+    """Return a row batch that sarama before 1.46 has sent, as a broker stores it.
 
     sarama does not set the maximum timestamp in the header, so brokers compute it from the records.
     """

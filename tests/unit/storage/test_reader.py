@@ -261,7 +261,7 @@ def test_damage_found_by_a_read_is_reported_and_skipped() -> None:
 def test_truncation_during_a_read_is_not_reported_as_damage(reads_before: int) -> None:
     """While the read runs, a deposed leader truncates its log and then appends at the same offsets.
 
-    Offsets that were recorded as damaged would be unreadable until the next start.
+    If the read recorded damage, the offsets would be unreadable until the next start.
     """
     disk = Disk()
     disk.write(20)
@@ -317,7 +317,7 @@ def test_read_during_a_truncation_is_not_reported_as_damage(
 
 
 def _overtake(log: Log, monkeypatch: pytest.MonkeyPatch, reads_before: int) -> None:
-    """Replace the batches from offset 10 on by shorter ones before read ``reads_before`` + 1."""
+    """Replace the batches from offset 10 on by shorter ones, after ``reads_before`` file reads."""
     reads, pread = 0, MemFile.pread
 
     def overtaken(file: MemFile, position: int, length: int) -> bytes:
@@ -445,8 +445,7 @@ def test_read_during_a_truncation_returns_no_truncated_batches(
 def test_flushed_offset_never_decreases_while_another_thread_appends(
     tmp_path: Path,
 ) -> None:
-    """``flushed_end`` never passes the bytes that were synced, and finally reaches the end of
-    the log."""
+    """Each flush reaches the log end at its call, and finally the whole log is synced."""
     manager = LogManager(OsFiles(), str(tmp_path / "data"))
     manager.data.start()
     manager.open_all(0)

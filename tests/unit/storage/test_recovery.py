@@ -609,8 +609,8 @@ def test_time_index_entries_of_lost_batches_are_not_used_for_batches_appended_la
 
 
 def test_damage_in_deleted_records_is_not_reported() -> None:
-    """Regression: because damage in deleted records was reported, the replica left the ISR and
-    fetched its whole log again.
+    """Regression: damage in deleted records made the broker suspect the log, so the replica left
+    the ISR and fetched its whole log again.
     """
     disk = Disk()
     disk.write(20, checkpoint=True)

@@ -1,4 +1,4 @@
-"""Tests of ``RefusedBatches``: a broker also refuses the batches after a refused one."""
+"""Tests of ``RefusedBatches``: a broker also refuses the producer's next batches."""
 
 from __future__ import annotations
 
