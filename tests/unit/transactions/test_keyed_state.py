@@ -28,14 +28,14 @@ REFUSED = NotEnoughReplicasError("refused")
 
 @dataclass
 class Stored:
-    """A batch as it is stored in the log: its header has the batch's offset."""
+    """A batch as the log stores it: its header has the assigned offset."""
 
     header: BatchHeader
     buffer: memoryview
 
 
 class Log:
-    """A log of batches with a high watermark, and the keyed state of the leader that writes it."""
+    """A log of batches with a high watermark, and the ``KeyedState`` whose batches it stores."""
 
     def __init__(self) -> None:
         self.batches: list[Stored] = []
@@ -61,7 +61,7 @@ class Log:
         return writes
 
     def take(self) -> None:
-        """Append to the log the oldest batch that ``turn`` has returned and that the log lacks."""
+        """Append the oldest batch in ``queue`` to the log."""
         write = self.queue.pop(0)
         base = self.end
         header = stamp(write.batch, read_header(write.batch), base, 3)

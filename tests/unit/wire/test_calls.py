@@ -638,8 +638,8 @@ def test_client_decodes_kafka_python_responses(
 
 
 def check_features(got: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """Check that logbus decoded the finalized features as kafka-python did, whose field names
-    end in ``_level``.
+    """Check that logbus decoded the finalized features as kafka-python did. In
+    kafka-python, the field names end in ``_level``.
     """
     rows = theirs.pop("finalized_features")
     assert got.pop("finalized_features") == [

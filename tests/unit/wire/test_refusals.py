@@ -200,7 +200,7 @@ def refused(data: memoryview) -> bytes | None:
 
 
 def test_large_unsupported_request_is_not_decoded_for_an_error_response() -> None:
-    """The broker answers a request of 1 MiB with a single error, or closes the connection."""
+    """The broker answers a request of 1 MiB with only one error, or closes the connection."""
     assert refused(frame(72, 0, bytes(1 << 20))) is not None
     # ConsumerGroupDescribe (69) needs an error for each requested group.
     assert refused(frame(69, 0, bytes(1 << 20))) is None
