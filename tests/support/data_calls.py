@@ -47,14 +47,14 @@ class Place(NamedTuple):
 def make_topic(
     cluster: LocalCluster, name: str, partitions: int = 1, config: dict[str, str] | None = None
 ) -> Place:
-    """Create a topic and wait until the leader of every partition serves."""
+    """Create a topic and wait as ``find_topic`` does."""
     with Admin(cluster.bootstrap_servers) as admin:
         admin.create_topic(name, partitions, 1, config or {})
         return find_topic(cluster, name)
 
 
 def find_topic(cluster: LocalCluster, name: str) -> Place:
-    """Wait until the leaders of all partitions serve; return the topic and its leader."""
+    """Wait until all partitions have leaders and partition 0 answers; return topic and leader."""
     with Admin(cluster.bootstrap_servers) as admin:
         while True:
             view = admin.cluster([name])

@@ -117,7 +117,7 @@ END = 53
 
 
 def contiguous(size: int = 0) -> list[bytes]:
-    """Return the log from offset 0 to END without gaps, as logbus writes it.
+    """Return the log from offset 0 to END, without gaps between batches, as logbus writes it.
 
     Values are padded to ``size`` bytes.
     """
@@ -153,5 +153,5 @@ def contiguous(size: int = 0) -> list[bytes]:
 
 
 def with_gaps(size: int = 0) -> list[bytes]:
-    """Return the log without its empty batches. It has gaps, as after Kafka's compaction."""
+    """Return the log without its empty batches: gaps remain, as after Kafka's compaction."""
     return [each for each in contiguous(size) if read_header(each).record_count]

@@ -27,7 +27,7 @@ def run(command: list[str], stdin: bytes = b"", folder: Path | None = None) -> b
 
 
 def is_text(row: Row) -> bool:
-    """Return whether a line of text can hold a row: non-empty ASCII parts, no null headers."""
+    """Return whether a line of text can hold a row: ASCII, nothing empty, no null header."""
     parts = [row.key, row.value, *(value for _, value in row.headers)]
     given = [part for part in parts if part is not None]
     is_whole = all(value is not None for _, value in row.headers)
@@ -35,9 +35,9 @@ def is_text(row: Row) -> bool:
 
 
 class Kcat(RowClient):
-    """kcat, which reads keys and values as lines.
+    """kcat, whose input is a line for each record.
 
-    All lines of a run have the same headers, and kcat sets the timestamps.
+    All lines of one call have the same headers, and kcat sets the timestamps.
     """
 
     name = "kcat"
@@ -212,7 +212,7 @@ def nullable(data: bytes) -> bytes | None:
 
 
 def pairs(data: bytes, separator: bytes) -> tuple[Header, ...]:
-    """Parse headers as the consoles print them: name, separator, value; commas between headers."""
+    """Parse headers as kcat and Kafka's consumer print them, with commas between headers."""
     if not data:
         return ()
     split = [part.split(separator, 1) for part in re.split(b",", data)]
