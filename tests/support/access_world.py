@@ -60,8 +60,8 @@ def grants(
     names: Mapping[str, str] = NAMES,
     how: Permission = Permission.ALLOW,
 ) -> Acls:
-    """Return ACLs of CLIENT for pairs of resource kind and operation; ``names`` has each kind's
-    resource."""
+    """Return ACLs of CLIENT for pairs of resource kind and operation; ``names`` has the names
+    of the resources."""
     found: dict[Pattern, set[Entry]] = {}
     texts = {ResourceKind.TOPIC: names[TOPIC], ResourceKind.GROUP: names[GROUP],
              ResourceKind.TRANSACTIONAL_ID: names[TRANSACTIONAL_ID],

@@ -127,8 +127,8 @@ GO_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def assert_go_reads_what_it_wrote(steps: Steps) -> None:
-    """Check that a Go client read its two records of each codec, and the last one again after a
-    seek."""
+    """Check that a Go client read the two records that it wrote with each codec, and after a
+    seek the last record again."""
     expected, at_ms = [], 1_700_000_000_000
     for n, codec in enumerate(GO_CODECS):
         assert steps.answer(f"produce {codec}") == [2 * n, 2 * n + 1]

@@ -31,8 +31,8 @@ def view(
     leader_epoch: int = 5,
     isr: tuple[int, ...] = (1,),
 ) -> ClusterView:
-    """Return metadata of two brokers and topic ``t``; its partitions get
-    ``leaders`` in turn."""
+    """Return metadata of two brokers and topic ``t``; ``leaders`` lead
+    its partitions in turn."""
     rows = tuple(
         PartitionMetadata(each, leaders[each % len(leaders)], leader_epoch, (1, 2), isr)
         for each in range(partitions)

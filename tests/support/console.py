@@ -44,7 +44,7 @@ class RunningConsole:
     ) -> None:
         """Start the console.
 
-        ``before`` is put before the console's command line; for example, prlimit. ``trusted`` is
+        ``before`` precedes the console's command line, for example prlimit. ``trusted`` is
         the path of the CA of a console with TLS.
         """
         if trusted:

@@ -77,8 +77,8 @@ class LoopFace:
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Run a function or coroutine on the loop and return its result.
 
-        If the caller is handling an exception, the function runs inside a handler of this
-        exception, because ``close`` reads sys.exc_info().
+        If the caller is handling an exception, the function runs inside a handler of it too,
+        because ``close`` commits less if sys.exc_info() is set.
         """
         handled = sys.exc_info()[1]
 

@@ -12,7 +12,7 @@ FETCH_SECONDS = 240
 
 
 def fetched(command: list[str], folder: Path, what: str) -> None:
-    """Run a package manager with the user's configuration; skip the test if the command fails."""
+    """Run a package manager; skip the test if the command fails."""
     program = shutil.which(command[0])
     if program is None:
         pytest.skip(f"{command[0]} is not installed, and {what} come by it")

@@ -1,7 +1,7 @@
 """Request handlers with real registries and controllers on a simulated ZooKeeper, in virtual time.
 
 kafka-python's classes encode the requests and decode the responses. Requests pass through the
-broker's dispatch tables. tests/cluster tests the handlers that need files.
+broker's dispatch tables. Handlers that need files have tests in tests/cluster.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def kind(name: str) -> Any:
 def struct(api: str, path: str, **fields: Any) -> Any:
     """Return a new object of a class that is nested in a request's class.
 
-    ``path`` is the nested class's name, qualified within the request class.
+    ``path`` is the nested class's dotted name within the request class.
     """
     found = kind(f"{api}Request")
     for part in path.split("."):
@@ -166,8 +166,8 @@ def received(frame: memoryview, clock: Clock | None = None) -> RequestContext:
     """Return the context of a request frame from a client on this machine.
 
     The request arrives at the present time of ``clock``, or without ``clock`` at the start of
-    virtual time. A test in real time must pass ``clock``, or the request arrives after its
-    deadline.
+    virtual time. A test in real time must pass ``clock``, or the request's deadline is
+    over.
     """
     arrived_ms = 0 if clock is None else clock.monotonic_ms()
     return RequestContext.read(frame, Session(1, "127.0.0.1:40000"), arrived_ms)

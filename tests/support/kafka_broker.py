@@ -49,7 +49,7 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def kafka_running(class_path: str, folder: Path, *features: str) -> Iterator[str]:
-    """Start a Kafka broker with these feature levels; yield its address."""
+    """Start a Kafka broker with ``features`` (``name=level``); yield its address."""
     port, controller = free_ports(2)
     settings = folder / "server.properties"
     settings.write_text(SERVER.format(port=port, controller=controller, folder=folder))

@@ -23,7 +23,7 @@ SECTOR_BYTES = 512
 
 
 class PowerCut(Exception):
-    """Raised by the operation with the number ``stop_at`` and by all later operations, until
+    """Raised by operation number ``stop_at`` and by all later operations, until
     ``crash`` or ``kill`` is called."""
 
 
@@ -40,7 +40,7 @@ class _Inode:
         self.modified_ms = 0
 
     def touch(self, start: int, end: int) -> None:
-        """Save the disk's version of the pages with bytes [start, end) before they change."""
+        """Save the disk's version of the pages in which bytes [start, end) will change."""
         for page in range(start // PAGE_BYTES, (end + PAGE_BYTES - 1) // PAGE_BYTES):
             if page not in self.undo:
                 at = page * PAGE_BYTES
@@ -55,8 +55,8 @@ class _Inode:
         self.undo.clear()
 
     def forget_cached(self, position: int) -> None:
-        """From ``position`` on, replace pages in the cache by the disk's version if a failed sync
-        marked them clean without writing them."""
+        """Evict the pages from ``position`` on that a failed sync marked clean without writing
+        them: reads then return the disk's version."""
         for page in [p for p in self.lost if (p + 1) * PAGE_BYTES > position]:
             self._put(page, self.lost.pop(page))
 

@@ -13,7 +13,7 @@ def backwards(rows: int = 3, compression: arrow.Compression = "none") -> bytes:
     """Return a column batch whose Arrow offsets into the value column do not ascend, so that it
     cannot be decoded.
 
-    If the batch is compressed, the broker does not notice the fault, but readers do.
+    Brokers check these offsets only if they are not compressed; readers always do.
     """
     offsets = np.arange(rows + 1, dtype=np.int32) * 4
     offsets[rows // 2] = offsets[-1]

@@ -1,9 +1,9 @@
 """Check the state machines of three replicas with random steps. A seed determines a run.
 
 The faults are lost, duplicated and reordered messages; crashes that keep the flushed records and a
-random part of the others; expired sessions of live processes; delayed metadata; abandoned writes of
-the state znode that arrive later; and corruption of flushed records. Each step checks the
-invariants of replication/README.md against all records that were ever committed.
+random part of the others; expired sessions of live processes; delayed metadata; writes of the
+state znode that arrive after their time-out; and corruption of flushed records. Each step checks
+the invariants of replication/README.md against all records that were ever committed.
 """
 
 from __future__ import annotations
@@ -527,7 +527,7 @@ class World:
                     self.check_same(node, disk.end, len(self.committed), "leading")
 
     def check_same(self, node: Node, have: int, need: int, what: str) -> None:
-        """Check that ``node`` has all committed records below ``need``.
+        """Check that ``node`` has all committed records below offset ``need``.
 
         Records that retention deleted are exempt.
         """

@@ -80,7 +80,7 @@ class Node:
         return [self.world.write(change) for change in changes]
 
     async def drain(self) -> None:
-        """Do not publish that this broker drains, because the test acts as the controller."""
+        """Do not publish that this broker gives up leadership: the test is the controller."""
 
     async def set_full(self, is_full: bool) -> None:
         """Report no full disk, because the test acts as the controller."""
@@ -216,7 +216,7 @@ class World:
     def write(self, change: StateChange) -> LeaderAndIsr | None:
         """Apply a leader's ISR change; other brokers learn of it a little later.
 
-        Return the new state, or None if the change has an old version.
+        Return the new state, or None if the state has changed since the leader read it.
         """
         if change.state.version != self.states[change.partition].version:
             return None

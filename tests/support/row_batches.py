@@ -15,6 +15,6 @@ encode_columns = arrow.encode
 
 
 def encode_rows(*arguments: Any, **options: Any) -> memoryview:
-    """Encode Arrow columns as a batch of rows, by conversion of the batch of columns."""
+    """Encode Arrow columns as a column batch; return it converted to a row batch."""
     batch = encode_columns(*arguments, **options)
     return memoryview(columns_to_rows(batch, read_header(batch)))

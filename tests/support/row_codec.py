@@ -1,5 +1,5 @@
-"""Encode and decode batches of rows record by record, with every field. The code of logbus
-converts rows as arrays (``transcode``), and writes only keys and values (``encode_entries``)."""
+"""Encode and decode batches of rows record by record, with every field. logbus itself
+converts all rows at once (``transcode``), or writes only keys and values (``encode_entries``)."""
 
 from __future__ import annotations
 

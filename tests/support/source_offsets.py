@@ -1,4 +1,4 @@
-"""Make offsets and log ends for tests of the source's planning."""
+"""Make source offsets and log end offsets for tests of planning."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Change topics at random under a running query: create, extend, trim, delete, send records.
 
-``Life`` makes the changes and records the expected result. A query from the earliest offset must
-return every remaining record once. It may also return deleted records, but no record twice. A seed
-determines the changes, but not how far the query has read at each change.
+``Life`` makes the changes and records the expected result. A query that starts at the earliest
+offset must return every record that is left once. It may also return deleted records, but no
+record twice. A seed determines the changes, but not how far the query has read at each change.
 """
 
 from __future__ import annotations

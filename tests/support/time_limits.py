@@ -1,7 +1,8 @@
 """A pytest plugin that applies a test's time limit to its teardown too.
 
-pytest-timeout raises an error once in a test, and stops its timer when the test fails. A fixture
-that then waits for ever, for example for a query that does not stop, would block the whole run.
+Alone, pytest-timeout raises an error once in a test, and stops its timer when the test fails. A
+fixture that then waits for ever, for example for a query that does not stop, would block the whole
+run.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Iterator[None]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
-    """Stop the timer of a failed test: the timer raises again after an interval, which a report on
-    a busy machine may exceed. The teardown starts the timer anew."""
+    """Stop the timer of a failed test: it raises again every _REPEAT_S, and the report may take
+    longer on a busy machine. The teardown starts the timer anew."""
     if call.excinfo is not None:
         signal.setitimer(signal.ITIMER_REAL, 0)
 

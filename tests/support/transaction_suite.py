@@ -216,8 +216,8 @@ def test_a_transaction_of_a_killed_client_is_aborted_by_its_successor(
 def test_empty_transaction_aborts_the_open_one_with_the_same_transactional_id(
     bus: Bus, servers: str, topic: str
 ) -> None:
-    """Regression: after a restart, the program's consumer waited until the transaction of its
-    killed process timed out."""
+    """Regression: after a program was killed and restarted, its consumer waited until the
+    transaction of the killed process timed out."""
     name, group = "x-" + topic, "g-" + topic
     with bus.producer() as producer:
         producer.send(topic, "1", partition=0)
@@ -237,8 +237,8 @@ def test_empty_transaction_aborts_the_open_one_with_the_same_transactional_id(
 def test_producer_can_continue_after_its_transaction_timed_out(
     bus: Bus, servers: str, topic: str
 ) -> None:
-    """The coordinator aborts the transaction; Kafka's needs up to 10 s, the pause between its
-    checks.
+    """The coordinator aborts the transaction. Kafka's coordinator looks for expired transactions
+    only every 10 s.
 
     The abort may bump the epoch and so fence the producer. In this case only a new producer can
     continue.
