@@ -281,4 +281,4 @@ def _partition(row: wire.PartitionAnswer) -> wire.FetchedPartition:
 
 
 def _ignore(_: object, __: BaseException | None) -> None:
-    """Ignore the result of a checkpoint or tick, because the log manager already has it."""
+    """Ignore the result of a checkpoint or tick: the log manager records a failed directory."""

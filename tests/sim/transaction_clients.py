@@ -1,7 +1,7 @@
 """Transactional clients: the production sender and state machine on the simulated network.
 
-``Producer`` writes batches under one transactional id and commits or aborts. ``Copier`` reads
-numbers, writes each number once, and commits its offsets in the same transaction.
+``Producer`` writes batches under one transactional id and commits or aborts. ``Copier`` copies
+each record of the topic numbers once, and commits its offsets in the same transaction.
 ``CommittedReader`` compares the rows of a read_committed reader with the committed transactions.
 """
 
@@ -211,7 +211,7 @@ class Transactional:
 
 
 class Producer:
-    """A transactional id's successive processes; former processes may still run."""
+    """Successive processes with one transactional id; former processes may still run."""
 
     def __init__(
         self, cluster: SimCluster, truth: TransactionTruth, name: str, version: int, partitions: int
@@ -307,7 +307,7 @@ class Producer:
 
 
 class NumberReader(Consumer):
-    """A consumer of numbers; ``found`` holds those that no transaction has copied yet."""
+    """A consumer of numbers; ``found`` holds the fetched ones that are not copied yet."""
 
     rewinds = False
 
@@ -397,8 +397,8 @@ class Copier(Producer):
                 await asyncio.sleep(0.5)
 
     async def look_at_offsets(self) -> None:
-        """After each decided transaction, fetch the group's offset. If it is stable, check that it
-        is no older than the offsets that decided transactions committed.
+        """After each decided transaction, fetch the group's offset. Unless an open transaction may
+        change it, check that it is not below any offset that a decided transaction committed.
         """
         client = Transactional(self.cluster, self.truth, self.name, f"{self.name} offsets")
         (tp,) = (TopicPartition(NUMBERS, key.partition) for key in self.keys)
@@ -427,7 +427,7 @@ class Copier(Producer):
         return tp in attempted.offsets and self.truth.decided.get(attempted.pair) is True
 
     async def _position(self, client: Transactional, reader: NumberReader) -> bool:
-        """Move the reader to the group's committed offsets; return whether they were stable."""
+        """Move the reader to the group's offsets; return False if some are pending or unknown."""
         tps = list(reader.keys)
         try:
             found, unstable = await client.operation(
@@ -513,5 +513,5 @@ class CommittedReader(Consumer):
         self._keep_values(key, start, rows)
 
     async def _commit(self, tp: TopicPartition) -> None:
-        """Commit nothing, because in simulations of transactions only the copier's group commits
+        """Commit no position: in simulations of transactions only the copier's group commits
         offsets."""

@@ -1,8 +1,8 @@
 """Derive the true outcome of transactions; check invariants after every step.
 
 The truth comes from committed records alone: a transaction is decided when its Prepare record is
-below the true high watermark of ``__transaction_state``. ``TransactionTruth`` sees every committed
-batch of that topic and of the topics that transactions write to.
+below the highest high watermark that a leader of its partition ever returned. ``TransactionTruth``
+sees every committed batch of ``__transaction_state`` and of the topics that transactions write to.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Open(NamedTuple):
 
 class _Shown(NamedTuple):
     """The last stable offset of a leader after its latest step, with the high watermark and the
-    first open transaction that determine it."""
+    unstable transactions that determine it."""
 
     stable: int
     high_watermark: int
@@ -178,9 +178,9 @@ class TransactionTruth:
             self._head_recorded(name, decode_head(value))
 
     def _head_recorded(self, name: str, head: SinkHead) -> None:
-        """Check that the batch number of a Spark sink never falls.
+        """Check that the micro-batch number of a Spark sink never falls.
 
-        A batch may be committed or aborted only after the markers of the previous batch are
+        A micro-batch may be committed or aborted only after the markers of the previous one are
         written.
         """
         last, self.heads[name] = self.heads.get(name), head
@@ -329,8 +329,8 @@ class TransactionTruth:
             )
 
     def check_replica(self, process: Process, key: PartitionKey) -> None:
-        """Check a replica with the whole log, after the end of all transactions: its index lists
-        every aborted transaction, and no transaction is open."""
+        """Check a replica that has the whole log. All transactions have ended, so its index lists
+        every aborted one, and none is open."""
         log = process.log(key)
         assert log is not None
         end, found = log.log_end_offset, log.reader.aborted_in(0, log.log_end_offset)
