@@ -162,8 +162,8 @@ class StreamReader:
 
 
 class Reader:
-    """One consumer of a ZooKeeper-based group: it runs the production code of a member, and reads
-    its streams."""
+    """One consumer of a ZooKeeper-based group: it runs the production code of a member. Each of its
+    streams reads some of the member's partitions."""
 
     def __init__(self, world: World, name: str, subscription: NativeSubscription) -> None:
         self.world = world
@@ -240,7 +240,7 @@ class Reader:
                     self.world.fail(f"{self.name}: a commit failed: {error}")
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return, for each partition, the number of the stream that reads it."""
+        """Return, for each partition, the number of the member's stream that reads it."""
         return {tp: stream.number for stream in self.streams for tp in stream.reader.assignment()}
 
     # The methods below end the consumer.
@@ -263,7 +263,7 @@ class Reader:
 class CountingDispatcher(SessionDispatcher):
     """The production dispatcher of a member's events.
 
-    It also counts renewals of the member's lease and stores the error that refused the member.
+    It also counts renewals of the member's lease and stores the error that ended the membership.
     """
 
     def __init__(self, consumer: Reader, world: World) -> None:

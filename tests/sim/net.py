@@ -4,7 +4,7 @@ A ``Channel`` is one TCP connection from a client or a broker to a broker; its r
 responses keep their order. Each direction of a link can be cut. A message on a cut link arrives
 when the link is healed, even if its connection was closed. An old request may therefore arrive
 after requests of the next connection. A lost message breaks its connection, and the outcome of the
-request is unknown. All clients share the node CLIENTS.
+request is unknown. All clients share the node CLIENTS, so a cut link affects all of them.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ Serve = Callable[[Any, Answered], None]
 class SimNet:
     """The links between all nodes.
 
-    ``delay_s`` is the longest delay of most messages. A fraction ``spike_rate`` of the messages
-    takes up to 1 s.
+    Most messages take at most ``delay_s``. A fraction ``spike_rate`` of the messages takes up to
+    1 s.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class SimNet:
         return (source, target) in self._cuts
 
     def cut(self, source: int, target: int) -> None:
-        """Hold back messages from source to target until each ``cut`` is healed."""
+        """Hold back messages from source to target until ``heal`` has undone every ``cut``."""
         self._cuts[source, target] = self._cuts.get((source, target), 0) + 1
 
     def heal(self, source: int, target: int) -> None:
@@ -138,8 +138,8 @@ class SimNet:
     def died(self, server: Server, *, silently: bool) -> None:
         """Remove a dead process.
 
-        With ``silently``, its machine is off; otherwise its peers see their connections close. The
-        network drops responses to the process's own requests.
+        With ``silently``, its machine loses power; otherwise its peers see their connections close.
+        The network drops responses to the process's own requests.
         """
         for channels in list(self._channels.values()):
             for channel in list(channels):

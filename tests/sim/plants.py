@@ -54,7 +54,7 @@ from broker_lite.storage.producer_state import ProducerState
 
 
 class Patch(Protocol):
-    """The part of pytest's monkeypatch that removes rules from the code."""
+    """The method of pytest's monkeypatch with which a test removes rules."""
 
     def setattr(self, target: Any, name: str, value: Any) -> None: ...
 
@@ -163,16 +163,16 @@ def _reply(leader: Leader, event: Appended) -> list[Effect]:
 
 @plant
 def replica_joins_isr_below_epoch_start(patch: Patch) -> None:
-    """Plant a fault: a replica joins a new leader's ISR once it has reached the old high watermark.
+    """Plant a fault: a replica joins a new leader's ISR once it reaches the high watermark.
 
-    The replica then lacks records that were committed before.
+    If this is below the epoch's start offset, the replica may lack committed records.
     """
     patch.setattr(Leader, "_expand", _expanding(lambda self: self.log.high_watermark))
 
 
 @plant
 def replica_joins_isr_below_high_watermark(patch: Patch) -> None:
-    """Plant a fault: a replica joins the ISR when it has reached the epoch's start offset, even
+    """Plant a fault: a replica joins the ISR when it has reached the leader epoch's start, even
     below the high watermark.
     """
     patch.setattr(Leader, "_expand", _expanding(lambda self: self.epoch_start_offset or 0))
@@ -357,9 +357,9 @@ def follower_appends_stale_responses(patch: Patch) -> None:
 
 @plant
 def fetches_of_old_registrations_count(patch: Patch) -> None:
-    """Plant a fault: a fetch from an earlier registration counts for the broker's present disk.
+    """Plant a fault: a broker's fetch from an earlier registration counts for its present disk.
 
-    KIP-903 forbids it."""
+    KIP-903 forbids this."""
 
     careful = FollowerFetches.follower
 
@@ -479,7 +479,7 @@ def offset_commits_are_not_stored(patch: Patch) -> None:
     """Plant a fault: committed offsets of groups are acknowledged but not stored."""
 
     async def write(self: GroupWriter, parts: Any) -> None:
-        """Stands for the write of committed offsets; acknowledges offsets without writing them."""
+        """Acknowledge committed offsets without writing them; replaces the real method."""
 
     patch.setattr(GroupWriter, "_write", write)
 
@@ -514,7 +514,8 @@ def reassignments_are_not_completed(patch: Patch) -> None:
 
 @plant
 def stray_logs_are_not_deleted(patch: Patch) -> None:
-    """Plant a fault: a broker keeps logs that were reassigned or deleted while it was down."""
+    """Plant a fault: a broker keeps logs of partitions that were reassigned or deleted while it was
+    down."""
     patch.setattr(ReplicaManager, "_set_aside_strays", lambda self, snapshot: None)
 
 

@@ -6,7 +6,7 @@ cannot distinguish a flipped bit from a write that a power cut tore.
 
 Two things are never damaged: topics with one replica, which have no other copy, and a batch's
 leader epoch, which no checksum covers. The first batch of a log is damaged more often than other
-batches, because a truncation there leaves an empty log.
+batches, to test a truncation there: it leaves an empty log.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class Rot:
         self.struck_at = key, offsets
 
     def _is_elsewhere(self, key: PartitionKey, directory_id: str) -> bool:
-        """Return whether the ISR has a replica on another disk that is neither bad nor a spare
-        disk."""
+        """Return whether the ISR has a replica on a disk other than ``directory_id``,
+        neither bad nor spare."""
         checker = self._cluster.checker
         state = checker.state(key)
         gone = checker.bad_disks | {directory_id}
@@ -159,7 +159,7 @@ class Rot:
         return False
 
     def damaged(self, process: Process, key: PartitionKey) -> range | None:
-        """Return the offsets of a log's first committed batch that fails a check, or None."""
+        """Return the offsets of a log's first committed batch that ``verify`` refuses, or None."""
         log = process.log(key)
         if log is None or key not in self.keys:
             return None

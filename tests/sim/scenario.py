@@ -178,8 +178,8 @@ class _Scenario:
     async def _finish_work(
         self, administrator: Administrator, watch: asyncio.Task[None]
     ) -> list[PartitionKey]:
-        """Wait for the outcome of all sends to partitions that are not lost; return these
-        partitions."""
+        """Wait for the outcome of all sends to partitions that still have an in-sync disk; return
+        these partitions."""
         cluster = self.cluster
         for worker, _ in self.workers:
             worker.is_stopping = True
@@ -200,7 +200,7 @@ class _Scenario:
     async def _read_whole(
         self, name: str, keys: list[PartitionKey]
     ) -> dict[PartitionKey, dict[int, bytes]]:
-        """Return all records, read by a new consumer; wait until all consumers reach the end."""
+        """Let a new consumer and all others read to the end; return the new one's records."""
         consumer = whole = Consumer(self.cluster, self.history, name, TOPIC, keys)
         whole.rows = {key: {} for key in keys}
         try:
@@ -217,7 +217,7 @@ class _Scenario:
         await administrator.finish(keys, lambda: self._settle(keys))
 
     async def _finish_repairs(self, administrator: Administrator, keys: list[PartitionKey]) -> None:
-        """Elect as leader each broker that had damage, so that reads find and repair the damage."""
+        """Make each broker with damage lead the damaged partitions: reads then repair its logs."""
         cluster = self.cluster
         for broker_id, struck in cluster.rot.struck.items():
             replicas = assignment(cluster, TOPIC).replicas
@@ -241,8 +241,8 @@ class _Scenario:
     ) -> None:
         """Read until this broker's logs have no damage.
 
-        The reader starts inside the damaged batches. The reader may first fetch from the former
-        leader.
+        The first reader starts inside the damaged batches, but may still fetch from the former
+        leader. Further readers follow.
         """
         cluster, rot = self.cluster, self.cluster.rot
         damage = ""

@@ -70,7 +70,7 @@ class Worker:
         )
 
     async def ask(self, request: SinkCall, timeout_ms: float = TIMEOUT_MS) -> SinkResponse:
-        """Send a request to the transaction coordinator of the query's sink, with retries. Raise
+        """Send a request to the transaction coordinator that serves the sink, with retries. Raise
         the response's error."""
         found: asyncio.Future[Any] = self.cluster.loop.create_future()
 

@@ -171,8 +171,8 @@ def report(found: Seeds, wall_s: float, processes: int, first: int) -> dict[str,
 def _commit() -> str:
     """Return the commit of the code, with -dirty if it was changed; empty outside a git clone.
 
-    Only the first call looks at the clone, because the result file that is written later changes
-    the clone.
+    Only the first call looks at the clone: the result file that is written later makes the clone
+    dirty.
     """
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

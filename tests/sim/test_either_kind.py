@@ -102,7 +102,7 @@ def claims_are_taken_over_without_a_version(patch: Patch) -> None:
 
 
 def takeover_keeps_the_claim(patch: Patch) -> None:
-    """Plant a fault: a ZooKeeper-based member converts a group but keeps its Kafka coordinator."""
+    """Plant a fault: a ZooKeeper-based member takes a group over but keeps its coordinator."""
 
     def half(
         group: str, znode: Znode, coordinator: Znode | None, *, has_pending: bool
@@ -157,8 +157,8 @@ def test_simulation_of_kafka_and_zookeeper_based_members_fails_if_any_protocol_r
 ) -> None:
     """Run seeds until the simulation detects that ``plant`` removed a rule.
 
-    About one seed in two detects the removal. If takeovers do not compare versions, about one seed
-    in fourteen does.
+    About one seed in two detects the removal. With ``claims_are_taken_over_without_a_version``,
+    one seed in fourteen does.
     """
     plant(monkeypatch)
     with pytest.raises(Violation):

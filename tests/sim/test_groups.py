@@ -65,7 +65,7 @@ def the_consumer_registry_is_not_watched(patch: Patch) -> None:
 
 
 def commits_are_not_compared(patch: Patch) -> None:
-    """Plant a fault: a commit does not compare the znode's version, so it may undo a reset."""
+    """Plant a fault: a commit does not compare the znode's version: it may undo an offset reset."""
     _unversioned(patch, of_claims=False)
 
 
@@ -103,8 +103,8 @@ def commit_counts_for_the_present_claim(patch: Patch) -> None:
 
 
 def last_position_counts_for_the_present_claim(patch: Patch) -> None:
-    """Plant a fault: a reader's last position from a former ownership of the partition is committed
-    in the present ownership.
+    """Plant a fault: the position at which a reader gave the partition up in a former ownership is
+    committed in the present one.
     """
     settled = Ownership.settled
 
@@ -129,8 +129,8 @@ def last_position_counts_for_the_present_claim(patch: Patch) -> None:
 def test_zk_based_group_simulation_fails_if_any_one_rule_of_the_protocol_is_removed(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
-    """``plant`` removes a rule. ``first`` is a seed at or shortly before one that fails without the
-    rule; the test runs the seeds from there on.
+    """``plant`` removes a rule. The test runs seeds from ``first`` on: this seed, or one shortly
+    after it, fails without the rule.
 
     With ``claims_are_not_compared`` or ``last_position_counts_for_the_present_claim``, one seed in
     seventy fails. With each other ``plant``, every second seed fails.

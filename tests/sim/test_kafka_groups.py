@@ -65,7 +65,7 @@ class Restarts(kafka_groups.World):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_partition_has_two_readers_while_the_coordinator_changes(seed: int) -> None:
-    """A new coordinator waits for the members of the former coordinator.
+    """A new coordinator gives the members of the former one time to join.
 
     Otherwise it would assign all partitions to the first member that joins, while the other members
     read on until their next heartbeat.
@@ -116,8 +116,8 @@ def any_generation_commits(patch: Patch) -> None:
 
 
 async def ask_no_broker(_: Any) -> None:
-    """Replaces ``ask_others``: a broker cut off from ZooKeeper does not ask the other brokers
-    whether they coordinate its groups now, so it keeps the groups."""
+    """Replaces ``ask_others``. A broker cut off from ZooKeeper then does not learn from others
+    that they coordinate its groups now, and keeps the groups."""
 
 
 class _Instead:

@@ -106,7 +106,7 @@ def test_simulation_detects_that_a_coordinator_cut_off_from_zookeeper_confirms_m
 
 
 def partition_is_assigned_while_owned(patch: Patch) -> None:
-    """Plant a fault: a leader assigns a partition to one member while another still owns it."""
+    """Plant a fault: the group's leader assigns a partition that another member still owns."""
     patch.setattr(assignors, "hold_back", lambda *_: None)
 
 

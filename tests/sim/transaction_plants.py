@@ -153,7 +153,7 @@ def deposed_coordinators_decide(patch: Patch) -> None:
 
 @planted(TRANSACTS)
 def state_deleted_before_its_copy_is_committed(patch: Patch) -> None:
-    """Plant a fault: older state records are deleted before the full copy of the state is
+    """Plant a fault: older state records are deleted before the full copy that replaces them is
     committed."""
     copied = KeyedState._copied
 
@@ -220,7 +220,7 @@ def last_stable_offset_exceeds_the_high_watermark(patch: Patch) -> None:
 
 @planted(SEGMENTS)
 def aborted_transactions_of_one_segment_only(patch: Patch) -> None:
-    """Plant a fault: a fetch reads aborted transactions from its first segment only."""
+    """Plant a fault: a fetch looks for aborted transactions only in the first segment it reads."""
     collect = TransactionIndex.collect
 
     def first(self: TransactionIndex, start: int, end: int, found: Any) -> bool:

@@ -143,7 +143,7 @@ class Transactions:
         return {OUT: self.out, NUMBERS: self.inputs, TRANSACTION_STATE: state}
 
     async def check(self, settled: Callable[[list[PartitionKey], str], Awaitable[None]]) -> None:
-        """Let all clients finish after the faults are healed, then compare their records."""
+        """Once all faults are healed, let the clients finish; then compare records and outcomes."""
         cluster, checker = self.cluster, self.cluster.checker
         everything = self.keys
         if any(checker.is_lost(key) for keys in everything.values() for key in keys):

@@ -166,7 +166,7 @@ class RowProducer(Client):
             return True
 
     def _leads(self, broker_id: int) -> bool:
-        """Return whether the broker leads the partition: only then is its error a violation.
+        """Return whether the broker leads the partition: only a leader's refusal is a violation.
 
         A deposed leader that does not know yet that it was deposed lacks the latest sequences.
         """

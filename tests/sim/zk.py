@@ -1,4 +1,4 @@
-"""ZooKeeper in virtual time: one linear history of writes, versions, sessions, one-shot watches.
+"""ZooKeeper in virtual time: writes in one order, versions, sessions and one-shot watches.
 
 ``ZkService`` is the ensemble; ``SimZk`` is one client's MetadataStore. A client receives responses
 and watch events in one order, as ZooKeeper guarantees. Faults: ``cut`` and ``heal`` a client,
@@ -263,14 +263,14 @@ class ZkService:
         return self._sessions[session_id].client
 
     def _wall_ms(self) -> int:
-        """Return the loop's wall-clock time in milliseconds, or its start outside a loop."""
+        """Return the wall-clock time in ms; outside an event loop, that of the loop's start."""
         try:
             return WALL_BEGAN_MS + int(asyncio.get_running_loop().time() * 1000)
         except RuntimeError:
             return WALL_BEGAN_MS
 
     def peek(self, path: str) -> Znode | None:
-        """Return a znode without a ZooKeeper session, for the checkers of the simulation."""
+        """Return a znode to a checker of the simulation, which has no ZooKeeper session."""
         node = self._nodes.get(path)
         return None if node is None else node.read()
 
