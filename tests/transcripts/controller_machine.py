@@ -109,7 +109,7 @@ class ControllerMachine:
         return ev.StatesRead([self._by_leader(words["state"])])
 
     def _late_notice(self, words: Words) -> ev.ControllerEvent:
-        """Return a late change notice, whose partition state has an old version."""
+        """Return the event of a late read: the partition state has an old version."""
         change = self._by_leader(words["state"])
         version = int(words["version"])
         return ev.StatesRead(

@@ -248,7 +248,7 @@ def _names(replicas: Sequence[ReplicaId]) -> str:
 
 
 def _end(word: str | None) -> OffsetAndEpoch | None:
-    """Parse a leader epoch and its end offset from ``EPOCH@OFFSET``; no word gives None."""
+    """Parse a leader epoch and its end offset from ``EPOCH@OFFSET``, or None from None."""
     if word is None:
         return None
     epoch, _, offset = word.partition("@")

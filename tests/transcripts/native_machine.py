@@ -148,7 +148,7 @@ class NativeVerb:
             self._admin(Create(znodes.claim_path(GROUP, value.claim)))
 
     def _committed(self, words: Words) -> None:
-        """Write an offset to the group, as a client that is no member commits it."""
+        """Write an offset of the group, as a client outside the group does."""
         tp = _tp(words["of"])
         path = znodes.offset_path(GROUP, *tp)
         self._admin(Create(znodes.offsets_path(GROUP)))

@@ -2,7 +2,7 @@
 
 - ``producer`` creates a producer with the transactional id ``x``.
 - ``begin``, ``commit``, ``abort`` and ``offsets`` are calls of the user.
-- ``sent`` sends a batch; from now on the coordinator may know the transaction.
+- ``sent`` sends a batch; after it the coordinator may know the transaction.
 - ``initialized``, ``ended`` and ``offsets_sent`` answer requests.
 - ``init_failed``, ``end_failed`` and ``offsets_sent`` with ``error=90`` answer them with this error
   code of Kafka.

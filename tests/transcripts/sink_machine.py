@@ -4,7 +4,8 @@
 - ``sinks`` creates a partition without records.
 - ``join who=a run=r1 batch=3 task=0 attempt=0`` is a request of a task attempt to join a batch. It
   may have ``sink=`` (default ``s``), ``parts=T-0,T-1`` and ``timeout=`` in ms.
-- ``keep who=a run=r1 batch=3`` keeps a batch open; ``add who=p as=7:0 parts=T-1`` adds partitions.
+- ``keep who=a run=r1 batch=3`` is an attempt's heartbeat; ``add who=p as=7:0 parts=T-1`` adds
+  partitions.
 - ``commit who=d run=r1 batch=3 winners=7:0,8:0 rows=10`` and ``abort who=d run=r1 batch=3`` are
   requests of the driver; ``winners`` are the attempts to commit (producer id and epoch).
 - ``persisted`` and ``refused`` are the outcome of the oldest record that has no outcome.
@@ -218,7 +219,7 @@ def _show_parts(parts: frozenset[PartitionKey]) -> str:
 
 
 class _Topics(dict[str, str]):
-    """Maps short topic names to topic ids that are as long as the encoding of records requires."""
+    """Maps short topic names to topic ids of 22 characters, as the encoding of records requires."""
 
     def __missing__(self, name: str) -> str:
         return f"{name:A<22}"

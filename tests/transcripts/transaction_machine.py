@@ -2,9 +2,9 @@
 
 - ``now=`` sets the clock until another line sets it.
 - ``transaction`` creates a new transactional id. With ``pid=5 epoch=3 state=Ongoing number=1
-  parts=T-0``, the id was loaded from the log, in its first transaction. It may also have ``last=``,
-  ``version=``, ``groups=`` and ``timeout=``.
-- ``init who=a`` is InitProducerId; ``expected=5:3`` is for a producer that continues.
+  parts=T-0``, the id is loaded from the log, with its first transaction. It may also have
+  ``last=``, ``version=``, ``groups=`` and ``timeout=``.
+- ``init who=a`` is InitProducerId; ``expected=5:3`` is for a producer after an error (KIP-360).
 - ``add who=a as=5:3 parts=T-0,T-1 groups=g`` adds partitions and groups. ``v1`` selects transaction
   version 1, ``on=`` names the connection. ``broker`` and ``verify`` are for requests of brokers.
 - ``commit who=a as=5:3`` and ``abort`` are EndTxn; they may have ``v1`` and ``on=``.
