@@ -121,7 +121,7 @@ def test_rows_of_a_failed_batch_are_invisible_and_its_repetition_writes_each_row
 
 def test_stopped_query_leaves_no_open_transaction(queries, bus, tmp_path):
     """The worker processes of the stopped query live on with the Spark session, and must not keep
-    its transaction open."""
+    the query's transaction open."""
     source, target = queries.topic(5, 5), queries.topic(0, 0)
     checkpoint = queries.checkpoint()
     waits = tmp_path / "waits"

@@ -122,7 +122,7 @@ class Driver:
         self.folder = folder
 
     def begin(self, name: str) -> int:
-        """Start copying; return the pid of the executor whose task waits for ``let_go``."""
+        """Start copying; return the pid of the executor whose task waits until ``let_go`` runs."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{name}\n")
         self._process.stdin.flush()

@@ -1,5 +1,5 @@
-"""Slow tests of the Spark source. To save time, a ZooKeeper outage of 20 s is tested meanwhile on
-another cluster.
+"""Slow tests of the Spark source. To save time, another cluster is without ZooKeeper for 20 s
+while other tests run.
 
 A new Spark process finds the installed wheel. A query reads on while topics are created and
 deleted. A source is joined with itself. The behaviours are those of Spark's KafkaSourceStressSuite,
@@ -258,7 +258,7 @@ def test_source_joined_with_itself_reads_both_sides_up_to_the_same_offset(querie
 
 @pytest.mark.timeout(300)
 def test_query_recovers_from_zookeeper_outage(outage):
-    """``outage`` has checked that the query reads records during the outage.
+    """The fixture ``outage`` has checked that the query reads records during the outage.
 
     Once ZooKeeper is back, the query commits group offsets, and operations that need ZooKeeper
     succeed.

@@ -43,8 +43,8 @@ def test_sink_writes_rows_to_the_topic_and_partition_of_their_columns(queries, b
 
 
 def test_worker_of_sparks_daemon_is_recognised_as_forked(queries):
-    """A worker of Spark's daemon collects garbage after every task, but skips frozen objects
-    (``gc.freeze``)."""
+    """pyspark_logbus calls ``gc.freeze`` only in workers of Spark's daemon: they collect garbage
+    after every task."""
 
     def look(batches):
         import pyarrow as pa

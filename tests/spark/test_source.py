@@ -116,7 +116,7 @@ def test_create_table_is_refused_but_temporary_view_reads_topic(queries, bus):
 def test_each_query_of_a_sql_view_with_options_reads_the_newest_records(queries, bus):
     """Each query of a view over ``SELECT … FROM log_rows WITH (options)`` reads newer records.
 
-    A view that is created USING logbus OPTIONS keeps the offsets of its first query.
+    A query of a view created USING logbus OPTIONS reads only what the first query read.
     """
     topic = queries.topic(3)
     sql = queries.spark.sql

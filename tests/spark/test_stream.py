@@ -34,7 +34,8 @@ def numbers(*counts):
 
 
 def assert_seen_on_the_command_line(bus, capsys, group, topic):
-    """Check what logbus commands show of a running query that has read 13 and 7 records.
+    """Check what logbus commands show of a running query that has read 13 and 7 records of two
+    partitions.
 
     A command must refuse to move the offsets of the query's group.
     """
@@ -101,8 +102,8 @@ def test_stream_copies_a_topic_across_a_restart(queries, bus, capsys):
 
 
 def test_triggers_available_now_and_once_read_the_backlog(queries, bus):
-    """Row limits apply to availableNow but not to once. The query also commits the offsets of its
-    last batch to its group.
+    """Row limits apply to the trigger availableNow but not to once. The query also
+    commits the offsets of its last batch to its group.
     """
     source, target = queries.topic(15), queries.topic(0)
     checkpoint = queries.checkpoint()
@@ -249,8 +250,8 @@ def test_rows_of_output_mode_complete_are_appended_to_the_topic(queries):
 
 
 def test_converted_kafka_checkpoint_keeps_state_and_batch_numbers(queries, bus, capfd):
-    """``logbus checkpoint`` converts the checkpoint. The batch that was unfinished
-    reads the same rows again."""
+    """``logbus checkpoint`` converts the checkpoint. The query then runs its unfinished
+    batch with the same rows again."""
     topic = queries.topic(6, 0)
     old, new = queries.checkpoint(), queries.checkpoint()
     seen = {}
