@@ -32,7 +32,7 @@ SEEDED = {"chaos", "fuzz", "soak", "soak-transactions", "soak-groups"}
 
 @functools.cache
 def peers_rows() -> Any:
-    """Return the rows of the side-by-side report."""
+    """Return the benchmarks of ``make bench``."""
     sys.path.insert(0, str(FOLDER))
     try:
         return importlib.import_module("peers.rows").ROWS
@@ -48,7 +48,7 @@ def test_each_benchmark_can_be_imported_and_prints_its_help(name: str) -> None:
 
 
 def test_every_result_file_is_tracked_and_described() -> None:
-    """``make figures`` overwrites results, and git keeps the former figures only of tracked
+    """``make figures`` overwrites results, and git can restore only those in tracked
     files."""
     readme = (FOLDER / "README.md").read_text("utf-8")
     for name in RUNNER.BENCHMARKS:

@@ -1,7 +1,7 @@
 """Test the harness of ``make bench``, which compares logbus with other systems.
 
 A *row* is one comparison, with logbus and another system, its peer, as *sides*. A *floor* is a
-side that does only work that every such system must do.
+side that does only the work that no such system can avoid.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def test_spark_jvm_and_its_python_workers_are_counted_as_separate_roles(tmp_path
 
 
 def row(goals: tuple[Any, ...], runs: dict[str, list[float]]) -> Any:
-    """Return a benchmark (a row of the report) whose systems return the values in ``runs``, and the
-    list to which each run appends the name of its system.
+    """Return a benchmark (a row of the report) whose systems return the values in ``runs`` in turn,
+    and the list to which each run appends its system's name.
     """
     kinds = peers("row")
     order: list[str] = []

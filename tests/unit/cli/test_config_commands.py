@@ -45,7 +45,7 @@ def test_config_describe_of_a_file_shows_value_default_and_source_of_each_settin
 
 
 def test_config_describe_changed_omits_a_setting_that_the_broker_reports_as_a_default() -> None:
-    """Regression: --changed listed the rates of throttles, which have the brokers' default."""
+    """Regression: --changed listed throttle rates that the broker reported as its defaults."""
     name = "leader.replication.throttled.rate"
     entry = ConfigEntry(name, "9", True, False, "default", "")
     (row,) = _rows({name: entry}, {})

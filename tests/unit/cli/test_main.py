@@ -204,8 +204,8 @@ def test_missing_cluster_error_says_how_to_name_or_start_one(
 def test_commands_report_an_unwritable_home_folder_if_no_cluster_is_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Regression: while a cluster ran with ``--dir``, both commands found no cluster and offered to
-    start one."""
+    """Regression: while a cluster ran with ``--dir``, ``status`` and ``down`` found none and
+    offered to start one."""
     (tmp_path / "home").write_text("a file in the way")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     for command in ("status", "down"):
@@ -369,8 +369,8 @@ def test_error_for_an_unusable_settings_file_names_the_file(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Regression: the command printed a traceback for a file that is not UTF-8, and for a wrong
-    logging file."""
+    """Regression: the command printed a traceback for a file that is not UTF-8, and for an
+    invalid logging file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "latin1.conf").write_bytes("rack=Käse\n".encode("latin-1"))
     (tmp_path / "empty.conf").touch()

@@ -30,11 +30,11 @@ def described(rate: float | None) -> DescribedClientQuotas:
 
 
 def alter(*looks: tuple[Any, Any], address: str = "b") -> list[float]:
-    """Alter a quota; return the pauses, in ms, between the checks whether all brokers have applied
-    it.
+    """Alter a quota; return the pauses, in ms, between the checks of whether all brokers have
+    applied it.
 
-    ``looks`` holds, for each check, the responses of both brokers. The last pair repeats. Broker 1
-    makes the change, but the client does not know this if ``address`` is an alias of broker 1.
+    ``looks`` holds, for each check, the responses of brokers 1 and 2. The last pair repeats. Broker
+    1 makes the change. The client does not know this if ``address`` is an alias of its address.
     """
     now, pauses, left = 0.0, [], list(looks)
     operation = quotas.alter_quotas(
