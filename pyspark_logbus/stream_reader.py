@@ -46,8 +46,8 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: StreamPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Pickle nothing of the planner: Spark pickles a reader for tasks, never the reader that
-        # plans.
+        # Leave the planner out: Spark pickles readers only to send them to tasks, which never
+        # plan.
         with pickled_error_line():
             plan = self._plan.for_tasks() if self._plan is not None else None
         return {"_plan": plan, "_problem": None, "_planner": None}

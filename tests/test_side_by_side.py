@@ -197,7 +197,7 @@ def test_failed_or_hanging_benchmark_does_not_prevent_the_other_benchmarks() -> 
 
     for run, seconds_max, why in (
         (fail, 60.0, "RuntimeError: a port was taken"),
-        (hang, 0.05, "TookTooLong: took longer than 0 s"),
+        (hang, 0.05, "TookTooLong: the benchmark took longer than 0 s"),
     ):
         side = kinds.Side(run, dict, "as it comes")
         opened = contextlib.nullcontext({"logbus": side})
@@ -400,7 +400,7 @@ def test_benchmark_continues_if_one_of_the_compared_systems_is_missing_or_fails(
     assert list(variant["sides"]) == ["1", "5"]
     assert variant["absent"] == {
         "2": "failed: OSError: the disk is full",
-        "3": "failed: TookTooLong: took longer than 1 s",
+        "3": "failed: TookTooLong: the benchmark took longer than 1 s",
         "4": "apt-get install it",
     }
     assert peers("__main__").has_failed(variant), "some sides failed"

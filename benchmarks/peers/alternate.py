@@ -99,7 +99,7 @@ def _at_most(seconds: float | None) -> Iterator[None]:
         return
 
     def expired(*_: object) -> None:
-        raise TookTooLong(f"took longer than {seconds:.0f} s")
+        raise TookTooLong(f"the benchmark took longer than {seconds:.0f} s")
 
     before = signal.signal(signal.SIGALRM, expired)
     signal.setitimer(signal.ITIMER_REAL, seconds)

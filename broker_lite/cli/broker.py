@@ -76,7 +76,7 @@ def broker(
         # the root logger already has a handler.
         try:
             logging.config.fileConfig(logging_path, disable_existing_loggers=False)
-        except Exception as error:  # The logging file names classes, which may raise any error.
+        except Exception as error:  # Classes that the file names may raise any error.
             raise InvalidConfigError(
                 f"--logging {logging_path} cannot be used: {error!r}. Correct it; a file that "
                 "works: logbus config template logging"

@@ -90,7 +90,7 @@ class MessageStreams(ClosedByWith):
 
     def _exit(self, *, is_done: bool) -> None:
         if self._is_closing:
-            return  # A callback calls ``close`` while a first call runs.
+            return  # A callback has called ``close`` again.
         self._is_closing = True
         problems: list[LogbusError] = []
         for membership in self._memberships:

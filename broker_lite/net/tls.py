@@ -120,7 +120,7 @@ class TlsTransport:
         if self._failed is not None:
             raise self._failed
         tls, incoming = self._tls, self._incoming
-        # With a buffer, ``read`` returns a number of bytes; typeshed declares bytes.
+        # With a buffer, ``read`` returns an int, the count of bytes; typeshed says ``bytes``.
         read: Callable[[int, memoryview], int] = tls.read  # type: ignore[assignment]
         filled, size = 0, min(len(buffer), READ_TURN_BYTES)
         has_more = False  # Whether the socket may have more bytes (see ``_receive``).

@@ -67,8 +67,8 @@ def new_acl_of_words(words: Mapping[str, str]) -> Acl:
         prefix = name.partition(WILDCARD)[0]
         cure = f"{prefix[:80]!r} as a prefix (--prefix)" if prefix else "the literal name '*'"
         raise InvalidRequestError(
-            f"the name {name[:80]!r} has a *, which is a wildcard only as a whole literal name; "
-            f"give {cure}"
+            f"the name {name[:80]!r} has a *, which is a wildcard only if it is the whole name and "
+            f"the pattern is literal; give {cure}"
         )
     if WILDCARD in acl.entry.principal and acl.entry.principal != ANYONE:
         raise InvalidRequestError(

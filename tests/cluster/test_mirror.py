@@ -563,7 +563,7 @@ def test_only_one_mirror_of_a_source_is_active(
     assert rows_of(bus, copied) == rows_of(origin, copied)
 
 
-def test_mirror_without_matching_topics_fails_only_with_the_option_once(
+def test_mirror_without_matching_topics_fails_only_if_it_shall_run_once(
     origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     with pytest.raises(InvalidConfigError, match=f"'no.*' matches no topic at .*{copied}"):

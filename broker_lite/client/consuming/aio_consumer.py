@@ -216,7 +216,7 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
 
     async def _exit(self, *, is_done: bool) -> None:
         if self.core.is_closing:
-            return  # A callback or another task calls ``close`` while a first call runs.
+            return  # A callback or another task has called ``close`` again.
         try:
             await self.run(self.core.close(is_done=is_done))
         finally:

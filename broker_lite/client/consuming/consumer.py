@@ -233,7 +233,7 @@ class Consumer(ConsumerFace, ClosedByWith):
 
     def _exit(self, *, is_done: bool) -> None:
         if self.core.is_closing:
-            return  # A callback, for example, calls ``close`` while a first call runs.
+            return  # ``close`` was called again, for example by a callback.
         try:
             self.run(self.core.close(is_done=is_done))
         finally:

@@ -252,7 +252,7 @@ class ReaderCore:
         while self.assignment.pending:
             yield from self._begin()
             if not self.assignment.queue:
-                # The brokers do not know some pending partitions yet. The next call of this method
+                # The brokers do not know some assigned partitions yet. The next call of this method
                 # tries again.
                 break
             # Do not read a partition that the group has taken away during the requests of

@@ -650,8 +650,8 @@ class Registry:
         brokers = await loader.load_brokers(self._store, watch=True)
         own = brokers.get(self._config.broker_id)
         if own is None or own.broker_epoch != self._broker_epoch:
-            # An operator has deleted this broker's registration, or a broker that runs on a copy of
-            # this data directory has.
+            # This broker's registration was deleted: by an operator, or by a broker that runs on a
+            # copy of this data directory.
             assert self._registrar is not None
             await self._registrar.check_disk()
             self._schedule(_Step.REGISTER)

@@ -45,7 +45,7 @@ class DescribeClientQuotasRequest:
 
     def encode(self, writer: Writer) -> None:
         writer.array((), lambda _: None)
-        writer.boolean(False)  # strict
+        writer.boolean(False)  # The field Strict: include entities with further types.
         writer.tag_end()
 
     @staticmethod

@@ -284,7 +284,7 @@ def test_producer_is_refused_a_transactional_id_while_a_spark_sink_registers_it(
     run(body)
 
 
-def test_coordinator_refuses_sink_requests_if_it_cannot_read_the_sink_record() -> None:
+def test_coordinator_that_cannot_read_the_state_of_a_spark_sink_refuses_its_requests() -> None:
     """The record holds the sink's last committed batch. A coordinator that ignored the record would
     let Spark write this batch again."""
 
