@@ -7,10 +7,11 @@ collection.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 
 import pyarrow as pa
+
+from broker_lite import heap
 
 
 def spare_startup() -> None:
@@ -25,9 +26,4 @@ def release() -> None:
     Thread-safe."""
     gc.collect()
     pa.default_memory_pool().release_unused()
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):
-        # Other C libraries than glibc have no malloc_trim; they keep the memory.
-        return
-    trim(0)
+    heap.trim()

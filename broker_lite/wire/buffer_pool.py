@@ -62,10 +62,13 @@ class BufferPool:
             self.kept_bytes += len(block)
         return memoryview(block)[:size]
 
-    def sweep(self) -> None:
-        """Remove the free blocks that were not used since the previous sweep."""
+    def sweep(self) -> int:
+        """Remove the free blocks that were not used since the previous sweep. Return their
+        bytes."""
+        before = self.kept_bytes
         self._drop(self._untouched, 0)
         self._untouched = len(self._blocks)
+        return before - self.kept_bytes
 
     def _evict_for(self, size: int) -> bool:
         if self.kept_bytes + size > self.limit_bytes:

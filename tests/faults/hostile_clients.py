@@ -220,6 +220,7 @@ def main() -> None:
     parser.add_argument("--declared-bytes", type=int, default=64 * MIB)
     parser.add_argument("--bytes", type=int, default=14, help="sent after the length")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long the attack lasts")
+    parser.add_argument("--after", type=float, default=AFTER_S, help="wait before the last look")
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="hostile-") as directory,
@@ -238,7 +239,7 @@ def measure(cluster: LocalCluster, options: argparse.Namespace) -> dict[str, Any
         with attack(place, options):
             time.sleep(options.seconds)
             during = descriptors(pid)
-        time.sleep(AFTER_S)
+        time.sleep(options.after)
         after = resident_bytes(pid), descriptors(pid)
     return {
         "rss_mb": {

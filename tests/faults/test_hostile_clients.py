@@ -131,10 +131,11 @@ def test_unfinished_requests_release_memory_when_clients_disconnect(
 ) -> None:
     """The requests exceed the memory for unfinished requests, so the broker leaves some unread."""
     address, pid = broker
-    files = descriptors(pid)
+    before, files = resident_bytes(pid), descriptors(pid)
     with unfinished(address, 384, declared_bytes=MIB, sent_bytes=512 << 10):
         until(lambda: resident_bytes(pid), lambda size: size > 100 * MIB)
         assert resident_bytes(pid) < 400 * MIB
     until(lambda: descriptors(pid), lambda count: count <= files + 10)
+    until(lambda: resident_bytes(pid) - before, lambda size: size < 50 * MIB)
     with PlainConnection(address) as bystander:
         assert bystander.call(ApiVersionsRequest("tests", "1")).error_code == 0

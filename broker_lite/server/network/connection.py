@@ -277,8 +277,12 @@ class ClientConnection:
             self.resume()
             if not self._reading:
                 return
+        target = self._receiver.buffer()
+        first_bytes = self.budget.first_bytes
+        if len(target) > first_bytes and not self._receiver.pending_bytes:
+            target = target[:first_bytes]
         try:
-            count = self._transport.read_into(self._receiver.buffer())
+            count = self._transport.read_into(target)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:

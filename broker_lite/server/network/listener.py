@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
+from broker_lite import heap
 from broker_lite.config import BrokerConfig
 from broker_lite.config.listeners import ListenerConfig, listener_configs
 from broker_lite.errors import InvalidConfigError, LogbusError, PortInUseError
@@ -31,7 +32,7 @@ from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.connection import Begin, ClientConnection
 from broker_lite.server.network.context import Session
 from broker_lite.server.network.logins import REQUEST_BYTES_BEFORE_LOGIN_MAX
-from broker_lite.server.network.memory_budget import Budget
+from broker_lite.server.network.memory_budget import SHRUNK_BYTES, Budget
 from broker_lite.wire.buffer_pool import BufferPool
 from broker_lite.wire.frame import FrameReceiver
 
@@ -499,7 +500,9 @@ class Listener:
             elif connection.session.opened_ms < login_before and connection.session.is_before_login:
                 limit = self._config.login_timeout_ms
                 connection.close(f"no login within login.timeout.ms={limit}")
-        self._frames.sweep()
+        swept_bytes = self._frames.sweep()
+        if self._budget.has_shrunk() or swept_bytes >= SHRUNK_BYTES:
+            heap.trim()
         self._sweep = None
         if self._connections or self._handshakes or self._frames.kept_bytes:
             self._sweep_later()

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from broker_lite.wire.frame import FIRST_BYTES, SCRATCH_BYTES
+
 UNFINISHED_SHARE = 0.5
 """Fraction of the memory limit that partially received frames may take."""
+FIRST_SHARE = 1 / 64
+"""Fraction of the memory left for partial frames that the first bytes of one more may take."""
 ANSWERS_SHARE = 0.5
 """Fraction of the memory limit for answers that wait for memory before they are built
 (``ResponseSlot.build``)."""
+SHRUNK_BYTES = 32 << 20
+"""Bytes that partial frames must release before ``has_shrunk`` returns True."""
 LARGE_ANSWER_BYTES = 4 << 20
 """Bytes above which an answer counts as large. Only a single batch, which cannot be split, makes so
 large an answer."""
@@ -49,6 +55,8 @@ class Budget:
         "_growing",
         "_starting",
         "_unfinished_bytes",
+        "_unfinished_peak",
+        "first_bytes",
         "limit_bytes",
         "used_bytes",
     )
@@ -56,7 +64,12 @@ class Budget:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self._unfinished_bytes = 0
+        self._unfinished_bytes = self._unfinished_peak = 0
+        self.first_bytes = 0
+        """How many bytes a connection may receive at once between two requests. A partial request
+        among them takes memory without ``may_grow``, so that with a fixed number, thousands of
+        connections could exceed UNFINISHED_SHARE."""
+        self._count_unfinished(0)
         self._answer_bytes = 0
         self._finisher: Waiter | None = None
         # The connections that wait for memory, in this order: to receive a request, to receive more
@@ -142,12 +155,26 @@ class Budget:
     def charge_unfinished(self, size: int) -> None:
         """Count ``size`` bytes of a partial frame as used memory."""
         self.used_bytes += size
-        self._unfinished_bytes += size
+        self._count_unfinished(size)
+
+    def _count_unfinished(self, change: int) -> None:
+        self._unfinished_bytes += change
+        self._unfinished_peak = max(self._unfinished_peak, self._unfinished_bytes)
+        left = self.limit_bytes * UNFINISHED_SHARE - self._unfinished_bytes
+        self.first_bytes = max(FIRST_BYTES, min(SCRATCH_BYTES, int(left * FIRST_SHARE)))
+
+    def has_shrunk(self) -> bool:
+        """Return whether partial frames take SHRUNK_BYTES less than at their peak since the last
+        call that returned True."""
+        if self._unfinished_peak - self._unfinished_bytes < SHRUNK_BYTES:
+            return False
+        self._unfinished_peak = self._unfinished_bytes
+        return True
 
     def finish(self, connection: Waiter, size: int) -> None:
         """Count the connection's frame of ``size`` bytes as a complete request, no longer as a
         partial frame."""
-        self._unfinished_bytes -= size
+        self._count_unfinished(-size)
         if self._finisher is connection:
             self._finisher = None
         self._wake()
