@@ -17,25 +17,24 @@ from broker_lite.storage.directory import SPACE_ERRORS, DataDirectory, remove_tr
 
 
 class Strays:
-    """The strays of one data directory. With ``retention_ms`` -1, they are never deleted."""
+    """The stray logs of one data directory. With ``retention_ms`` -1, they are never deleted."""
 
     def __init__(self, data: DataDirectory, retention_ms: int) -> None:
         self._data = data
         self._retention_ms = retention_ms
         self._since: dict[PartitionKey, list[int]] = {}
-        """The times (ms) at which each partition's strays were renamed. A partition has several
-        strays if a power cut has undone the deletion of one."""
+        """The times (ms) at which each partition's stray logs were renamed. A partition has several
+        if a power cut has undone the deletion of one."""
         self._left: set[PartitionKey] = set()
-        """Strays that are not renamed yet, because the disk was full: their directories' names
-        still lack ``.stray``."""
+        """Partitions whose stray log is not renamed yet, because the disk was full: its directory's
+        name still lacks ``.stray``."""
 
     @property
     def count(self) -> int:
         return sum(map(len, self._since.values()))
 
     def register(self, name: str) -> bool:
-        """If ``name`` is the name of a stray's directory, record the stray. Return whether it
-        is."""
+        """Remember a stray log if ``name`` is the name of its directory. Return whether it is."""
         stray = paths.parse_stray_dir(name)
         if stray is not None:
             self._since.setdefault(stray[0], []).append(stray[1])
@@ -43,11 +42,12 @@ class Strays:
 
     def of(self, offsets: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
         """Return those offsets of a checkpoint file (recovery points or log starts) that belong to
-        strays. A new version of the file must keep them."""
+        stray logs. A new version of the file must keep them."""
         return {key: offsets[key] for key in (*self._since, *self._left) if key in offsets}
 
     def set_aside(self, key: PartitionKey, now_ms: int) -> None:
-        """Rename a partition's directory to a stray. Raises StorageError if the disk fails.
+        """Rename the directory of a partition whose log has become a stray. Raises StorageError if
+        the disk fails.
 
         On a full disk the directory keeps its name until the broker starts again."""
         data, target = self._data, paths.stray_dir(self._data.path, key, now_ms)
@@ -63,8 +63,8 @@ class Strays:
             data.files.sync_dir(data.path)
 
     def take_back(self, key: PartitionKey) -> bool:
-        """Rename a partition's newest stray back to the partition's directory. Return whether there
-        was one. Raises StorageError."""
+        """Rename a partition's newest stray log back to the partition's directory. Return whether
+        there was one. Raises StorageError."""
         if key in self._left:
             self._left.discard(key)
             return True
@@ -85,7 +85,7 @@ class Strays:
         return True
 
     def delete_due(self, now_ms: int) -> int:
-        """Delete the strays past their retention time, and return their number.
+        """Delete the stray logs past their retention time, and return their number.
 
         A later call retries failed deletions."""
         if self._retention_ms < 0:
