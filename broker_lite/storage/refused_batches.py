@@ -5,9 +5,9 @@ later ones leave a gap. OUT_OF_ORDER_SEQUENCE_NUMBER would be correct for them, 
 begin a new producer epoch, in which it may send records again that the log already holds.
 ``ProducerState.check`` therefore refuses them with the error of the first refused batch.
 
-One instance serves all logs of a data directory. Disk threads and the event loop write it under a
-lock. Once an entry is evicted, later batches get OUT_OF_ORDER_SEQUENCE_NUMBER, as in Kafka; no
-records are lost."""
+One instance serves all logs of a data directory. Disk threads and the event loop write this
+instance under a lock. Once an entry is evicted, later batches get OUT_OF_ORDER_SEQUENCE_NUMBER, as
+in Kafka; no records are lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from broker_lite.model import NO_PRODUCER, PartitionKey
 from broker_lite.record.batch import BatchHeader
 
 PRODUCERS_MAX = 4096
-"""Maximum number of refused batches over all partitions. The oldest is evicted first."""
+"""Maximum number of remembered batches, one for each partition and producer. The oldest is evicted
+first."""
 _AHEAD_MAX = 1 << 30
 """Maximum distance (modulo 2^31) from a sequence to a later one. A sequence at a larger distance is
 an earlier one, because sequences wrap."""
@@ -55,7 +56,7 @@ def _distance(start: int, end: int) -> int:
 
 
 class RefusedBatches:
-    """The refused batches by partition and producer id. The object is false if it has none."""
+    """The last refused batch of each partition and producer id. An empty object is false."""
 
     __slots__ = ("_batches", "_lock")
 
@@ -67,7 +68,7 @@ class RefusedBatches:
         return len(self._batches)
 
     def note(self, key: PartitionKey, header: BatchHeader, error: LogbusError) -> None:
-        """Record a refused batch, if the error is retriable.
+        """Remember a refused batch, if the error is retriable.
 
         After any other error the producer drops the batch and begins a new epoch, in which
         sequences start at 0 again."""

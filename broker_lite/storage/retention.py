@@ -7,7 +7,8 @@ Brokers delete only closed segments below the last stable offset, oldest first, 
 - the segment is older than retention.ms.
 
 A segment's age is that of its newest timestamp. If that is -1 or far ahead of the broker's clock,
-the time of the last append counts instead. Old timestamps count, however late the append."""
+the time of the last append counts instead. An old timestamp counts even if the append was just
+now."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ class SegmentFacts(NamedTuple):
         """Return the time (ms) of the newest record, or the time of the last append if the record's
         time is missing or too far in the future.
 
-        Too far is more than FUTURE_MAX_MS after ``now_ms``: at the append, the broker's clock may
-        have been in 1970."""
+        Too far is more than FUTURE_MAX_MS after ``now_ms``, not after the append's time: the
+        broker's clock may have been wrong then."""
         if 0 <= self.max_timestamp <= now_ms + FUTURE_MAX_MS:
             return self.max_timestamp
         return self.last_append_ms

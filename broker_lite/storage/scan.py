@@ -19,8 +19,8 @@ from broker_lite.storage.files import File
 
 HEADERS_CHUNK_BYTES = 256 << 10
 FAR_CHUNK_BYTES = 4 << 10
-"""Bytes that ``walk_headers`` reads at once after a large batch, whose end lies more than this
-number beyond the bytes read so far."""
+"""Bytes that ``walk_headers`` reads next, in place of a whole chunk, if the last batch ends more
+than this number of bytes after the bytes read so far."""
 BATCHES_CHUNK_BYTES = 4 << 20
 SECTOR = 512
 _OWN_LOG = WalkPolicy()

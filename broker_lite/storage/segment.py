@@ -138,7 +138,8 @@ class Segment:
         self._transactions: TransactionIndex | None = None
         self._bytes_since_entry = 0
         self.cache: LoadedSegments | None = None
-        """The cache that closes the segment's file if too many are loaded; None if it is active."""
+        """The cache that closes the segment's file if too many are loaded; None if the segment is
+        active."""
         self.directory = directory
         self.base_offset = base_offset
         self.next_offset = base_offset
@@ -181,8 +182,8 @@ class Segment:
         return paths.segment_file(self.directory, self.base_offset, suffix)
 
     def load_facts(self) -> bool:
-        """Load the headers of both index files. Return whether both belong to this log file in its
-        present size."""
+        """Load the headers of both index files. Return whether both were saved for this log file at
+        its present size."""
         try:
             offsets = offset_index.decode_facts(self._head(paths.INDEX, offset_index.HEADER_BYTES))
             times = time_index.decode_facts(self._head(paths.TIME_INDEX, time_index.HEADER_BYTES))
@@ -202,8 +203,8 @@ class Segment:
         return True
 
     def load_prefix(self, recovery_point: int) -> IndexEntry:
-        """Load the index files if they belong to this log file, even if it was shorter when they
-        were saved. Return the entry from which the caller must scan the log.
+        """Load the index files if they belong to this log file, even if the log file was shorter
+        when they were saved. Return the entry from which the caller must scan the log.
 
         Index files that contradict the log file are not used; the scan then begins at the segment's
         start."""

@@ -36,11 +36,11 @@ class AbortedEntry(NamedTuple):
     """The last stable offset once the marker is committed.
 
     That is the first offset of the oldest open transaction, or else the offset after the marker. No
-    transaction of a later entry begins before it."""
+    later entry's transaction begins before this offset."""
 
 
 class TransactionIndex:
-    """The entries of one segment, in the order of their markers."""
+    """The aborted transactions of one segment, in their markers' order."""
 
     __slots__ = ("_entries", "is_saved")
 
@@ -67,7 +67,8 @@ class TransactionIndex:
     def collect(self, start: int, end: int, aborted: list[AbortedEntry]) -> bool:
         """Append the aborted transactions with records in [start, end) to ``aborted``.
 
-        Return True if no later segment can hold another one with records below ``end``."""
+        Return True if no later segment can hold another aborted transaction with records below
+        ``end``."""
         entries = self._entries
         for i in range(bisect_left(entries, start, key=_LAST_OFFSET), len(entries)):
             if entries[i].first_offset < end:
