@@ -98,7 +98,7 @@ class ExpireSinks(NamedTuple):
 
     A sink is deleted if it was last used before ``before_day`` (days since 1970, wall clock). The
     sink of a batch write, which no later run continues, is also deleted if it was last used before
-    ``before_ms`` (monotonic clock, only in memory)."""
+    ``before_ms`` (monotonic clock; this time is kept only in memory)."""
 
     before_day: int
     before_ms: int
@@ -178,7 +178,7 @@ class SinkResult(NamedTuple):
 
 
 class SinkReply(NamedTuple):
-    """Answer the request with this ``token`` with ``result``."""
+    """Send ``result`` as the answer to the request that has this ``token``."""
 
     token: int
     result: SinkResult

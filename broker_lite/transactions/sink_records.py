@@ -67,7 +67,8 @@ class SinkHead:
     day: int = 0
 
     def ends(self, run: str, batch: int) -> bool:
-        """Return whether the commit or abort in progress includes the attempts of a run's batch."""
+        """Return whether the commit or abort in progress includes the attempts of batch ``batch``
+        in the query's run ``run``."""
         is_included = run != self.run or batch <= self.ends_batch
         return self.state is not SinkState.OPEN and is_included
 

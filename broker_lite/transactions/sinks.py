@@ -54,8 +54,8 @@ ANSWER_MS = 1_000
 """Maximum milliseconds for which the answer to EndBatch waits for the transaction markers. Markers
 that are still missing are written after the answer."""
 RETRY_MS = 1_000
-"""Milliseconds after which the coordinator repeats the write of a record that the log refused, if
-no request waits for it; otherwise the request fails."""
+"""Milliseconds after which the coordinator repeats the write of a record that the log refused. If a
+request waits for the record, the request fails instead."""
 ATTEMPTS_MAX = 10_000
 """Maximum number of open task attempts of one sink."""
 PARKED_MAX = 2 * ATTEMPTS_MAX
@@ -73,10 +73,10 @@ class _Sink:
     - ``head``: the sink's state: its last committed batch, and the commit or abort in progress;
       None if the sink is new
     - ``logged``: the state in the sink's last committed record. After the last marker of a commit
-      or abort, ``head`` is open at once, ``logged`` once the opening record is committed.
+      or abort, ``head`` is open at once, ``logged`` once the log has committed that state.
     - ``writing``: the number of the append that will replace ``head``; None if there is none
-    - ``parked``: the requests that wait while the sink is busy (``is_busy``), or while the record
-      ``logged`` still aborts their batch"""
+    - ``parked``: the requests that wait while the sink is busy (``is_busy``), or while ``logged``
+      is still a commit or abort that includes their batch"""
 
     head: SinkHead | None = None
     logged: SinkHead | None = None
@@ -95,7 +95,7 @@ class _Sink:
     that free these ids. Otherwise a new coordinator could find an open sink whose ended attempts
     look open, and would abort committed ones."""
     refused: set[int] = field(default_factory=set)
-    """The producer ids in ``freeing`` for which the log refused the record that frees them."""
+    """The producer ids in ``freeing`` whose freeing record the log refused."""
     is_open_refused: bool = False
     """Whether the log refused the record that lets the sink start its next batch after a commit or
     abort."""
@@ -188,7 +188,7 @@ class SinkPartition:
         return min(times)
 
     def __contains__(self, sink: str) -> bool:
-        """Return whether a sink exists. A sink whose first record is still being written counts."""
+        """Return whether a sink exists, even if its first record is still being written."""
         return sink in self._sinks
 
     def head(self, sink: str) -> SinkHead | None:
@@ -364,8 +364,9 @@ class SinkPartition:
         self._write_head(event.sink, decided, event)
 
     def _compare(self, event: ev.EndBatch) -> None:
-        """Check and answer the commit of a batch without rows. It changes nothing, so no record is
-        written. No task attempt has joined the batch, so its run may be new to the sink."""
+        """Answer the commit of a batch without rows, after ``_check_replay``. The commit changes
+        nothing, so no record is written. No task attempt has joined the batch, so the request's run
+        may be new to the sink."""
         sink = self._sinks.get(event.sink)
         if sink is not None and sink.writing is not None:
             self._park(sink, event)
@@ -380,7 +381,7 @@ class SinkPartition:
         """Abort the attempts that the request names, or else all attempts of batches up to the
         request's batch.
 
-        A decision to commit is never undone."""
+        A batch whose commit is decided stays committed."""
         if event.winners:
             self._abort_attempts(sink, event)
             return
@@ -395,9 +396,8 @@ class SinkPartition:
     def _abort_attempts(self, sink: _Sink, event: ev.EndBatch) -> None:
         """Abort the failed task attempts that the request names, before their micro-batch ends.
 
-        The markers need no record in ``__transaction_state`` before them: if the coordinator
-        changes, the next one aborts the attempts with their micro-batch, because no commit includes
-        failed attempts."""
+        No record is written before the markers: if the coordinator changes, the new coordinator
+        aborts the attempts with their micro-batch, because no commit includes failed attempts."""
         if sink.is_busy:
             self._park(sink, event)
             return
@@ -563,8 +563,8 @@ class SinkPartition:
     # Methods that send the markers of a commit or abort, and then open the sink for its next batch.
 
     def _send_markers(self, name: str, sink: _Sink, head: SinkHead) -> None:
-        """Send the markers of a committed decision. A task attempt without partitions wrote nothing
-        and needs no markers."""
+        """Send the commit or abort markers of a decision that the log has committed. A task attempt
+        without partitions wrote nothing and needs no markers."""
         rows = []
         for producer_id in sorted(sink.attempts):
             attempt = self._attempts[producer_id]
@@ -653,12 +653,11 @@ class SinkPartition:
         self._serve_waiting()
 
     def _write_open_head(self, name: str, sink: _Sink) -> None:
-        """Append the record that lets the sink take its next batch, after a decision to commit or
-        abort.
+        """Append the record that opens the sink for its next batch, after a commit or abort.
 
         Does nothing while a record that frees a slot is being written: this method is called again
-        when that record is committed. Does nothing while the next decision is being written,
-        because the decision's record replaces the opening one."""
+        when that record is committed. Does nothing while the record of the next commit or abort is
+        being written, because it replaces this record."""
         if sink.freeing or sink.is_busy or sink.logged == sink.head:
             return
         opened = sink.head
