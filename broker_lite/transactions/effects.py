@@ -24,9 +24,9 @@ class SendMarkers(NamedTuple):
     ``groups``.
 
     The coordinator retries without a time limit. The event ParticipantDone reports each participant
-    that has its marker. ``transaction`` is the transaction's number. ``open_epoch`` is the producer
-    epoch of the transaction's records. ``epoch``, that of the markers, is one higher in transaction
-    ``version`` 2 (KIP-890), equal in version 1."""
+    whose marker is written. ``transaction`` is the transaction's number. ``open_epoch`` is the
+    producer epoch of the transaction's records. ``epoch``, that of the markers, is one higher in
+    transaction ``version`` 2 (KIP-890), equal in version 1."""
 
     transaction: int
     producer_id: int
@@ -57,7 +57,7 @@ class TransactionResult(NamedTuple):
 
 
 class TransactionReply(NamedTuple):
-    """Answer the request with this ``token`` with ``result``."""
+    """Send ``result`` as the answer to the request that has this ``token``."""
 
     token: int
     result: TransactionResult

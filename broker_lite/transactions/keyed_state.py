@@ -39,8 +39,8 @@ COPY_RATIO = 4
 """A full copy is written once the batches since the last copy have this many times the bytes of all
 keys and values. This keeps the log short without too many copies."""
 COPY_BATCHES = 8_000
-"""A full copy of the keys and values is also written after this number of batches since the last
-copy, or after half as many batches as there are keys, if that is more.
+"""Apart from ``COPY_RATIO``, a full copy of the keys and values is written after this number of
+batches since the last copy, or after half as many batches as there are keys, if that is more.
 
 The limit bounds the time in which a new leader loads the log: it loads about 200,000 batches a
 second, whatever their size. With 17,000 keys, copies cost the leader 2 µs per appended batch."""

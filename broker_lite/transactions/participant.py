@@ -47,7 +47,7 @@ class _Producer:
 
 
 class Participant:
-    """The transactional producers of one replica or group, verified with their coordinators."""
+    """The transactional producers of one replica or group, each verified by its coordinator."""
 
     def __init__(self) -> None:
         self._producers: dict[int, _Producer] = {}
@@ -112,8 +112,9 @@ class Participant:
         writes. In a group, call it when the commit or removal of the transaction's offsets enters
         the queue.
 
-        Return False if the marker was sent again and belongs to an earlier transaction than the
-        verified one. The caller then reports success and writes nothing."""
+        Return False if the coordinator has repeated the marker of an earlier transaction, and the
+        producer's present transaction is verified. The caller then reports success and writes
+        nothing."""
         known = self._producers.get(producer_id)
         if known is None or epoch < known.epoch:
             return True

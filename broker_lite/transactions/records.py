@@ -19,8 +19,8 @@ from broker_lite.wire.primitives import Reader, Writer
 
 NO_PRODUCER_EPOCH = -1
 FLAG_OPEN = 1
-"""Flag of a record whose transaction has not ended. A new coordinator decodes only the records with
-this flag when it loads the partition."""
+"""Flag of a transactional id's record while its transaction has not ended. A new coordinator that
+loads the partition continues these transactions, so it decodes only records with this flag."""
 
 _TRANSACTION = 0
 """First byte of the key of a transactional id's record. Keys of Spark sinks begin with 1 or 2

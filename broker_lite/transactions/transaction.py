@@ -199,8 +199,8 @@ class Transaction:
             self._fail(event, error)
 
     def _is_settled(self, event: Request) -> bool:
-        """Return whether a request to add partitions or groups can be answered although a record is
-        being written: the open transaction already contains them all."""
+        """Return whether a request to add partitions or groups can be answered while a record is
+        being written, because the open transaction already contains them all."""
         record, pending = self.record, self._pending
         return (
             isinstance(event, ev.Add)
@@ -406,8 +406,8 @@ class Transaction:
         """Commit or abort the transaction of a client whose epoch stays the same (transaction
         version 1).
 
-        A delayed EndTxn looks like that of the next transaction, so an EndTxn from an older
-        connection than the one on which the transaction began is refused."""
+        With the same epoch, a delayed EndTxn looks like that of the next transaction. So an EndTxn
+        from an older connection than the one on which the transaction began is refused."""
         record = self.record
         assert record is not None
         kind = _kind(event.is_commit)
@@ -431,15 +431,15 @@ class Transaction:
         bump: bool = True,
         continues: bool = True,
     ) -> bool:
-        """Write the decision to commit or abort (``kind``). Return False if it must wait for a
-        producer id.
+        """Write the decision to commit or abort (``kind``). Return False if the write must wait for
+        a producer id.
 
         - ``cause`` is the request behind the decision, or None after a timeout.
         - ``bump`` raises the producer epoch, as in transaction version 2.
         - ``continues`` is False if a new producer takes over the transactional id.
 
-        The request is answered once the decision is written; if it is an InitProducerId, only
-        once the transaction has ended."""
+        The request ``cause`` is answered once the decision is written; an InitProducerId, only once
+        the transaction has ended."""
         record = self.record
         assert record is not None
         decided = replace(record, state=kind, version=2 if bump else 1)
@@ -462,8 +462,8 @@ class Transaction:
         return True
 
     def _take_id(self, cause: Request | None) -> int | None:
-        """Return a reserved producer id. If none is reserved, ask for one, let the request
-        ``cause`` wait for it, and return None."""
+        """Return a reserved producer id. If none is reserved, let the caller fetch one, let the
+        request ``cause`` wait for it, and return None."""
         new_id, self._spare_id = self._spare_id, None
         if new_id is None:
             self._is_fetching_id = True
@@ -607,8 +607,8 @@ class Transaction:
     def _persist_end(self) -> None:
         """Write the record of the transaction's end, for which no request waits.
 
-        If the log refuses it, a tick writes it again, unless the next change's record is committed
-        first."""
+        If the log refuses it, ``_tick`` writes it again, unless the next change's record is
+        committed first."""
         self._numbers += 1
         self._end_number, self._is_end_refused = self._numbers, False
         self._effects.append(fx.Persist(self._numbers, self.record))
