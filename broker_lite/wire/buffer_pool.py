@@ -19,7 +19,8 @@ WASTE_MAX = 4
 
 
 def _is_free(block: bytearray) -> bool:
-    """Return whether no view of a non-empty block exists: only then does ``pop`` succeed."""
+    """Return whether a non-empty block has no view: while a view exists, ``pop`` raises
+    BufferError."""
     try:
         last = block.pop()
     except BufferError:

@@ -228,11 +228,11 @@ class AbortedTransaction(NamedTuple):
 class PartitionAnswer(NamedTuple):
     """The broker's answer for one partition, before it is encoded.
 
-    ``records`` are whole batches, as a list of parts. ``diverging`` tells a follower where its log
-    differs from the leader's. ``leader_id`` and ``leader_epoch`` name the partition's leader, if
-    this broker does not lead it. ``stored`` replaces the records by their place in a file.
-    The log has no transactions below the offset ``transactions_from``; -1 means that it has none
-    at all, or that the request had no ``FLAG_ENDS_ONLY``."""
+    ``records`` are whole batches, as a list of bytes or file ranges. ``diverging`` tells a follower
+    where its log differs from the leader's. ``leader_id`` and ``leader_epoch`` name the partition's
+    leader, if this broker does not lead it. ``stored`` replaces the records by their place in a
+    file. The log has no transactions below the offset ``transactions_from``; -1 means that it has
+    none at all, or that the request had no ``FLAG_ENDS_ONLY``."""
 
     partition: int
     error_code: int = 0
@@ -383,7 +383,7 @@ def encode_response(
     throttle_time_ms: int = 0,
     nodes: Sequence[NodeEndpoint] = (),
 ) -> list[Part]:
-    """Return a response as the parts of a frame, with its length before it.
+    """Return a response as the parts (bytes or file ranges) of a frame, with its length before it.
 
     ``error_code`` applies to the whole request; versions before 7 omit it. ``nodes`` has the
     addresses of the leaders that the partitions name by id; versions before 16 omit it."""

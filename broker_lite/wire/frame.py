@@ -39,10 +39,10 @@ HTTP_REQUESTS = (
     b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ",
 )  # fmt: skip
 """First bytes of an HTTP request, and of the preface of HTTP/2. As a frame's length, they exceed
-1.1 GB."""
+1.1 GB, so no valid frame begins with them."""
 HTTP_ANSWERS = (b"HTTP", b"<!DO", b"<!do", b"<HTM", b"<htm")
 """First bytes of a web server's answer, which may be a page without HTTP headers. As a frame's
-length, they exceed 1 GB."""
+length, they exceed 1 GB, so no valid frame begins with them."""
 
 
 def own_memory(size: int) -> memoryview:

@@ -43,8 +43,8 @@ CLIENT_VERSION = 13
 NAMES_LEADERS = 10
 """The first version whose NOT_LEADER_OR_FOLLOWER answers name the partition's leader (KIP-951)."""
 ADDS_NO_PARTITIONS = 11
-"""The last version in which a broker adds no partition to a transaction: the client must send
-AddPartitionsToTxn before batches."""
+"""The last version of Produce in which the client must send AddPartitionsToTxn before batches. In
+later versions, the broker adds the partitions to the transaction."""
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 
@@ -175,10 +175,10 @@ def _decode_classic_request(reader: Reader) -> ProduceRequest:
 
 
 def _partitions_left(left: int, count: int) -> int:
-    """Return how many partitions a request may still have after a topic with ``count`` of them.
+    """Return how many more partitions a request may have after a topic with ``count`` partitions.
 
-    ``left`` is this number before the topic. The topic itself counts as one partition. Raises
-    ProtocolError for too many."""
+    ``left`` is the number before this topic. The topic itself counts as one partition. Raises
+    ProtocolError if there are too many."""
     left -= 1 + max(count, 0)
     if left < 0:
         raise ProtocolError(f"a produce request names more than {PARTITIONS_MAX} partitions")

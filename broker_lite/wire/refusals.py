@@ -134,8 +134,8 @@ def _decoded_request(layout: _Layout, request: RequestHeader, frame: memoryview)
 
 
 class _Refusal:
-    """Creates the fields of an error response. ``said`` becomes true once a field has the error
-    code."""
+    """Creates the fields of an error response. ``said`` is true once a field has the error code;
+    until then the client could not see the error."""
 
     def __init__(self, version: int, code: int, reason: str) -> None:
         self.version = version
@@ -180,8 +180,8 @@ class _Refusal:
 
 
 def _name_of(fields: list[Any], is_text: bool) -> str:
-    """Return the name of the field that identifies a row of a response: the first text field if
-    ``is_text``, otherwise the first field of another type."""
+    """Return the name of the field that identifies an object, such as a topic, in a response: the
+    first text field if ``is_text``, otherwise the first field of another type."""
     return next(
         str(field.name)
         for field in fields

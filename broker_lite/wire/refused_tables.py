@@ -163,7 +163,7 @@ def _of_all(
 
 def _of_groups(name: str, versions: tuple[int, int], *group: Field) -> UnservedApi:
     """Return an API whose request lists groups and whose response has an error for each group.
-    ``group`` has the response fields of a group that only this API has."""
+    ``group`` has the fields of a group in the response that other such APIs lack."""
     request = _table("0+", ("group_ids", "[]string"), ("include_authorized_operations", "bool"))
     epochs: tuple[Field, ...] = (("group_epoch", "int32"), ("assignment_epoch", "int32"))
     row = [_ERROR, _MESSAGE, _GROUP, ("group_state", "string"), *epochs, *group,

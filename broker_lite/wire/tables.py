@@ -148,8 +148,8 @@ of the structure that has the field. The value is the field's tag number, and th
 decodes the field. Bytes after the value are ignored."""
 
 _ROWS_MAX = {consumer.SyncGroupRequest.SyncGroupRequestAssignment: PARTITIONS_MAX}
-"""Maximum number of items in an array of a request, by the class of the items. SyncGroup requests
-may be longer than ``REQUEST_BYTES_MAX``, which limits the other requests of these tables."""
+"""Maximum number of items in an array of a request, by the class of the items. A SyncGroup request
+needs the limit, because it may exceed ``REQUEST_BYTES_MAX``."""
 
 _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
     ApiKey.UNREGISTER_BROKER: (UnregisterBrokerRequest.decode_request, encode_unregister_broker),
@@ -168,8 +168,8 @@ REQUESTS: dict[int, Any] = {
     key: MESSAGE_CLASSES[key][0]
     for key in VERSIONS.keys() - _BY_HAND.keys() - {ApiKey.PRODUCE, ApiKey.FETCH}
 }
-"""The request class of each API whose messages are decoded and encoded by the library's tables, by
-API key."""
+"""The request class of each API whose messages are decoded and encoded by the tables of
+``kafka.protocol``, by API key."""
 _MESSAGES = frozenset(kind for pair in MESSAGE_CLASSES.values() for kind in pair)
 
 _OWN_ANSWERS: dict[type, Callable[[Any, Writer], None]] = {
@@ -261,8 +261,8 @@ def _by_hand(
 
 def set_throttle(response: Message, wait_ms: int) -> None:
     """Set the field ``throttle_time_ms`` of a response, which tells the client how long to wait. A
-    response that lacks the field, or is not of a class of the library, is unchanged; the broker
-    delays such a client nevertheless."""
+    response that lacks the field, or whose class is not in ``kafka.protocol``, stays unchanged. The
+    broker itself delays the client in any case."""
     if type(response) in _MESSAGES:
         response.throttle_time_ms = wait_ms
 

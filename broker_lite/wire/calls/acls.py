@@ -1,7 +1,7 @@
 """The client's requests for access control lists (ACLs): DescribeAcls, CreateAcls and DeleteAcls,
 version 3.
 
-The numbers in the fields are Kafka's; ``security.acls`` explains them.
+The numbers of resource types, patterns, operations and permissions are Kafka's (``security.acls``).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class DescribedAcls(NamedTuple):
 
 
 class AclResult(NamedTuple):
-    """The result of creating one ACL, or of deleting the ACLs that one filter selects. Only the
-    latter has ``deleted`` ACLs."""
+    """The result of creating one ACL, or of deleting the ACLs that one filter selects. ``deleted``
+    is empty for a created ACL."""
 
     error_code: int
     error_message: str | None

@@ -15,8 +15,8 @@ RESOURCE_BROKER = 4
 
 OPERATION_SET, OPERATION_DELETE, OPERATION_APPEND, OPERATION_SUBTRACT = range(4)
 OPERATION_DELETE_OTHERS = -1
-"""Delete the topic's settings that the request does not name, for AlterConfigs. It is not Kafka's:
-only brokers send it, to the controller, with an empty name as the setting."""
+"""An operation of logbus, with which brokers forward AlterConfigs to the controller: delete the
+topic's settings that the request does not name. The ``AlterableConfig`` has an empty name."""
 
 SOURCE_TOPIC = 1
 SOURCE_STATIC_BROKER = 4

@@ -185,9 +185,9 @@ class FetchedOffset(NamedTuple):
     """The committed offset of one partition.
 
     ``committed_offset`` is -1 if the group has no offset for the partition. ``commit_ms`` is the
-    commit time by the broker's clock. Kafka's brokers send neither ``topic_id`` nor
-    ``commit_ms``. A topic id without an offset means that the group's offset belongs to a deleted
-    topic of the same name, which had that id."""
+    commit time by the broker's clock. Kafka's brokers send neither ``topic_id`` nor ``commit_ms``.
+    If the offset is -1 but ``topic_id`` is set, the group's offset belongs to a deleted topic of
+    the same name, which had that id."""
 
     partition_index: int
     committed_offset: int

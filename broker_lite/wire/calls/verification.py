@@ -30,8 +30,8 @@ NO_TRANSACTION = -1
 
 
 class AskedTopic(NamedTuple):
-    """The partitions of one topic in an AddPartitionsToTxn request. With the id, a topic that was
-    deleted and created again differs from the topic that the transaction includes."""
+    """The partitions of one topic in an AddPartitionsToTxn request. The id distinguishes a
+    recreated topic from the former topic of that name, which the transaction may include."""
 
     name: str
     topic_id: str
@@ -71,7 +71,8 @@ class VerifiedPartitions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VerifyPartitionsRequest:
-    """Verify or add the partitions of several transactions. Each transactional id occurs once."""
+    """Check that several transactions include the given partitions, or add these to them. Each
+    transactional id occurs once."""
 
     API_KEY: ClassVar[int] = ApiKey.ADD_PARTITIONS_TO_TXN
     VERSION: ClassVar[int] = 5
