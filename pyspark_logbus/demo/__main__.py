@@ -51,7 +51,7 @@ def main(
 ) -> int:
     """Send real log lines through three brokers and count them with Spark, live.
 
-    The exit code is 0 if all totals agree.
+    The exit code is 0 if every total equals the number of lines.
 
     \b
     Examples:

@@ -21,7 +21,8 @@ class Count(NamedTuple):
 
 
 class Results:
-    """The last count of each minute and kind. A consumer thread reads the counts topic.
+    """The last count of the lines of each minute and kind. A consumer thread reads the counts
+    topic.
 
     ``rows`` is the number of records that the thread has read. ``error`` is the error that ended
     the thread.

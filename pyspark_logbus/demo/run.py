@@ -226,7 +226,7 @@ def _stop_query(counting: StreamingQuery) -> None:
 
 
 def _follow(parts: DemoParts, cluster: LocalCluster, screen: Screen, *, kill: bool) -> None:
-    """Draw the progress until all lines are sent, counted, committed and printed.
+    """Draw the progress until the query has committed all lines and the reader has read all counts.
 
     Raises the error of the sender, the reader or the query if one of them failed. Raises
     RequestTimedOutError if the query has not caught up FINISH_SECONDS after the last line.
