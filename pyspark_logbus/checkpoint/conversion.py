@@ -128,8 +128,8 @@ def _converted(
 def _with_begin(
     old: Path, source: int, end: SourceOffset, convert_offsets: ConvertOffsets
 ) -> SourceOffset:
-    """Add the start offsets of the query's first batch to its end offset, ``end``, because Spark
-    repeats that batch.
+    """Add the start offsets of the query's first batch to ``end``, the batch's end offset, because
+    Spark repeats that batch.
 
     Spark's offset log has no start offsets, so the end offset of logbus's source must contain them.
     """
