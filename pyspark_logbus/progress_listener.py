@@ -2,8 +2,9 @@
 
 Example: ``spark.streams.addListener(LagListener(print))``. The listener uses the log ends that the
 source reports with every batch, and sends no requests to brokers. Executors cannot report the
-records that they skip. So the listener computes the number of missing rows: the offsets of a batch
-minus the rows that Spark counted. The callback runs on Spark's listener thread and must not block.
+deleted or corrupt records that they skip. So the listener computes the number of missing rows: the
+offsets of a batch minus the rows that Spark counted. The callback runs on Spark's listener thread
+and must not block.
 """
 
 from __future__ import annotations
@@ -88,9 +89,9 @@ def lag_of(progress: Mapping[str, Any]) -> list[QueryLag]:
 
 
 def _document(offset: Any) -> dict[str, Any]:
-    """Return an offset of a progress report as a dict; empty for a missing offset, and for one of
-    another source. Spark may write an offset of logbus as a JSON document or as a text that holds
-    JSON. Offsets of other sources may be any text."""
+    """Return an offset of a progress report as a dict; an empty dict if it is missing or is no JSON
+    object. Spark may write an offset of logbus as a JSON document or as a text that holds JSON.
+    Offsets of other sources may be any text."""
     if isinstance(offset, str):
         try:
             offset = json.loads(offset)
