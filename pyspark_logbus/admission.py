@@ -16,8 +16,8 @@ from pyspark_logbus.offsets import SourceOffset, TopicOffsets
 
 @dataclass(frozen=True, slots=True)
 class RangeLimits:
-    """The limits of one trigger: maximum rows, minimum rows, and the longest wait for the minimum
-    in milliseconds.
+    """The limits of one trigger: maximum rows, minimum rows, and the longest time (ms) to wait for
+    the minimum.
 
     A limit of 0 means no limit. ``new_partitions`` is the option newPartitionOffsets: where the
     query begins to read a partition that was added after its first start.
@@ -80,8 +80,8 @@ def settle(
     target: SourceOffset,
     cut_back: frozenset[TopicPartition] = frozenset(),
 ) -> SourceOffset:
-    """Return the log ends ``target``, but at least the query's position ``start``, except in the
-    partitions ``cut_back``, whose log end is confirmed to have moved back.
+    """Return the log ends ``target``, but no offset before the query's position ``start``, except
+    in the partitions ``cut_back``, whose log end is confirmed to have moved back.
 
     An unchanged end keeps the leader epoch that it has in ``start``. So the offset's JSON, which
     Spark compares, changes only for new records and for new or deleted topics.

@@ -1,8 +1,8 @@
 """Find the end of a batch within ``maxBytesPerTrigger``, from the sizes that brokers report.
 
 Background threads send the requests, so planning need not wait. A response stays valid while the
-batch starts at the same offsets. One instance serves a whole run of a query, on its planner's
-thread on the driver.
+batch starts at the same offsets. One ``BytesLimit`` serves a whole run of a query, on the driver,
+on the thread that plans batches.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ BYTES_THREADS = 4
 current lookup. Earlier lookups, of topics that were deleted meanwhile, may occupy the others."""
 
 Reach = dict[TopicPartition, tuple[int, int]]
-"""By partition, either a request (start offset, bytes to read) or its result (end offset, bytes
-read)."""
+"""By partition, a range to look up, as start offset and maximum bytes; or the answer, as the
+range's end offset and bytes."""
 
 
 class BytesLimit:

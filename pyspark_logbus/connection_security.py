@@ -25,8 +25,9 @@ from broker_lite.security.bearer import AccessToken
 log = logging.getLogger("pyspark_logbus")
 
 QuerySecurity = ClientSecurity | Path | None
-"""The security that a query's options give. With a path (``client.config``), each process reads
-this file. With None, each process looks for settings on its machine (``security_for``)."""
+"""The TLS and login settings that a query's options give. With a path (``client.config``), each
+process reads this file. With None, each process looks for settings on its machine
+(``security_for``)."""
 
 
 DERIVED_S = 30.0

@@ -31,8 +31,8 @@ RETRY_MS = 1_000
 """Times in milliseconds: the life of a lease (``LEASE_MS``), the pause between its renewals
 (``RENEW_MS``), and the pause before a failed commit is retried (``RETRY_MS``)."""
 CLOSE_S = 10.0
-"""Maximum seconds for which a stopping query tries to release the lease. Without a release, another
-query can have the group only once the lease has expired."""
+"""Maximum seconds for which a stopping query tries to release its group's lease. Without a release,
+another query can commit to the group only once the lease has expired."""
 
 
 class Offsets(Protocol):
@@ -75,8 +75,8 @@ class GroupProgress:
         self._holder = ""
         self._holder_until_ms = 0
         self._holder_runs = False
-        """Whether the query with the group's lease renewed the lease while this query waited for
-        its expiry. The renewal shows that the other query is running."""
+        """Whether the query that has the group's lease renewed it while this query waited for the
+        lease to expire. The renewal shows that the other query is running."""
         self._problem = ""
         self._replaced: dict[str, str] = {}
         """The recreated topics for which the coordinator refused offsets: by name, the old topic id
@@ -89,7 +89,7 @@ class GroupProgress:
     # Methods that the planner's thread calls.
 
     def publish(self, at: SourceOffset) -> None:
-        """Commit ``at`` as the group's offsets, on the background thread."""
+        """Let the background thread commit ``at`` as the group's offsets."""
         with self._wake:
             if at is self._newest or at == self._newest:
                 return
@@ -102,7 +102,8 @@ class GroupProgress:
             self._thread.start()
 
     def claim(self) -> None:
-        """If the query has the option ``group.id``, wait until it has that group's lease.
+        """If the query has the option ``group.id``, wait until it has that group's lease (the right
+        to commit).
 
         Raises GroupLeaseHeldError if another query renews the lease, because that query is running.
         A killed query does not renew its lease, which then expires. If the coordinator does not
@@ -143,7 +144,8 @@ class GroupProgress:
         return f"not published: {replaced} was recreated" if replaced else "published"
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the newest offsets are committed or another query has the group's lease.
+        """Wait until the newest offsets are committed, or cannot be, because another query has the
+        lease.
 
         Returns False after ``timeout_s`` seconds.
         """
@@ -153,8 +155,8 @@ class GroupProgress:
             )
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Commit the pending offsets, release the group's lease and end the background thread.
-        Waits at most ``timeout_s`` seconds."""
+        """Commit the newest offsets, release the group's lease and end the background thread. Waits
+        at most ``timeout_s`` seconds."""
         with self._wake:
             self._ends_s = time.monotonic() + timeout_s
             self._closing = True
@@ -209,7 +211,8 @@ class GroupProgress:
             self._wake.notify_all()
 
     def _acquire(self, newest: SourceOffset) -> bool:
-        """Try to acquire the group's lease, and return whether this query has it.
+        """Try to acquire the group's lease (the right to commit), and return whether this query has
+        it.
 
         If no other query has the lease, this method commits a lease and reads it back. If two
         queries do so at the same time, the later commit replaces the other lease.

@@ -1,9 +1,9 @@
-"""The log end offsets of a source's partitions, which a background long poll keeps current.
+"""The log end offsets of a source's partitions, which long polls in the background keep current.
 
 A broker that has just started may not list an existing topic yet. So a topic that is missing from
 the responses counts as deleted only after the time that an offset lookup would spend on retries
 (``fetchOffset.numRetries`` times ``fetchOffset.retryIntervalMs``). The module runs on the driver,
-and the planner's thread reads the log ends.
+and the thread that plans batches reads the log ends.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class LiveOffsets:
         self._live: Live | None = None
         self._missing_since: dict[str, float] = {}
         self.seen: dict[str, dict[int, int]] = {}
-        """The last known log ends, by topic id and partition number. They include the ends of
-        deleted topics until ``forget_deleted``."""
+        """The last known log ends, by topic id and partition number. Those of deleted topics stay
+        until ``forget_deleted`` removes them."""
 
     def close(self) -> None:
         self._watch.close()
@@ -64,8 +64,8 @@ class LiveOffsets:
         """Return the error ``problem``, or raise it if the user may not log in or may not read a
         topic.
 
-        A retry cannot add a missing permission, and a topic that the user may not see would count
-        as deleted.
+        It raises these two errors because a retry cannot add a permission, and because a topic that
+        the user may not see would otherwise count as deleted.
         """
         problem = self.problem
         if isinstance(problem, (SaslAuthenticationError, TopicAuthorizationError)):

@@ -1,6 +1,6 @@
 """Check a micro-batch for lost records, while it is planned and before Spark starts its tasks.
 
-One instance serves a whole run of a query. It runs on the driver, on the planner's thread.
+One ``LossCheck`` serves a whole run of a query, on the driver, on the thread that plans batches.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from pyspark_logbus.query_options import ReadOptions
 
 
 class LossCheck:
-    """Finds the records that a query can no longer read. The argument ``losses`` then fails the
-    query, or counts these records if failOnDataLoss=false."""
+    """Finds the records that a query can no longer read, and passes them to ``losses``, which fails
+    the query, or counts them if failOnDataLoss=false."""
 
     def __init__(
         self, options: ReadOptions, reader: OffsetReader, live: LiveOffsets, losses: Losses
@@ -77,8 +77,8 @@ class LossCheck:
 
         Looks up the log starts of partitions that are new in this batch, or of all partitions of a
         repeated batch. If records were deleted, raises DataLossError unless failOnDataLoss=false.
-        Spark requests no progress report with a repeated batch, so the next batch's report counts
-        the losses.
+        When Spark repeats a batch after a restart, it requests no progress report for the batch. So
+        the next batch's report counts the losses.
         """
         begin = end.batch_start(start)
         fresh = {
@@ -121,8 +121,8 @@ class LossCheck:
         topics.
 
         A broker that has just started may not list an existing topic yet. So this method repeats
-        the lookup of a missing topic as long as the background long poll reports the topic, for at
-        most ``request.timeout.ms``.
+        the lookup of a missing topic as long as ``LiveOffsets``, which polls brokers in the
+        background, reports the topic, for at most ``request.timeout.ms``.
         """
         try:
             return self._reader.listed(requested, EARLIEST_TIMESTAMP)

@@ -1,7 +1,8 @@
 """Find records that a query can no longer read, then fail the query or skip the lost records.
 
 With ``failOnDataLoss=true`` a loss ends the query. Otherwise the query logs and counts the loss
-once, and continues after the lost records. The module runs on the driver, on the planner's thread.
+once, and continues after the lost records. The module runs on the driver, on the thread that plans
+batches.
 """
 
 from __future__ import annotations
@@ -164,10 +165,11 @@ def _regression(
 
 
 def with_ranges(losses: Iterable[Loss], ranges: Iterable[OffsetRange]) -> list[Loss]:
-    """Extend losses, which begin at the end of a repeated batch, to include the batch's own ranges.
+    """Extend losses that were computed from the end of a repeated batch: let them begin at its
+    start.
 
-    Only losses of deleted topics, recreated topics and topics that the options no longer name are
-    extended.
+    Only losses of deleted or recreated topics, and of topics that the options no longer name, are
+    extended: the batch can read none of their records.
     """
     of = {(item.topic, item.partition): item for item in ranges}
     extended = []

@@ -172,8 +172,8 @@ def split_ranges(
 
 
 def _parts(size: int, total: int, part_count: int) -> int:
-    """Return into how many parts to split one range: ``part_count * size / total``, at least 1.
-    Halves are rounded up, as in Spark's Scala code."""
+    """Return into how many parts to split a range of ``size`` of the ``total`` rows: ``part_count *
+    size / total``, at least 1. Halves are rounded up, as in Spark's Scala code."""
     return max((2 * size * part_count + total) // (2 * total), 1)
 
 
@@ -199,7 +199,7 @@ TASK_BYTES = 4 << 20
 """Stored bytes that ``join_small_ranges`` puts into one task. To read them takes several times as
 long as to start a Python task, so the start of a task costs little."""
 RANGE_BYTES = 24 << 10
-"""The fixed cost of reading one range, in bytes: to read that many takes equally long."""
+"""The fixed cost of reading one range, as the number of bytes that take equally long to read."""
 
 
 def join_ranges(

@@ -1,7 +1,7 @@
 """Look up offsets at the brokers: log starts, log ends, offsets by time and committed offsets.
 
 A stream looks up its start here, and a batch query its start and its end. A lookup may wait for
-``fetchOffset.numRetries`` retries. The module runs on the driver, on the planner's thread.
+``fetchOffset.numRetries`` retries. The module runs on the driver, on the thread that plans.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class OffsetReader:
         self.reach: dict[TopicPartition, tuple[int, int]] = {}
         """For each partition, the offset after about the first ``TASK_BYTES`` of its log, and the
         exact size in bytes up to that offset. ``with_stored_bytes`` estimates sizes from it. Only
-        ``bounds`` sets it, if the query reads whole logs."""
+        ``bounds`` sets it, for a query that reads whole logs."""
 
     def close(self) -> None:
         self.admin.close()

@@ -84,9 +84,9 @@ class TopicOffsets(NamedTuple):
 class SourceOffset:
     """A query's position: the next offset to read of each partition.
 
-    Only the end of a query's first batch has ``begin``: the offsets at which that batch starts.
-    Spark's checkpoint stores only the ends of batches, and a repeat of the first batch needs its
-    start. ``query`` is a random text that all offsets of one checkpoint share. With
+    ``begin`` exists only in the end of a query's first batch: the offsets at which that batch
+    starts. Spark's checkpoint stores only the ends of batches, and a repeat of the first batch
+    needs its start. ``query`` is a random text that all offsets of one checkpoint share. With
     ``has_transactions``, the batch that ends here may have offsets without rows, those of
     transaction markers and aborted records.
     """

@@ -39,22 +39,22 @@ from pyspark_logbus.row_columns import Part, build
 log = logging.getLogger("pyspark_logbus")
 
 SMALL_ROWS = 1_000
-"""Batches with fewer rows than this are joined, because Spark spends about as much time on a batch
-as on a thousand rows."""
+"""Record batches with fewer rows than this are joined, because Spark spends about as much time on
+an Arrow batch as on a thousand rows."""
 SMALL_RANGE_BYTES = 256 << 10
 """Stored bytes up to which a range shares a fetch with other ranges. A larger range has its own
 fetch, or is read from the segment files of a broker on the same machine."""
 JOINED_ROWS = 10_000
 JOINED_BYTES = 4 << 20
-"""A group of batches that become one Arrow batch ends at this many decoded bytes. The bytes in the
-log do not count, because compressed batches may be a thousand times smaller."""
+"""A group of record batches that become one Arrow batch ends at this many decoded bytes. The bytes
+in the log do not count, because compressed batches may be a thousand times smaller."""
 ROWS_MAX = 1 << 16
 """Maximum rows of an Arrow batch. A few bytes of the log can hold millions of rows, if all values
 are null. With the topic's name in each row, these rows would exceed the 2 GiB of an Arrow
 column."""
 ROW_BYTES = 48
 """Estimated bytes of a row apart from key, value and headers: topic, partition, offset, timestamp
-and the Arrow offsets of its other columns."""
+and the entries in the Arrow offset buffers of its other columns."""
 
 PLANNED_ONCE = (
     "A DataFrame or temporary view keeps the offsets of its first action: load() it again to read "
@@ -246,7 +246,7 @@ class _TaskReader:
 
 
 def _size(rows: FetchedBatch) -> int:
-    """Estimate the size in bytes of rows in Spark's columns. ``RecordBatch.nbytes`` would take
+    """Estimate how many bytes the rows take as columns for Spark. ``RecordBatch.nbytes`` would take
     longer than the read of a small batch."""
     columns = rows.columns
     size = ROW_BYTES * rows.row_count
@@ -276,7 +276,7 @@ def _is_rewritten(item: OffsetRange, rows: FetchedBatch) -> bool:
 
 
 def _resize(batches: Iterable[Part]) -> Iterator[list[Part]]:
-    """Yield the batches in order, consecutive small ones as one group.
+    """Yield the record batches in order, consecutive small ones as one group.
 
     A small batch has fewer rows than SMALL_ROWS and fewer bytes than JOINED_BYTES. A group ends at
     JOINED_ROWS rows or JOINED_BYTES decoded bytes, so it stays below twice JOINED_BYTES.

@@ -188,8 +188,8 @@ def _join(
 
 @contextlib.contextmanager
 def _sink_of_task(options: WriteOptions, transactional_id: str = "") -> Iterator[Sink]:
-    """Yield the process's sink for the use by one task. If the task fails, discard the sink,
-    because its producer may still hold records of that task."""
+    """Yield the process's sink for use by one task. If the task fails, discard the sink, because
+    its producer may still hold records of that task."""
     sink = sink_for(options, transactional_id)
     try:
         yield sink

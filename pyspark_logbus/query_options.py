@@ -29,7 +29,7 @@ class Topics:
     partitions: tuple[TopicPartition, ...] = ()
 
     def reads(self, tp: TopicPartition) -> bool:
-        """Return whether the subscription includes this partition, which need not exist."""
+        """Return whether the subscription includes this partition, even if it does not exist."""
         if self.pattern:
             return re.fullmatch(self.pattern, tp.topic) is not None
         return tp.topic in self.names or tp in self.partitions

@@ -28,7 +28,7 @@ class ReadPlan:
     machine then leaves nothing of the segment files in the page cache."""
 
     def for_tasks(self) -> ReadPlan:
-        """Return the plan to pickle for tasks (see ``QueryOptions.for_tasks``)."""
+        """Return this plan with the options to pickle for tasks."""
         return replace(self, options=self.options.for_tasks())
 
     def with_token(self, token: AccessToken | None) -> ReadPlan:
@@ -43,8 +43,8 @@ class ReadPlan:
 class ReadTask(InputPartition):
     """The ranges that one task reads, in reading order.
 
-    Spark pickles the plan of a stream once, but the tasks of each batch anew. So a task of a stream
-    with OAUTHBEARER has the access token (``token``).
+    Spark pickles a stream's plan once, but the tasks of each batch anew. With OAUTHBEARER, the
+    plan's access token expires, so each task has a newer one (``token``).
     """
 
     def __init__(self, ranges: tuple[OffsetRange, ...], token: AccessToken | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Build the columns that Spark expects from the fetched batches of a range.
+"""Build Spark's columns from the fetched record batches of a range.
 
 Each column has a function for one batch. Most also have a function for many small batches. The
 module's only state is a cache of constant columns, such as the topic's name.
@@ -201,8 +201,7 @@ _JOINED: dict[str, Callable[[list[Part], Counts], pa.Array | None]] = {
     "headers": _joined_headers,
 }
 """By column name, the functions that build one column for many batches. A function returns None if
-it cannot build the column of these batches together. ``_joined`` then concatenates the columns of
-the single batches."""
+it cannot. ``_joined`` then builds a column for each batch and concatenates these."""
 
 _CONSTANTS_MAX = 64
 CONSTANT_BYTES_MAX = 32 << 20
@@ -210,8 +209,8 @@ CONSTANT_BYTES_MAX = 32 << 20
 a topic's name takes 2 MB, and 16 MB for the longest name."""
 _constants: dict[tuple[object, int], pa.Array] = {}
 _slices: dict[tuple[object, int], pa.Array] = {}
-"""By value and type, the last slice of each cached column. Most batches have the same number of
-rows, so the next batch can use the same slice."""
+"""The last slice of each cached column, by the column's value and type. Most batches have the same
+number of rows, so the next batch can use the same slice."""
 
 
 def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:

@@ -82,7 +82,7 @@ class StreamPlanner:
         """Return the start of a query without a checkpoint. Within a run the result stays the same,
         because Spark calls this method twice for the first batch.
 
-        Spark also calls this method before it repeats a first batch, and does not use that result.
+        Spark also calls this method before it repeats a first batch, and then ignores the result.
         So this method raises no error, for example about a missing topic. It stores the error, and
         the planning call that starts at this offset raises it.
         """
@@ -98,10 +98,10 @@ class StreamPlanner:
     def prepare_for_available_now(self) -> None:
         """Prepare a run that stops at the current log ends (Trigger.AvailableNow).
 
-        The first ``latest_offset`` fixes the log ends at which the run stops. This call is too
-        early: Spark may next repeat an older batch, planned before a partition was added. Spark
-        ends the run when ``latest_offset`` first returns no new data. So that method waits for the
-        brokers, but not for ``minOffsetsPerTrigger``.
+        The first call of ``latest_offset`` fixes the log ends at which the run stops. This method
+        runs too early for that: Spark may next repeat an older batch, planned before a partition
+        was added. Spark ends the run when ``latest_offset`` first returns no new data. So
+        ``latest_offset`` waits for the brokers, but not for ``minOffsetsPerTrigger``.
         """
         self._is_available_now = True
         self._admission = Admission(replace(self._admission.limits, rows_min=0))
@@ -174,8 +174,8 @@ class StreamPlanner:
         return make_tasks(ranges, self.options, self._reader, self._live.view)
 
     def stop(self) -> None:
-        """Commit the group's pending offsets, and close all connections and threads. A second call
-        does nothing."""
+        """Commit the newest offsets to the group, and close all connections and threads. A second
+        call does nothing."""
         with termination_waits():
             if self._progress is not None:
                 self._progress.close()

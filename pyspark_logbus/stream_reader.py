@@ -68,7 +68,7 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return a limit of 2^63 - 1 rows for the triggers that read without a limit.
 
-        Spark's own default would be the limit "all available". The planner takes that limit to mean
+        Spark's own default would be the limit "all available". logbus takes that limit to mean
         Trigger.Once, so the other triggers need a different one.
         """
         self._planning()

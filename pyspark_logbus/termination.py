@@ -25,11 +25,11 @@ def stop_on_terminate() -> None:
 
 @contextlib.contextmanager
 def termination_waits() -> Iterator[None]:
-    """Ignore SIGTERM during the block, which shuts down the source's process on the driver in
+    """Ignore SIGTERM during the block. The block shuts down the source's process on the driver, in
     about ten seconds at most (``group_progress.CLOSE_S``).
 
-    To end the process, Spark closes its connection, which starts the shutdown, and sends SIGTERM,
-    which may arrive in the middle of the shutdown.
+    To end the process, Spark closes its connection, which starts the shutdown. Spark also sends
+    SIGTERM, which may arrive during the shutdown.
     """
     ours = threading.current_thread() is threading.main_thread() and (
         signal.getsignal(signal.SIGTERM) is _leave

@@ -20,8 +20,9 @@ _modules = 0
 
 
 def modules_are_no_garbage() -> None:
-    """Exclude all live objects from garbage collections (``gc.freeze``) in a process that Spark's
-    daemon forked. Do nothing in other processes, or if no module was imported since the last call.
+    """Exclude all live objects, mostly those of modules, from garbage collections in a process that
+    Spark's daemon forked. Do nothing in other processes, or if no module was imported since the
+    last call.
 
     Call this after a task's imports and before the task has rows. A frozen object is still freed
     with its last reference. Only frozen reference cycles would stay in memory.
