@@ -1,5 +1,5 @@
-"""Answer the two requests of a change: GET shows its form or its steps; POST checks the typed
-confirmation, makes the change, and logs the outcome."""
+"""Answer the two requests of a change: GET shows its form, or the steps of its plan; POST checks
+the typed confirmation, makes the change, and logs the outcome."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fields_of(body: bytes) -> dict[str, str]:
 
 
 def show(change: Change, request: PageRequest, render: Render) -> Response:
-    """Return the page with the form of a change, or with its steps if the form has no fields."""
+    """Return the page of a change with its form, or, if the form has no fields, with its plan."""
     values = {field.name: field.value for field in change.fields(request)}
     plan = None if values else change.plan(request, {})
     return _page(change, request, values, render, plan=plan)
@@ -41,7 +41,8 @@ def show(change: Change, request: PageRequest, render: Render) -> Response:
 def submit(
     change: Change, request: PageRequest, form: Mapping[str, str], render: Render
 ) -> Response:
-    """Apply the change that a filled form describes, and redirect to the next page.
+    """Apply the change that a filled form describes, and redirect to the page that the change
+    names.
 
     If the change needs a confirmation that the user has not typed yet, return the page with the
     plan of the change instead. After an error, return the form with the error."""

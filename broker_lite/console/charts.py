@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 POINTS_MAX = 120
-"""Maximum points of a chart. Each point of a longer series is the mean of a part of it."""
+"""Maximum points of a chart. If a series has more values, each point is the mean of several."""
 WIDTH, HEIGHT = 400.0, 100.0
 """Size of a chart in units of its SVG view box."""
 

@@ -13,12 +13,12 @@ from broker_lite.console.messages.matching import RecordFilters
 from broker_lite.console.messages.search import HITS_MAX
 
 Snippets = list[tuple[str, str]]
-"""Snippets (texts to copy), each as a label such as "Python" and the text."""
+"""The texts of a page's "Copy as command", each after a label such as "Python"."""
 Fields = Mapping[str, str]
 """The query fields of a page's address."""
 Snippet = Callable[[Mapping[str, str], str, Fields], Snippets]
-"""A function that returns a page's texts to copy (snippets). It receives the names in the page's
-path, the brokers' addresses and the query fields."""
+"""A function that returns the texts of a page's "Copy as command". It receives the names in the
+page's path, the brokers' addresses and the query fields."""
 
 
 def shell(*words: str) -> str:
@@ -147,8 +147,8 @@ def _pyspark(name: str, servers: str, query: Fields) -> str:
 
 
 def _plain(*words: str) -> Snippet:
-    """Return a function that returns one snippet: the logbus command with these words. A word such
-    as ``{topic}`` is replaced by the topic (or other name) in the page's path."""
+    """Return a function that returns a page's text to copy: the logbus command with these words. A
+    word such as ``{topic}`` is replaced by the topic (or other name) in the page's path."""
 
     def snippets(path: Mapping[str, str], servers: str, _: Fields) -> Snippets:
         filled = [path[word[1:-1]] if word.startswith("{") else word for word in words]
@@ -172,4 +172,4 @@ SNIPPETS: Mapping[str, Snippet] = {
     "users": _plain("user", "list"),
     "acls": _plain("acl", "list"),
 }
-"""The function that returns the texts to copy (snippets) of a page, by the page's template."""
+"""The function that returns the texts of a page's "Copy as command", by the page's template."""

@@ -16,8 +16,8 @@ Row = Mapping[str, Any]
 class Column(NamedTuple):
     """A column of a table: its key in the rows, its heading, and the kind of its values.
 
-    The kind decides the alignment of the values, and the order of a first click on the heading:
-    ascending for texts, states and ids, and descending for other kinds."""
+    The kind decides the alignment of the values, and the sort order after a first click on the
+    heading: ascending for texts, states and ids, and descending for other kinds."""
 
     key: str
     heading: str

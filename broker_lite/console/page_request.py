@@ -84,7 +84,7 @@ class PageRequest(NamedTuple):
 
     @property
     def view(self) -> ClusterView:
-        """The cluster's brokers, topics and leaders at the newest reading."""
+        """The cluster's brokers, topics and leaders, as the console last read them."""
         return self.reading.sample.view
 
     @property
@@ -105,7 +105,7 @@ class PageRequest(NamedTuple):
         return visible is None or topic in visible.topics
 
     def topic(self) -> TopicMetadata:
-        """Return the topic that the path names. Raises UnknownTopicOrPartitionError."""
+        """Return the topic that the URL's path names. Raises UnknownTopicOrPartitionError."""
         name = self.path["topic"]
         topic = self.view.topics.get(name)
         if topic is None or topic.error is not None:
@@ -116,7 +116,7 @@ class PageRequest(NamedTuple):
         return topic
 
     def group(self) -> GroupReading:
-        """Return the group that the path names. Raises GroupIdNotFoundError."""
+        """Return the group that the URL's path names. Raises GroupIdNotFoundError."""
         name = self.path["group"]
         group = self.reading.groups.get(name)
         if group is None:
@@ -127,7 +127,8 @@ class PageRequest(NamedTuple):
         return group
 
     def number(self, key: str) -> int | None:
-        """Return a query field as a number that is not negative. Raises InvalidRequestError."""
+        """Return a query field as a number, or None if it is empty. Raises InvalidRequestError for
+        a text of other than 1 to 18 digits."""
         text = self.query.get(key, "").strip()
         if not text:
             return None

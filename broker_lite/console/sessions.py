@@ -40,9 +40,10 @@ LIFE_S = 12 * 3600.0
 SESSIONS_MAX = 100
 """Maximum sessions. A new session beyond the limit ends the session with the longest idle time."""
 LOGINS_AT_ONCE = 4
-"""Maximum concurrent logins: for each, the broker and the console compute thousands of hashes."""
+"""Maximum concurrent logins, because for each the broker and the console compute thousands of
+hashes."""
 VISIBLE_S = 10.0
-"""Seconds for which the names that a user may describe are cached."""
+"""Seconds for which the names of topics and groups that a user may describe are cached."""
 VISIBLE_WAIT_S = 2.0
 """Seconds for which one request waits for a refresh of the cached names of topics and groups that
 its user may describe."""
@@ -57,7 +58,8 @@ class TooManyLoginsError(ThrottlingQuotaExceededError):
 
 
 class VisibleNames(NamedTuple):
-    """The names that a user may describe, and whether the user may describe the cluster."""
+    """The topics and groups that a user may describe, and whether the user may describe the
+    cluster."""
 
     topics: frozenset[str]
     groups: frozenset[str]
@@ -69,9 +71,9 @@ class Viewer:
     """The user of a request, with the rights and the connections of that user.
 
     ``bus`` is the client that acts as the user. ``token`` protects the user's forms (CSRF).
-    ``visible`` has the names that the user may describe. If ``is_old``, the brokers did not answer,
-    and these are the last known names. Without logins, ``user`` is empty and ``visible`` is
-    None."""
+    ``visible`` has the names of topics and groups that the user may describe. If ``is_old``, the
+    brokers did not answer, and these are the last known names. Without logins, ``user`` is empty
+    and ``visible`` is None."""
 
     bus: Bus
     token: str
@@ -233,8 +235,8 @@ class Sessions:
                 self._sessions.pop(session_id).bus.close()
 
     def _visible(self, session: _Session) -> VisibleNames:
-        """Return the names that the user may describe, or the last known names if the brokers do
-        not answer within VISIBLE_WAIT_S."""
+        """Return the names of topics and groups that the user may describe, or the last known ones
+        if the brokers do not answer within VISIBLE_WAIT_S."""
         with session.lock:
             is_due = self._clock() - session.asked_s > VISIBLE_S and session.asking is None
             if is_due:

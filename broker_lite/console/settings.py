@@ -29,8 +29,8 @@ class ConsoleSettings:
     serves_pages: bool = True
     """Whether the console serves pages, in addition to /metrics and /healthz."""
     compat: str = ""
-    """The program under whose metric names, too, the console serves its metrics: "kafka_exporter",
-    or "" for none."""
+    """The program whose names for metrics the console also serves, beside its own:
+    "kafka_exporter", or "" for none."""
     by_partition: bool = False
     """Whether the console also serves metrics of each partition."""
     hides_payloads: bool = False

@@ -39,7 +39,7 @@ class MessageQuery(NamedTuple):
 
 
 def parse_query(request: PageRequest) -> MessageQuery:
-    """Return the search in the query fields of a request. Raises InvalidRequestError and
+    """Return the search that the query fields of a request describe. Raises InvalidRequestError and
     UnknownTopicOrPartitionError."""
     topic = request.topic()
     begin = request.query.get("from", "newest")

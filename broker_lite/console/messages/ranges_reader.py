@@ -29,8 +29,8 @@ SECONDS_MAX = 10.0
 POLL_S = 0.5
 """Maximum seconds of one poll of the consumer."""
 ROWS_MAX = 500
-"""Maximum records of one poll. The limit bounds the memory: each record batch takes 12 kB or more,
-even with one record."""
+"""Maximum records of one poll. The limit bounds the memory: each record may be in a batch of its
+own, which takes 12 kB or more."""
 FETCH_BYTES = 1024 * 1024
 """Maximum bytes of a fetch response."""
 READ_OPTIONS: Mapping[str, Any] = {
@@ -43,8 +43,8 @@ READ_OPTIONS: Mapping[str, Any] = {
     "local_reads": False,
 }
 COMMON_FETCH_MS = 2000
-"""Maximum milliseconds to wait for the common fetch from a leader, before a consumer reads its
-partitions instead."""
+"""Maximum milliseconds to wait for the fetch from a leader that reads several small ranges.
+Afterwards a consumer reads them."""
 
 Ranges = dict[TopicPartition, tuple[int, int]]
 """The first offset to read and the end offset (exclusive), by partition."""
@@ -81,8 +81,8 @@ class RangesReader(ClosedByWith):
     """Reads the partitions of ``ranges``, without a group.
 
     A consumer reads ranges of any size. It is opened only when it is needed, because to open it
-    takes longer than to read the few records of a page. ``view`` has the leaders of the partitions,
-    as they were some seconds ago."""
+    takes longer than to read the few records of a page. Few records are fetched without it, from
+    the leaders in ``view``, which may be some seconds old."""
 
     def __init__(self, bus: Bus, view: ClusterView, ranges: Ranges) -> None:
         self._bus = bus
@@ -101,14 +101,14 @@ class RangesReader(ClosedByWith):
 
         Before it yields a batch, this generator moves the first offsets of ``ranges`` past the
         batch, and removes the ranges that it has read to their end. If few bytes are expected
-        (None: unknown), one fetch from each leader reads what it can."""
+        (None: unknown), it sends one fetch to each leader before a consumer reads the rest."""
         if expected_bytes is not None and expected_bytes <= FETCH_BYTES:
             yield from self._fetched_together(ranges, budget)
         if ranges and budget.spent is None:
             yield from self._consumed(ranges, budget)
 
     def _fetched_together(self, ranges: Ranges, budget: SearchBudget) -> Iterator[pa.RecordBatch]:
-        """Yield the records of the ranges that one fetch from each leader returns completely."""
+        """Yield the records of those ranges that one fetch from each leader returns completely."""
         view = self._view
         located = [
             SmallRange(tp, view.topic_id(tp.topic), view.leader_epoch(tp), leader, *ranges[tp])
@@ -138,7 +138,7 @@ class RangesReader(ClosedByWith):
             yield _joined(joined, budget)
 
     def _consumed(self, ranges: Ranges, budget: SearchBudget) -> Iterator[pa.RecordBatch]:
-        """Yield the records of the ranges that a consumer reads."""
+        """Yield the records of the ranges, read with a consumer."""
         if self._consumer is None:
             self._consumer = self._bus.consumer(partitions=self._tps, **READ_OPTIONS)
         consumer = self._consumer

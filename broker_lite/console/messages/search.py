@@ -17,8 +17,8 @@ from broker_lite.model import MAX_TIMESTAMP, TopicPartition
 HITS_MAX = 100
 """Maximum records that a search returns."""
 WINDOW_BYTES = 16 * 1024 * 1024
-"""Maximum estimated bytes of a window: the range of offsets that a backward search, from the newest
-records on, reads in one step."""
+"""Maximum estimated bytes of a window: the range of offsets that a backward search (newest records
+first) reads in one step."""
 WINDOW_RECORDS = 50_000
 """Maximum records of a window (the offsets that a backward search reads in one step), counted over
 all partitions."""
@@ -76,7 +76,7 @@ def newest(
     """Search backward from the end of the ranges. The newest hits come first.
 
     ``record_bytes`` is the mean size of a record in bytes. ``is_first`` says that no earlier search
-    has read the records behind the ranges."""
+    has read the newer records, after the ranges."""
     if not (is_first and filters.is_everything and len(ranges) > HITS_MAX):
         return _backward(request, ranges, filters, record_bytes)
     parts = _recent(request.admin, ranges)
@@ -128,11 +128,12 @@ def _backward(
 
 
 def _recent(admin: Admin, ranges: Ranges) -> Ranges:
-    """Return the parts of the ranges that have the newest ``HITS_MAX`` records of more than
-    ``HITS_MAX`` partitions.
+    """Return the parts of the ranges, of more than ``HITS_MAX`` partitions, that have the newest
+    ``HITS_MAX`` records.
 
     Each of the ``HITS_MAX`` partitions with the newest timestamps has a record that is at least as
-    new as the oldest of these timestamps. So no older record, and no other partition, is needed."""
+    new as the oldest of these timestamps. So neither older records nor other partitions are
+    searched."""
     newest_ms = {
         tp: found.timestamp_ms
         for tp, found in admin.list_offsets(dict.fromkeys(ranges, MAX_TIMESTAMP)).items()

@@ -19,10 +19,10 @@ PRETTY_TIMES = 8
 HEX_BYTES = 1024
 """Maximum bytes of a value that a page shows in hexadecimal."""
 HEADERS_MAX = 100
-"""Maximum headers of a record that a page shows. The headers of a record together get as many bytes
-as its value."""
+"""Maximum headers of a record that a page shows. All headers of a record together may take as many
+bytes as its value."""
 HEADER_BYTES = 32
-"""Minimum bytes to which a page shortens a header."""
+"""A page does not shorten a header to fewer bytes than this."""
 PREVIEW = 180
 """Maximum characters of a text that a table shows on one line."""
 FIELDS_MAX = 10

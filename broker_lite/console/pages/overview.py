@@ -63,8 +63,8 @@ def _facts(reading: ClusterReading) -> dict[str, Any]:
 
 
 def _zookeeper(reading: ClusterReading) -> dict[str, Any] | None:
-    """Return how many brokers are connected to ZooKeeper, and the age of the oldest metadata of a
-    broker, in seconds; None if no broker reports its metadata's age."""
+    """Return how many brokers are connected to ZooKeeper, and the age of the oldest metadata that a
+    broker uses, in seconds; None if no broker reports its metadata's age."""
     ages = [row.metadata_age_s for row in reading.sample.reports if row.metadata_age_s is not None]
     if not ages:
         return None
