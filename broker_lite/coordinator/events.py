@@ -79,8 +79,8 @@ class Join(NamedTuple):
     restarted static member that leads the group to skip the assignment of partitions."""
     partition_counts: Mapping[str, int] | None = None
     """The partition count of each of the group's topics, if the request has the instance id of the
-    static member that leads the group and may have restarted; otherwise None. Partitions that were
-    added while the leader was away must still be assigned."""
+    static member that leads the group and may have restarted; otherwise None. The counts show
+    partitions that were added while the leader was away, and must still be assigned."""
 
     @property
     def metadata_bytes(self) -> int:

@@ -136,8 +136,8 @@ class Group:
     @property
     def is_idle(self) -> bool:
         """Whether the caller can drop this group from memory: it has no members and none about to
-        join, no member that joined at an earlier coordinator can still consume, and no write is in
-        flight."""
+        join, no member that joined at the previous coordinator can still consume, and no write is
+        in flight."""
         is_empty = self.state is State.EMPTY and not self.size and self._roster.former is None
         return is_empty and self._written_empty is None
 
@@ -404,7 +404,7 @@ class Group:
         """Start the generation that is now in ZooKeeper, with the members that wait in JoinGroup.
 
         If the last member left or the first one joined during the write, write another generation,
-        because ZooKeeper also records whether a generation is empty."""
+        because ZooKeeper also records whether a generation has members."""
         was_empty, self._written_empty = self._written_empty, None
         assert was_empty is not None and generation == self.generation + 1
         self.generation = generation

@@ -109,8 +109,8 @@ class Roster:
         return self.former is not None and self.former.members <= len(self.members)
 
     def note_leaver(self, error: LogbusError) -> None:
-        """If a LeaveGroup failed with UnknownMemberIdError, wait for one member less of the
-        previous coordinator's generation, whose member ids this broker does not know."""
+        """If a LeaveGroup failed with UnknownMemberIdError, count one member less in the previous
+        coordinator's generation: its members may leave, but this broker does not know their ids."""
         if self.former is not None and isinstance(error, UnknownMemberIdError):
             self.former = self.former._replace(members=max(self.former.members - 1, 0))
 
@@ -195,7 +195,8 @@ class Roster:
             self.assigned_bytes += len(row.assignment)
 
     def rename(self, member: Member, member_id: str) -> None:
-        """Give a static member a new member id. The member keeps its place in the order."""
+        """Give a static member a new member id. The member keeps its place in the order of
+        joining."""
         assert member.instance_id is not None
         old = member.member_id
         self.members = {member_id if key == old else key: row for key, row in self.members.items()}
