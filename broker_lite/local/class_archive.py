@@ -24,12 +24,13 @@ _IGNORE = "-XX:+IgnoreUnrecognizedVMOptions"
 """The flag that makes a JVM before Java 13 ignore the archive flags, which it does not support."""
 
 _KEPT = 3
-"""Number of archives of classes to keep, one for each combination of Java and PySpark. Older
-archives are deleted."""
+"""Number of archives of a JVM's classes to keep, one for each combination of Java and PySpark.
+Older archives are deleted."""
 
 
 class ClassArchive:
-    """The class archive of one ``java`` executable and class path, stored in ``directory``."""
+    """The class data sharing (CDS) archive of one ``java`` executable and class path, stored in
+    ``directory``."""
 
     def __init__(self, directory: Path, java: str, class_path: str) -> None:
         real = os.path.realpath(java)

@@ -375,8 +375,8 @@ class LocalCluster:
             self._wait_ready(broker)
 
     def _wait_ready(self, broker: LocalBroker) -> None:
-        """Wait until the broker serves clients. If another process took the port meanwhile, start
-        the broker again on the next free port."""
+        """Wait until the broker serves clients. If another process has taken its port, start the
+        broker again on the next free port, unless the user has fixed the port."""
         for _ in range(PORT_ATTEMPTS - 1):
             try:
                 return broker.wait_ready()

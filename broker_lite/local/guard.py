@@ -104,8 +104,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 def _others_in_group(group: int) -> bool:
     """Return whether the guard's process group has other live processes. Without /proc the
-    processes are unknown, and the result is True: the caller then waits for its whole time
-    limit."""
+    processes are unknown, and the result is True, so that the caller waits until its time limit."""
     try:
         entries = os.listdir("/proc")
     except OSError:

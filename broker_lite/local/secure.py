@@ -78,7 +78,7 @@ class ClusterSecurity:
 
     def close_zookeeper(self, address: str, *, closes_root: bool) -> None:
         """Restrict the cluster's znodes to its brokers, and store the user ``admin`` in ZooKeeper,
-        unless both were done before. With ``closes_root``, restrict the root znode, too."""
+        unless an earlier call has done both. With ``closes_root``, restrict the root znode, too."""
         if self.is_complete:
             return
         password = self._admin()["sasl.password"]

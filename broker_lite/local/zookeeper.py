@@ -134,7 +134,7 @@ class EmbeddedZooKeeper(ChildProcess):
 
     With ``port`` 0 the server picks a free port at its first start, and uses the same port at later
     starts. ``jars`` is the folder of ZooKeeper's jars if PySpark is not installed. ``guard`` is the
-    guard process of the JVM; with None, the server starts its own."""
+    process that ends the JVM if this process is killed; with None, the server starts its own."""
 
     def __init__(
         self,
