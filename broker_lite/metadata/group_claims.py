@@ -48,7 +48,7 @@ class GroupClaim:
 
     def is_seen_in(self, znode: Znode | None) -> bool:
         """Return whether the group's coordinator znode, as read, still names this claim, so that
-        this broker may still write. The znode's generation may be newer."""
+        this broker may still write. The znode may have a later generation than this claim."""
         return znodes.read_coordinator(self.group, znode).claim == self.value.claim
 
 
@@ -65,8 +65,8 @@ async def make_claim(
     coordinator. A group that does not exist is created with the kind "kafka".
 
     ``name`` must differ from the names of all earlier claims. The new coordinator does not know the
-    group's members, so it records the group as empty from now on. Raises InvalidGroupIdError,
-    CoordinationUnavailableError, WriteConflictError."""
+    group's members, so it records the group as empty until they join again. Raises
+    InvalidGroupIdError, CoordinationUnavailableError, WriteConflictError."""
     path, mine = znodes.group_path(group), znodes.coordinator_path(group)
     for _ in range(ATTEMPTS_MAX):
         znode, present = await store.get(path), await store.get(mine)

@@ -61,9 +61,8 @@ class GroupDeletion:
         """Delete a group with its offsets.
 
         ``check_empty`` is called before each attempt. It raises NonEmptyGroupError if this broker
-        knows members, which may have joined since the last attempt. Each attempt replaces the
-        group's coordinator. Without this check, repeated attempts would therefore keep new members
-        out.
+        knows members of the group. Without this check, repeated attempts would keep out members
+        that join, because each attempt replaces the group's coordinator.
 
         Raises GroupIdNotFoundError, WriteConflictError, and NonEmptyGroupError if the group has
         members or offsets of open transactions."""
@@ -140,7 +139,8 @@ class GroupDeletion:
         Return their number.
 
         A later offset is kept: if the topic is recreated, this offset tells members that their
-        group has read the former one. Raises NotCoordinatorError, CoordinationUnavailableError."""
+        group has read the former topic. Raises NotCoordinatorError,
+        CoordinationUnavailableError."""
         await self._store.sync(znodes.group_path(group))
         old = [row for row in await self._rows(group) if row.touched_ms < before_ms]
         # Read the topics after the offsets. Otherwise, if a topic is recreated between the reads,
@@ -202,8 +202,8 @@ class GroupDeletion:
     async def _delete_group(self, claim: GroupClaim) -> Refused | None:
         """Delete all znodes of a group; return None, or the operation that ZooKeeper refused.
 
-        The znodes in ``GroupClaim.checks``, which each write of a coordinator checks, are deleted
-        last: the earlier writes of this deletion check them, too."""
+        The znodes in ``GroupClaim.checks`` are deleted last, because the earlier writes of this
+        deletion check them, like each write of a coordinator."""
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
         # Release the coordinator's claim. A join or commit must then make a new claim, which
         # changes the coordinator znode, so ZooKeeper refuses this deletion. Under the old claim, a

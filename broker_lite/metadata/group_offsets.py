@@ -58,8 +58,8 @@ class PendingRow(NamedTuple):
 
 
 class FetchedOffsets(NamedTuple):
-    """The committed offsets of a group's stable partitions, and the unstable partitions: those for
-    which an open transaction has a pending offset."""
+    """The committed offsets of a group, and its unstable partitions: those whose offset is left
+    out, because an open transaction has a pending one."""
 
     offsets: dict[TopicPartition, CommittedOffset]
     unstable: frozenset[TopicPartition]
@@ -217,8 +217,8 @@ class GroupOffsets:
     def _accepted(
         self, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> tuple[dict[TopicPartition, CommittedOffset], dict[TopicPartition, LogbusError | None]]:
-        """Return the offsets of a commit that can be written, each with a topic id and a commit
-        time. Also return an error or None for each partition of the commit.
+        """Return those of a commit's ``offsets`` that can be written, each with a topic id and a
+        commit time. Also return an error or None for each partition in ``offsets``.
 
         For example, a partition that does not exist gets an error."""
         results: dict[TopicPartition, LogbusError | None] = {}
@@ -510,7 +510,7 @@ class GroupOffsets:
 
     async def note_members(self, group: str, *, is_empty: bool) -> None:
         """Record in ZooKeeper when a native group (without a coordinator) became empty, or that it
-        has members again. Do nothing if ``is_empty`` is recorded already."""
+        has members again. Do nothing if this is recorded already."""
         claim = await self.claim(group)
         if (claim.value.empty_since_ms is not None) is not is_empty:
             await self.begin_generation(claim, claim.value.generation, is_empty=is_empty)

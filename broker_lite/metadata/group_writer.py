@@ -86,9 +86,9 @@ class GroupWrites:
 class WriteShare:
     """The operations of one group in one ZooKeeper write.
 
-    ``writing`` has all queued writes of the group. This ZooKeeper write has ``offsets``, ``parts``
-    and ``generation`` of them. ``is_last`` is True if no later write has operations of the group.
-    ``planned`` has the operations on ``parts`` (pending offsets) in the current attempt."""
+    ``writing`` has all queued writes of the group; ``offsets``, ``parts`` and ``generation`` are
+    those in this ZooKeeper write. ``is_last`` is True if no later write has operations of the
+    group. ``planned`` has the operations on ``parts`` (pending offsets) in the current attempt."""
 
     writing: GroupWrites
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class GroupWriter:
 
     def write_part(self, claim: GroupClaim, part: PartWrite) -> None:
         """Queue the creation or deletion of a part (pending offsets of a transaction), and write
-        without waiting for the interval. Several calls are written in their order.
+        without waiting for ``interval_ms``. Several calls are written in their order.
 
         The future ``part.done`` completes when ZooKeeper has confirmed the write."""
         self._writing(claim).parts.append(part)
@@ -374,8 +374,8 @@ class GroupWriter:
 
     async def _lost(self, claim: GroupClaim, shares: list[WriteShare]) -> None:
         """Record that another broker coordinates the group of ``claim`` now, so that this broker
-        may not write its offsets. Read whether this broker still coordinates the other groups in
-        ``shares``, the write that ZooKeeper refused."""
+        may not write its offsets. Read whether this broker still coordinates the other groups of
+        the write that ZooKeeper refused (``shares``)."""
         claim.held = False
         self.forget(claim.group)
         others = [share.writing.claim for share in shares if share.writing.claim.held]

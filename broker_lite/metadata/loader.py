@@ -26,8 +26,8 @@ T = TypeVar("T")
 
 
 class TopicsSnapshot(NamedTuple):
-    """All topics by name, and the sequence number of the last change notice (``notices``) whose
-    changes the topics include."""
+    """All topics by name, and the sequence number of the last change notice (``notices``) that they
+    reflect."""
 
     topics: Mapping[str, TopicView]
     sequence: int

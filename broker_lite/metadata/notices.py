@@ -50,9 +50,9 @@ class NoticeContent(NamedTuple):
     topics: Mapping[str, Sequence[int] | None]
     states: NoticeStates | None = None
     security: Sequence[str] = ()
-    """Paths of changed users, access control lists and quotas. Older brokers ignore this field.
-    To them the notice is ``CLUSTER_CHANGED``: they read features and brokers again, which does no
-    harm."""
+    """Znode paths of changed users, access control lists and quotas. Older brokers ignore this
+    field. To them the notice is ``CLUSTER_CHANGED``: they read features and brokers again, which
+    does no harm."""
 
 
 class Notice(NamedTuple):
@@ -61,7 +61,7 @@ class Notice(NamedTuple):
 
 
 class Notices(NamedTuple):
-    """The content of the znode /changes. ``sequence`` is the version of the znode."""
+    """The change notices in the znode /changes. ``sequence`` is the version of the znode."""
 
     sequence: int
     notices: tuple[Notice, ...]
@@ -86,12 +86,12 @@ class Merged(NamedTuple):
     topics: Mapping[str, Mapping[int, LeaderAndIsr | None] | None]
     cluster: bool
     security: frozenset[str] = frozenset()
-    """Paths of changed users, access control lists and quotas."""
+    """Znode paths of changed users, access control lists and quotas."""
 
 
 def topic_changed(name: str) -> NoticeContent:
-    """Return the change notice of a topic that was created, deleted, or changed in more than its
-    partition states."""
+    """Return the change notice of a topic that was created or deleted, or in which more than
+    partition states changed."""
     return NoticeContent({name: None})
 
 

@@ -83,8 +83,8 @@ PartWrite = AddPart | EndPart
 
 def group_cost(group: str) -> int:
     """Return an upper bound of the bytes that the check of a group's claim (its coordinator's right
-    to write) takes in a write. One offset, without topic and metadata, takes no more. Both contain
-    the group's name."""
+    to write) takes in a write. It is also a bound for one offset without its topic and metadata.
+    Both contain the group's name."""
     return 300 + 3 * len(group)
 
 
@@ -146,7 +146,7 @@ class PartOperations:
 
     def add(self, write: AddPart, count: int) -> None:
         """Add a part (a znode with offsets of an open transaction). The group has ``count`` parts
-        already; fail ``write`` if there would be more than PARTS_MAX."""
+        already. If it would get more than PARTS_MAX, ``write`` fails."""
         if count + len(self.added) >= PARTS_MAX:
             write.fail(
                 TransactionAbortableError(
@@ -164,8 +164,8 @@ class PartOperations:
 
     def end(self, write: EndPart) -> None:
         """End a part: delete the znode with stored offsets of a transaction, and commit
-        ``write.offsets`` (empty if the transaction aborts). If the end was sent twice, the part
-        does not exist any more: do nothing."""
+        ``write.offsets`` (empty if the transaction aborts). If the transaction's end was sent
+        twice, the part does not exist any more: do nothing."""
         path = znodes.part_path(self._group, write.name)
         if self._znodes.get(path) is None or write.name in self.ended:
             return

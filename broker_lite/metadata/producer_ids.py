@@ -28,8 +28,8 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def next(self) -> int:
-        """Return a new producer id. Raises CoordinationUnavailableError if a new block is needed
-        and ZooKeeper does not answer."""
+        """Return a new producer id. Raises CoordinationUnavailableError if a new block of ids is
+        needed and ZooKeeper does not answer."""
         async with self._lock:
             if self._next >= self._end:
                 block = await self._allocate()

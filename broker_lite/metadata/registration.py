@@ -231,8 +231,8 @@ class Registrar:
                 )
 
     async def check_disk(self) -> Operation:
-        """Compare the data directory's start counter (how often a broker started on it) with
-        ZooKeeper's, and return the write that stores it there.
+        """Compare the data directory's start counter (how often a broker started on it) with the
+        one in ZooKeeper, and return the write that stores the directory's in ZooKeeper.
 
         Raises InvalidConfigError if another broker id owns the directory, and StaleDirectoryError
         if it is an old copy: ZooKeeper has a higher counter, or an equal one of another process."""

@@ -32,9 +32,9 @@ class ZnodeKind(NamedTuple, Generic[K, T]):
     """One kind of security znode below ``root``: users, access control lists or quotas.
 
     ``path_of`` and ``key_of`` convert between the key (such as a user's name) and the path of its
-    znode, ``encode`` and ``decode`` between its value and its data. A missing znode has the value
-    ``empty``. For a malformed znode, ``bad`` is the value to use instead, and ``cure`` returns the
-    operator's next step."""
+    znode, ``encode`` and ``decode`` between the value and the znode's bytes. A missing znode has
+    the value ``empty``. For a malformed znode, ``bad`` is the value to use instead, and ``cure``
+    returns the operator's next step."""
 
     root: str
     path_of: Callable[[K], str]
@@ -83,9 +83,9 @@ async def refreshed(
     kind: ZnodeKind[K, T],
     unreadable: Unreadable,
 ) -> Mapping[K, T]:
-    """Read the znodes of a ``kind`` at ``paths`` again, and ignore the other paths. Return a copy
-    of ``known`` with the new values, or ``known`` itself if no path is of this kind. Values of
-    deleted znodes are left out.
+    """Read again those znodes at ``paths`` that are of this ``kind``. Return a copy of ``known``
+    with the new values, or ``known`` itself if no path is of this kind. Values of deleted znodes
+    are left out.
 
     Add each of these znodes that cannot be decoded to ``unreadable``; remove from it each one that
     was decoded or deleted."""

@@ -226,9 +226,9 @@ async def was_written(store: MetadataStore, operations: Sequence[Operation]) -> 
 
     Call this function on a new connection. It returns True if the write took effect, and False if
     it did not and may be repeated. It returns Refused if another client has written since, so that
-    the outcome is unknown. The first operation that can prove the outcome decides: a Create, a
-    Delete, or a Set with a version. Another client may have made the change of a Create or a Set.
-    True then also requires that the znodes of the later Sets do not disprove the write."""
+    the outcome is unknown. The first Create, Delete or Set with a version decides. Another client
+    may have made the same Create or Set, so True then also requires that no znode of a later Set
+    shows that the write failed."""
     for index, operation in enumerate(operations):
         match operation:
             case Create(path, data, ephemeral):
@@ -256,8 +256,8 @@ async def was_written(store: MetadataStore, operations: Sequence[Operation]) -> 
 
 
 async def _may_have_written(store: MetadataStore, operations: Sequence[Operation]) -> bool:
-    """Return False if a znode disproves a Set with a version: the znode's version is not later, or
-    is the next one, with another value than that of the Set."""
+    """Return False if a znode shows that a Set with a version had no effect: the znode's version is
+    not above that of the Set, or is the next one with another value than the Set's."""
     for operation in operations:
         if not isinstance(operation, Set) or operation.version < 0:
             continue

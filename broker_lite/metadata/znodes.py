@@ -296,8 +296,9 @@ class TransactionKey(NamedTuple):
 
 
 class PendingPart(NamedTuple):
-    """The name of a znode below /consumers/<group>/pending. The znode has some of the
-    offsets that a transaction commits for the group. ``sequence`` numbers these znodes, from 0."""
+    """The name of a znode below /consumers/<group>/pending. The znode has some of the offsets that
+    a transaction commits for the group. ``sequence`` is the znode's number among those of the
+    transaction, from 0."""
 
     transaction: TransactionKey
     sequence: int

@@ -47,8 +47,8 @@ def split_address(address: str) -> tuple[str, str]:
 
 def read_auth_file(path: str | Path) -> tuple[str, ...]:
     """Return the credentials in the file that ``zookeeper.auth.file`` names: a line
-    ``name:password``, or two while a credential is rotated. Raises InvalidConfigError, which does
-    not contain them."""
+    ``name:password``, or two while a credential is rotated. Raises InvalidConfigError, whose
+    message contains no credential."""
     if not path:
         return ()
     file = Path(path)
@@ -75,7 +75,7 @@ def read_auth_file(path: str | Path) -> tuple[str, ...]:
 def kazoo_client(
     hosts: str, timeout_s: float, auth: Sequence[str] = (), tls: ZooKeeperTls | None = None
 ) -> KazooClient:
-    """Return a client of the ZooKeeper servers ``hosts``, before its start. ``timeout_s`` is the
+    """Return a client, not yet started, of the ZooKeeper servers ``hosts``. ``timeout_s`` is the
     session timeout to request, ``auth`` the credentials."""
     retry = KazooRetry(
         max_tries=-1,

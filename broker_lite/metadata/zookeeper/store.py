@@ -156,7 +156,7 @@ class ZooKeeperStore:
     async def close(self) -> None:
         """End the session. ZooKeeper deletes the session's ephemeral znodes at once.
 
-        If the caller cancels the call, the process can exit without ZooKeeper's answer."""
+        If ZooKeeper does not answer, the caller can cancel the call, and the process can exit."""
         if self._closed:
             return
         self._closed = True
@@ -319,7 +319,7 @@ class ZooKeeperStore:
     async def _request(
         self, operation: str, request: Callable[..., Any], *values: Any, **options: Any
     ) -> Any:
-        """Send a request through kazoo, after the reads that wait to be batched, and return the
+        """Send the waiting reads as a batch, then this request, through kazoo. Return the request's
         answer.
 
         Raises CoordinationUnavailableError without a connection, because kazoo would keep the
