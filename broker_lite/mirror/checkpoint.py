@@ -1,11 +1,11 @@
 """The state that a mirror stores on the target cluster, from which it, or the next mirror of the
 same source, resumes.
 
-The mirror has a topic and a group of the same name, and is the group's only member. Records of the
-topic hold the offset maps (``offset_map``). Committed offsets hold the positions and the copied
-settings (``positions`` defines the formats). The mirror always writes copied records first and the
-state about them afterwards. ``translated`` reads the stored state of any mirror. All calls block,
-and only the mirror's thread makes them."""
+The mirror stores it in a topic and in a group of equal name, and is the group's only member.
+Records of the topic hold the offset maps (``offset_map``). Committed offsets hold the positions and
+the copied settings (``positions`` defines the formats). The mirror always writes copied records
+first and the state about them afterwards. ``translated`` reads the stored state of any mirror. All
+calls block, and only the mirror's thread makes them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class MirrorCheckpoint:
         self._name = ""
         self._entries: Entries = {}
         self.signature: positions.Signature | None = None
-        """The identity of this mirror in stored positions: its producer id and epoch, and its
+        """The identity under which this mirror stores positions: its producer id and epoch, and its
         generation in the mirror's group. None before ``open``."""
         self.settings: dict[str, dict[str, str]] = {}
         """The settings that the mirror has copied from the source, by topic."""

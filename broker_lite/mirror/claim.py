@@ -53,8 +53,8 @@ SESSION_MS = 6_000
 BEATS_PER_SESSION = 6
 """Number of heartbeats in one session timeout."""
 MARGIN_PART = 4
-"""The lease ends earlier than the session, by the session timeout divided by this number: a margin
-for clock drift."""
+"""The mirror's lease, the time in which it may write, ends earlier than its session in the group,
+by the session timeout divided by this number: a margin for clock drift."""
 JOIN_MS = 10_000
 """Time limit (ms) of the requests with which a mirror joins its group."""
 CHECK_S = 0.2

@@ -60,9 +60,9 @@ class Copy:
         self.position.seek(source_end, epoch)
 
     def record_write(self, piece: RewrittenBatch, offset: int) -> int:
-        """Record that a batch was written to the target, at ``offset`` there. Return the number of
-        records of other producers between the mirror's previous batch and this one on the
-        target."""
+        """Record that a batch was written to the target, at ``offset`` there. Return how many
+        records of other producers the target has between the mirror's previous batch and this
+        one."""
         foreign = offset - self.known.target_next if self.known.runs else 0
         foreign = max(0, foreign)
         self.foreign += foreign
@@ -94,7 +94,8 @@ class Copies(dict[TopicPartition, Copy]):
         it start again. It continues to count from this number."""
 
     def restart(self) -> None:
-        """Forget the partitions before a restart, but not how many records of each were copied."""
+        """Forget the partitions, because the mirror starts again, but not how many records of each
+        it has copied."""
         self.counted = {tp: copy.copied for tp, copy in self.items()}
         self.clear()
 

@@ -45,7 +45,7 @@ class GroupSync:
         self, mirror: str, copies: Mapping[TopicPartition, Copy], at_source: Iterable[GroupCommits]
     ) -> Iterator[str]:
         """Translate the committed offsets ``at_source``, which ``read`` yields, to offsets of the
-        copies. Commit on the target those that ``planning.plan_group`` allows, with the name
+        copies. Commit on the target the results that ``planning.plan_group`` allows, with the name
         ``mirror`` in their metadata.
 
         Yield each group's name before its offsets are written, so that the caller can copy records

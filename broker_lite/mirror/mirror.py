@@ -37,7 +37,7 @@ SYNC_MS = 200
 """Milliseconds that the mirror spends on group offsets at a time, before it copies records
 again."""
 ATTEMPTS_ONCE = 3
-"""Number of times that a mirror with ``once`` retries after a temporary error."""
+"""Number of times that a mirror which ends by itself (``once``) retries after a temporary error."""
 PROVEN_MS = 60_000
 """Milliseconds without an error after which the backoff of retries is reset."""
 

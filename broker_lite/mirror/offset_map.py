@@ -36,8 +36,8 @@ class OffsetMap:
 
     def add(self, source: int, target: int, count: int) -> bool:
         """Record that ``count`` records, at the source from offset ``source`` on, were copied to
-        the target, from offset ``target`` on. Return True if this begins a new run, because the
-        difference of the two offsets has changed."""
+        the target, from offset ``target`` on. Return True if this begins a new run: the difference
+        of the two offsets has changed."""
         is_new = not self.runs or self.runs[-1].target - self.runs[-1].source != target - source
         # Both logs may have a gap of the same size before these records. The difference is then
         # unchanged, so the records continue the last run. An offset in the source's gap is

@@ -122,7 +122,7 @@ def read_settings(commits: Mapping[TopicPartition, CommittedOffset]) -> dict[str
 
 class CopiedEntry(NamedTuple):
     """A record of the topic with a mirror's state: new runs (ranges of copied offsets) of one
-    partition, and the partition's position when they were stored.
+    partition, and the partition's position (``source_next``, ``target_next``) at that time.
 
     An entry with runs replaces all earlier runs of the partition at or after its own first run. An
     entry without runs removes all runs from ``source_next`` on."""
@@ -176,7 +176,8 @@ def restored(
     offsets) and position.
 
     Entries of a deleted topic of the same name are ignored. An entry replaces all earlier runs from
-    its own first run on: the source had lost their records, or a mirror has stored them twice."""
+    its own first run on: the source had lost the records of these runs, or a mirror has stored the
+    runs twice."""
     offset_map = OffsetMap()
     for entry in entries:
         if entry.source_id == source_id and entry.target_id == target_id:
@@ -197,8 +198,8 @@ def restored(
 def is_of_another(
     entries: Iterable[CopiedEntry], committed: Position | None, source_id: str, target_id: str
 ) -> bool:
-    """Return whether all stored state (entries and position) of a partition's copy comes from a
-    deleted source topic with the same name."""
+    """Return whether all state that a mirror stored about a partition's copy (entries and position)
+    comes from a deleted source topic with the same name."""
     origins = {entry.source_id for entry in entries if entry.target_id == target_id}
     if committed is not None:
         origins.add(committed.source_id)

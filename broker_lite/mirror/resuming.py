@@ -2,8 +2,8 @@
 source has lost records.
 
 The search uses the state that a mirror stored on the target. It also uses the target's records
-beyond this state: a killed mirror had written them, but not yet stored its position. The calls read
-both clusters, write nothing and block. Only the mirror's thread makes them."""
+beyond this state: a killed mirror may have written them before it could store its position. The
+calls read both clusters, write nothing and block. Only the mirror's thread makes them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Resumer:
 
     def handle_missing_offset(self, copy: Copy, error: OffsetOutOfRangeError) -> None:
         """Find the offset at which ``copy`` resumes after a fetch failed because the source's log
-        does not have its offset. Either retention deleted records there before they were copied, or
+        does not have the fetch offset. Either retention deleted records before they were copied, or
         the source lost copied records in a crash or an unclean election."""
         ends, at = self._source.ends, copy.position.offset
         first = ends((copy.tp,), EARLIEST_TIMESTAMP)[copy.tp]

@@ -67,7 +67,8 @@ def rewrite(batch: LogBatch, tp: TopicPartition, start: int) -> RewrittenBatch |
 
 def _plain(header: BatchHeader) -> BatchHeader:
     """Return a batch's header without the source's flags (except the codec), offset, leader epoch
-    and producer. The mirror or the target sets the last three later."""
+    and producer. Later the target sets its own offset and leader epoch, and the mirror the
+    producer."""
     return header._replace(
         base_offset=0,
         leader_epoch=-1,

@@ -132,7 +132,7 @@ class MirrorSource:
         return view
 
     def made_of(self, cluster_id: str, view: ClusterView) -> set[str]:
-        """Return the topics of this source that are themselves copies, which a running mirror makes
+        """Return the topics of this source that are themselves copies: a running mirror copies them
         from the cluster ``cluster_id``."""
         name = positions.name_for(cluster_id)
         if name not in view.topics or not self._has_members(name):

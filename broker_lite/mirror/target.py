@@ -57,7 +57,7 @@ OnWritten = Callable[[TopicPartition, RewrittenBatch, int], None]
 class _UnwrittenBatches:
     """The batches that a call of ``write`` has not written yet, by partition, in order.
 
-    ``refused`` has the error of each partition whose batch must not be sent again. ``failed``
+    ``refused`` has the error of each partition whose batch the target refused for good. ``failed``
     has the partitions of the batches that failed in the last round of requests."""
 
     queues: dict[TopicPartition, Queue]
@@ -244,8 +244,8 @@ class MirrorTarget:
     def _rows(
         self, wave: Iterable[TopicPartition], answer: ProduceResponse
     ) -> dict[TopicPartition, ProducedPartition]:
-        """Return the results in a produce response by partition. ``wave`` has the partitions of
-        the request, because the response has topic ids, not names."""
+        """Return the results in a produce response by partition. ``wave`` has the partitions of the
+        request with their topics' names; the response has only topic ids."""
         rows = {
             (topic.topic_id, row.partition): row
             for topic in answer.topics

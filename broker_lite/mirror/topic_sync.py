@@ -25,8 +25,8 @@ offsets."""
 
 
 class TopicSync:
-    """Copies all topics whose whole name matches ``pattern``, and adds their partitions to the
-    copies of ``checkpoint``."""
+    """Copies all topics whose whole name matches ``pattern``, and adds their partitions to
+    ``checkpoint.copies``."""
 
     def __init__(
         self,
