@@ -46,8 +46,8 @@ def selection(subscription: NativeSubscription) -> NativeSubscription:
     """Return the part of a subscription that selects topics: names and pattern, without the number
     of streams.
 
-    Most consumers of a group select the same topics. A caller compares this part, to match all
-    topics with each different selection only once."""
+    Most consumers of a group select the same topics. A caller can match all topics with each
+    different selection only once."""
     return NativeSubscription(subscription.topics, subscription.pattern, 0)
 
 

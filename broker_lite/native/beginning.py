@@ -20,7 +20,7 @@ def beginnings(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[StartPlan]:
-    """Return the starting offset of each partition in ``bases`` (committed offsets).
+    """Return the starting offset of each partition in ``bases``, which has the committed offsets.
 
     A partition of a recreated topic is left out while the brokers' metadata or this consumer's
     reads of ZooKeeper still show the former topic id."""

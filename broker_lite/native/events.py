@@ -74,7 +74,7 @@ class RequestFailed(NamedTuple):
 
 
 class NativeTick(NamedTuple):
-    """The time ``NativeMachine.wake_ms`` has come."""
+    """A timer event: the time ``NativeMachine.wake_ms`` has come."""
 
 
 class StreamCommit(NamedTuple):

@@ -66,14 +66,15 @@ the load on ZooKeeper grows with the square of their number."""
 BEATS_PER_TIMEOUT = 6
 """Number of heartbeats in one session timeout."""
 MARGIN_PART = 4
-"""The lease ends earlier than the session, by the session timeout divided by this number. The
-margin covers clock drift, and the time by which a ZooKeeper follower lags behind its leader."""
+"""The lease, the time in which the consumer may return records, ends earlier than the session, by
+the session timeout divided by this number. The margin covers clock drift, and the time by which a
+ZooKeeper follower lags behind its leader."""
 READ_DELAY_MS = 20
 READ_DELAY_MAX_MS = 640
 """Maximum delay (ms) between a change in ZooKeeper and the consumer's read of it. The delay begins
 at ``READ_DELAY_MS`` and grows while changes follow each other."""
 CALM_MS = 1000
-"""Milliseconds without a read of the group's znodes after which the delay of the next read is
+"""If the group's znodes were not read for this many milliseconds, the delay of the next read is
 ``READ_DELAY_MS`` again."""
 REFRESH_MS = 30_000
 """Milliseconds between two reads of all znodes of the group, even if no watch fired."""
@@ -109,7 +110,7 @@ class NativeMachine:
 
     @property
     def wake_ms(self) -> int | None:
-        """The time in ms at which the next NativeTick is due, or None."""
+        """The time in ms at which the next NativeTick (timer event) is due, or None."""
         times = [self.ownership.next_ms()]
         if self.phase != DOWN:
             times += [self._join_ms, self._beat_ms]
@@ -119,8 +120,8 @@ class NativeMachine:
         return min((each for each in times if each is not None), default=None)
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
-        """Return the effects (requests and other actions) of an event at the time ``now_ms``, which
-        the caller must carry out in order."""
+        """Handle an event at the time ``now_ms``. Return its effects (requests and other actions),
+        which the caller must carry out in order."""
         self._requests.now_ms = now_ms
         if self.phase == ENDED:
             return self._after_the_end(event)
@@ -190,8 +191,8 @@ class NativeMachine:
             self._join()
 
     def _start_over(self) -> None:
-        """Join again after a backoff, as if the connection had been lost and restored, because a
-        request failed on an open connection."""
+        """After a request failed on an open connection, join again after a backoff, as if the
+        connection had been lost and restored."""
         self._suspend()
         self.phase = JOINING
         self._join_ms = self._requests.now_ms + backoff_ms(self._join_tries)
@@ -376,8 +377,8 @@ class NativeMachine:
     # Methods that extend the member's lease on its partitions.
 
     def _confirm(self) -> None:
-        """Extend the lease: ZooKeeper's answer proves that the session was alive when the request
-        was sent."""
+        """Extend the lease, the time in which the consumer may return records: ZooKeeper's answer
+        proves that the session was alive when the request was sent."""
         margin_ms = self._timeout_ms // MARGIN_PART
         until_ms = self._requests.sent_ms + self._timeout_ms - margin_ms
         self.lease_until_ms = max(self.lease_until_ms, until_ms)

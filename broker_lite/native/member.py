@@ -1,5 +1,5 @@
-"""Run the state machine (``machine``) of a consumer in a native group, whose members coordinate
-through ZooKeeper, on an event loop, and carry out the operations (effects) that it returns.
+"""Run one consumer of a native group, which coordinates through ZooKeeper, on an event loop: call
+its state machine (``machine``), and carry out the operations (effects) that the machine returns.
 
 ``NativeShell`` sends the machine's requests to ZooKeeper (through a ``MetadataStore``), and passes
 assignment changes to the readers of the consumer's streams. All methods and callbacks run on the
@@ -68,8 +68,8 @@ class Readers(Protocol):
         not commit its position."""
 
     def renewed(self) -> None:
-        """Tell the streams' readers to return records again: the consumer's lease had expired and
-        was renewed."""
+        """Tell the streams' readers to return records again: the consumer's lease, the time in
+        which it may return records, had expired and was renewed."""
 
     def refuse(self, error: LogbusError) -> None:
         """Stop all streams, because the membership has ended with ``error``. Later calls on the

@@ -77,8 +77,8 @@ class NativeMembership:
         self._thread = threading.current_thread()
 
     def is_held_back(self) -> bool:
-        """Return whether the reader must return no records: the consumer's lease has expired, or
-        the stream is closing."""
+        """Return whether the reader must return no records: the time in which the consumer may
+        return records (its lease) has expired, or the stream is closing."""
         return self._is_halting or self._session.is_held_back
 
     def is_due(self) -> bool:

@@ -97,8 +97,8 @@ class PartitionClaim:
 
 
 class Queued(NamedTuple):
-    """A commit that waits to be written. ``claims`` has the state of each partition, as this
-    consumer owned it when the reader asked for the commit."""
+    """A commit that waits to be written. ``claims`` has, for each partition, the ``OwnedPartition``
+    of the time when the reader asked for the commit."""
 
     number: int
     rows: Mapping[TopicPartition, CommittedOffset]
@@ -133,7 +133,8 @@ class Ownership:
         self._grants = 0
         self._next_ms: int | None = None
         """The earliest time (ms) at which a partition must be released, or an attempt to own a
-        partition must be repeated. It spares each event a look at all partitions."""
+        partition must be repeated. It is stored so that not every event must look at all
+        partitions."""
 
     @property
     def is_settled(self) -> bool:
@@ -151,7 +152,7 @@ class Ownership:
     ) -> None:
         """Set the partitions that this consumer must own, each with its stream and topic, and begin
         to claim (try to own) and release partitions accordingly. ``owned_by_others`` has partitions
-        that other consumers probably still own: their owner znodes are read first."""
+        that other consumers probably still own: before a claim, their owner znodes are read."""
         self._target = dict(target)
         self._owned_by_others = owned_by_others
         for tp in [*self.owned, *self.claims, *self._target]:
@@ -474,8 +475,8 @@ class Ownership:
     def _answer(
         self, number: int, count: int, errors: Mapping[TopicPartition, LogbusError]
     ) -> None:
-        """Record the results of ``count`` offsets of the commit ``number``: those in ``errors``
-        failed, the others succeeded. Answer the commit when no result is missing."""
+        """Record the results for ``count`` partitions of the commit with this ``number``: those in
+        ``errors`` failed, the others succeeded. Answer the commit when no result is missing."""
         left, known = self._unanswered[number]
         known.update(errors)
         left -= count
