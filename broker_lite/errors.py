@@ -611,19 +611,20 @@ class TlsError(LogbusError):
 
 
 class ContextNotFoundError(LogbusError):
-    """``contexts.toml`` has no context of this name."""
+    """``contexts.toml`` has no context (address and login of a cluster) of this name."""
 
     code, name = 10030, "CONTEXT_NOT_FOUND"
 
 
 class ReadOnlyContextError(LogbusError):
-    """The command changes the cluster of a context that was created with ``--read-only``."""
+    """The command changes a cluster whose context (its entry in ``contexts.toml``) was created with
+    ``--read-only``."""
 
     code, name = 10031, "READ_ONLY_CONTEXT"
 
 
 class SearchLimitError(LogbusError):
-    """The console already runs the maximum number of searches or tails."""
+    """The console already runs the maximum number of searches, live tails or downloads."""
 
     code, name = 10032, "SEARCH_LIMIT"
 

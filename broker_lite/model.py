@@ -21,11 +21,11 @@ FIRST_EPOCH = 0
 NO_TIMESTAMP = -1
 NO_PRODUCER = -1
 UNNUMBERED = 0
-"""The token of a request event until the coordinator or controller replaces it by a number, by
-which it finds the request of an answer."""
+"""The token of a request event until the coordinator or controller replaces it by a number. By the
+number it later finds the request that an answer belongs to."""
 NO_TRANSACTION = -1
-"""Stands for a transaction's number (its count among those of the transactional id) in a message
-whose sender does not know the number."""
+"""In a message: the sender does not know the transaction's number, which counts the transactions of
+the transactional id."""
 
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
@@ -112,9 +112,9 @@ class CommittedOffset(NamedTuple):
 class LogBounds(NamedTuple):
     """The start offset and the end offset (exclusive) of a log's readable records.
 
-    Spark's planner also asks at which offset a given number of stored bytes from ``start`` ends.
-    ``reach_end`` is this offset, at a batch boundary, and ``reach_bytes`` the exact size in the log
-    of the batches from ``start`` to ``reach_end``."""
+    Spark's planner also asks how far a given number of bytes reaches in the log from ``start``.
+    ``reach_end`` is the offset after them, at a batch boundary, and ``reach_bytes`` the exact size
+    in the log of the batches from ``start`` to ``reach_end``."""
 
     start: int
     end: int
@@ -177,7 +177,8 @@ class BrokerView:
 
     @property
     def takes_records(self) -> bool:
-        """Whether the broker is neither draining nor full, so that it may lead and join ISRs."""
+        """Whether the broker may lead and join ISRs: it is not draining, and its disk is not
+        full."""
         return not (self.draining or self.is_full)
 
 
@@ -242,7 +243,7 @@ class PartitionView:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The replicas after a reassignment completes, the preferred leader first."""
+        """The replicas, the preferred leader first; during a reassignment, those after its end."""
         if not self.removing:
             return self.replicas
         return tuple(broker for broker in self.replicas if broker not in self.removing)
