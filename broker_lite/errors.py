@@ -551,7 +551,7 @@ class NullTopicError(LogbusError):
 
 
 class GroupLeaseHeldError(LogbusError):
-    """Another running Spark query already publishes its progress to this consumer group."""
+    """Another running Spark query already commits its progress to this consumer group."""
 
     code, name = 10016, "GROUP_LEASE_HELD"
 

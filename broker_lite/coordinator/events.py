@@ -75,8 +75,8 @@ class Join(NamedTuple):
     new_member_id: str
     must_ask_twice: bool = True
     can_skip_assignment: bool = True
-    """Whether the request has version 9 or later. Earlier versions of the answer cannot tell a
-    restarted static member that leads the group to skip the assignment of partitions."""
+    """Whether the request has version 9 or later. Earlier versions of the answer cannot tell the
+    group's leader, a restarted static member, to skip the assignment of partitions."""
     partition_counts: Mapping[str, int] | None = None
     """The partition count of each of the group's topics, if the request has the instance id of the
     static member that leads the group and may have restarted; otherwise None. The counts show

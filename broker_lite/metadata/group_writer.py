@@ -109,7 +109,7 @@ class WriteShare:
 
     @property
     def ended(self) -> set[str]:
-        """The paths of the znodes with pending offsets that the write deletes, and of the offset
+        """The paths of the znodes that the write deletes (with pending offsets), and of the offset
         znodes to which it commits these offsets."""
         group, paths = self.writing.claim.group, set()
         for part in self.parts:
@@ -138,8 +138,8 @@ class GroupWriter:
         self._task: asyncio.Task[None] | None = None
         self._urgent = asyncio.Event()
         self._known: dict[str, set[str]] = {}
-        """Cache of the names of existing znodes by the path of their parent: the partitions with an
-        offset (the parent is a topic in a group), or a group's parts (pending offsets)."""
+        """Cache of the names of existing znodes, by the path of their parent: partitions with an
+        offset below a topic of a group, and parts (pending offsets) below a group."""
 
     def commit(
         self, claim: GroupClaim, offsets: dict[TopicPartition, CommittedOffset]

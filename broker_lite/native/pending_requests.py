@@ -3,7 +3,7 @@ the effects (operations to carry out) of its current step. No I/O.
 
 The machine and its parts ``View`` and ``Ownership`` share one ``PendingRequests``. A callback
 handles the answer to each request. If the connection to ZooKeeper is lost, the callbacks are
-dropped, and the requests are made again on the next connection."""
+dropped, and the machine makes its requests again on the next connection."""
 
 from __future__ import annotations
 
