@@ -1,4 +1,4 @@
-"""Judge by the settings of the brokers whether others can use a cluster without a login, and
+"""Judge by the settings of the brokers whether other users can use a cluster without a login, and
 whether its ZooKeeper servers have a known vulnerability. No I/O."""
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from broker_lite.observing.sampler import Sampler
 from broker_lite.server.metrics import COUNTER, GAUGE, HISTOGRAM, Metric, Sample
 
 SERIES_MAX = 20_000
-"""Maximum time series in the answer to one scrape, under logbus's names. Above it, the series of
-partitions are dropped first, then those of groups, then those of topics."""
+"""Maximum time series in the answer to one scrape, without those under kafka_exporter's names.
+Above it, the series of partitions are dropped first, then those of groups, then those of topics."""
 
 CLUSTER_METRICS: Mapping[str, Metric] = {
     metric.name: metric

@@ -1,7 +1,7 @@
 """Read the state of a cluster once: brokers, partitions, topics, groups and their lags.
 
-The result is a reading. Most readings take the values that change slowly from the reading
-before."""
+The result is a reading. Most readings copy the values that change slowly, such as sizes, from the
+one before."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ WHOLE_S = 30.0
 """Seconds from one whole reading of the cluster's state to the next.
 
 Only a whole reading requests the sizes, the start offsets and the first unread records from the
-brokers; other readings take these slowly changing values from the reading before. A whole reading
-costs up to 1.5 times as much as another."""
+brokers; other readings copy these slowly changing values from the reading before. A whole reading
+costs up to 1.5 times as much as the others."""
 GROUPS_MS = 5_000
 """Maximum milliseconds to read the groups. So even if ZooKeeper or a broker does not answer, a new
 reading is complete before the console shows the last one as outdated."""
 VIEW_S = 0.5
-"""If a read of the groups takes more seconds than this, a broker may have died. The metadata are
-then read again."""
+"""If it takes more seconds than this to read the groups, perhaps because a broker has died, the
+metadata are read again, so that they show the dead broker."""
 
 
 class TopicReading(NamedTuple):

@@ -138,8 +138,8 @@ def zookeeper_causes(reports: Sequence[BrokerReport]) -> Iterator[Cause]:
 
 
 def unreadable_causes(reports: Sequence[BrokerReport]) -> Iterator[Cause]:
-    """Yield a warning for each znode that a broker cannot read among those of users, access control
-    lists and quotas."""
+    """Yield a warning for each znode of a user, an access control list or quotas that a broker
+    cannot read."""
     for znode in sorted({each for report in reports for each in report.unreadable}):
         text = f"znode {znode.path} cannot be read: {znode.reason}"
         yield Cause("warning", "ZooKeeper", text, znode.cure)
