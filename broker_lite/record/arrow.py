@@ -302,8 +302,9 @@ def _framed(
     """Return a buffer for a whole batch: space for the header and the preamble, which the caller
     writes, and then the columns as one Arrow message.
 
-    Arrow's stream writer, which writes larger and compressed messages, first writes a schema. No
-    reader needs the schema, so header and preamble overwrite its last bytes."""
+    Arrow's stream writer, which writes compressed messages and those above ``_COPIED_BYTES_MAX``,
+    first writes a schema. No reader needs the schema, so header and preamble overwrite its last
+    bytes."""
     before = _schema_bytes(flags)
     begin = before - fmt.COLUMNS_FROM
     if compression == "none":
@@ -441,8 +442,8 @@ def _timestamps(
 
 
 def _row_ends(columns: Columns) -> npt.NDArray[np.int64]:
-    """Return for each row the maximum bytes that the rows up to and including it take in an
-    uncompressed batch, without header and metadata (``_FRAME_BYTES_MAX``)."""
+    """Return for each row an upper bound of the bytes of an uncompressed batch that ends with the
+    row, without header and metadata (``_FRAME_BYTES_MAX``)."""
     count = columns.row_count
     ends = np.arange(1, count + 1, dtype=np.int64) * 20
     for name, array in (("key", columns.key), ("value", columns.value)):

@@ -90,8 +90,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def constant_timestamp(self) -> int:
-        """The timestamp of every record in a batch whose body has no timestamps; -1 if the records
-        have none."""
+        """The timestamp of all records, if they share one from the header: the maximum timestamp
+        with LogAppendTime, else the base timestamp. -1 if the records have none."""
         return self.max_timestamp if self.is_log_append_time else self.base_timestamp
 
 
@@ -178,8 +178,8 @@ def check_crc(buffer: Buffer, header: BatchHeader) -> None:
 
 def check_structure(buffer: Buffer, header: BatchHeader) -> int:
     """Check that a batch of columns, at the start of ``buffer``, can be decoded: that its preamble
-    (version and flags) is valid, and that Arrow's metadata fit its size and header. Return the
-    flags, which name its columns.
+    (version and flags) is valid, and that Arrow's metadata fit the batch's size and header. Return
+    the flags, which name the columns.
 
     Raises CorruptMessageError. The check takes some microseconds for a batch of any size, and does
     not need pyarrow."""

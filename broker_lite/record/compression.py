@@ -87,7 +87,7 @@ def _gzip(data: Buffer) -> bytes:
 
 
 def _gunzip(data: Buffer, limit: int) -> bytes:
-    """Decompress all members of gzip data, as Java's reader does."""
+    """Decompress all members of gzip data, as Java's GZIPInputStream does."""
     pieces: list[bytes] = []
     room = limit
     rest: Buffer = data
@@ -141,8 +141,8 @@ def _unsnappy(data: Buffer, limit: int) -> Buffer:
 
 def _unsnappy_block(block: memoryview, room: int, limit: int) -> Buffer:
     """Decompress one snappy block, which begins with its decompressed length as a varint of 32
-    bits, to at most ``room`` bytes. An error message names ``limit``, the maximum for the whole
-    data."""
+    bits, to at most ``room`` bytes, the rest of ``limit``. An error message names ``limit``, the
+    maximum for the whole data."""
     length = 0
     for index in range(min(5, len(block))):
         length |= (block[index] & 0x7F) << (7 * index)

@@ -37,7 +37,7 @@ _METADATA_BYTES_MAX: Final = 16 << 10
 software may write more."""
 ORDERED_MAX: Final = 64
 """Maximum number of offsets in an Arrow buffer whose order a broker checks. Brokers run without
-numpy, so to check more would take too long. Readers check all (FORMAT.md)."""
+numpy, so to check more would take too long. Readers check all offsets (FORMAT.md)."""
 _VERSION_5: Final = 4
 _RECORD_BATCH: Final = 3
 _CODECS: Final = {0: fmt.CODEC_LZ4, 1: fmt.CODEC_ZSTD}
@@ -54,11 +54,11 @@ _VALIDITY, _OFFSETS, _DATA, _FIXED_64, _FIXED_32 = range(5)
 
 
 class _Shape(NamedTuple):
-    """The nodes and buffers, in order, that an Arrow message with given columns must have."""
+    """The nodes (one for each array) and buffers, in order, that an Arrow message must have."""
 
     nodes: tuple[tuple[int, bool], ...]
-    """For each node (the metadata of one Arrow array), _ROWS or _CHILD, which define how many
-    entries it must have, and whether entries may be null."""
+    """For each node (the metadata of one Arrow array), how many entries it must have (_ROWS or
+    _CHILD), and whether entries may be null."""
     buffers: tuple[tuple[int, int], ...]
     """For each buffer, its content (such as _VALIDITY, a bitmap of nulls) and the index of the node
     (Arrow array) to which it belongs."""

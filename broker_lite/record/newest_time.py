@@ -14,11 +14,11 @@ from broker_lite.record import format as fmt
 from broker_lite.record.batch import check_crc, read_header, set_max_timestamp
 
 BODY_BYTES_MIN = 1 << 20
-"""Decompressed bytes that a batch may have at any compression ratio. sarama, which sends batches
-without a maximum timestamp, by default sends smaller ones."""
+"""Decompressed bytes up to which a batch may have any compression ratio. The batches of sarama,
+which sends no maximum timestamp, are by default smaller."""
 BODY_RATIO = 16
 """Maximum ratio of decompressed to compressed size for a batch that decompresses to more than
-``BODY_BYTES_MIN``."""
+``BODY_BYTES_MIN``. The broker refuses a batch with a higher ratio."""
 _MAGIC_AT = 16
 _BASE_AND_MAX = struct.Struct(">qq")
 _BASE_AND_MAX_AT = 27
@@ -26,7 +26,7 @@ _BASE_AND_MAX_AT = 27
 
 def is_left_out(records: memoryview) -> bool:
     """Return whether the producer did not set the maximum timestamp of the first batch in
-    ``records``: a timestamp that was set is not below the batch's base timestamp."""
+    ``records``: then it is below the batch's base timestamp."""
     if len(records) < fmt.HEADER_BYTES or records[_MAGIC_AT] != fmt.MAGIC_ROWS:
         return False
     base, newest = _BASE_AND_MAX.unpack_from(records, _BASE_AND_MAX_AT)

@@ -22,7 +22,7 @@ _CONTENT_BYTES_MIN: Final = 6
 length, value length and header count."""
 _LENGTH_BYTES_MAX: Final = 5
 _SIEVES: Final = 3
-"""Maximum number of passes in which ``_drop_isolated`` drops candidates."""
+"""Maximum number of passes of ``_drop_isolated``; each can isolate further candidates."""
 _ZEROS_MAX: Final = 4 << 20
 """Maximum number of zero bytes in a body that is searched for candidates (possible records). With
 more zero bytes, the candidates' positions could take more memory than the body, so a loop finds the
