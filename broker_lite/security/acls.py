@@ -165,7 +165,7 @@ class Acl(NamedTuple):
 
 
 def check_acl(acl: Acl) -> None:
-    """Raise InvalidRequestError if an ACL may not be stored. The message has the wrong field and
+    """Raise InvalidRequestError if an ACL may not be stored. The message names the wrong field and
     its value."""
     (kind, pattern_type, name), (principal, host, operation, permission) = acl
     texts = {"name": name, "principal": principal, "host": host}

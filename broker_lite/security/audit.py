@@ -20,7 +20,7 @@ KINDS_MAX = 10_000
 """Maximum kinds of events for which ``AuditLimit`` remembers the time of the last line. With one
 kind more, it forgets all these times."""
 TEXT_MAX = 200
-"""Maximum characters of a text that a client chose."""
+"""Maximum characters of a text that a client chose, in a line of the log."""
 
 
 class AuditLimit:

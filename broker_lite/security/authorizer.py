@@ -73,8 +73,9 @@ class AclIndex:
     ) -> None:
         self._entries = {pattern: rows for pattern, rows in entries.items() if rows}
         self.mark = object()
-        """An object that no other index has. A cache of decisions elsewhere is stale if it stores
-        another mark. It stores the mark and not the index, so that old indexes leave memory."""
+        """An object that identifies this index. A cache of decisions elsewhere stores it, and is
+        stale if it stores that of another index. The index itself is not stored, so that old
+        indexes leave memory."""
         self._super_users = super_users
         self._allow_if_none = allow_if_none
         lengths: dict[ResourceKind, set[int]] = {kind: set() for kind in ResourceKind}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from broker_lite.errors import SaslAuthenticationError
 
 MESSAGE_BYTES_MAX = 12 << 10
-"""Maximum bytes of a client's message. A request before the login has at most 16 KiB."""
+"""Maximum bytes of a client's message. The request that carries it has at most 16 KiB."""
 _MESSAGE = re.compile(r"n,(?:a=([^,\x00\x01]*))?,\x01((?:[A-Za-z]+=[^\x00\x01]*\x01)*)\x01")
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 

@@ -78,7 +78,7 @@ def _compiled(pattern: str, replacement: str, case: str) -> MappingRule:
 
 def principal_of(name: str, rules: tuple[MappingRule, ...]) -> str:
     """Return the principal (``User:...``) of a certificate's RFC 2253 name. Raises
-    SaslAuthenticationError if no rule matches or the name is not usable."""
+    SaslAuthenticationError if no rule matches, or the name is empty, too long or unprintable."""
     if not name or len(name) > NAME_LENGTH_MAX or not name.isprintable():
         raise SaslAuthenticationError(
             f"the certificate's name {name[:80]!r} is empty, longer than {NAME_LENGTH_MAX} "

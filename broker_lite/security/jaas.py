@@ -33,7 +33,7 @@ _CURE = (
 
 class JaasLogin(NamedTuple):
     """The login of a ``sasl.jaas.config``: the family of mechanisms (SCRAM, PLAIN, OAUTHBEARER) and
-    the module's options."""
+    the login module's options."""
 
     family: str
     options: dict[str, str]

@@ -19,8 +19,8 @@ DELAY_S = 0.1
 SLOW_DELAY_S = 5.0
 FAILURES_PER_MIN = 20
 ADDRESSES_MAX = 10_000
-"""Maximum networks whose failures are counted. A new network replaces the one whose last failure is
-oldest."""
+"""Maximum networks whose failed logins are counted. A new network replaces the one whose last
+failure is oldest."""
 
 
 def network_of(host: str) -> str:

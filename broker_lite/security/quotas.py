@@ -32,8 +32,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """The quota keys of each entity type."""
 BURST_S: Mapping[str, float] = {CONTROLLER_MUTATION_RATE: 11.0}
-"""The burst of an idle client by quota key, in seconds of its rate; 1 for other keys. 11 seconds is
-Kafka's default for controller mutations: eleven windows of one second."""
+"""Size of a full token bucket by quota key, in seconds of the quota's rate; 1 for other keys. 11
+seconds is Kafka's default for controller mutations: eleven windows of one second."""
 NAME_LENGTH_MAX = 255
 WAIT_MS_MAX = 3_600_000
 """Maximum milliseconds for which a client waits after one answer (``throttle_time_ms``). If the

@@ -77,7 +77,8 @@ def parse_keys(text: bytes) -> TokenKeys:
 
 
 def _key(row: Mapping[str, Any]) -> TokenKey | None:
-    """Return a key of a JWKS document; None if the key is not for signatures of tokens."""
+    """Return the key in ``row`` of a JWKS document; None if it cannot check signatures of
+    tokens."""
     algorithms = {
         "RSA": _RSA,
         "EC": (_CURVES.get(str(row.get("crv")), ""),),
