@@ -1,5 +1,5 @@
-"""The controller's copy of the cluster metadata in ZooKeeper. The controller's completed writes
-change it."""
+"""The controller's copy of the cluster metadata in ZooKeeper. Each completed write of the
+controller updates the copy."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class BrokersChanged(NamedTuple):
 class SuspectsChanged(NamedTuple):
     """The set of suspected brokers changed; ``suspects`` has their broker epochs, by broker id.
 
-    A broker is suspected while others cannot connect to it, although it is registered in
+    A broker is suspected while other brokers cannot connect to it, although it is registered in
     ZooKeeper."""
 
     suspects: Mapping[int, int]

@@ -121,9 +121,10 @@ class Reply(NamedTuple):
 class AnswerFollower(NamedTuple):
     """Answer a follower's fetch with ``error``, or with ``diverging`` and no records.
 
-    ``diverging`` is the leader's end offset of a leader epoch, at or below which the follower must
-    truncate. If both are None, answer with the records from the fetch offset on, flushed or not, as
-    soon as there are any. Every answer carries the high watermark and the log start offset."""
+    ``diverging`` is where a leader epoch ends in the leader's log; the follower must truncate to
+    this offset or below. If both are None, answer with the records from the fetch offset on,
+    flushed or not, as soon as there are any. Every answer carries the high watermark and the log
+    start offset."""
 
     error: LogbusError | None = None
     diverging: OffsetAndEpoch | None = None

@@ -135,8 +135,8 @@ def elect_unclean(
 def led_by(
     state: LeaderAndIsr, leader: BrokerView, isr: tuple[ReplicaId, ...], controller_epoch: int
 ) -> LeaderAndIsr:
-    """Return ``state`` in a new leader epoch, led by ``leader``. It also names the leader's broker
-    epoch, which identifies the process."""
+    """Return ``state`` in a new leader epoch, led by ``leader``. The new state names the leader's
+    broker epoch, which identifies its process."""
     return dataclasses.replace(
         state,
         leader=leader.broker_id,

@@ -173,7 +173,7 @@ class FetchedAppended(NamedTuple):
 
 
 class FetchedAppendFailed(NamedTuple):
-    """The effect AppendFetched failed: damaged batches, a gap, or a full disk."""
+    """The effect AppendFetched failed: damaged batches, a gap in the offsets, or a full disk."""
 
     error: LogbusError
 
@@ -218,7 +218,8 @@ class Closed(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """A periodic event, on which the replica checks due flushes, lagging followers and retries.
+    """A periodic event, on which the replica requests a flush that is due, removes lagging
+    followers from the ISR, and retries failed operations.
 
     It comes about once a second, and every 100 ms to a leader with appended records for which it
     has not requested a flush (Sync) yet."""

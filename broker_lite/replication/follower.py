@@ -171,8 +171,7 @@ class Follower:
     # Methods that handle the disk's answers.
 
     def appended(self, event: FetchedAppended) -> list[Effect]:
-        """Handle a completed append of fetched batches: fetch again, but after a pause if the
-        append added no batch."""
+        """Handle a completed append of fetched batches: fetch again, perhaps after a pause."""
         # Pause if no batch was appended, because fetching again at once could loop for ever.
         self.paused = event.next_offset <= self.log.log_end_offset
         self.log.written(event.next_offset)

@@ -118,8 +118,8 @@ class Leader:
         return self.isr.replicas == (self.log.replica,)
 
     def _damage(self) -> str:
-        """Return, for error messages, the text that this log is damaged and that therefore no
-        follower can fetch past the damage and join the ISR.
+        """Return the end of an error message: that this log is damaged, so that no follower can
+        fetch past the damage and join the ISR.
 
         The text is empty unless this leader is the only ISR member and its log is damaged."""
         if self.log.damaged_from is None or not self.is_alone:
@@ -377,12 +377,12 @@ class Leader:
         return [ProposeIsr(state)]
 
     def refused(self, now_ms: int, event: IsrRefused) -> list[Effect]:
-        """Handle a refused write of an ISR change. Perhaps ZooKeeper stored it nevertheless.
+        """Handle a write of an ISR change that was refused or whose result is unknown.
 
-        So the high watermark still waits for a replica that the change would remove. It also waits
-        for one that the change would add, until a later write or newer metadata shows whether
-        ZooKeeper stored the change. To find out, the leader tries to write the ISR without this
-        replica."""
+        As ZooKeeper may have stored the change, the high watermark still waits for a replica that
+        it would remove. It also waits for one that the change would add, until a later write or
+        newer metadata shows the result. To find out, the leader tries to write the ISR without the
+        added replica."""
         if event.state != self.proposal:
             return []
         self.refused_ms = now_ms

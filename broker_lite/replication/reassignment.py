@@ -73,7 +73,7 @@ def finish(view: PartitionView, live: Live, controller_epoch: int) -> PartitionV
 def _led(
     name: str, before: PartitionView, view: PartitionView, live: Live, controller_epoch: int
 ) -> PartitionView:
-    """Return ``view`` with an ISR of its replicas only, one of which leads."""
+    """Return ``view`` with the state of ``before``, restricted to the replicas of ``view``."""
     state = _restricted_to(before, view.replicas, live, controller_epoch)
     if state is None:
         raise InvalidReplicaAssignmentError(
@@ -87,7 +87,7 @@ def _restricted_to(
     view: PartitionView, replicas: Sequence[int], live: Live, controller_epoch: int
 ) -> LeaderAndIsr | None:
     """Return the state without the ISR members that ``replicas`` does not list; None if no member
-    is left. If ``view`` has other replicas, elect a leader in a new leader epoch."""
+    is left. If ``view`` has replicas beyond these, elect a leader in a new leader epoch."""
     state = view.state
     if set(view.replicas) <= set(replicas):
         return state

@@ -37,8 +37,8 @@ class Throttle:
         self._at_s: float | None = None
 
     def allowance(self, settings: Mapping[str, str], now_s: float) -> int:
-        """Return the number of bytes that may be sent now; UNLIMITED if the settings have no
-        rate."""
+        """Return the number of bytes that may be sent or fetched now; UNLIMITED if the settings
+        have no rate."""
         text = settings.get(self._setting)
         if text is None:
             self._left, self._at_s = 0.0, None
@@ -50,6 +50,6 @@ class Throttle:
         return max(0, int(self._left))
 
     def spend(self, size: int) -> None:
-        """Subtract from the allowance the bytes of throttled records that were sent or fetched."""
+        """Take the tokens for ``size`` bytes of throttled records that were sent or fetched."""
         if self._at_s is not None:
             self._left -= size

@@ -42,7 +42,7 @@ ZooKeeper accepts 1 MB; the rest is for the change notice in the same write, whi
 what changed. The limit bounds a topic's number of partitions, because the creation is the largest
 such write."""
 REPLICATION_LEVEL = 2
-"""The level of the feature "metadata" from which on brokers support replication."""
+"""The lowest level of the feature "metadata" at which brokers support replication."""
 
 _MIN_INSYNC = "min.insync.replicas"
 _DEFAULT_CONFIG = text(TopicConfig())
