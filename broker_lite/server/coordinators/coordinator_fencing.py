@@ -23,7 +23,8 @@ from broker_lite.wire.calls.groups import (
 )
 
 CHECK_MS = 250
-"""Milliseconds between two checks in which this broker asks others who coordinates its groups."""
+"""Milliseconds between two checks in which this broker asks other brokers for the coordinators of
+its groups."""
 ANSWER_S = 1.0
 """Seconds to wait for another broker's answer. If none arrives, a later check (every ``CHECK_MS``)
 asks again."""
@@ -32,7 +33,8 @@ GROUPS_PER_CALL = 500
 
 So many groups block the event loop of the answering broker for about 2 ms."""
 PEERS_PER_CHECK = 3
-"""Maximum number of brokers that one check asks; the next check continues with the next brokers."""
+"""Maximum number of brokers that one check asks for coordinators; the next check continues with the
+next brokers."""
 
 SendRequest = Callable[[int, FindCoordinatorRequest], Awaitable[FindCoordinatorResponse]]
 """Sends a request to the broker with this id. Raises LogbusError if no answer arrives."""

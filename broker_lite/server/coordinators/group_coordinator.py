@@ -58,7 +58,8 @@ Then the client gets COORDINATOR_LOAD_IN_PROGRESS, and the write to ZooKeeper co
 GROUPS_MAX = 10_000
 """Maximum number of groups with members that one broker coordinates."""
 GROUPS_PART = 4
-"""The subscriptions and assignments of all groups may take ``queued.max.bytes`` divided by this.
+"""The subscriptions and assignments of all groups take at most ``queued.max.bytes`` divided by
+this.
 
 The rest is for requests. Requests that wait for a rebalance also take memory, and the broker must
 still be able to receive the requests that end the rebalance."""

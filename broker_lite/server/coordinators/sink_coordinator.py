@@ -63,7 +63,8 @@ FLAG_SINK = 2
 PARK_S = 2 * ANSWER_MS / 1000
 """Maximum seconds for which a request waits until the sink's previous change is written.
 
-This is longer than ANSWER_MS, for which the answer to EndBatch may wait for the batch's markers."""
+This is longer than ANSWER_MS, for which the answer to EndBatch (commit or abort of a Spark batch)
+may wait for the batch's markers."""
 HEAD_DAYS = 365
 """Days after a Spark sink's last use for which its last committed batch is remembered.
 

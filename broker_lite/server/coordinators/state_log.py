@@ -83,7 +83,7 @@ class StateOwner(Protocol):
 
 
 class StateLog:
-    """The keys and values in the partitions of the internal topic ``topic`` that this broker
+    """The keys and values in those partitions of the internal topic ``topic`` that this broker
     leads."""
 
     def __init__(
@@ -308,7 +308,7 @@ class _LedPartition:
     def _written(self, number: int, appended: Appended | None, error: LogbusError | None) -> None:
         """Handle the result of the append with this number.
 
-        After a loss of the leadership the result is ignored: ``close`` has failed the append."""
+        After a loss of the leadership the result is ignored: ``close`` has made the append fail."""
         if self.state is None or not self._is_current:
             return
         if appended is not None:

@@ -108,7 +108,7 @@ class CoordinatedTransaction:
     """The state machine of one transactional id, with the requests that wait for it.
 
     ``appends`` counts the transaction's records that are being appended. ``job`` sends the
-    transaction's markers; None if none are due."""
+    transaction's markers; None while there are none to send."""
 
     machine: Transaction
     led: LedState
@@ -291,7 +291,8 @@ class TransactionCoordinator:
         return result
 
     async def _ask_slot(self, led: LedState, sink: str, request: Request) -> fx.TransactionResult:
-        """Verify or add partitions of a Spark task attempt, as the broker that leads them asks.
+        """Verify that a Spark task attempt includes partitions, or add them, for the broker that
+        leads them.
 
         Raises InvalidRequestError for a request of a producer, which must not use the name of a
         Spark sink as its transactional id."""
@@ -359,8 +360,8 @@ class TransactionCoordinator:
         return view
 
     async def views(self) -> AsyncIterator[TransactionView]:
-        """Yield all transactional ids of this broker, and each open task attempt of a Spark
-        sink."""
+        """Yield each transactional id of this broker, and each open task attempt of a Spark sink,
+        which is listed as a transaction."""
         for led in list(self._led.values()):
             for producer_id, row in self.sinks.open_slots(led.partition).items():
                 yield _sink_view(row.slot.sink, {producer_id: row})
@@ -579,8 +580,8 @@ def _may_be_ahead(request: Request, coordinated: CoordinatedTransaction) -> bool
     """Return whether a successor of this coordinator could accept a request that this one refuses.
 
     No successor accepts a producer epoch below the known epoch: epochs only rise. Return False for
-    EndTxn in transaction version 1: the producer learns of a successor earlier, when it adds
-    partitions. Return False for another broker's request (``ev.Add``), which must be answered at
+    EndTxn in transaction version 1, because the producer learns of a successor earlier, when it
+    adds partitions, and for another broker's request (``ev.Add``), because it must be answered at
     once."""
     match request:
         case ev.Init():

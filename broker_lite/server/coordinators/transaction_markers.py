@@ -214,7 +214,8 @@ class MarkerSender:
             )
 
     async def _end_group(self, marker: _Marker, group: str) -> None:
-        """Let a group's coordinator commit or drop the offsets (logbus's API EndGroupOffsets)."""
+        """Let a group's coordinator commit or drop the transaction's offsets (logbus's API
+        EndGroupOffsets)."""
         job = marker.job
         coordinator = self._groups.coordinator_of(group)
         if coordinator is None:

@@ -48,8 +48,8 @@ Then the producer gets a retriable error."""
 RETRY_S = 0.01
 """Seconds before the verification of a transaction is repeated.
 
-The delay is short, because a coordinator answers a broker at once, even while it writes a change
-of the transaction."""
+The delay is short, because a coordinator that is writing a change of the transaction answers a
+broker at once, with a retriable error."""
 
 Verified = Callable[[LogbusError | None], None]
 """Called once: with an error, or with None if the batch may be appended. The callback appends it
