@@ -78,7 +78,7 @@ The brokers that deposed it cannot reach it, so one of them should be elected.""
 GIVE_UP_AFTER_S = 1.0
 """Seconds from an unexpected error of the controller until it deletes its znode /controller.
 
-Without the pause, brokers that all have the same error would elect each other endlessly."""
+Without the pause, brokers that all meet this error would become controller in turn, endlessly."""
 
 LACK_OF_BROKERS = (
     BrokerNotAvailableError, InvalidReplicaAssignmentError, InvalidReplicationFactorError,
@@ -419,7 +419,8 @@ class ControllerShell:
     async def _settle(self, event: ControllerEvent) -> None:
         """Let the state machine decide about an event and write its decisions.
 
-        If ZooKeeper refuses a write, read the metadata again and repeat."""
+        If ZooKeeper refuses a write, read the metadata again and let the state machine decide
+        again."""
         refusals = 0
         while True:
             try:

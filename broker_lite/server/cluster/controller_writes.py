@@ -77,7 +77,7 @@ def operations_of(
 
 
 def set_state(change: StateChange) -> Set:
-    """Return the operation that writes a partition's state if its znode still has
+    """Return the operation that writes a partition's state if its znode still has the version
     ``change.state.version``."""
     return Set(
         znodes.state_path(change.topic, change.partition),

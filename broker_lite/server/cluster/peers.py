@@ -51,8 +51,8 @@ SWEEP_S = 1.0
 IDLE_FETCHES = -1
 """The number of the lane for fetches of idle partitions.
 
-A *lane* is an additional connection to a broker for one kind of request. The number of every other
-lane is its API key."""
+A *lane* is an additional connection to a broker for one kind of request. Every other lane is for
+one API, whose API key is the lane's number."""
 
 T = TypeVar("T")
 
@@ -154,8 +154,8 @@ class Peers:
     def fetch(self, leader: BrokerView, request: FetchRequest, answered: Answered) -> None:
         """Send a fetch request to a leader, and pass the response or the error to ``answered``.
 
-        A request for idle partitions (``FLAG_IDLE``) waits long for records, so it uses another
-        connection than the other fetches, whose answers it would delay."""
+        A request for idle partitions (``FLAG_IDLE``) may wait long for records. So it uses a
+        separate connection, where it delays the answer to no other fetch."""
         peer = self._peers.get(leader.broker_id)
         if peer is None or not peer.is_of(leader):
             error = NetworkError(f"broker {leader.broker_id} is no longer registered")

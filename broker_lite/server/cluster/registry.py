@@ -87,7 +87,7 @@ class _Step(enum.Enum):
     RELOAD = enum.auto()
     """Read all metadata."""
     READ_CHANGES = enum.auto()
-    """Read the metadata that change notices name."""
+    """Read the metadata that new change notices (entries of the znode /changes) name."""
     READ_BROKERS = enum.auto()
     STAND = enum.auto()
     """Stand for election as controller, then read which broker is the controller."""
@@ -110,8 +110,8 @@ class Registry:
     ) -> None:
         self.snapshot = MetadataSnapshot()
         self._fresh = MetadataSnapshot()
-        """The metadata that were read for the next snapshot. Its version is 0; ``_publish`` sets
-        the version of each snapshot."""
+        """The next snapshot, as far as it has been read. Its version is 0 until ``_publish``
+        publishes a copy with the next version."""
         self._unreadable: security_znodes.Unreadable = {}
         self._config = config
         self._store = store
@@ -345,8 +345,8 @@ class Registry:
     def broker_epochs(self) -> frozenset[int]:
         """The broker epochs of all registrations of this process.
 
-        A replica compares them with the elected leader's broker epoch to learn whether it is this
-        process."""
+        A replica compares them with the elected leader's broker epoch, to learn whether this
+        process is the leader."""
         return self._broker_epochs
 
     @property

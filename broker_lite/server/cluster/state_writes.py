@@ -52,7 +52,7 @@ class _SessionEnded(Exception):
 
 
 class StateWrites:
-    """Writes the partition states of one broker.
+    """Writes states (leader and ISR) of partitions for one broker.
 
     ``wait_connected`` returns when ZooKeeper is connected. ``snapshot`` returns the topics that the
     broker read last, ``live`` the registered brokers that are not suspected to be dead."""
@@ -150,8 +150,8 @@ class StateWrites:
     ) -> None:
         """Remove from ``left`` the one change of ``rows`` that made ZooKeeper refuse the write.
 
-        If the controller epoch or the change notice was the reason, remove nothing: the caller
-        tries all changes again."""
+        If the controller epoch or the list of change notices had changed instead, remove nothing:
+        the caller tries all changes again."""
         at = refused.position - 1
         if 0 <= at < len(rows):
             number, change = rows[at]
