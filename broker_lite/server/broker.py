@@ -74,7 +74,7 @@ from broker_lite.storage.manager import LogManager
 logger = logging.getLogger("logbus.broker")
 
 HOUSEKEEPING_MS = 1000
-"""Milliseconds between two runs that delete files of deleted segments and expire idle producers."""
+"""Milliseconds between two rounds of housekeeping, such as deleting files of deleted segments."""
 FINISH_S = 0.7
 """Maximum seconds for which a stopping broker waits for requests in flight."""
 DRAIN_S = 10.0
@@ -202,8 +202,8 @@ class Broker:
     def _compose(
         self, listener: Listener, logs: LogManager, disk: Disk, registry: Registry
     ) -> BrokerContext:
-        """Create the parts that serve partitions, groups and transactions; return the handlers'
-        context."""
+        """Create the objects that serve partitions, groups and transactions. Return them as the
+        context of the request handlers."""
         config, clock, metrics = self._config, self._clock, self._metrics
         peers = Peers(
             self._loop,
@@ -268,7 +268,8 @@ class Broker:
         return parts
 
     def _with_authorizer(self, parts: BrokerContext, inter_broker: ListenerConfig) -> BrokerContext:
-        """Return the handlers' context with an authorizer that follows the ACLs in the metadata."""
+        """Return ``parts`` with an audit log, and an authorizer that follows the ACLs in the
+        metadata."""
         audit = AuditLog(self._config.audit_log, self._clock)
         self._stack.callback(audit.close)
         authorizer = Authorizer(
@@ -281,8 +282,8 @@ class Broker:
         return dataclasses.replace(parts, authorizer=authorizer, audit=audit)
 
     async def _with_logins(self, parts: BrokerContext, registry: Registry) -> BrokerContext:
-        """Return the handlers' context with ``logins``, which checks clients' logins, for a broker
-        with SASL."""
+        """Return ``parts`` with ``logins``, which checks clients' logins, for a broker with
+        SASL."""
         threads = ThreadPoolExecutor(CHECK_THREADS, "logins")
         logins = Logins(
             self._config.sasl_mechanisms,
@@ -313,8 +314,8 @@ class Broker:
         return issuer
 
     def _with_descriptors(self, parts: BrokerContext) -> BrokerContext:
-        """Return the handlers' context with a socket from which readers on this machine get open
-        segment files. Without the socket, they receive all records in fetch responses."""
+        """Return ``parts`` with a socket from which readers on this machine get open segment files.
+        Without the socket, they receive all records in fetch responses."""
 
         def may_read(session: Session, topic: str) -> bool:
             decides, kind = parts.authorizer.decides, ResourceKind.TOPIC

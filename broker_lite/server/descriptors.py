@@ -61,7 +61,7 @@ Ancillary = list[tuple[int, int, bytes]]
 
 
 class TicketHolder(Protocol):
-    """The connection on which a client received a ticket, its permission to read a segment file."""
+    """The connection on which a client received a ticket for a segment file."""
 
     closed: bool
     session: Session
@@ -197,8 +197,8 @@ class Descriptors:
 
 
 def _is_root(ancillary: Ancillary) -> bool:
-    """Return whether root sent a ticket. If the kernel added no credentials, assume so: a broker
-    that is not root refuses root."""
+    """Return whether root sent a ticket, or the kernel added no credentials. A broker that is not
+    root refuses such a ticket."""
     users = [
         _CREDENTIALS.unpack(content)[1]
         for _, kind, content in ancillary

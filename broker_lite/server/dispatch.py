@@ -163,7 +163,8 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.END_BATCH: end_batch.handle,
     ApiKey.KEEP_BATCH: keep_batch.handle,
 }
-"""The handlers by API key, without Produce and Fetch (no coroutines) and Envelope."""
+"""The handlers by API key, except those of Produce and Fetch, which are no coroutines, and of
+Envelope (``_unpack``)."""
 
 
 LABELS: dict[int, str] = {key: key.name.lower() for key in ApiKey}
@@ -353,8 +354,8 @@ class Dispatcher:
         return tables.encode(key, request.api_version, request.correlation_id, response)
 
     def _audits(self, request: RequestContext) -> bool:
-        """Return whether this broker's audit log records the request. The controller's log records
-        forwarded requests."""
+        """Return whether this broker's audit log has to record the request. Requests that brokers
+        forward to the controller are recorded only there."""
         parts, key = self._parts, request.api_key
         if not parts.audit.is_on or key not in CHANGES:
             return False
