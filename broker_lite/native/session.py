@@ -58,8 +58,8 @@ def stamped(
 
 
 class SessionDispatcher:
-    """Passes each assigned, revoked or lost partition to the reader of its stream. Runs on the
-    session's event loop."""
+    """Passes each assigned, revoked or lost partition to the reader of the partition's stream. Runs
+    on the session's event loop."""
 
     def __init__(self, readers: Sequence[ReaderCore]) -> None:
         self._readers = readers

@@ -32,7 +32,8 @@ from broker_lite.native.session import GroupSession, ThreadSession, consumer_nam
 S = TypeVar("S", bound=GroupSession)
 
 SESSION_TIMEOUT_MIN_MS, SESSION_TIMEOUT_MAX_MS = 1000, 2**31 - 1
-"""Limits of the option ``session_timeout_ms``. A request to ZooKeeper has 32 bits for it."""
+"""Limits of the option ``session_timeout_ms``. ZooKeeper's protocol has 32 bits for it, with a
+sign."""
 STREAMS_MAX = 256
 """Maximum number of streams of a consumer; one thread reads each."""
 REGISTRATION_BYTES_MAX = 512 << 10

@@ -62,11 +62,11 @@ class View:
         self._began: dict[NativeSubscription, int] = {}
         """For each subscription (topic names or pattern), the zxid of its earliest registration."""
         self._unrecorded: list[tuple[str, Assignment, int]] = []
-        """Name, assignment and creation zxid of new topics, for ``_record``, which runs once all
+        """Name, assignment and creation zxid of the new topics that ``_record`` records once all
         members have been read."""
         self._initial_topics: set[str] = set()
-        """Ids of the topics that, at this view's first read, were older than the registrations of
-        all members that subscribe to them."""
+        """Ids of the topics to which the consumer's option ``start`` applies: at this view's first
+        read, they were older than the registrations of all members that subscribe to them."""
         self._has_read = False
         self._names = set(subscription.topics)
         self._stale_topics: set[str] = set()
@@ -108,8 +108,8 @@ class View:
             self._stale_topics.add(self._paths[path])
 
     def mark_topic(self, topic: str) -> None:
-        """Mark a topic whose znodes below the group's znode are missing, so that ``read`` creates
-        them again."""
+        """Mark a topic whose znodes in the group (of its owners and offsets) are missing, so that
+        ``read`` creates them again."""
         self.topics.pop(topic, None)
         self._stale_topics.add(topic)
 

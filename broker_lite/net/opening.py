@@ -26,8 +26,8 @@ def client_transport(sock: socket.socket, host: str, security: ClientSecurity) -
 def early_end(endpoint: Endpoint, security: ClientSecurity) -> NetworkError:
     """Return the error for a connection that the broker closed before its first answer.
 
-    A listener with TLS or logins closes the connection of a client that uses none, so the message
-    names the setting to change."""
+    A listener that demands TLS or a login closes the connection of a client without it, so the
+    message names the setting to change."""
     cure = ""
     if not security.is_tls:
         cure = "; if the listener has TLS, set security.protocol to SSL, with logins to SASL_SSL"

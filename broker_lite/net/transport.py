@@ -34,8 +34,8 @@ class Transport(Protocol):
 
     @property
     def wants_write(self) -> bool:
-        """Whether to repeat the last call that raised BlockingIOError when the socket is writable.
-        If not, repeat it when the socket is readable."""
+        """Whether to wait until the socket is writable before repeating the last call that raised
+        BlockingIOError. If not, wait until it is readable."""
 
     @property
     def subject(self) -> bytes:
