@@ -1,4 +1,4 @@
-"""Compute the writes and the answer of each request to the controller from the metadata."""
+"""Compute from the metadata the writes and the answer of each request to the controller."""
 
 from __future__ import annotations
 

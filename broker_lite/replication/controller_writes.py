@@ -19,7 +19,7 @@ NAMES_PER_WARNING_MAX = 5
 def state_writes(
     metadata: ClusterMetadata, states: Mapping[TopicPartition, LeaderAndIsr]
 ) -> list[WriteStates]:
-    """Return the writes of these partition states, each with at most ``STATES_PER_WRITE_MAX``."""
+    """Return the writes of these partition states; a write has at most ``STATES_PER_WRITE_MAX``."""
     changes = [metadata.change(key, state) for key, state in states.items()]
     return [
         WriteStates(tuple(changes[at : at + STATES_PER_WRITE_MAX]))

@@ -139,7 +139,7 @@ class Fetched(NamedTuple):
 
 
 class FetchDiverged(NamedTuple):
-    """The leader's answer that the follower's log and its own diverge below ``fetch_offset``.
+    """The leader answered that its log and the follower's diverge below ``fetch_offset``.
 
     The first three fields are those of the effect FetchFrom, so that the follower recognises an
     outdated answer, which must not truncate batches fetched since."""

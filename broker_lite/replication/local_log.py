@@ -13,9 +13,8 @@ from broker_lite.replication.events import Truncated
 
 @dataclass(slots=True)
 class LocalLog:
-    """The offset after the last committed, the last flushed and the last appended record of the
-    local log: ``high_watermark`` <= ``flushed_end`` <= ``log_end_offset``.
-    """
+    """The offsets after the last committed, the last flushed and the last appended record of the
+    local log: ``high_watermark`` <= ``flushed_end`` <= ``log_end_offset``."""
 
     key: PartitionKey
     replica: ReplicaId
