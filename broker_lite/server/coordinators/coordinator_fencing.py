@@ -31,10 +31,10 @@ asks again."""
 GROUPS_PER_CALL = 500
 """Maximum number of groups in one FindCoordinator request.
 
-So many groups block the event loop of the answering broker for about 2 ms."""
+This many groups block the event loop of the answering broker for about 2 ms."""
 PEERS_PER_CHECK = 3
-"""Maximum number of brokers that one check asks for coordinators; the next check continues with the
-next brokers."""
+"""Maximum number of brokers that one check asks for coordinators; the next check asks the next
+brokers."""
 
 SendRequest = Callable[[int, FindCoordinatorRequest], Awaitable[FindCoordinatorResponse]]
 """Sends a request to the broker with this id. Raises LogbusError if no answer arrives."""
@@ -75,8 +75,8 @@ class CoordinatorFencing:
         await asyncio.gather(*(self._give_up_moved(peer, call) for call in calls for peer in peers))
 
     async def _give_up_moved(self, peer: int, call: FindCoordinatorRequest) -> None:
-        """Send ``call`` to the broker ``peer``, and give up the groups whose coordinator, by its
-        answer, is another broker."""
+        """Send ``call`` to the broker ``peer``, and give up the groups for which the answer names
+        another broker as coordinator."""
         for row in await self._rows(peer, call):
             if not row.error_code and row.node_id not in (NO_BROKER, self._broker_id):
                 self._groups.give_up(row.key, row.node_id)

@@ -43,8 +43,8 @@ logger = logging.getLogger("logbus.transactions")
 RETRY_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Seconds before the first and each further retry of a marker. The last value repeats."""
 PARTITIONS_PER_CALL = 2_000
-"""Maximum number of partitions in one WriteTxnMarkers request: 3 ms of the receiver's event
-loop."""
+"""Maximum number of partitions in one WriteTxnMarkers request, which takes 3 ms of the receiver's
+event loop."""
 
 
 @dataclass(slots=True, eq=False)

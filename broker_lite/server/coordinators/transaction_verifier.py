@@ -231,7 +231,7 @@ class TransactionVerifier:
     def _answer(self, pending: _PendingVerification, error: LogbusError) -> None:
         """Repeat the verification of a transaction after a retriable error, until ``deadline_s``.
 
-        Otherwise fail the produce requests that wait for the verification."""
+        After another error, or later, fail the produce requests that wait for the verification."""
         loop = asyncio.get_running_loop()
         if error.retriable and loop.time() < pending.deadline_s:
             loop.call_later(RETRY_S, self._send_soon, pending)
