@@ -253,7 +253,8 @@ class View:
         """Return the content to write into the group's znode for a topic: the topic's id, and its
         number of partitions if it is one of ``_initial_topics``, else 0.
 
-        Also 0 if ``is_another``: the znode still describes a deleted topic of the same name."""
+        The number is 0 too if ``is_another``: the znode still describes a deleted topic of the same
+        name."""
         is_old = assignment.topic_id in self._initial_topics and not is_another
         return FirstReadZnode(assignment.topic_id, len(assignment.replicas) if is_old else 0)
 

@@ -77,8 +77,8 @@ class TlsTransport:
         """Encrypted bytes that the socket did not accept yet; they are sent before the newer ones
         in ``_outgoing``."""
         self._sending_bytes = 0
-        """Plain bytes that ``write`` or ``send_file`` encrypted but could not send completely. The
-        next call sends the rest and returns this number."""
+        """Number of plain bytes that ``write`` or ``send_file`` encrypted but could not send
+        completely. The next call sends the rest and returns this number."""
         self._failed: OSError | None = None
         """An error that occurred when the last ``read_into`` had already received bytes; the next
         call raises it."""

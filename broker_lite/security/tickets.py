@@ -29,8 +29,8 @@ class _Ticket(NamedTuple, Generic[G]):
 
 
 class TicketTable(Generic[G]):
-    """The valid tickets, from the oldest to the newest. ``G`` is the type of a grant, the object
-    for which a ticket is exchanged."""
+    """The valid tickets for segment files, from the oldest to the newest. ``G`` is the type of a
+    grant, the object for which a ticket is exchanged."""
 
     def __init__(
         self,

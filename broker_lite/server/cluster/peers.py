@@ -358,8 +358,8 @@ class _Peer:
             owner.failure_listener.trust(broker.broker_id, broker.broker_epoch)
 
     def _ended(self, refused: bool) -> None:
-        """Handle the end of the connection, or a failed attempt to connect. ``refused``: the peer's
-        port refused the attempt."""
+        """Handle the end of the connection, or a failed attempt to connect. ``refused`` says
+        whether the peer's port refused the attempt."""
         broker, owner = self._broker, self._owner
         now_ms = owner.clock.monotonic_ms()
         if self.is_open:

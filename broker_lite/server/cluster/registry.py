@@ -393,7 +393,8 @@ class Registry:
         """Suspect that a broker is dead, because it closed its connection and refuses a new one.
 
         The controller treats it as if its ZooKeeper session had ended. If the suspect is the
-        controller, this broker deposes it. A wrong suspicion costs availability, but no records."""
+        controller, this broker deletes its znode /controller. A wrong suspicion costs availability,
+        but no records."""
         known = self._fresh.brokers.get(broker_id)
         if known is None or known.broker_epoch != broker_epoch:
             return
