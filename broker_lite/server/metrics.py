@@ -15,12 +15,12 @@ PREFIX = "logbus_"
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Upper bounds in seconds of a histogram's buckets. One more bucket counts longer durations."""
 SERIES_MAX = 200
-"""Maximum number of series (label values) of a counter by topic or by API.
+"""Maximum number of series (label values) of a counter by API; the default maximum by topic.
 
 Further label values are counted together, under ``OTHER``."""
 FEW_SERIES_MAX = 20
-"""Maximum number of series of a counter whose label is neither topic nor API. With this limit and
-``SERIES_MAX``, a broker has at most 1,500 series in all."""
+"""Maximum number of series of a counter whose label is neither topic nor API. With this limit,
+``SERIES_MAX`` and the default ``metrics.topics.max``, a broker has at most 1,500 series."""
 OTHER = "(other)"
 """The label value under which a counter counts all values beyond its maximum number of series.
 No topic or error has this name."""
@@ -195,7 +195,7 @@ class Histogram:
 
 
 class TopicTraffic(NamedTuple):
-    """The counters of the records of one topic that clients send and receive."""
+    """The counters of one topic: what producers sent to it, and consumers received from it."""
 
     received_bytes: Counter
     received_records: Counter
@@ -213,8 +213,8 @@ class Sample(NamedTuple):
 class Metrics:
     """The values of all metrics of one broker.
 
-    ``topics_max`` is the maximum number of topics with series of their own. Every method raises
-    KeyError for a name that ``METRICS`` does not declare."""
+    ``topics_max`` is the maximum number of topics with series of their own; the others share
+    ``OTHER``. Every method raises KeyError for a name that ``METRICS`` does not declare."""
 
     def __init__(self, topics_max: int = SERIES_MAX) -> None:
         self._topics_max = topics_max
@@ -227,7 +227,7 @@ class Metrics:
                 self._counters[metric.name] = {} if metric.labels else {(): Counter()}
 
     def counter(self, name: str, *labels: str) -> Counter:
-        """Return the counter of these label values; equal labels return the same one."""
+        """Return the counter of these label values; equal labels return the same counter."""
         series = self._counters[name]
         counter = series.get(labels)
         if counter is None:

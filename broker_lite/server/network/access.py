@@ -59,8 +59,8 @@ class AccessRow(NamedTuple):
 
     - ``topic``, ``group``, ``transactional_id``: on each such resource that a request names. The
       handler checks them.
-    - ``instead``: on the cluster. A client that may use it needs none of the operations above.
-    - ``cluster``: on the cluster. The dispatcher requires one of them before it calls the handler.
+    - ``instead``: on the cluster. A client with this one needs none of those above.
+    - ``cluster``: on the cluster. The dispatcher requires one of these before it calls the handler.
     - ``names``: the request's fields with resource names. If all are empty, there is nothing to
       check."""
 
@@ -77,7 +77,7 @@ class AccessRow(NamedTuple):
         return any((self.topic, self.group, self.transactional_id, self.instead))
 
     def operation(self, kind: ResourceKind) -> Operation:
-        """Return the operation that a client needs on a resource of this kind."""
+        """Return the operation for which a client needs permission on a resource of this kind."""
         operation = {
             ResourceKind.TOPIC: self.topic,
             ResourceKind.GROUP: self.group,
@@ -167,7 +167,7 @@ ROWS: Mapping[int, AccessRow] = {
 }  # fmt: skip
 
 _DATA_ROWS = (ROWS[ApiKey.PRODUCE], ROWS[ApiKey.FETCH])
-"""The permissions of Produce (API key 0) and Fetch (1), the most frequent requests."""
+"""The rows of Produce (API key 0) and Fetch (1), the most frequent requests, in ``ROWS``."""
 _UNKNOWN = AccessRow()
 """The permissions of an API key that the broker does not serve; the dispatcher refuses its
 requests."""
@@ -253,7 +253,7 @@ class Access:
         error."""
 
     def check_topic(self, name: str, shown: str = "") -> None:
-        """Raise TopicAuthorizationError unless the client may use the API on the topic.
+        """Raise TopicAuthorizationError unless the client may use the request's API on the topic.
 
         ``shown``, if given, replaces the name in the error."""
 
@@ -268,17 +268,19 @@ class Access:
         refuses it."""
 
     def check_group(self, name: str) -> None:
-        """Raise GroupAuthorizationError unless the client may use the API on the group."""
+        """Raise GroupAuthorizationError unless the client may use the request's API on the
+        group."""
 
     def check_transactional_id(self, name: str) -> None:
-        """Raise TransactionalIdAuthorizationError unless the client may use the API on this id."""
+        """Raise TransactionalIdAuthorizationError unless the client may use the request's API
+        on this id."""
 
     def check_cluster(self, *operations: Operation) -> None:
         """Raise ClusterAuthorizationError unless the client may use one of the operations on the
         cluster.
 
-        Without ``operations``, the client needs, on the cluster, the ``topic`` operation of
-        the API's row in ``ROWS``."""
+        Without ``operations``, the client needs on the cluster what the API needs on a topic
+        (``AccessRow.topic``), such as ALTER_CONFIGS for the settings of a broker."""
 
     def leave_to_controller(self) -> None:
         """Mark the request as checked, because this broker forwards it to the controller, which
@@ -297,7 +299,7 @@ class Access:
         return _NOTHING
 
     def visible(self, kind: ResourceKind, names: Iterable[str]) -> Collection[str]:
-        """Return those of the resources ``names`` on which the client may use the API."""
+        """Return those of the resources ``names`` on which the client may use the request's API."""
         return names if isinstance(names, Collection) else list(names)
 
     def operations(self, kind: ResourceKind, name: str) -> frozenset[Operation]:
@@ -426,9 +428,9 @@ class _CheckedAccess(Access):
 
 
 def _names(row: Any) -> bool:
-    """Return whether a row of a request names a resource that the handler must check. The row of a
-    topic without partitions names none: handlers check a topic for each partition in its row, and
-    return data only for these partitions."""
+    """Return whether a row of a request names a resource that the handler must check. A topic's row
+    that lists no partitions does not: handlers check the topic, and return data, once for each
+    partition in the row."""
     return bool(getattr(row, "partitions", True)) and bool(getattr(row, "partition_indexes", True))
 
 
@@ -558,7 +560,8 @@ class Authorizer:
     def is_broker(self, session: Client, client_id: str | None) -> bool:
         """Return whether the session is that of another broker.
 
-        The client id is evidence only if neither certificates nor logins identify brokers."""
+        The client id is evidence only with authorizer=report, or if neither certificates nor logins
+        identify brokers."""
         if self.is_on and self.broker_id(session) is not None:
             return True
         if self.is_on and not self.only_reports:

@@ -68,7 +68,7 @@ class ResponseSlot:
         self.parts: Sequence[Part] | None = None
         """The buffers and file ranges of the answer; None until ``answer`` is called."""
         self.duration: Histogram | None = None
-        """The histogram of the seconds from a request's arrival to its answer, without
+        """The histogram of the seconds from a request's arrival to its answer, minus
         ``waited_ms``."""
         self.waited_ms = 0
         """Time in ms for which a fetch request waited for records."""
@@ -340,7 +340,8 @@ class ClientConnection:
         self._unfinished_bytes = 0
 
     def resume(self) -> None:
-        """Start the received requests that wait, then read on if memory and limits allow it."""
+        """Start received requests that a limit delayed, then read on if memory and limits allow
+        it."""
         if not self._start_backlog():
             return
         if self._replies:
@@ -522,7 +523,7 @@ class ClientConnection:
 
     def _fill(self) -> bool:
         """Move the buffers and file ranges of the next answers to the send queue ``_out``. Return
-        whether the queue has any."""
+        whether ``_out`` is not empty."""
         out, replies = self._out, self._replies
         retired = False
         while replies and len(out) < GATHER_MAX and not self._closes:

@@ -1,8 +1,9 @@
 """``Session``, the state of a client connection, and ``RequestContext``, one request.
 
 The listener creates a ``Session`` for each connection, the dispatcher a ``RequestContext`` for each
-request. Fields that a client fills in grant no permission, with one exception: if neither
-certificates nor logins identify brokers, ``Authorizer.is_broker`` trusts the client id."""
+request. Fields that a client fills in grant no permission, with one exception: with
+authorizer=report, or if neither certificates nor logins identify brokers, ``Authorizer.is_broker``
+trusts the client id."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ logger = logging.getLogger("logbus.listener")
 BACKLOG = 512
 """Maximum number of connections that the kernel queues before the broker accepts them."""
 ACCEPTS_PER_TURN = 16
-"""Maximum number of connections accepted in one iteration of the event loop: about 2 ms."""
+"""Maximum connections accepted in one iteration of the event loop; all take about 2 ms."""
 ADDRESSES_CACHED = 1024
 """Maximum number of client hosts in the cache of ``_limited_host``."""
 SWEEP_S = 5.0

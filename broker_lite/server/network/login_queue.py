@@ -15,7 +15,7 @@ from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
 
 PER_TURN = 8
-"""Maximum number of login requests started in one iteration of the event loop: about 2 ms."""
+"""Maximum login requests started in one iteration of the event loop; all take about 2 ms."""
 
 Start = Callable[[RequestContext, memoryview, ResponseSlot], None]
 """Starts a request that came before its client's login; a LogbusError that it raises closes the

@@ -296,7 +296,7 @@ class Logins:
             await self._issuer.refresh()
 
     def watch(self, session: Session, connection: Connection) -> None:
-        """Let ``sweep`` check this session, which belongs to ``connection``, from now on."""
+        """Let ``sweep`` check from now on whether the session, on ``connection``, is valid."""
         self._sessions[id(session)] = session, connection
 
     def sweep(self) -> None:

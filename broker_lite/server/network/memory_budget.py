@@ -15,7 +15,7 @@ UNFINISHED_SHARE = 0.5
 FIRST_SHARE = 1 / 64
 """Fraction of the memory left for partial frames that the first bytes of one more may take."""
 ANSWERS_SHARE = 0.5
-"""Fraction of the memory limit for answers that wait for memory before they are built
+"""Fraction of the memory limit for answers that reserve memory before they are built
 (``ResponseSlot.build``)."""
 SHRUNK_BYTES = 32 << 20
 """Bytes that partial frames must release before ``has_shrunk`` returns True."""
@@ -23,7 +23,7 @@ LARGE_ANSWER_BYTES = 4 << 20
 """Bytes above which an answer counts as large. Only a single batch, which cannot be split, makes so
 large an answer."""
 LARGE_ANSWERS_SHARE = 0.75
-"""Fraction of ``ANSWERS_SHARE`` that large answers may take.
+"""Fraction of the memory of ``ANSWERS_SHARE`` that large answers may take.
 
 The rest is reserved for small answers, so that unread large answers cannot block them."""
 
@@ -142,8 +142,8 @@ class Budget:
         return not answer_bytes or answer_bytes + size <= share
 
     def count_answers(self, change: int) -> None:
-        """Correct the memory that ``may_build`` has reserved by ``change`` bytes, after an answer
-        was built or sent."""
+        """Add ``change`` bytes, mostly a negative number, to the memory that ``may_build`` has
+        reserved, after an answer was built or sent."""
         self._answer_bytes += change
         if self._building:
             self._wake_building()

@@ -114,7 +114,7 @@ class ClientQuota:
         self._spend(REQUEST_PERCENTAGE, seconds * 100)
 
     def answered(self) -> int:
-        """Return the throttle time (ms) for an answer to any request but produce and fetch."""
+        """Return the throttle time (ms) for an answer to a request other than Produce and Fetch."""
         return self._throttled("", 0)
 
     def mutate(self, count: int, *, is_strict: bool) -> None:

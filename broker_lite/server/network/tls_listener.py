@@ -189,7 +189,7 @@ monotonic time (ms) at which the connection was accepted."""
 class OnLogin(Protocol):
     """Records a successful or failed login (``AuditLog.write``).
 
-    Of events with equal ``kind``, at most one is recorded in 10 s."""
+    Of events with equal ``event`` and ``kind``, at most one is recorded in 10 s."""
 
     def __call__(self, event: str, kind: Hashable | None = None, **fields: str) -> None: ...
 
@@ -210,7 +210,8 @@ class _Handshake:
 class Handshakes:
     """The connections of all listeners whose TLS handshake is in progress.
 
-    The listeners take turns, so that a flood of clients' handshakes does not delay brokers' own."""
+    The listeners take turns, so that a flood of clients' handshakes does not delay those of
+    brokers."""
 
     def __init__(
         self,
@@ -235,8 +236,8 @@ class Handshakes:
 
     @property
     def began_ms(self) -> list[int]:
-        """The monotonic time (ms) at which the oldest handshake began: a list of one time, or an
-        empty list without handshakes."""
+        """A list with the monotonic time (ms) at which the oldest handshake began; empty without
+        handshakes."""
         return [each.began_ms for each in itertools.islice(self._open, 1)]
 
     def begin(self, sock: socket.socket, peer: str, tls: ListenerTls, opened: Opened) -> None:

@@ -67,8 +67,8 @@ class TokenIssuer:
         return check_token(token, self._keys, self._rules, self._clock.now_ms())
 
     async def refresh(self, *, is_urgent: bool = False) -> None:
-        """Read the issuer's keys again if the last read is an hour old. After a failed read, or
-        with ``is_urgent``, a minute is enough."""
+        """Read the issuer's keys again if the last read is an hour old; a minute, if that read
+        failed or with ``is_urgent``."""
         async with self._lock:
             wait_ms = RETRY_INTERVAL_MS if is_urgent or self._is_failed else READ_INTERVAL_MS
             if self._clock.monotonic_ms() - self._read_ms < wait_ms:
