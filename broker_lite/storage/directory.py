@@ -37,8 +37,8 @@ SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 RESERVE_BYTES = 1 << 20
 """Bytes of the reserve file, whose space appends cannot use.
 
-On a full disk the broker deletes it to write the start counter, a new leader epoch or a log start
-offset."""
+On a full disk the broker deletes it to write the counter of broker starts, a new leader epoch or a
+log start offset."""
 SPACE_BYTES_MIN = 8 << 20
 """Usable bytes that a full directory needs to accept appends again."""
 _RESERVE_STEP = 64 << 10
@@ -74,7 +74,7 @@ class DataDirectory:
         # space on a full disk, writes the checkpoint.
         self.log_starts = OffsetCheckpoint(self, paths.LOG_STARTS, in_reserve=True)
         self.refused = RefusedBatches()
-        """The last batch of each producer that was refused with a retriable error."""
+        """Batches refused with a retriable error. Later batches of their producers get it too."""
         self.warnings: list[str] = []
         """Warnings about damaged files that ``start`` ignored."""
         self._random_id = random_id
@@ -440,7 +440,7 @@ class _Guard:
 
 
 def remove_tree(files: Files, path: str) -> bool:
-    """Unlink a file, or a directory with its files. Return whether this succeeded."""
+    """Unlink a file, or a directory with its files. Return False if an error prevents it."""
     try:
         try:
             names = files.list_dir(path)

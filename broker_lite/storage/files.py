@@ -213,7 +213,7 @@ _START_SYNC = _start_sync()
 
 
 class _OsLock:
-    """A lock file, locked with flock, never deleted so that all processes lock the same inode."""
+    """A lock file, locked with flock. All processes must lock one inode: it is never deleted."""
 
     __slots__ = ("_fd",)
 

@@ -465,8 +465,8 @@ class Log:
         return reasons
 
     def _roll_if_space(self, base_offset: int) -> None:
-        """Roll the active segment unless the disk is full. Retention deletes closed segments even
-        if it cannot roll this one."""
+        """Roll the active segment. On a full disk, leave it active, so that retention can still
+        delete the closed segments."""
         try:
             self._roll(base_offset)
         except StorageError:
@@ -597,7 +597,7 @@ class Log:
         self._note_transactions()
 
     def _note_transactions(self) -> None:
-        """Set the reader's ``transactions_from`` and its open transactions."""
+        """Set the reader's first offset with a transaction, and its open transactions."""
         self._publish_transactions()
         starts = [s.base_offset for s in self.reader.chain[1] if s.has_transactions]
         if self.reader.unstable is not None:
@@ -623,8 +623,8 @@ class Log:
         """Empty the log, with its first segment at ``offset`` and its log start at ``log_start``.
 
         Recovery deletes segments below the log start, and reports a gap after the log start as
-        damage. The new segment is therefore created before the log start is saved if ``offset`` is
-        below the old first segment, and afterwards if not."""
+        damage. If ``offset`` is below the old first segment, the new segment is therefore created
+        before the log start is saved, else after it."""
         base = self.reader.chain[0][0]
         self._data.log_starts.put(self.key, self.log_start_offset)
         if self.reader.tail[0] > base:

@@ -67,7 +67,7 @@ def offset_for_max_timestamp(
 
 
 def _newest_time(reader: LogReader, segment: Segment, start: int, end: int) -> int:
-    """Return the newest timestamp of a segment's records in [start, end), or -1."""
+    """Return the newest timestamp of a segment's records with offsets in [start, end), or -1."""
     newest, first = NO_TIMESTAMP, max(start, segment.base_offset)
     with locating(reader, first):
         for batch in reader.headers(segment, first, end):

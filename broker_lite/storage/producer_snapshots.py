@@ -30,7 +30,7 @@ class ProducerSnapshots:
         self._directory = directory
 
     def save(self, state: ProducerState, *, sync: bool = False) -> None:
-        """Write ``state`` at its end offset. Keep only the newest ``SNAPSHOTS_KEPT`` snapshots."""
+        """Write the snapshot file of ``state``. Keep the newest ``SNAPSHOTS_KEPT`` snapshots."""
         name = f"{state.next_offset:020d}{paths.SNAPSHOT}"
         write_atomic(self._files, self._directory, name, state.encode(), sync=sync)
         for _, old in self._listed()[:-SNAPSHOTS_KEPT]:

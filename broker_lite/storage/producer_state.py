@@ -35,7 +35,7 @@ SEQUENCE_MASK = 0x7FFFFFFF
 _SNAPSHOT = struct.Struct(">4sHHqI")
 """Layout of a snapshot's header: magic, version, flags, end offset, producer count.
 
-The producers follow, and a CRC-32C of all bytes before it."""
+The producers follow, in version 2 the ended transactions, and a CRC-32C of all bytes before it."""
 _PRODUCER = struct.Struct(">qhiqqB")
 """Layout of one producer: producer id, epoch, coordinator epoch, last append ms, first offset of
 the open transaction, batch count."""
@@ -101,8 +101,8 @@ class ProducerEntry:
 
         A duplicate may be older than all recorded batches, so that its offsets are unknown. The
         result then has base offset ``NO_OFFSET``, and as next offset the base offset of the oldest
-        recorded batch. With ``may_lack_batches``, an older batch counts as new unless
-        ``is_whole``."""
+        recorded batch. With ``may_lack_batches``, a batch older than that counts as
+        new unless the log got every sequence (``is_whole``)."""
         first, last = header.base_sequence, header.last_sequence
         for batch in self.batches:
             if batch.first_sequence == first and batch.last_sequence == last:
@@ -163,7 +163,7 @@ class ProducerState:
         - ``refused``: the producer's last batch of the same epoch that was refused with a retriable
           error. A later batch that arrives before its retry leaves a gap and gets this error.
         - ``begins_at_zero``: an unknown producer must begin at sequence 0 even if
-          ``may_have_forgotten``: its epoch is new in each transaction (transaction version 2).
+          ``may_have_forgotten``: in transaction version 2, each transaction has a new epoch.
 
         Raises InvalidProducerEpochError, InvalidTxnStateError for a batch outside of the producer's
         open transaction, and for a gap OutOfOrderSequenceError or the error of ``refused``.
@@ -201,9 +201,9 @@ class ProducerState:
     def judge(self, key: PartitionKey, marker: Marker) -> bool:
         """Return whether to append a transaction's marker. Errors name the partition ``key``.
 
-        If the producer has no open transaction, return False for a marker of an old epoch, because
-        its transaction has ended. Return True for the current epoch: only the replicated append
-        proves that this replica still leads, and makes every later leader refuse a late batch.
+        Without an open transaction, return False for a marker of an old epoch, because its
+        transaction has ended, but True for the current epoch: only the replicated append proves
+        that this replica still leads, and makes every later leader refuse a late batch.
 
         Raises TransactionCoordinatorFencedError for a marker of an old coordinator epoch, and
         InvalidProducerEpochError if the marker's epoch is too old for the open transaction.
@@ -356,8 +356,8 @@ def _check_unknown(
 ) -> None:
     """Check the first batch of a producer that the log does not know.
 
-    For a sequence other than 0, raises the error of the batch ``refused`` if its refusal left the
-    gap. Otherwise raises OutOfOrderSequenceError if ``begins_at_zero``."""
+    A sequence other than 0 raises the error of the batch ``refused``, if its refusal left the gap,
+    or else, with ``begins_at_zero``, OutOfOrderSequenceError."""
     first = header.base_sequence
     if first == 0:
         return

@@ -290,7 +290,7 @@ class LogReader:
     def _check_first(self, segment: Segment, position: int, base: int) -> None:
         """Raise CorruptMessageError unless a batch with offset ``base`` begins at ``position``.
 
-        A reader that received a damaged batch would request the same bytes for ever."""
+        A client that received a damaged batch would request the same bytes for ever."""
         try:
             segment.header_at(IndexEntry(base, position), segment.size_bytes)
         except BadBatch as bad:
@@ -339,10 +339,10 @@ class LogReader:
     def _cut(
         self, segment: Segment, start: IndexEntry, stop: IndexEntry, max_bytes: int, min_one: bool
     ) -> IndexEntry:
-        """Return the last batch boundary up to ``stop`` within ``max_bytes`` of ``start``.
+        """Return a batch boundary up to ``stop`` within ``max_bytes`` of ``start``: the last index
+        entry or, if none is in this range, the last boundary, found by reading batch headers.
 
-        With ``min_one``, return at least the end of the first batch. If an index entry is within
-        ``max_bytes``, return the last such entry without reading the file."""
+        With ``min_one``, return at least the end of the first batch."""
         limit = start.position + max_bytes
         entry = segment.index.floor_position(limit)
         if start.position < entry.position <= stop.position:
@@ -406,8 +406,8 @@ class LogReader:
         )
 
     def add_damage(self, damage: tuple[CorruptRange, ...]) -> None:
-        """Record damaged ranges. Later reads in one with a broken batch header (``unreadable``)
-        raise CorruptMessageError."""
+        """Record damaged ranges. Later reads in a range with a broken batch header
+        (``unreadable``) raise CorruptMessageError."""
         self.corruption = tuple(sorted({*self.corruption, *damage}, key=lambda d: d.first_offset))
 
     def checked_batches(
