@@ -21,7 +21,7 @@ INTERVAL_MAX_MS = 500
 
 A request after an idle period does not bring the next measurement forward."""
 BUSY_PER_S = 20
-"""Number of requests a second from which on a broker counts as busy."""
+"""Number of requests a second below which the broker is idle, and measures less often."""
 RULE_MS = 5
 
 

@@ -2,8 +2,8 @@
 include them.
 
 Producers of transaction version 1 send versions 0-3 for one transaction: all partitions are added,
-or none. Partition leaders send versions 4 and 5 for several transactions. Their answer numbers
-the transaction among those of its transactional id. It also has the partition of
+or none. Partition leaders send versions 4 and 5 for several transactions. Their answer has
+the number of the transaction, counted for its transactional id. It also has the partition of
 ``__transaction_state`` and its leader epoch, which show the leaders whether the answering
 coordinator has been replaced."""
 
@@ -44,7 +44,7 @@ Resolved = Mapping[TopicPartition, PartitionKey | LogbusError]
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Add or verify the partitions, for a producer or for a partition leader."""
+    """Add the partitions for a producer; add or only verify them for a partition leader."""
     if request.api_version < BATCHED_FROM:
         return await _add_for_client(parts, request, message)
     request.access.check_cluster(Operation.CLUSTER_ACTION)
@@ -106,7 +106,7 @@ async def _add_for_client(parts: BrokerContext, request: RequestContext, message
 async def _answer_broker(
     parts: BrokerContext, request: RequestContext, row: Any
 ) -> VerifiedTransaction:
-    """Verify or add the partitions of one transaction for a partition leader.
+    """Add the partitions of one transaction for a partition leader, or only verify them.
 
     Each partition has its own error code in the answer."""
     resolved = _resolve(parts.registry.snapshot, row.topics)

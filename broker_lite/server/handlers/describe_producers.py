@@ -1,7 +1,7 @@
 """Handle DescribeProducers 0: return the idempotent and transactional producers of a partition.
 
-Each has the first offset of its open transaction. As in Kafka, every replica answers, from its own
-log."""
+Each is listed with the first offset of its open transaction. As in Kafka, every replica answers,
+from its own log."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Handle EndBatch, logbus API 10004: the driver of a Spark query with the exactly-once sink commits
-or aborts a batch.
+or aborts a micro-batch.
 
 The broker answers when all transaction markers are written, or one second after the decision is
 committed to ``__transaction_state``."""
@@ -18,7 +18,7 @@ from broker_lite.wire.calls.sinks import EndBatchRequest, SinkResponse
 async def handle(
     parts: BrokerContext, request: RequestContext, message: EndBatchRequest
 ) -> SinkResponse:
-    """Commit or abort a batch of a Spark query. A repeated request gets the same answer."""
+    """Commit or abort a Spark query's micro-batch. A repeated request gets the same answer."""
     try:
         request.access.check_transactional_id(message.sink)
         await parts.transactions.ask_sink(

@@ -289,7 +289,8 @@ class _ConsumerFetch:
     # Methods that read the records.
 
     def _collect(self, rows: list[_FetchRow], min_bytes: int = 0) -> None:
-        """Read the records and answer: on the event loop if all are recent, else on a read thread.
+        """Read the records and answer: on the event loop if it need not wait for the disk, check
+        CRCs or convert batches, else on a read thread.
 
         If the event loop finds less than ``min_bytes`` in all, the fetch waits instead of
         answering."""
@@ -483,7 +484,7 @@ class _ConsumerFetch:
 
     def _place(self, replica: Replica, prepared: ranges.Prepared) -> wire.StoredRange | None:
         """Return where the client finds a range that it reads itself: the path of the segment file
-        or, with an authorizer, a ticket: a secret that it exchanges for the open file."""
+        or, with an authorizer, a ticket (a secret that it exchanges for the open file)."""
         stored, file = prepared.stored, prepared.file
         if stored is None or file is None:
             return None
@@ -517,8 +518,8 @@ class _ConsumerFetch:
 def _file_bytes(parts: BrokerContext, message: wire.FetchRequest) -> int:
     """Return how many bytes the client may read itself from the log files.
 
-    That is 0 if the client runs on another machine, if the broker allows no local reads, or if it
-    passes open files (``descriptors``) instead of paths and the client cannot receive them."""
+    That is 0 if the client runs on another machine, if the broker allows no local reads, or if the
+    broker passes open files (``descriptors``), not paths, and the client cannot receive them."""
     files = message.files
     if not files.machine or files.machine != machine_id():
         return 0

@@ -17,8 +17,8 @@ from broker_lite.wire.api import Call, decode_call, encode_call
 from broker_lite.wire.calls.envelope import EnvelopeRequest
 
 CHECK_S = 0.1
-"""While a request waits for the controller's answer: seconds between two checks whether another
-broker has become controller."""
+"""Seconds between two checks whether another broker has become controller, while a request waits
+for the controller's answer."""
 
 T = TypeVar("T")
 

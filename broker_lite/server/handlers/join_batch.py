@@ -1,5 +1,5 @@
 """Handle JoinBatch, logbus API 10003: a task attempt of a Spark query with the exactly-once sink
-begins to write a batch.
+begins to write a micro-batch.
 
 The answer has the producer id and epoch for the attempt, or tells that the batch is already
 committed."""
@@ -17,7 +17,7 @@ from broker_lite.wire.calls.sinks import JoinBatchRequest, SinkResponse
 async def handle(
     parts: BrokerContext, request: RequestContext, message: JoinBatchRequest
 ) -> SinkResponse:
-    """Add the attempt of a Spark task to the batch that it writes. A repeated request gets the same
+    """Add the attempt of a Spark task to its micro-batch. A repeated request gets the same
     answer."""
     try:
         request.access.check_transactional_id(message.sink)

@@ -30,7 +30,8 @@ assignment."""
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Answer with the outcome of the rebalance, or with the member id for a second request."""
+    """Answer with the outcome of the rebalance, or with a new member id and the error
+    MEMBER_ID_REQUIRED."""
     version = request.api_version
     has_timeout = version >= REBALANCE_TIMEOUT_FROM
     client_id = request.client_id or "consumer"

@@ -1,5 +1,5 @@
-"""Handle KeepBatch, logbus API 10005: restart the timeout of a batch that a Spark task is still
-writing with the exactly-once sink."""
+"""Handle KeepBatch, logbus API 10005: restart the timeout of a micro-batch that a Spark task is
+still writing with the exactly-once sink."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker_lite.wire.calls.sinks import KeepBatchRequest, SinkResponse
 async def handle(
     parts: BrokerContext, request: RequestContext, message: KeepBatchRequest
 ) -> SinkResponse:
-    """Restart the timeout of the query's open batch, after which the coordinator aborts it."""
+    """Restart the timeout after which the coordinator aborts the query's micro-batch."""
     try:
         request.access.check_transactional_id(message.sink)
         await parts.transactions.ask_sink(

@@ -138,7 +138,7 @@ def _find(
 def _end(
     lookup: _OffsetLookup, result: ListedOffset | LogbusError | None
 ) -> ListedOffset | LogbusError:
-    """Return the answer for a lookup's result, and report the damage that the lookup met."""
+    """Return the answer for a lookup's result, and report damage that the lookup found."""
     replica, damage = lookup.replica, lookup.damage
     if isinstance(result, UnreadableRecordsError) and result.offset != NO_OFFSET:
         replica.report_corruption(result.offset, result)

@@ -31,8 +31,8 @@ _Partition = _Topic.OffsetDeleteResponsePartition
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Delete the offsets. An error of the group answers the whole request; otherwise each
-    partition has its own error."""
+    """Delete the offsets. If the group has an error, the answer has only this error; otherwise
+    each partition has its own."""
     requested = {
         TopicPartition(topic.name, row.partition_index)
         for topic in message.topics

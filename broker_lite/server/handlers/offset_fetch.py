@@ -3,7 +3,8 @@
 Version 8 names several groups. As in Kafka, a requested partition without an offset has offset -1.
 With ``require_stable``, a partition for which an open transaction has a pending offset gets
 UNSTABLE_OFFSET_COMMIT. A logbus client asks for topic ids and commit times with a tagged field; for
-an offset of a deleted topic of the same name, the answer has that topic's id and no offset."""
+an offset of a deleted topic of the same name, the answer has the deleted topic's id and offset
+-1."""
 
 from __future__ import annotations
 

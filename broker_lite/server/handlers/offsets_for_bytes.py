@@ -43,8 +43,8 @@ async def handle(
 
 
 class _Lookup(NamedTuple):
-    """A lookup in the offset index: how far a range from offset ``start`` reaches with at most
-    ``max_bytes`` bytes, and not beyond offset ``end``."""
+    """A lookup in the offset index of the end of a range that begins at offset ``start``, has at
+    most ``max_bytes`` bytes, and ends at offset ``end`` at the latest."""
 
     replica: Replica
     start: int

@@ -52,7 +52,7 @@ With earlier versions, the client adds it (AddPartitionsToTxn)."""
 ACKS_NONE_TIMEOUT_MS = 30_000
 """Timeout (ms) of requests with acks=0, whose own timeout is ignored.
 
-Clients send any value there, and the batch stays in memory until the timeout."""
+Clients send any value in its field, and the batch stays in memory until the timeout."""
 _OLD_DUPLICATE = "the log already has this batch, but its offset is no longer recorded"
 
 

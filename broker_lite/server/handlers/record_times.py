@@ -1,10 +1,10 @@
 """Handle RecordTimes, logbus API 10001: return the time of the first record from an offset on.
 
 From the timestamp at a group's committed offset, a client computes the age of the oldest unread
-record. The offset index locates the batch. It is decoded only if it begins before the offset; else
-the timestamp of its first record, in its header, is the answer. Transaction markers and aborted
-records are skipped; the search ends at the last stable offset. If the disk fails a read, the answer
-is KAFKA_STORAGE_ERROR, and leadership moves to another in-sync replica."""
+record. The offset index locates the batch. The batch is decoded only if it begins before the
+offset; else the timestamp of its first record, in its header, is the answer. Transaction markers
+and aborted records are skipped; the search ends at the last stable offset. If the disk fails
+a read, the answer is KAFKA_STORAGE_ERROR, and leadership moves to another in-sync replica."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _Topic = _Result.WritableTxnMarkerTopicResult
 _Partition = _Topic.WritableTxnMarkerPartitionResult
 
 PARTITIONS_PER_TURN = 200
-"""Maximum number of appends started in one iteration of the event loop: about 5 ms."""
+"""Maximum number of appends started in one iteration of the event loop; all take about 5 ms."""
 TIMEOUT_MS = 30_000
 """Milliseconds after which an append without confirmation by the ISR fails; the sender retries."""
 BUMPS_EPOCH_SINCE = 2

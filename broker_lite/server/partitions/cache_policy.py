@@ -18,8 +18,8 @@ LARGE_BYTES = 256 << 10
 class CachePolicy:
     """The page-cache policy of one log.
 
-    An append stays cached if it is small, or within ``READERS_MS`` or ``limit_bytes`` (-1: no
-    limit) of the last read."""
+    An append stays cached if it is small, within ``READERS_MS`` of the last read, or in the first
+    ``limit_bytes`` (-1: all) after it."""
 
     __slots__ = ("_limit_bytes", "_read_ms", "_unread_bytes")
 

@@ -15,7 +15,7 @@ TRUST_MS = 60_000
 
 Consumers at the log end read within this time, so the check at the append serves them too."""
 MARK_MS = 1_000
-"""Minimum milliseconds between two recorded append times of a log, which bounds their number."""
+"""Minimum milliseconds between two append times that are recorded for ``is_recent``."""
 RANGES_MAX = 64
 """Maximum number of offset ranges with checked CRCs that are remembered for a log."""
 
@@ -80,9 +80,8 @@ class CrcCache:
         )
 
     def is_checked(self, now_ms: int, start: int, end: int) -> bool:
-        """Return whether the offsets [start, end) need no further CRC check before they are sent.
-
-        The answer is for clients that do not check CRCs themselves."""
+        """Return whether the offsets [start, end) need no further CRC check before they are sent to
+        clients that do not check CRCs themselves."""
         if self.is_recent(now_ms, start):
             return True
         since = now_ms - TRUST_MS

@@ -55,8 +55,8 @@ COALESCE_US_MAX = 1_000
 
 Producers that the previous group answered usually send their next batch within this time."""
 READS_MS = 2
-"""Milliseconds after which a job of ``run_reads`` ends. Another job runs the remaining
-functions."""
+"""Milliseconds after which a job of ``run_reads`` starts no further function. Another job runs the
+rest."""
 STOP_TIMEOUT_S = 30.0
 """Seconds for which ``Disk.stop`` waits for each thread to end."""
 
@@ -235,8 +235,7 @@ class Worker(threading.Thread):
                 return group
 
     def _has_more(self) -> bool:
-        """Return True when another job arrives, False when the current group has waited long
-        enough."""
+        """Wait for another job. Return False when the current group has waited long enough."""
         left_us = self._coalesce_until_us - self._disk.clock.monotonic_us()
         if left_us <= 0:
             return False

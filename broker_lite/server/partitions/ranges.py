@@ -58,7 +58,7 @@ class WantedRange(NamedTuple):
     end_offset: int
     max_bytes: int
     check: bool
-    """Whether to check CRCs, because the client does not and the broker has not recently."""
+    """Whether to check CRCs: the client does not, and the broker did not do so recently."""
     rows_only: bool
     """Whether to convert column batches (logbus's own format) to rows, for a client that reads only
     rows."""

@@ -152,8 +152,8 @@ class Replica:
         partition, in this leader epoch.
         """
         self._unrepairable = -1
-        """Offset of the last damage that was logged with the remark that no other replica can
-        repair it; -1 if there was none."""
+        """Offset of the last damage that no other replica can repair, to log it only once; -1 if
+        there was none."""
         self._held_jobs: list[Job] | None = None
         """Disk jobs that wait for a truncation to complete; None while no truncation runs."""
         self.closed = False
@@ -174,8 +174,8 @@ class Replica:
     def readable_end(self, is_committed: bool) -> int:
         """Return the offset below which a consumer may read.
 
-        It is the last stable offset if ``is_committed``, else the high watermark. Raises
-        OffsetNotAvailableError while a new leader does not know its high watermark."""
+        It is the last stable offset for read_committed (``is_committed``), else the high watermark.
+        Raises OffsetNotAvailableError while a new leader does not know its high watermark."""
         latest = self.role.latest_offset()
         return self.last_stable_offset if is_committed else latest
 
@@ -378,7 +378,7 @@ class Replica:
                 raise AssertionError(effect)
 
     def _put(self, job: Job) -> None:
-        """Queue a job on the append thread. During a truncation, hold the job until it ends."""
+        """Queue a job on the append thread, behind a truncation in progress."""
         if self._held_jobs is None:
             self._worker.put(job)
         else:

@@ -74,7 +74,7 @@ class PeerNet(Protocol):
 
 
 class FetcherCluster(Protocol):
-    """The part of the broker registry (``Registry``) that the fetcher uses."""
+    """The metadata and this broker's epoch; ``Registry`` has them."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...
@@ -228,13 +228,13 @@ class _Leader:
         self._busy: set[PartitionKey] = set()
         """Partitions whose fetched records are being appended and flushed."""
         self._idle: set[PartitionKey] = set()
-        """Partitions without records in an answer, while the answer is delivered to their replicas.
+        """Partitions for which the answer that is being delivered has no records.
 
-        Each replica then asks for the same range again. This alone causes no second request while
-        another is in flight."""
+        Their replicas ask for the same range again, which causes no second request while another is
+        in flight."""
         self._has_new = False
-        """Whether ``_ready`` has a range that must be requested at once: a new range or a retry,
-        not one that was just answered without records."""
+        """Whether ``_ready``, the rows of the next request, has a new range or a retry, which is
+        requested at once. Ranges that were just answered without records wait."""
         self._attempts: dict[PartitionKey, int] = {}
         """Number of consecutive failed fetches of each partition."""
         self._retries: dict[PartitionKey, asyncio.TimerHandle] = {}

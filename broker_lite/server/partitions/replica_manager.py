@@ -73,7 +73,7 @@ attempts to hand over leadership."""
 
 
 class ReplicaCluster(Protocol):
-    """The part of the broker registry (``Registry``) that replicas use."""
+    """The metadata, and what replicas write to ZooKeeper; ``Registry`` has both."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...
@@ -272,7 +272,7 @@ class ReplicaManager:
 
         A marker that the log already has is not appended again; it succeeds when the high watermark
         reaches the log end offset. A marker of an earlier transaction than the producer's current
-        one is left out and succeeds. Raises the errors of an append."""
+        one is left out and succeeds. Raises the error of a failed append."""
         end = replica.participant.end
         # ``end`` needs the epoch of the transaction. A marker with ``raises_epoch`` carries the
         # next epoch, with which ``end`` would also drop the verification of the producer's next
@@ -384,8 +384,8 @@ class ReplicaManager:
         """Return whether the metadata name this broker leader of a partition whose local replica
         does not lead yet.
 
-        The topic may be unchanged: if this process has registered again, ``broker_epochs`` may
-        contain the leader's broker epoch only now."""
+        This may be so although the topic has not changed: after this process registered again, the
+        leader's broker epoch may reach ``broker_epochs`` later than the topic."""
         local = self.local.broker_id
         return any(
             partition.state.leader == local
@@ -675,4 +675,4 @@ class ReplicaManager:
 
 
 def _nothing() -> None:
-    """Do nothing. A queued job of this function shows when all earlier jobs have ended."""
+    """Do nothing. When a queued job of this function ends, all jobs before it have ended."""

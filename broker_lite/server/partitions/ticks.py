@@ -15,7 +15,7 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.partitions.replica import Replica
 
 TICK_MS = 100
-"""Milliseconds between two flush ticks, for leaders of topics with flush.messages above 1."""
+"""Milliseconds between checks whether a flush is due (flush ticks); at flush.messages=1 it is."""
 
 SLOW_TICK_MS = 1000
 """Maximum milliseconds between two slow ticks, at which leaders look for lagging followers and
@@ -43,7 +43,7 @@ class Ticks:
         return self._replicated
 
     def watch(self, replica: Replica, *, is_replicated: bool) -> None:
-        """Set whether the replica receives slow ticks, which are at most ``SLOW_TICK_MS`` apart."""
+        """Begin slow ticks for the replica, or end them if its partition has no other replica."""
         if is_replicated:
             self._replicated[replica] = None
             self._tick_slowly()
