@@ -278,7 +278,7 @@ class Metrics:
         return sum(counter.n for counter in self._counters[name].values())
 
     def snapshot(self) -> list[Sample]:
-        """Return a copy of all values except those of slow gauges. Call it on the event loop's
+        """Return a copy of all values except ``slow_samples``. Call it on the event loop's
         thread."""
         samples = [
             Sample(METRICS[name], {labels: counter.n for labels, counter in series.items()})

@@ -1,4 +1,4 @@
-"""The process of a broker: its log, event loop, readiness report and signals.
+"""The process of a broker: its log lines, event loop, readiness report and signals.
 
 SIGTERM and SIGINT stop the broker. An error that an operator can fix ends the process with one line
 on stderr."""

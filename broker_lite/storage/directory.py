@@ -92,8 +92,8 @@ class DataDirectory:
     # Methods that open and release the directory.
 
     def start(self) -> None:
-        """Lock the directory, read its identity and checkpoints, and raise the start counter on
-        disk.
+        """Lock the directory, read its identity and checkpoints, and raise the counter of
+        starts on disk.
 
         Deletes the clean-shutdown marker, so that the next start after a crash runs recovery.
         Raises DirectoryLockedError, or StorageError if the directory cannot be used."""

@@ -473,8 +473,8 @@ class Log:
             self._data.check()
 
     def _raise_start_if_space(self, offset: int) -> None:
-        """Raise the log start offset. If the disk is full even without the reserve file, raise it
-        in memory only.
+        """Raise the log start offset. If the disk is full even after the reserve file is
+        deleted, raise it in memory only.
 
         The next checkpoint that finds space saves the offset."""
         try:

@@ -41,12 +41,12 @@ class LogManager:
         self._strays = Strays(self.data, stray_retention_ms)
         self._opened = False
         self.suspect_logs: frozenset[PartitionKey] = frozenset()
-        """The logs that may lack flushed records or contain deleted ones.
+        """The logs that may have lost flushed records, or still contain deleted ones.
 
         At a start, these are the damaged logs, or all if a checkpoint of the directory is damaged.
         """
         self.reports: dict[PartitionKey, RecoveryReport] = {}
-        """The recovery report of each log, for the broker's log and metrics."""
+        """The recovery report of each log, for log lines and metrics."""
 
     # Methods that open, create, delete and list logs.
 

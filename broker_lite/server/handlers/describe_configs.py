@@ -1,6 +1,6 @@
 """Handle DescribeConfigs 1-4: return settings with their sources and descriptions.
 
-Any broker describes topics; a broker describes only its own settings. These come from its
+Any broker describes topics; only a broker itself describes its settings, which come from its
 configuration file and are read-only, except for the rates of replication throttling. logbus has no
 settings of loggers or groups and no cluster-wide broker settings; a group's answer is empty."""
 

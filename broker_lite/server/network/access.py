@@ -261,8 +261,8 @@ class Access:
         """Raise TopicAuthorizationError unless the client may describe and create the topic."""
 
     def check_topic_id(self, topic_id: str, by_id: Mapping[str, TopicView]) -> None:
-        """Raise TopicAuthorizationError, without the topic's name, unless the client may use the
-        topic.
+        """Raise TopicAuthorizationError, which hides the topic's name, unless the client may use
+        the topic.
 
         An id that is not in ``by_id``, the known topics, raises nothing here, because the handler
         refuses it."""

@@ -132,7 +132,7 @@ class ResponseSlot:
     def close_after(self, reason: str) -> None:
         """Close the connection once this answer is sent, and start no further request.
 
-        ``reason`` is for the log."""
+        ``reason`` is for a log line."""
         self.hold()
         self.closes = reason
 
@@ -227,7 +227,7 @@ class ClientConnection:
         self._backlog: deque[memoryview] = deque()
         self._out: deque[Part] = deque()
         self._first_sent = 0
-        """How many bytes of the first part in ``_out``, the send queue, are sent already."""
+        """How many bytes of the first buffer or file range in the send queue ``_out`` are sent."""
         self._unsent_bytes = 0
         """Bytes in memory of unsent answers, including those that wait for earlier ones."""
         self._building: ResponseSlot | None = None
@@ -540,8 +540,8 @@ class ClientConnection:
         return bool(out)
 
     def _send(self, limit: int) -> int:
-        """Send the first parts of the send queue ``_out`` with one system call, and return the
-        number of bytes sent."""
+        """Send buffers, or a file range, of the send queue ``_out`` with one system call. Return
+        the number of bytes sent."""
         out = self._out
         first = out[0]
         if isinstance(first, FileRange):

@@ -153,11 +153,11 @@ class RequestContext(NamedTuple):
         return self.arrived_ms + timeout_ms
 
     def __str__(self) -> str:
-        """Return the client's address, client id and software, for a line of the log."""
+        """Return the client's address, client id and software, for a log line."""
         software = f" ({self.session.software})" if self.session.software else ""
         return f"{self.session.peer}: client {self.shown_client_id!r}{software}"
 
     @property
     def shown_client_id(self) -> str | None:
-        """The first ``SHOWN_LENGTH_MAX`` characters of the client id, for a line of the log."""
+        """The first ``SHOWN_LENGTH_MAX`` characters of the client id, for a log line."""
         return None if self.client_id is None else self.client_id[:SHOWN_LENGTH_MAX]

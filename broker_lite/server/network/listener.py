@@ -52,8 +52,8 @@ SWEEP_S = 5.0
 
 Sweeps are more frequent if a connection timeout is shorter than 10 s."""
 SWEEP_MIN_S = 0.1
-"""Minimum seconds between two sweeps, even if a client's time to log in ends sooner. It limits the
-cost of sweeps."""
+"""Minimum seconds between two sweeps, to limit their cost, even if a client's time to log in ends
+sooner."""
 STALLED_MS = 5000
 """Milliseconds without bytes after which the broker closes a connection with a partial request, if
 other connections wait for memory."""
@@ -143,14 +143,14 @@ class Listener:
         return {port.config.name: port.advertised for port in self._ports}
 
     def addresses(self) -> str:
-        """Return the bound and the advertised address of each listener, as text for the log."""
+        """Return the bound and the advertised address of each listener, as text for a log line."""
         return "; ".join(
             f"{port.config.name} {port.bound}, advertised as {port.advertised}"
             for port in self._ports
         )
 
     def exposure(self) -> list[str]:
-        """Return warnings for the log about unprotected listeners that other machines can reach."""
+        """Return log lines that warn of unprotected listeners that other machines can reach."""
         return [warning for port in self._ports for warning in port.exposure()]
 
     def start(

@@ -25,7 +25,7 @@ connection."""
 class LoginQueue:
     """The queue of requests from clients that have not logged in.
 
-    ``start`` is called with each of them, in the order of arrival."""
+    ``start`` is called with each request, in the order of arrival."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, start: Start) -> None:
         self._loop = loop

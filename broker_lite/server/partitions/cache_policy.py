@@ -10,7 +10,7 @@ from __future__ import annotations
 READERS_MS = 10 * 60_000
 """Milliseconds after a read for which a log counts as having readers.
 
-It is this long because queries may pause between their batches."""
+So long because queries may pause between micro-batches."""
 LARGE_BYTES = 256 << 10
 """Appends of fewer bytes than this always stay in the page cache."""
 

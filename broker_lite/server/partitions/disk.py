@@ -166,7 +166,7 @@ class Worker(threading.Thread):
         self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._is_called = self._is_ended = False
         self._in_flight_count = 0
-        """Number of jobs in the previous group, plus those that were in the queue at its end.
+        """Number of jobs in the previous group, plus the jobs in the queue when that ended.
 
         A next group of fewer jobs waits briefly for more: the same producers may soon send their
         next batches."""
@@ -235,7 +235,7 @@ class Worker(threading.Thread):
                 return group
 
     def _has_more(self) -> bool:
-        """Wait for another job. Return False when the current group has waited long enough."""
+        """Wait for another job. Return False when the group of jobs has waited long enough."""
         left_us = self._coalesce_until_us - self._disk.clock.monotonic_us()
         if left_us <= 0:
             return False

@@ -50,7 +50,7 @@ class Waiters:
 
 
 class Deadlines:
-    """Deadlines of requests, by token.
+    """Deadlines of requests; a token is a request's number.
 
     ``expired(token)`` is called at most ``SWEEP_MS`` after the deadline. The timer of the periodic
     check runs only while there are deadlines."""

@@ -506,11 +506,11 @@ class Replica:
             self.deliver(StorageFailed(as_storage_error(error)))
 
     def report_corruption(self, offset: int, error: LogbusError) -> None:
-        """Log a corrupt batch that a read found at ``offset``, and give up leadership to an intact
-        replica.
+        """Report in a log line that a read found a corrupt batch at ``offset``, and give up
+        leadership to an intact replica.
 
-        A batch that its producer encoded wrongly (UndecodableBatchError) is only logged, because
-        all replicas have the same bytes."""
+        Only report a batch that its producer encoded wrongly (UndecodableBatchError): all replicas
+        have the same bytes."""
         is_damage = not isinstance(error, UndecodableBatchError)
         what = "corrupt batch on disk" if is_damage else "undecodable batch"
         if isinstance(error, UnreadableRecordsError):
