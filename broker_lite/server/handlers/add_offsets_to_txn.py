@@ -22,8 +22,8 @@ from broker_lite.wire.tables import own_tag
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Add the group to the transaction, or, for a group coordinator, only verify that it is in the
-    transaction."""
+    """Add the group to the transaction, or only verify, if a group coordinator asks, that it has
+    the group."""
     verify_only = own_tag(message)
     is_broker = verify_only is not None and request.is_broker
     try:

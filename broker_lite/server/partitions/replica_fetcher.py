@@ -234,7 +234,8 @@ class _Leader:
         in flight."""
         self._has_new = False
         """Whether ``_ready``, the rows of the next request, has a new range or a retry, which is
-        requested at once. Ranges that were just answered without records wait."""
+        requested at once. Ranges that were just answered without records wait if a request
+        is in flight."""
         self._attempts: dict[PartitionKey, int] = {}
         """Number of consecutive failed fetches of each partition."""
         self._retries: dict[PartitionKey, asyncio.TimerHandle] = {}
