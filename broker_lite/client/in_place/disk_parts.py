@@ -29,7 +29,7 @@ THREADS = 8
 FRONT_BYTES = 4 << 20
 """Free bytes at the start of a buffer, for the beginning of a batch that the last read cut off.
 
-Unused, they take no memory."""
+Unless written, they take no memory."""
 ALIGNED_BYTES = max(4096, os.sysconf("SC_PAGE_SIZE"))
 """Alignment of file positions, sizes and buffers that direct I/O on any disk accepts."""
 DIRECT = getattr(os, "O_DIRECT", 0)
@@ -55,7 +55,7 @@ class _Part(NamedTuple):
     """A read of ``size`` bytes at position ``at`` into ``buffer[begin:]``, in flight or done.
 
     ``probed`` says that ``is_in_memory`` found its first page not cached. This test may have
-    brought the page into the cache."""
+    cached the page, which is then evicted after the read."""
 
     at: int
     size: int
@@ -68,10 +68,10 @@ class _Part(NamedTuple):
 class DiskParts:
     """Reads a file from ``position`` to ``end`` in parts, with direct I/O.
 
-    The first part is always read from the disk, a later part only if its first page is not in the
-    page cache. ``cached_fd`` and ``direct_fd`` are descriptors of the file, without and with
-    ``DIRECT``; ``close`` closes only ``direct_fd``. ``probed`` says that the caller found the page
-    of ``position`` not cached. This test may have cached it, so ``close`` evicts it."""
+    The first part is always read from the disk. A later part is read ahead only if its first page
+    is not in the page cache. ``cached_fd`` and ``direct_fd`` are descriptors of the file, without
+    and with ``DIRECT``; ``close`` closes only ``direct_fd``. ``probed`` says that the caller found
+    the page of ``position`` not cached. This test may have cached it, so ``close`` evicts it."""
 
     def __init__(
         self, cached_fd: int, direct_fd: int, position: int, end: int, *, probed: bool = True

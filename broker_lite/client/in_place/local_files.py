@@ -22,8 +22,7 @@ from broker_lite.record.walker import BatchWalker
 from broker_lite.wire.fetch import StoredRange
 
 FILE_BYTES = 64 << 20
-"""Maximum bytes of segment files that a reader on the broker's machine reads itself after one
-fetch.
+"""Maximum bytes that a reader on the broker's machine reads from segment files after one fetch.
 
 The reader then fetches again, and so learns of records that have arrived since."""
 READ_BYTES = 1 << 20

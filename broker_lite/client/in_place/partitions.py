@@ -1,7 +1,7 @@
 """``InPlace``: the partitions that a reader reads from the files of a broker on this machine.
 
 ``FetchEngine`` and ``read_range`` ask it whether the broker may answer a fetch with a range of its
-segment file, and read the range batch by batch, each on its own thread. If a file is unreadable or
+segment file. Each reads the range on its own thread, batch by batch. If a file is unreadable or
 corrupt, the partition is fetched from the broker from then on. If a broker sends no file descriptor
 for a ticket (its permission to read a file, see ``segment_file``), the reader accepts no tickets
 for a while."""
@@ -33,7 +33,8 @@ RANGE_BYTES_MIN = 4 << 20
 """Minimum bytes of a segment file that a fetch requests for a local read of each partition, even
 if the fetch has many partitions."""
 NO_TICKETS_S = 60.0
-"""Seconds for which a reader accepts no tickets, after a broker sent no file descriptor for one.
+"""Seconds for which a reader accepts no tickets (permissions to read a file), after a broker sent
+no file descriptor for one.
 
 The reader may run in a container that cannot reach the broker's Unix socket."""
 
@@ -41,8 +42,8 @@ The reader may run in a container that cannot reach the broker's Unix socket."""
 class InPlace:
     """The ranges of segment files that one reader has open for local reads, by partition.
 
-    ``is_here(endpoint, lane)`` tells, from one of several connections (``lane``) to a broker,
-    whether the broker is on this machine. With ``reads_once``, the bytes read do not stay in the
+    ``is_here(endpoint, lane)`` tells whether a broker is on this machine, by one of the connections
+    to it (``lane``). With ``reads_once``, the bytes read do not stay in the
     page cache. ``now_s`` returns monotonic time."""
 
     def __init__(
@@ -103,8 +104,8 @@ class InPlace:
                 self._tickets_from_s = self._now_s() + NO_TICKETS_S
 
     def read(self, tp: TopicPartition) -> WalkResult | None:
-        """Return the next batches of a partition from its open file; None at the end of the file's
-        range, or if the file cannot be read."""
+        """Return the next batches from a partition's open file; None if the file is unreadable,
+        corrupt or too short, which ends local reads of the partition."""
         file = self._open[tp]
         try:
             walked = file.read()

@@ -26,9 +26,9 @@ _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class SegmentFile:
-    """A segment file, open for reading. A broker named it in its answer to a fetch, ``stored``.
+    """A segment file, open for reading. ``stored`` is the part of a fetch response that names it.
 
-    ``fd`` reads through the page cache. ``may_pass_cache`` says that the caller may use direct I/O
+    ``fd`` reads through the page cache. With ``may_pass_cache``, the caller may use direct I/O, too
     (``open_direct``). Raises OSError if the file cannot be opened, or was replaced: its device or
     inode differs from the broker's answer."""
 
