@@ -51,8 +51,8 @@ class Assign(NamedTuple):
 class Revoke(NamedTuple):
     """The group revoked partitions.
 
-    The reader commits their positions, stops reading them, and then sends the membership the
-    revocation's ``number``."""
+    The reader commits their positions, stops reading them, and then reports the revocation's
+    ``number`` to the membership."""
 
     number: int
     tps: frozenset[TopicPartition]

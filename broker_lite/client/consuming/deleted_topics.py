@@ -35,7 +35,7 @@ class DeletedTopics:
 
     @property
     def is_due(self) -> bool:
-        """Return whether the delay (``patience_ms``) of some error is over."""
+        """Return whether an error has been delayed for ``patience_ms``."""
         return bool(self._delayed) and self._delayed[0][0] <= monotonic_ms()
 
     def delays_error(self, fetched: FetchedBatches) -> bool:
@@ -51,7 +51,7 @@ class DeletedTopics:
         return True
 
     def release(self) -> None:
-        """Put errors whose delay is over back into the queue of fetch results.
+        """Put errors delayed for ``patience_ms`` back into the queue of fetch results.
 
         The reader now raises them, except those of partitions that it no longer reads."""
         while self.is_due:

@@ -119,8 +119,7 @@ class ConsumerFace:
 
     @property
     def resets(self) -> list[Reset]:
-        """The resets so far. At a reset, a position was outside the log, and reading continued
-        elsewhere."""
+        """The resets so far: replacements of positions that were out of range."""
         return self.core.discovery.resets
 
     def _tp(self, topic: str | TopicPartition, partition: int | None) -> TopicPartition:

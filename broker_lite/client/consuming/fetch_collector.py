@@ -73,13 +73,13 @@ class FetchCollector:
         """Base offset of each partition's last corrupt batch that was fetched twice to get an
         intact copy.
 
-        A batch is not fetched a third time, unless ``begin`` starts the partition anew."""
+        Only after a seek (``begin``) may such a batch be fetched again."""
         self._paused: set[TopicPartition] = set()
         self._batches: list[LogBatch] = []
         self._tp: TopicPartition | None = None
         self._slice: Slice | None = None
         self.at = 0
-        """Number of returned rows of the open batch."""
+        """Number of rows of the open (decoded) batch that have been returned."""
         self.is_single = False
         """Whether records are returned one by one. A request for the next record marks the earlier
         ones as processed, so only the last returned record is in flight."""
@@ -168,7 +168,7 @@ class FetchCollector:
         return rows.header.base_offset + (at if deltas is None else int(deltas[at]))
 
     def _slice_end(self) -> int:
-        """Return the offset after the open batch.
+        """Return the offset after the open batch, whose rows are being returned.
 
         It may exceed the last row's offset by more than 1: compaction may have removed the batch's
         last records."""
@@ -359,8 +359,7 @@ class FetchCollector:
     def peek_records(self, count: int) -> Iterator[Record]:
         """Yield up to ``count`` records of the open batch without advancing past them.
 
-        The first is that in row ``at``. The caller adds 1 to ``at`` for each record that it
-        returns."""
+        They begin at row ``at``. The caller adds 1 to ``at`` for each record that it returns."""
         assert self._slice is not None and self._tp is not None
         self.is_single = True
         return each_record(self._tp, self._part(count))

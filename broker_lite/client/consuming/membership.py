@@ -56,7 +56,7 @@ class ConsumerMembership(Protocol):
 
     def identity(self, grants: Mapping[TopicPartition, int | None]) -> MemberIdentity:
         """Return the identity with which a transaction commits offsets of partitions. ``grants``
-        has their grant numbers.
+        has the number of each partition's assignment.
 
         Raises NotOwnerError if the member has lost one of the partitions, and InvalidConfigError
         for a group that coordinates through ZooKeeper: a transaction cannot commit its offsets."""
@@ -84,7 +84,7 @@ class ConsumerMembership(Protocol):
     def beginnings(
         self, pending: Mapping[TopicPartition, StartBasis | None], deadline_ms: float
     ) -> Operation[StartPlan]:
-        """Return the starting offsets of the assigned partitions in ``pending``.
+        """Return the starting offsets of ``pending``: partitions assigned, but not read yet.
 
         A partition that no broker knows yet is missing from the result."""
 
@@ -101,15 +101,15 @@ class ConsumerMembership(Protocol):
         grants: Mapping[TopicPartition, int],
         deadline_ms: float,
     ) -> RunOperation | Request:
-        """Return a request that commits the offsets in ``rows``. ``grants`` has the partitions'
-        grant numbers.
+        """Return a request that commits the offsets in ``rows``. ``grants`` has the number of each
+        partition's assignment.
 
         The commit's result has an error, or None, for each partition."""
 
     def released(self, release: Release, settled: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Report to the group that the reader no longer reads revoked partitions.
 
-        If ``reports_positions`` is true, commit ``settled``: where their processed records end."""
+        If ``reports_positions``, commit ``settled``: the ends of their processed records."""
 
     def leave(self) -> Task[None]:
         """Leave the group, unless the consumer has not joined or has left already."""

@@ -1,4 +1,4 @@
-"""Discover partitions added to a consumer's topics, and replace positions outside the log.
+"""Discover partitions added to a consumer's topics, and replace positions out of range.
 
 An added partition starts at the group's committed offset, else at its earliest record: all its
 records are newer than the consumer, so the option ``start`` does not apply. ``discover`` runs on
@@ -44,8 +44,8 @@ class Reset(NamedTuple):
 
 
 class PartitionDiscovery:
-    """Finds new partitions of one consumer's topics, and records where it replaced a position
-    outside the log.
+    """Finds new partitions of one consumer's topics, and records each replacement of a position
+    that was out of range.
 
     ``on_found`` receives the starting offsets of new partitions, on the thread that fetches."""
 
@@ -98,7 +98,7 @@ class PartitionDiscovery:
         self._on_found(starts)
 
     def reset_timestamp(self, tp: TopicPartition, position: int) -> int | None:
-        """Return the timestamp (-2 earliest, -1 latest) to seek to from a position outside the log.
+        """Return the timestamp (-2 earliest, -1 latest) to seek to from a position out of range.
 
         Return None if ``start="none"`` makes such a position an error."""
         if self._config.start == "earliest" or self._began.get(tp) == position:

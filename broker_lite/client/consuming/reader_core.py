@@ -104,8 +104,8 @@ class ReaderCore:
         """Whether ``close`` has begun."""
         self._commit_timer: Timer | None = None
         self._outside: deque[tuple[TopicPartition, int, LogbusError]] = deque()
-        """Partitions whose position is not in the log, with position and error. ``_reset`` removes
-        them."""
+        """Partitions whose position is out of range, with position and error, until ``_reset``
+        replaces the position."""
         self.membership = joining(self)
         self.collector.is_held_back = self.membership.is_held_back
         self.discovery = PartitionDiscovery(
@@ -324,9 +324,9 @@ class ReaderCore:
         return offsets
 
     def _note_outside(self, tp: TopicPartition, error: LogbusError) -> None:
-        """Handle a position that is not in the log.
+        """Handle a position that is out of range.
 
-        In a truncated log, continue where it was truncated. Otherwise queue the partition for
+        If the log was truncated, continue at the truncation. Otherwise queue the partition for
         ``_reset``, which looks up a new position."""
         position = self.collector.position(tp) or 0
         resume_at = self.discovery.truncated_at(error)
@@ -480,8 +480,8 @@ class ReaderCore:
             yield from self._call_back(self._callbacks.on_revoke, self.collector.assignment())
 
     def abandon(self) -> Task[None]:
-        """Call ``on_lost`` for all partitions and commit nothing, because the consumer ends while
-        another thread still processes its records."""
+        """Call ``on_lost`` for all partitions and commit nothing: the consumer ends, but another
+        thread is still processing its records."""
         if self.end is None:
             yield from self._call_back(self._callbacks.lost, self.collector.assignment())
 

@@ -81,7 +81,7 @@ class Starts(NamedTuple):
 class StartPlan(NamedTuple):
     """Starting offsets, and the offsets that the member must commit before it reads.
 
-    ``commits`` has the log ends at which ``start="latest"`` starts. Without the commit, the
+    ``commits`` has the log end offsets from which ``start="latest"`` reads. Without the commit, the
     partition's next owner would start at a later log end and skip records."""
 
     starts: Starts

@@ -48,7 +48,7 @@ class Await(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A commit that a membership through ZooKeeper sends itself. Any other commit is a
+    """A commit that the membership in a native group sends to ZooKeeper. Any other commit is a
     ``RunOperation``, which the driver of the reader's task runs.
 
     ``ReaderCore`` calls ``send`` with a callback for the result, and waits for the result with
