@@ -2,8 +2,8 @@
 
 ``walk`` splits a partition's bytes of a fetch response into whole batches. ``decode`` checks a
 batch's CRC and returns Arrow columns that refer to the received bytes, without a copy. ``records``
-turns columns into Python records. Only rows with a correct CRC are returned. This module does no
-I/O, and any thread may use it."""
+turns columns into Python records. Only rows of batches with a correct CRC are returned. This
+module does no I/O, and any thread may use it."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _within(header: BatchHeader, columns: Columns, start: int, end: int | None) 
 SMALL_ROWS = 1000
 """Batches in Kafka's row format with fewer records than this are decoded together.
 
-A decoding, of one batch or of several together, has a fixed cost of about that of 1,000 records."""
+Decoding one batch, or several together, has a fixed cost: about that of 1,000 records."""
 
 
 def joinable(items: Sequence[Item], at: int) -> int:

@@ -31,15 +31,15 @@ from broker_lite.model import LATEST_TIMESTAMP, NO_EPOCH, Endpoint, ListedOffset
 from broker_lite.wire.fetch import READ_COMMITTED, FetchedPartition, FetchPartition, FetchResponse
 
 POLL_WAIT_MS = 10_000
-"""Milliseconds for which a leader may delay the response to a poll while no end offset changes."""
+"""Milliseconds for which a leader may delay the answer to a long poll without new end offsets."""
 POLL_PAUSE_MS = 4
 """Milliseconds between a response with new end offsets and the next poll.
 
-A broker thus receives at most 250 polls a second from a watch."""
+A broker thus receives at most 250 polls a second from each ``EndOffsetsWatch``."""
 REFRESH_MS = 30_000
 """Milliseconds between two metadata refreshes, by default."""
 REQUEST_TIMEOUT_MS = 10_000
-"""Milliseconds that a poll's response may take in addition to POLL_WAIT_MS."""
+"""Milliseconds that a long poll's response may take in addition to POLL_WAIT_MS."""
 
 Topics = Iterable[str] | Callable[[ClusterView], Iterable[str]]
 

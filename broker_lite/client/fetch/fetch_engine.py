@@ -106,7 +106,7 @@ class _FetchedSource:
         self.begin(generation)
 
     def begin(self, generation: int) -> None:
-        """Set the partition's generation number, and reset its state, after a seek."""
+        """Reset the partition's state after a seek, which raises ``generation``."""
         self.generation = generation
         self.buffered_bytes = 0
         self.is_stopped = False
@@ -146,7 +146,7 @@ class FetchEngine:
         self._sources: dict[TopicPartition, _FetchedSource] = {}
         self._polls: dict[tuple[Endpoint, str], dict[TopicPartition, int]] = {}
         """The fetch in flight on each connection (leader, and name of one of several connections to
-        it): its partitions with their generations.
+        it): its partitions, each with its generation (raised by each seek) then.
 
         A fetch whose dict is no longer here was cancelled."""
         self._overdue: OverdueRequests[str] = OverdueRequests(
@@ -156,8 +156,8 @@ class FetchEngine:
         self._total_bytes_max = BUFFERED_FETCHES * config.fetch_max_bytes
         self._total_bytes = 0
         self._consumed: deque[tuple[TopicPartition, int, int]] = deque()
-        """Partition, generation and bytes of each fetch result that the reader took since the last
-        ``pump``."""
+        """Partition, generation (raised by each seek) and bytes of each fetch result that the
+        reader took since the last ``pump``."""
         self._is_held = False
         """Whether some partition is not fetched because too many bytes are buffered."""
         self._throttles = Throttles()

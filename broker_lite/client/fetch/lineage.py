@@ -26,7 +26,7 @@ class Lineage:
         self._epochs: list[tuple[int, int]] = []
         """The leader epochs in ascending order, each with its first offset that was read."""
         self._read_in = NO_EPOCH
-        """The epoch in which the leader that served the last batch was leader."""
+        """The leader's own epoch when it served the last batch."""
 
     @property
     def last_epoch(self) -> int:
@@ -70,11 +70,11 @@ class Lineage:
     def cut(
         self, diverging: OffsetAndEpoch, offset: int, leader_epoch: int
     ) -> OffsetAndEpoch | None:
-        """Return where to resume reading after the leader reported that its log differs from the
-        records read.
+        """Return the offset at which to resume after the leader reported that its log differs from
+        the records read.
 
-        ``diverging`` is this report: the end offset of the last epoch that the leader's log shares
-        with the records read. ``offset`` is the reader's position. The result is the first offset
+        ``diverging`` has the last epoch that the leader's log shares with the records read, and its
+        end offset. ``offset`` is the reader's position. The result is the first offset
         whose record differs, with the epoch of the record before it; None if no record before the
         position differs."""
         if diverging.offset >= offset and leader_epoch == self._read_in:

@@ -21,9 +21,9 @@ REPAIR_MS = 10_000
 
 Meanwhile the leader may repair the batch with the copy of another replica."""
 LOGBUS_LOG = WalkPolicy()
-"""The policy for batches from logbus: offsets have no gaps, leader epochs never decrease."""
+"""The checks of batches from logbus: offsets have no gaps, leader epochs never decrease."""
 KAFKA_LOG = WalkPolicy(allows_gaps=True, orders_epochs=False)
-"""The policy for batches from Apache Kafka: offsets have gaps, old formats have no leader epoch."""
+"""The checks of batches from Apache Kafka: offsets may have gaps, leader epochs may be missing."""
 
 
 class Stored(NamedTuple):

@@ -273,7 +273,7 @@ class _RangeSession:
         self.skips_corrupt = options.skips_corrupt
         self.reads_files = False
         """Whether the last batches came from the leader's files on this machine. The thread that
-        decodes reads these itself."""
+        decodes then also reads; no other thread fetches ahead."""
         self._options = options
         pool = self._pool = options.pool
         self._cluster = cluster_at(options.bootstrap, pool.security.user)
@@ -294,7 +294,7 @@ class _RangeSession:
         ``repair`` returns.
 
         A new session may return an intact copy if the batch was read from a local file, or other
-        replicas exist. The new session returns False for this batch: no third follows."""
+        replicas exist. The new session returns False for this batch: no third session follows."""
         if self._retried_at == offset:
             return False
         return self._in_place.was_read(self.tp) or self._has_copies()
