@@ -1,7 +1,7 @@
 """Events and effects of the state machine of a Kafka group's member (``machine``).
 
-A request effect has a ``tag``, and the event with its answer has the same tag. The machine ignores
-answers for which it no longer waits."""
+An effect that sends a request has a ``tag``, and the event with its answer has the same tag. The
+machine ignores answers for which it no longer waits."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RefreshTopics(NamedTuple):
 
 
 class MemberTick(NamedTuple):
-    """The time ``wake_ms`` that the machine requested has come.
+    """The time ``wake_ms`` that the state machine requested has come.
 
     ``is_alive`` says whether the user waits for records, or has asked for some since the last tick.
     If neither for max.poll.interval.ms, the member leaves the group."""

@@ -1,4 +1,4 @@
-"""``KafkaMembership``: the membership of a consumer in a Kafka group, as its reader uses it.
+"""``KafkaMembership``: connects a consumer's reader with the consumer's member of a Kafka group.
 
 The reader runs on the thread that calls the consumer. The member (``member.MemberShell``) runs on
 the thread of the network I/O, and sends heartbeats while the user processes records."""

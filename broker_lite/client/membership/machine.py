@@ -444,7 +444,8 @@ class MemberMachine:
                 self._end(error)
 
     def _confirm(self, *, is_calm: bool = True) -> None:
-        """Extend the lease, counted from the time at which the answered request was sent.
+        """Extend the lease (the time in which records may be returned) after a response. It counts
+        from the sending of the request.
 
         In a rebalance (``is_calm`` is False), heartbeats do not suffice: the coordinator removes a
         member whose JoinGroup or SyncGroup does not arrive within the rebalance timeout. So the

@@ -82,7 +82,7 @@ class MemberShell:
         self.refused: LogbusError | None = None
         """The error with which the membership ended for good, or None."""
         self.is_idle = False
-        """Whether the member has left the group because the user did not ask for records."""
+        """Whether the member has left the group because of max.poll.interval.ms."""
         self.is_closed = False
         self.is_settled = False
         """Whether the reader has the member's whole assignment, and the member need not join

@@ -59,8 +59,8 @@ class SubscribedTopics:
 
         ``topics`` has the topics' present metadata. If ``assigns``, this member makes the
         assignment now. Otherwise the previous leader's assignment stays. This member assumes that
-        it was made from the metadata known here before; if ``topics`` differs, the group makes
-        a new assignment."""
+        the assignment was made from the metadata known here before; if ``topics`` differs, the
+        group makes a new one."""
         led = topics if assigns else {**topics, **self._facts}
         self._led = {topic: led[topic] for topic in subscribed if topic in topics}
         self._facts.update(topics)
@@ -72,7 +72,7 @@ class SubscribedTopics:
 
     @property
     def partition_counts(self) -> dict[str, int]:
-        """Number of partitions of each topic that this member assigns as the group leader."""
+        """Partition count of each topic whose partitions this group leader assigns."""
         return {topic: row.partition_count for topic, row in (self._led or {}).items()}
 
     def would_assign_otherwise(self, topics: Found) -> bool:
