@@ -39,8 +39,8 @@ ROW_OVERHEAD_BYTES = 20
 RECORD_OVERHEAD_BYTES = 1024
 """Upper bound of the bytes that a batch of one record has beside key, value and headers."""
 PARTITIONS_FILLED_MAX = 8
-"""Maximum size, as a multiple of the batch size, of a topic's rows with keys before they are split
-into batches.
+"""A topic's rows with keys are collected up to this multiple of the batch size, then split into
+batches.
 
 Keys spread the rows over several partitions, so several batches fill in parallel."""
 
@@ -49,7 +49,7 @@ PartitionIndex = npt.NDArray[np.int32]
 
 class OpenRows(Outcome):
     """Records of one topic that ``send`` received and that are not in batches yet. ``send`` appends
-    while ``is_open``."""
+    records while ``is_open``."""
 
     __slots__ = (
         "deadline_ms",
@@ -169,8 +169,8 @@ class RowPiece(NamedTuple):
 
 
 class TopicShape(NamedTuple):
-    """A topic's properties with which ``split`` chooses partitions: their number, those with a
-    leader (``available``), and the object that chooses the sticky partition."""
+    """Properties of a topic, for ``split``: the number of partitions, the partitions with a leader
+    (``available``), and the object that chooses the sticky partition."""
 
     partition_count: int
     available: Sequence[int]

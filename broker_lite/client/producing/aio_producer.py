@@ -102,7 +102,7 @@ class AsyncProducer(ClosedByAsyncWith):
         return sent
 
     def _start_in_turn(self, future: asyncio.Future[Any], start: Callable[[], None]) -> None:
-        """Call ``start`` when the buffer has space and all earlier calls have started.
+        """Call ``start``, which sends, once the buffer has space and all earlier sends have begun.
 
         After ``max_block_ms``, ``future`` fails with BufferFullError."""
         if self._waiting or self._core.is_full:

@@ -6,7 +6,7 @@ known. Then the oldest unacknowledged batch goes first, which preserves the orde
 
 A batch of an idempotent producer keeps its producer id and sequence as long as it may be in the
 log. A retry sends the same bytes, so the broker recognises a duplicate. Only batches that are
-certainly not in the log receive new sequences. In a transaction no batch ever does: the first batch
+certainly not in the log receive new sequences. In a transaction none receives one: the first batch
 that fails sets ``failure``, and the transaction must abort. ``sender`` calls this module on its
 thread."""
 

@@ -109,8 +109,8 @@ class Outcome:
     def expect(self, batches: Sequence[SentBatch], inverse: Any) -> None:
         """Set the batches for which the future waits.
 
-        If ``inverse`` is not None, the rows were reordered before they were split into batches: the
-        row that was sent as number i is row ``inverse[i]`` of the concatenated batches."""
+        If ``inverse`` is not None, the rows were reordered before they were split into batches: row
+        i of this outcome is row ``inverse[i]`` of the concatenated batches."""
         self.batches = list(batches)
         self.inverse = inverse
         self._left = len(batches)
@@ -167,8 +167,8 @@ class Outcome:
 
         Takes no lock, which would be slow if each record has a callback. This method stores the
         callback before it reads ``done``, and ``finish`` sets ``done`` before it reads the
-        callbacks. So one of the two threads sees the callback, and ``popleft`` gives it to only
-        one."""
+        callbacks. So at least one of the two threads sees the callback, and ``popleft`` gives it to
+        only one."""
         callbacks = self.callbacks
         if callbacks is None:
             with self.waking:

@@ -57,9 +57,9 @@ class PartitionQueue:
         after it has appended the next batch.
 
         A broker remembers only the last five batches of a producer. While a batch waits for an
-        answer of a former leader, the new leader may append more than five later batches. So not
-        only the number of batches in flight is limited, but also the distance from the oldest of
-        them to the next batch, in the order of first sending (``number``)."""
+        answer of a former leader, the new leader may append more than five later batches. So
+        ``max_in_flight`` also limits the distance from the oldest batch in flight to the next
+        batch, in the order of first sending (``number``)."""
         if not self.in_flight:
             return True
         if idempotent and self.acked_sequence < 0:
@@ -114,7 +114,7 @@ class PartitionQueue:
         )
 
     def settle(self) -> bool:
-        """Let the partition send again after a failure, if no batch is in flight.
+        """Allow sends to the partition again after a failure, if no batch is in flight.
 
         If ``spoiled`` (a batch with a sequence will never be in the log), the queued batches get
         new sequences. Return whether no batch is queued or in flight."""

@@ -18,8 +18,8 @@ _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _SHORT_WORDS = 64
 _FEW_KEYS = 256
-"""After ``_SHORT_WORDS`` words (of four bytes), the rest of the keys is hashed one key at a time
-once at most ``_FEW_KEYS`` keys are longer.
+"""All keys are hashed together, by four-byte word. After ``_SHORT_WORDS`` words, once at most
+``_FEW_KEYS`` keys are longer, the rest of each of these is hashed by itself.
 
 A numpy call over all keys for each word would take a minute for a key of 1 MB."""
 

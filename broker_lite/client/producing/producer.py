@@ -1,7 +1,7 @@
 """``Producer``: sends records and Arrow rows, and blocks only while its buffer is full.
 
 ``send`` appends a record to its topic's open rows (records not in batches yet) under one lock, and
-returns a future. Any thread may call it; it should take at most 0.7 µs a record. The background
+returns a future. Any thread may call it; its goal is at most 0.7 µs a record. The background
 thread builds batches, sends them and completes the futures (``sender``). A producer cannot be used
 in a forked child process."""
 
@@ -269,7 +269,7 @@ class Producer(ClosedByWith):
             start = stop
 
     def send_piece(self, topic: str, piece: RowPiece, timestamp_ms: int | None) -> BatchFuture:
-        """Send one part of the rows of Arrow data, from ``arrow_pieces``."""
+        """Send rows of Arrow data: one of the pieces that ``arrow_pieces`` yields."""
         return BatchFuture((self._send_piece(topic, piece, timestamp_ms),))
 
     def _send_piece(self, topic: str, piece: RowPiece, timestamp_ms: int | None) -> Outcome:
@@ -479,8 +479,8 @@ class Producer(ClosedByWith):
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until all records that were sent before this call are acknowledged.
 
-        Raises the first delivery error since the last flush that no future has raised, and
-        RequestTimedOutError after ``timeout_s`` seconds (None: no limit)."""
+        Raises the first delivery error since the last flush, of those that no future has raised,
+        and RequestTimedOutError after ``timeout_s`` seconds (None: no limit)."""
         waiting = self.start_flush()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for outcome in waiting:
@@ -495,8 +495,8 @@ class Producer(ClosedByWith):
             return list(self._unfinished)
 
     def end_flush(self, waited: list[Outcome]) -> None:
-        """Raise the first delivery error since the last flush that no future has raised. ``waited``
-        has the outcomes that ``start_flush`` returned."""
+        """Raise the first delivery error since the last flush, of those that no future has raised.
+        ``waited`` has the outcomes that ``start_flush`` returned."""
         with self._lock:
             failures, self._failures = self._failures, []
         for outcome in (*waited, *failures):

@@ -57,7 +57,7 @@ GROWING_REFRESHES = 32
 """Number of times that the pause between metadata requests grows; it then stays at about a
 second."""
 UNREPORTED_REFRESHES = 28
-"""Number of metadata requests in a row (they take about 2 s) until a missing leader is logged."""
+"""Number of metadata requests in a row, in about 2 s, after which a missing leader is logged."""
 SWEEP_MS = 5_000
 """Milliseconds between two sweeps, which free pool buffers unused since the last sweep."""
 _ACKS = {"0": 0, "1": 1, "all": -1}
@@ -92,7 +92,8 @@ class Sender:
         )
         self.produce_version = CLIENT_VERSION
         self.on_pumped: Callable[[], None] = _nothing
-        """Called at the end of each ``pump``; a transaction checks here whether a batch failed."""
+        """Called at the end of each ``pump``, which sends batches. A transaction checks here
+        whether a batch failed."""
         self._shell = shell
         self._cluster = cluster
         self._config = config
