@@ -1,8 +1,8 @@
-"""Send the requests of Spark's exactly-once sink to its coordinator: join a micro-batch, keep a
-task attempt alive, end a micro-batch.
+"""Send requests of Spark's exactly-once sink: join a micro-batch, keep a task attempt alive, end a
+micro-batch.
 
-The coordinator is a broker. If another broker takes over, a request is retried there, until the
-monotonic time ``deadline_ms``. A repeated request gets the same answer and has no effect."""
+A broker is the sink's coordinator. If another broker takes over, a request is retried there, until
+the monotonic time ``deadline_ms``. A repeated request gets the same answer and has no effect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SinkCall = JoinBatchRequest | EndBatchRequest | KeepBatchRequest
 def ask_sink(
     cluster: Cluster, known: CachedCoordinator, request: SinkCall, deadline_ms: float
 ) -> Operation[SinkResponse]:
-    """Send a request of Spark's exactly-once sink to its coordinator, and return the response.
+    """Send a request of Spark's exactly-once sink to the sink's coordinator; return the response.
 
     Raises the response's error with the coordinator's message."""
     exchange = CallExchange[SinkResponse](request)

@@ -79,7 +79,7 @@ class AsyncTransactionalProducer(AsyncProducer):
         await self._call(AbortCall())
 
     async def send_offsets(self, source: OffsetsOwner | Rows, group: str | None = None) -> None:
-        """Commit a group's offsets with the transaction, as
+        """Commit a group's offsets with the transaction; see
         ``TransactionalProducer.send_offsets``."""
         offsets = checked_offsets(source, group)
         if offsets.rows:
@@ -156,7 +156,7 @@ class AsyncBusTransaction:
         )
 
     async def send_offsets(self, source: OffsetsOwner | Rows, group: str | None = None) -> None:
-        """Commit a consumer's positions with the transaction, as
+        """Commit a consumer's positions with the transaction; see
         ``TransactionalProducer.send_offsets``."""
         await self._live().send_offsets(source, group)
 

@@ -41,13 +41,13 @@ class AttemptProducer(Producer):
         self._known = CachedCoordinator(config.transactional_id)
         self._timer: Timer | None = None
         self._keep_alive: KeepBatchRequest | None = None
-        """The request that tells the coordinator that the present task is still running."""
+        """The request that tells the sink's coordinator that the Spark task is still running."""
         self._sender.on_pumped = self._check_delivery
 
     def keep(self, run: str, batch: int, timeout_ms: int) -> None:
         """Tell the coordinator regularly that the task is running, until ``finish`` or ``leave``.
 
-        Without requests for ``timeout_ms``, the coordinator aborts the attempts of the sink."""
+        Without such requests for ``timeout_ms``, it aborts all attempts of the micro-batch."""
         request = KeepBatchRequest(self.config.transactional_id, run, batch)
         interval_ms = timeout_ms / KEEPS_PER_TIMEOUT
         self._shell.call_soon(partial(self._keep_later, request, interval_ms))
@@ -121,7 +121,7 @@ class AttemptProducer(Producer):
         at once.
 
         Ignore other errors: the next keep-alive request is sent anyway. Ignore answers to requests
-        of an earlier ``join``, and answers after the task's end."""
+        of an earlier attempt, and answers after the task's end."""
         is_present = request is self._keep_alive and self._shut is None
         if isinstance(answer, ProducerFencedError) and is_present:
             self._sender.delivery.note_failure(answer)

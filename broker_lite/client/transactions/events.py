@@ -110,7 +110,7 @@ class ShutSends(NamedTuple):
 
 
 class AwaitDelivery(NamedTuple):
-    """Wait until every record is acknowledged, then report ``Delivered`` to the machine."""
+    """Wait until every record is acknowledged, then report ``Delivered`` to the state machine."""
 
 
 class DiscardSends(NamedTuple):

@@ -42,8 +42,8 @@ class IdleProducers(Generic[P]):
 
     def release(self, producer: P) -> list[P]:
         """Keep ``producer`` for later transactions. Return the producers that the caller must
-        close: ``producer`` if unusable or if another with its configuration is idle, or the one
-        idle longest if there are too many."""
+        close: ``producer``, if it is unusable or its configuration has an idle one already, or the
+        one idle longest, if there are too many."""
         if not producer.is_usable:
             return [producer]
         with self._lock:

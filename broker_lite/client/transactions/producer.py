@@ -243,7 +243,7 @@ class BusTransaction:
         )
 
     def send_offsets(self, source: OffsetsOwner | Rows, group: str | None = None) -> None:
-        """Commit a consumer's positions with the transaction, as
+        """Commit a consumer's positions with the transaction; see
         ``TransactionalProducer.send_offsets``."""
         self._live().send_offsets(source, group)
 
