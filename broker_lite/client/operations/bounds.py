@@ -24,8 +24,8 @@ def check_offsets(offsets: Mapping[TopicPartition, int], *, at_least: int = 0) -
 
 
 def check_commits(commits: Mapping[TopicPartition, CommittedOffset]) -> None:
-    """Raise InvalidRequestError, which names the partition, for an offset or leader epoch out of
-    bounds."""
+    """Raise InvalidRequestError, which names the partition, unless offsets are 0 to 2^63-1, and
+    leader epochs -1 to 2^31-1."""
     check_offsets({tp: row.offset for tp, row in commits.items()})
     for tp, row in commits.items():
         if not isinstance(row.leader_epoch, int) or not -1 <= row.leader_epoch <= INT32_MAX:

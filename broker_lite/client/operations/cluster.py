@@ -3,7 +3,7 @@
 ``ClusterView`` is an immutable snapshot, which users see. ``Cluster`` is shared by a client's
 operations (``requests``): the newest view, the brokers' addresses and the clock. A refresh replaces
 the whole view, so readers on other threads need no lock. Of two simultaneous refreshes, the later
-response counts, except for partitions that it has in an earlier leader epoch or lacks."""
+response counts. A partition that it lacks, or has in an earlier leader epoch, stays as it was."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """The metadata of one topic. If it does not exist, it has an ``error`` and no
-    ``partitions``."""
+    """The metadata of one topic. For a missing topic, ``error`` is set and ``partitions`` is
+    empty."""
 
     name: str
     topic_id: str = NULL_TOPIC_ID
@@ -120,8 +120,8 @@ class Cluster:
     ``now_ms`` returns monotonic time. ``view_ms`` is the time of the newest metadata, ``whole_ms``
     that of the newest metadata of all topics. ``user`` is the user name of the login; "" if a
     certificate or a token names the user. ``has_answered`` says whether a broker has ever answered
-    this client, or the ``Bus`` that created it. The addresses are then right, and operations retry
-    for more than five seconds."""
+    this client, or the ``Bus`` that created it. If so, the addresses are right, and operations need
+    not give up after five seconds."""
 
     bootstrap: tuple[Endpoint, ...]
     now_ms: Callable[[], float]
@@ -150,7 +150,7 @@ class Cluster:
     def ask_another(self) -> None:
         """Choose another broker for the next request that any broker can answer.
 
-        The last broker may have answered with outdated metadata."""
+        The present one may have answered with outdated metadata."""
         self._first += 1
 
     def learn(self, view: ClusterView, *, everything: bool) -> ClusterView:
@@ -293,7 +293,7 @@ def _listed(brokers: Iterable[int]) -> str:
 
 
 def backoff_ms(attempt: int, first_ms: float = BACKOFF_FIRST_MS) -> float:
-    """Return the pause (ms) before retry number ``attempt``, which is 0 after the first failure.
+    """Return the pause (ms) before a retry. ``attempt`` is the number of failed retries.
 
     The pause is ``first_ms`` at first, and doubles with each failure, up to a second."""
     return min(float(BACKOFF_MAX_MS), first_ms * (1 << min(attempt, 16)))

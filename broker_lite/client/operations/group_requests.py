@@ -67,8 +67,8 @@ def on_coordinator(
     coordinator, send the request there.
 
     ``key`` is the name of a group, or a ``CachedCoordinator``. ``check`` returns the
-    error in a response, or None. Errors of failed attempts that the coordinator may have executed
-    are added to ``unanswered``."""
+    error in a response, or None. If the coordinator may have executed a request that
+    failed, its error is added to ``unanswered``."""
     attempt = 0
     while True:
         is_sent = False
@@ -105,7 +105,7 @@ def answer_error(answer: Any) -> LogbusError | None:
 class CachedCoordinator:
     """Caches the address of the coordinator of a transactional id, or of Spark's sink.
 
-    ``key`` is the id of either. ``endpoint`` is None until the coordinator is looked up."""
+    ``key`` is the transactional id or the sink's. ``endpoint`` is None until the look-up."""
 
     def __init__(self, key: str) -> None:
         self.key = key

@@ -1,5 +1,5 @@
-"""Operations (generators that yield requests) for metadata and producer ids. Others send any
-request, with retries, to any broker or to the leaders of partitions.
+"""Operations (generators that yield requests) for metadata and producer ids, and those that send a
+given request, with retries, to any broker or to the leaders of partitions.
 
 An operation retries retriable errors until ``deadline_ms`` on the clock of ``Cluster``, and then
 returns or raises the error. Before a retry it refreshes the metadata if they may be outdated. See

@@ -11,8 +11,8 @@ FIRST_WARNING_MS = 1_000
 """Milliseconds without a response before the first warning of a client that no broker has answered
 yet."""
 WARNING_MS = 10_000
-"""Milliseconds without a response before the first warning of a running client. A restarted broker
-answers by then."""
+"""Milliseconds without a response before the first warning of a client that brokers answered
+before. A restarted broker answers by then."""
 INTERVAL_MS = 60_000
 """Milliseconds between two warnings."""
 
@@ -23,7 +23,7 @@ class Silence:
     """Detects that brokers no longer answer a client, and logs a warning: a client that retries
     shows its user no error.
 
-    The warning names the brokers' addresses ``servers`` and, as ``client``, what waits. ``now_ms``
+    The warning names the brokers' addresses ``servers`` and the kind of ``client``. ``now_ms``
     returns monotonic time."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """Remember which brokers throttle a client that is over its quota (KIP-219).
 
-An answer says for how long the broker will start no request of its connection. A request that is
-sent meanwhile may only time out."""
+An answer says for how long the broker starts no request that comes on the same connection. A
+request that is sent meanwhile may time out."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Throttles:
         self._until_ms: dict[Endpoint, float] = {}
 
     def __bool__(self) -> bool:
-        """Return whether any throttle was noted that ``forget`` has not removed."""
+        """Return whether any throttle is stored; ``forget`` removes ended ones."""
         return bool(self._until_ms)
 
     def note(self, endpoint: Endpoint, throttle_time_ms: int, now_ms: float) -> None:
-        """Note the throttle time in an answer of a broker; 0 means none."""
+        """Store the throttle time of a broker's answer; 0 means none."""
         if throttle_time_ms:
             until_ms = max(self.until_ms(endpoint), now_ms + throttle_time_ms)
             self._until_ms[endpoint] = until_ms

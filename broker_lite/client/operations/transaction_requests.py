@@ -98,7 +98,7 @@ def added_error(answer: transactions.AddPartitionsToTxnResponse) -> LogbusError 
     all.
 
     If one partition is refused, the others get OPERATION_NOT_ATTEMPTED. If several are refused,
-    return an error that is not retriable if there is one, because a retry would fail too."""
+    prefer an error that is not retriable, because a retry would fail too."""
     errors = [
         error_for(
             row.partition_error_code,
