@@ -26,7 +26,7 @@ from broker_lite.model import Endpoint
 
 ENV_BOOTSTRAP = "LOGBUS_BOOTSTRAP_SERVERS"
 ENV_ZOOKEEPER = "LOGBUS_ZOOKEEPER"
-"""The environment variables with the addresses of a cluster's brokers and of its ZooKeeper."""
+"""Two environment variables: the addresses of a cluster's brokers, and of its ZooKeeper."""
 PORT_DEFAULT = 9092
 LAST_CLUSTER = "last-cluster.json"
 CLUSTERS = "clusters"

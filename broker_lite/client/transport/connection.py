@@ -173,7 +173,7 @@ class BrokerConnection:
 
     @property
     def wants_write(self) -> bool:
-        """Whether the owner must call ``on_writable`` as soon as the socket is writable."""
+        """Whether the I/O loop must call ``on_writable`` as soon as the socket is writable."""
         if self._transport is None:
             return True
         if self._transport.is_handshaking:

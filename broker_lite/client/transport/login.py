@@ -86,8 +86,8 @@ def _keys_or_password(security: ClientSecurity) -> str | ScramKeys:
 
 
 def _only_message(security: ClientSecurity) -> tuple[TaskSecret, bytes]:
-    """Return the secret with which other processes can log in, and the only message of a PLAIN or
-    OAUTHBEARER login."""
+    """Return the secret with which other processes can log in, and the client's message in a PLAIN
+    or OAUTHBEARER login, which has only one."""
     given = security.secret
     if security.mechanism == PLAIN:
         text = given.reveal() if isinstance(given, Secret) else PlainPassword(*given).text

@@ -313,7 +313,7 @@ class Pool:
 
         In place of the password, they have the keys of the last SCRAM login, the token of
         OAUTHBEARER, or the ``PlainPassword`` of PLAIN. SCRAM keys are valid for this cluster only,
-        until the password changes. Call it after a request has succeeded."""
+        until the password changes. Call it after a request, which logs in."""
         if self._task_secret is None:
             return self.security
         return replace(self.security, secret=self._task_secret)

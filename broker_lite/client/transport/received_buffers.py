@@ -1,6 +1,6 @@
 """A pool of buffers for the bytes that are read from sockets and files.
 
-Reuse saves time: the first write to new memory costs more than the copy itself, and a recently used
+Reuse saves time: the first write to new memory costs more than the copying, and a recently used
 buffer is still in the processor's cache. A buffer is reused when no memoryview or Arrow column
 refers to it any more. Any thread may use the pool."""
 
