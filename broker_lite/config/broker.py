@@ -475,9 +475,9 @@ class BrokerConfig(Config):
 
     @property
     def keeps_files_private(self) -> bool:
-        """Whether the broker makes its files readable only for its own operating-system user. With
-        an authorizer it does, because other accounts could otherwise read records without an ACL;
-        but not with ``tells_paths``, because consumers then open the files themselves."""
+        """Whether the broker makes its files readable only for its own operating-system user. True
+        with an authorizer, because other accounts could otherwise read records without an ACL,
+        unless consumers open the files themselves (``tells_paths``)."""
         return self.authorizer != "off" and not self.tells_paths
 
     @property

@@ -1,4 +1,4 @@
-"""The security settings of a client's connections: TLS and the login, with Kafka's keys."""
+"""The security settings of a client's connections: TLS and login, under Kafka's setting names."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ KEYS = (
     *_INLINE_CHAINS,
     *_LOGIN_KEYS,
 )
-"""All security options of a client, with Kafka's keys and librdkafka's keys."""
+"""The names of all security options of a client: Kafka's and librdkafka's."""
 SECRET_KEYS = frozenset(
     {
         PASSWORD,

@@ -50,7 +50,7 @@ def parse(kind: type[C], settings: Mapping[str, str], *, base: C | None = None) 
 
 def _gather_listeners(settings: Mapping[str, str]) -> Mapping[str, str]:
     """Join all ``listener.name.*`` settings into one setting, because a configuration class cannot
-    have a field for each listener's name. Its value has one line ``key=value`` for each of them."""
+    have a field for each listener's name. Its value has a line ``key=value`` for each of these."""
     whole = LISTENER_PREFIX.rstrip(".")
     rows = {key: value for key, value in settings.items() if key.startswith(LISTENER_PREFIX)}
     if not rows:
