@@ -324,7 +324,7 @@ class Console:
 
     def _healthz(self, _: Request) -> Response:
         """Return the cluster's health as JSON, for monitoring. The HTTP status is 503 if the health
-        is critical, or if no state is newer than ``STALE_S``."""
+        is critical, or was not read within ``STALE_S``."""
         reading = self.sampler.reading
         state = "unknown" if reading is None or self.sampler.age_s > STALE_S else reading.state
         said: Data = {"state": state}
@@ -417,8 +417,8 @@ class Console:
 
 
 def names_of(request: Request) -> dict[str, str]:
-    """Return the names in the address, such as the topic, without percent-encoding, which the
-    middleware ``Gate`` leaves in the path."""
+    """Return the names in the URL's path, such as the topic. Remove their percent-encoding, which
+    the middleware ``Gate`` leaves there."""
     return {key: unquote(value) for key, value in request.path_params.items()}
 
 

@@ -38,7 +38,7 @@ class ChangePlan(NamedTuple):
 
 
 Planner = Callable[[PageRequest, Form], ChangePlan]
-"""Returns the plan (the steps) for a filled form. Raises LogbusError for an unusable form."""
+"""Returns the plan of a change, from the filled form. Raises LogbusError for wrong values."""
 
 
 def no_fields(_: PageRequest) -> tuple[Field, ...]:
