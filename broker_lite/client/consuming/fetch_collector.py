@@ -82,7 +82,7 @@ class FetchCollector:
         """Number of rows of the open (decoded) batch that have been returned."""
         self.is_single = False
         """Whether records are returned one by one. A request for the next record marks the earlier
-        ones as processed, so only the last returned record is in flight."""
+        ones as processed, so only the last returned record counts as unprocessed."""
         self._in_flight: dict[TopicPartition, CommittedOffset] = {}
 
     # Methods that begin, pause and end the reading of partitions, and track positions.

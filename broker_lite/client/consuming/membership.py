@@ -109,7 +109,7 @@ class ConsumerMembership(Protocol):
     def released(self, release: Release, settled: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Report to the group that the reader no longer reads revoked partitions.
 
-        If ``reports_positions``, commit ``settled``: the ends of their processed records."""
+        If ``reports_positions``, commit ``settled``: the offsets after their processed records."""
 
     def leave(self) -> Task[None]:
         """Leave the group, unless the consumer has not joined or has left already."""

@@ -2,7 +2,7 @@
 
 A partition without a committed offset starts where the option ``start`` says. The exception is a
 partition that was added to its topic after the group began to read it: all its records are new, so
-it starts at the earliest. There are two signs that a partition was added:
+it starts at the earliest one. There are two signs that a partition was added:
 
 - It did not exist when this member joined the group.
 - When this member joined, the group had committed offsets for partitions of the topic, but only

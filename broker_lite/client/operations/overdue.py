@@ -21,8 +21,8 @@ class _RequestInFlight(NamedTuple):
 
 
 class OverdueRequests(Generic[_Name]):
-    """A client's unanswered requests to leaders. The caller gives the requests to one leader
-    different names.
+    """A client's unanswered requests to leaders. Requests to the same leader must have different
+    names.
 
     Every ``LATE_MS``, leaders with overdue requests become the last brokers to ask for metadata,
     and ``on_overdue`` receives the partitions of the requests. It must refresh the metadata;

@@ -42,7 +42,7 @@ class Initialized(NamedTuple):
 
 
 class InitFailed(NamedTuple):
-    """InitProducerId failed with a final error or timed out."""
+    """InitProducerId timed out, or failed with an error that is not retriable."""
 
     error: LogbusError
 

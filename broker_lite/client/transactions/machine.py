@@ -291,7 +291,7 @@ class TransactionMachine:
         )
 
     def _rolled_back(self) -> Iterator[ev.Effect]:
-        """End the user's call as after a successful abort: as InitProducerId has shown, the
+        """End the user's call as if an abort had succeeded: InitProducerId has shown that the
         coordinator has no open transaction any more."""
         self.phase = Phase.IDLE
         yield from self._finish(is_commit=False)
