@@ -31,7 +31,7 @@ LOCAL_BYTES_MIN = 256 << 10
 """Local reads are off if a fetch asks for fewer than this many bytes of each partition."""
 RANGE_BYTES_MIN = 4 << 20
 """Minimum bytes of each partition's segment file that a fetch requests for local reads. The
-partitions of a fetch share ``FILE_BYTES``, but each gets at least this."""
+partitions share ``FILE_BYTES``, but each gets at least this."""
 NO_TICKETS_S = 60.0
 """Seconds for which a reader accepts no tickets (permissions to read a file), after a broker sent
 no file descriptor for one.

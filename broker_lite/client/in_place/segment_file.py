@@ -1,7 +1,7 @@
 """``SegmentFile``: a segment file of a broker on this machine, open for reading.
 
-The reader opens the file by its path. A broker with an authorizer sends no path but a ticket, the
-permission to read the file: the reader sends it as a datagram to the broker's Unix socket, and
+The reader opens the file by its path. A broker with an authorizer sends a ticket, not the path. A
+ticket permits reading the file: the reader sends it as a datagram to the broker's Unix socket, and
 receives an open descriptor.
 Every error raised is an OSError."""
 
