@@ -469,8 +469,8 @@ class BrokerConfig(Config):
     @property
     def hands_out_descriptors(self) -> bool:
         """Whether the broker passes segment files to consumers on this machine as open file
-        descriptors. With an authorizer and ``local.reads.enable=auto`` it does, so that each
-        consumer reads only the files that its ACLs allow."""
+        descriptors. True with an authorizer and ``local.reads.enable=auto``, so that each consumer
+        reads only the files that its ACLs allow."""
         return self.authorizer != "off" and self.local_reads == "auto"
 
     @property

@@ -76,8 +76,8 @@ def load(kind: type[C], path: str | Path) -> C:
     """Read a configuration from a file of ``key=value`` lines. A line that begins with ``#`` is a
     comment.
 
-    Raises InvalidConfigError, which names the file, for a malformed line and where ``parse``
-    does."""
+    Raises InvalidConfigError, which names the file, for a malformed line or an error of
+    ``parse``."""
     settings: dict[str, str] = {}
     try:
         lines = Path(path).read_text("utf-8").splitlines()
