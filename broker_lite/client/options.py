@@ -149,7 +149,7 @@ def _checked(option: str, name: str, value: Any, default: Any) -> Any:
 
 
 def _settle_idempotence(values: dict[str, Any], given: Mapping[str, str]) -> None:
-    """Turn idempotence off in a producer's ``values`` unless acks is "all": it requires "all".
+    """Turn idempotence off in a producer's ``values`` unless acks is "all", as idempotence needs.
 
     Raises InvalidConfigError if the caller also asked for idempotence."""
     if values.get("acks", "all") == "all":

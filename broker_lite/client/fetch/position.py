@@ -99,7 +99,7 @@ class FetchPosition:
     def seek(self, offset: int, last_epoch: int = NO_EPOCH, repair_until_ms: float = 0.0) -> None:
         """Move to ``offset``, with the leader epoch of the record before it, if known.
 
-        ``repair_until_ms``, for a second fetch of a corrupt batch, is explained at the class."""
+        ``repair_until_ms``, for a second fetch of a corrupt batch: see ``FetchPosition``."""
         self.offset = offset
         self.at_boundary = False
         self.lineage.begin(offset, last_epoch)

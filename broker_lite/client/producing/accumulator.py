@@ -126,7 +126,7 @@ class OpenRows(Outcome):
 class Chunk(Outcome):
     """Rows that a caller sent as Arrow data.
 
-    ``requested`` is the caller's partition for all rows, or an array with that of each row (-1: the
+    ``requested`` is the caller's partition for all rows, or an array with each row's (-1: the
     producer chooses); None means that the producer chooses for all."""
 
     __slots__ = ("columns", "deadline_ms", "requested", "size_bytes", "timestamp_ms")

@@ -282,7 +282,7 @@ class Delivery:
         """Assign a sequence to the batch and encode it, unless an earlier attempt did.
 
         Return False if the producer id has changed: the batch then waits until all batches in
-        flight, which have the old one, are answered."""
+        flight, which have the old id, are answered."""
         identity, sequence = batch.identity, batch.sequence
         is_new = self.idempotent and sequence < 0
         if is_new:

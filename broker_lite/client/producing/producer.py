@@ -240,7 +240,7 @@ class Producer(ClosedByWith):
     ) -> BatchFuture:
         """Send rows that are already Arrow arrays (``Columns``).
 
-        ``partitions`` is one partition for all rows, or an array with that of each row (-1: the
+        ``partitions`` is one partition for all rows, or an array with each row's (-1: the
         producer chooses); None means that the producer chooses for all."""
         if not columns.row_count:
             return BatchFuture(())
