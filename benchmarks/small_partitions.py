@@ -30,7 +30,7 @@ ROWS = 10_000
 
 
 def fill(bus: Bus, topic: str, partitions: int, rows: int) -> None:
-    """Send ``rows`` records to each partition, in exactly two batches even on a slow machine."""
+    """Send ``rows`` records in all, in two batches a partition even on a slow machine."""
     bus.create_topic(topic, partitions=partitions)
     with bus.producer(linger_ms=60_000) as producer:
         for first in (0, rows // 2):
@@ -40,7 +40,7 @@ def fill(bus: Bus, topic: str, partitions: int, rows: int) -> None:
 
 
 def parts(bus: Bus, topic: str, rows: int, spark: Any) -> dict[str, Callable[[], Any]]:
-    """Return a function for each part of the benchmark, which runs the part once."""
+    """Return, by name, functions that each run one part of the benchmark once."""
 
     def reader() -> LogbusReader:
         given = {"bootstrap.servers": bus.bootstrap_servers, "subscribe": topic}
