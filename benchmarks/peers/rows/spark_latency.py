@@ -1,8 +1,8 @@
 """Benchmark 6: the time of one record from a topic through a Spark query into another topic.
 
-The query has the default trigger. Outside Spark, both sides (the compared systems) use
-confluent-kafka, with random pauses; only the brokers and connectors differ. ``records`` is the
-number of records of a run; a variant without it has 20, and its p99 covers all runs together.
+The query has the default trigger. For both sides (the compared systems), confluent-kafka sends a
+record, reads it from the output topic, and pauses for a random time; only the brokers and
+connectors differ. ``records`` is the number of records of a run.
 """
 
 from __future__ import annotations
