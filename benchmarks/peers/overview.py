@@ -1,7 +1,7 @@
-"""Write the report's second section, about benchmarks without goals: the NetDB'11 paper's systems
-and the growth of cost.
+"""Write the report's sections about benchmarks without goals: the NetDB'11 paper's systems and the
+growth of cost.
 
-``peers.summary`` has the first section; ``peers.report`` calls both.
+``peers.summary`` writes about benchmarks with goals; ``peers.report`` calls both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ which the ratio is {BENT:g} or more, or 1/{BENT:g} or less.
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
-    """Yield the lines of the report's second section."""
+    """Yield the report's lines about benchmarks without goals."""
     for found in rows:
         if found["row"] == "netdb11" and any("sides" in each for each in found["variants"]):
             yield from _systems(found)

@@ -11,8 +11,8 @@ from typing import Any
 Found = Mapping[str, Any]
 
 COLUMNS = ("defaults", "as advised", "tuned")
-"""Variants (sets of settings) that most benchmarks have. The report's line of a benchmark names its
-other variants."""
+"""Variants (sets of settings) that most benchmarks have. The column ``OTHERS`` of the report has
+the results of all other variants."""
 OTHERS = "others"
 GOAL = """A *goal* is a limit on the ratio of one measure, such as `rows_per_s`, with one set of
 settings. With the goal "≥ 3", logbus's figure must be at least three times the peer's."""
@@ -23,7 +23,7 @@ change for this kind of work; in most rows logbus keeps its defaults."""
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
-    """Yield the lines of the report's first section. There are no lines if no benchmark has a
+    """Yield the lines of the report's section about goals. There are no lines if no benchmark has a
     goal."""
     all_ = list(_compared(rows))
     if not all_:
@@ -88,7 +88,7 @@ def _by_column(all_: list[tuple[Found, Found, Found]]) -> str:
 
 
 def _of_row(found: Found) -> Iterator[str]:
-    """Yield a line of the report for each measure with a goal in a benchmark."""
+    """Yield a line of the report for each of a benchmark's measures that has a goal."""
     by_measure: dict[str, dict[str, Found]] = {}
     for _, variant, each in _compared([found]):
         by_measure.setdefault(each["measure"], {})[variant["variant"]] = each
