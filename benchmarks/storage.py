@@ -2,9 +2,9 @@
 
     python benchmarks/storage.py [--directory D] [--seconds 2]
 
-The figures are append, append and flush, opening after a clean stop, and recovery. Ratios to the
-bare system calls are from the same run. Each measurement writes at most 256 MiB, so that appends go
-to the page cache, not to the disk.
+The figures are append, append and flush, opening after a clean stop, and recovery. The same run
+measures the system call ``write`` alone. Each measurement writes at most 256 MiB, so that appends
+go to the page cache, not to the disk.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def appending(log: Log, size: int) -> Callable[[], object]:
 
 
 def repeat(work: Callable[[], object], seconds: float, limit: int) -> tuple[float, float]:
-    """Run ``work`` for ``seconds``, but only about ``limit`` times.
+    """Run ``work`` repeatedly for ``seconds``, but at most about ``limit`` times.
 
     Return its mean wall time and mean processor time in us.
     """
