@@ -10,9 +10,9 @@ flushes every batch and the state of the coordinator to disk before it answers; 
 ``coordinator_killed``: the time from the kill of a producer's coordinator until its commit returns,
 on three brokers. The broker restarts after each kill. Without Maven, Kafka's figures are missing.
 
-``idle_ids``: one broker starts with few transactional ids, and then with IDS idle ids. ``load_ms``
-is how much longer after the second start it takes to describe an id of every partition of
-__transaction_state.
+``idle_ids``: one broker starts with IDS_CONNECTIONS transactional ids, later with IDS idle ids.
+``few_ms`` is the time after the first start until all its ids are described; ``load_ms`` is how
+much longer the same ids take after the later start.
 
 ``sink``: one broker and one Spark session run both guarantees, each round in the reverse order of
 the round before. ``stream`` is one micro-batch of SINK_ROWS rows, from a topic to a topic.
