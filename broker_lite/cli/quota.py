@@ -75,7 +75,8 @@ def set_quota(
     cluster: ChosenCluster,
     form: str | None,
 ) -> None:
-    """Limit the clients of --user, --client-id or --ip to VALUE per second at each broker.
+    """Limit the clients of --user, --client-id or --ip to VALUE per second at each broker, or
+    for request_percentage to VALUE % of a core.
 
     \b
     Examples:
