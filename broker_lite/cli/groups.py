@@ -208,7 +208,8 @@ def seek(
     cluster: ChosenCluster,
     form: str | None,
 ) -> None:
-    """Move a group's offsets in a topic. Refused while the group has members or a query uses it.
+    """Move a group's offsets in a topic. The command fails while the group has members or a running
+    Spark query commits to it.
 
     \b
     Examples:
@@ -245,8 +246,8 @@ def reset_offsets(
     cluster: ChosenCluster,
     form: str | None,
 ) -> None:
-    """Move a group's offsets in all its topics. Refused while the group has members or a query uses
-    it.
+    """Move a group's offsets in all its topics. The command fails while the group has members or a
+    running Spark query commits to it.
 
     \b
     Examples:
@@ -284,7 +285,7 @@ def delete(
     cluster: ChosenCluster,
     form: str | None,
 ) -> None:
-    """Delete a group, or its offsets in topics. Refused while the group has members, or while a
+    """Delete a group, or its offsets in topics. The command fails while the group has members or a
     running Spark query commits to it.
 
     \b

@@ -35,7 +35,7 @@ NAMED_MAX = 5
 @cluster_options
 @output.output_option
 def status(directory: Path | None, cluster: ChosenCluster, form: str | None) -> int:
-    """Show a cluster's brokers and replicas; exit code 3 if one is down, or none answers.
+    """Show a cluster's brokers and replicas; exit code 3 if a broker is down or none answers.
 
     Without --dir, the command shows the cluster that other commands would use. For a cluster of
     this machine, it also shows processes and memory.

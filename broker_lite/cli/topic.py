@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Noun)
 def topic() -> None:
-    """Create, list, describe, alter, trim and delete topics; move and elect their replicas.
+    """Create, list, describe, alter, trim and delete topics; move replicas, elect leaders.
 
     \b
     Examples:

@@ -44,8 +44,8 @@ def transactions() -> None:
 def list_transactions(only_open: bool, cluster: ChosenCluster, form: str | None) -> None:
     """List transactional ids.
 
-    STATE: Ongoing is open; Prepare… has been decided, and its markers are being written; Complete…
-    and Empty are not open.
+    STATE: Ongoing is open; in Prepare…, commit or abort is decided, and the markers are being
+    written; Complete… and Empty are not open.
 
     \b
     Examples:
