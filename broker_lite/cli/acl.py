@@ -312,7 +312,8 @@ def _known(admin: Admin) -> set[Acl]:
 
 def _index(admin: Admin) -> tuple[AclIndex, frozenset[str]]:
     """Return an index of the cluster's ACLs, which decides as a broker's authorizer does, and the
-    super users. The settings are those of the broker with the lowest id."""
+    super users. Both use super.users and allow.everyone.if.no.acl.found of the broker with the
+    lowest id."""
     found = admin.run(acls.describe_acls, AclFilter())
     broker_id = min(admin.cluster(()).brokers)
     (settings,) = admin.describe_configs(brokers=[broker_id]).values()

@@ -39,7 +39,7 @@ OPEN_LONG_S = 60
 UID_MIN, UID_END = 1000, 65_534
 """The range of user ids that belong to accounts of people, ``UID_END`` exclusive."""
 CERTIFICATE_WARNING_S = 30 * 86_400
-"""Seconds before a certificate's expiry from which on there is a warning."""
+"""The check warns of a certificate that expires within this many seconds."""
 
 
 Check = Callable[[ChosenCluster], Finding]

@@ -164,7 +164,7 @@ def settings_option(command: F) -> F:
 
 
 def bootstrap(cluster: ChosenCluster) -> str:
-    """Return the brokers' addresses. Raises NoClusterError with the next step."""
+    """Return the brokers' addresses. Raises NoClusterError if nothing names a cluster."""
     from broker_lite.client import discovery
 
     return discovery.resolve(cluster.bootstrap_servers, cluster.zookeeper)

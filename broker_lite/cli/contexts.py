@@ -35,7 +35,7 @@ from broker_lite.errors import ContextNotFoundError, InvalidConfigError
 VARIABLE = "LOGBUS_CONTEXT"
 FILE = "contexts.toml"
 COMMAND_SECONDS = 60.0
-"""Maximum seconds that a ``password_command``, which may ask the user, may run."""
+"""Maximum seconds that a ``password_command`` may run: it may wait for the user's input."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ authorizer=enforce
 super.users=User:admin
 zookeeper.insecure.allow=true
 metrics.listener.name=CLIENTS"""
-"""The settings that all secured brokers share. ZooKeeper has no TLS in these files."""
+"""The settings that all secured brokers share. In generated files, ZooKeeper has no TLS."""
 OPEN = """\
 host=0.0.0.0
 listeners.insecure.allow=true

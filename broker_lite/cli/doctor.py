@@ -16,8 +16,8 @@ from broker_lite.cli.machine_checks import CHECKS
 from broker_lite.cli.main import EXIT_CRITICAL, EXIT_WARNING
 
 THREADS = 16
-"""Number of threads for the checks of the cluster: more than checks, so that no check waits for a
-thread."""
+"""Number of threads for the checks of the cluster: more threads than checks, so that no check waits
+for a thread."""
 
 
 @click.command()

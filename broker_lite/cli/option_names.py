@@ -27,8 +27,8 @@ _VALUE = r"""(?:=('[^']*'|[^\s,;:)]*[^\s,;:).]))?"""
 class Spelling(NamedTuple):
     """The text with which the user sets a setting: an option, such as ``--linger-ms``.
 
-    ``flag`` is the value that the option sets without an argument. ``joint`` is the text between
-    the option and its argument."""
+    ``flag`` is the value that an option without an argument sets. ``joint`` is the text between the
+    option and its argument."""
 
     option: str
     flag: str | None = None
@@ -73,7 +73,8 @@ def spelt(message: str, spellings: Mapping[str, Spelling]) -> str:
 
 
 def spellings_of(command: click.Command) -> dict[str, Spelling]:
-    """Map every name of each client setting that the command can set to the option that sets it."""
+    """Return the option for each client setting that the command can change, by each of the
+    setting's names."""
     options = {row.name: row for row in command.params if isinstance(row, click.Option)}
     spellings: dict[str, Spelling] = {}
     for names in _settings():

@@ -131,8 +131,8 @@ class ProgressBar:
     the bar."""
 
     def __init__(self, label: str, *, is_alone: bool = False) -> None:
-        """``is_alone`` means that the command prints no records to stdout. The progress bar is then
-        shown whenever stderr is a terminal, even if stdout is no file."""
+        """``is_alone``: the command prints no records to stdout, so none can break the bar. The bar
+        is then shown whenever stderr is a terminal."""
         self._label = label
         self._bar: Any = None
         self._left: int | None = None

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from broker_lite.client.producing.producer import Producer
 
 _WATCHED_MAX = 1000
-"""Maximum number of sent tables that are not yet acknowledged. Before sending another, the command
-waits for the oldest."""
+"""Maximum number of Arrow tables that are sent but not yet acknowledged. Before the command sends
+more, it waits for the oldest."""
 
 
 @click.command()

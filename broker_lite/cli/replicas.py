@@ -264,10 +264,10 @@ def _tps(
 def _planner(
     replicas: str | None, factor: int | None, off: int | None, path: Path | None
 ) -> Planner:
-    """Return a function that plans the moves for the first argument that is not None.
+    """Return a function that plans replica moves by the first argument that is not None.
 
-    The arguments are brokers to use, a replication factor, a broker to empty, and a plan file.
-    Raises click.BadParameter if ``replicas`` or the plan file is malformed."""
+    The arguments are brokers to use, a replication factor, a broker to clear of replicas, and a
+    plan file. Raises click.BadParameter if ``replicas`` or the plan file is malformed."""
     if replicas is not None:
         return partial(replica_plans.to_brokers, brokers=_ids(replicas))
     if factor is not None:

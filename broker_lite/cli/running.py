@@ -43,8 +43,8 @@ def is_held(facts: Facts) -> bool:
 
 
 def find(directory: Path | None) -> Facts:
-    """Return the content of the cluster file in ``directory``. If it is None, choose the last
-    started cluster that still runs, else the last started one.
+    """Return the content of the cluster file in ``directory``; if that is None, of the last
+    started cluster that still runs, else of the last started one.
 
     Raises NoClusterError that names the running clusters, and PermissionError for a folder of
     another user."""
@@ -103,8 +103,8 @@ def at(servers: str) -> Facts | None:
 
 
 def names(clusters: Sequence[Facts]) -> str:
-    """Return for each cluster the option ``--dir FOLDER`` of ``status`` and ``down``, as the user
-    types it in the current folder."""
+    """Return a text with each cluster's option ``--dir FOLDER`` of ``status`` and ``down``, as the
+    user types it in the current folder."""
     return ", ".join(_dir_option(Path(facts["directory"])) for facts in clusters)
 
 

@@ -398,8 +398,8 @@ def _ending(facts: dict[str, Any]) -> str:
 
 
 def _read_line(pipe: int, deadline: float) -> bytes:
-    """Return the line that the background process writes to ``pipe``; nothing if it ends or has not
-    written a line at ``deadline``."""
+    """Return the line that the background process writes to ``pipe``; nothing if the process ends
+    or has not written a line at ``deadline``."""
     line = b""
     with os.fdopen(pipe, "rb", buffering=0) as reader:
         while not line.endswith(b"\n"):
