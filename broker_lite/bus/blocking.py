@@ -189,7 +189,7 @@ class Bus(ClosedByWith):
         explains them.
 
         Raises UnknownTopicOrPartitionError, InvalidConfigError, and InconsistentGroupProtocolError
-        if the group has native members.
+        if the group's members coordinate through ZooKeeper.
         """
         from broker_lite.client.consuming.consumer import Consumer
         from broker_lite.client.membership.kafka_membership import in_group

@@ -1,8 +1,8 @@
 """Convert between Python lists and Arrow columns without ``pa.array`` and ``to_pylist``.
 
 ``pa.array`` and ``pa.scalar`` import pandas if it is installed: half a second more for a process's
-first ``send``, and 40 MB. These functions join the values and pass the buffers to Arrow, which is
-as fast. ``record.arrays`` converts between Arrow and numpy. No I/O; any thread may call them."""
+first ``send``, and 40 MB. These functions join the values and pass the buffers to Arrow, and are as
+fast. ``record.arrays`` converts between Arrow and numpy. No I/O; any thread may call them."""
 
 from __future__ import annotations
 

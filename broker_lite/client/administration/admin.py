@@ -2,7 +2,7 @@
 
 Threads may share an ``Admin``: each call borrows connections from a pool. A forked child process
 may use it too, with connections of its own. Each call retries retriable errors for ``timeout_ms``,
-and refreshes the metadata first where that may help."""
+and first refreshes the metadata if they may be outdated."""
 
 from __future__ import annotations
 

@@ -399,10 +399,10 @@ def await_applied(
     to ZooKeeper and applied.
 
     Sends ``exchange`` to every broker again and again. ``read`` returns the changed objects in a
-    broker's response, and ``is_applied`` whether they have the change. If another administrator has
-    changed the objects again, a broker with the same objects as ``writer`` has applied the change,
-    too. Raises RequestTimedOutError, whose message names the objects by the text ``changed``, or
-    the error of a broker."""
+    broker's response, and ``is_applied`` whether they have the change. Another administrator may
+    have changed the objects since: a broker with the same objects as ``writer`` has applied both
+    changes. Raises RequestTimedOutError, whose message names the objects by the text ``changed``,
+    or the error of a broker."""
     while True:
         answers = yield from on_every_broker(cluster, exchange, deadline_ms)
         objects = {each: read(_answered(answer)) for each, answer in answers.items()}

@@ -39,7 +39,7 @@ from broker_lite.wire.calls.groups import DescribedGroupMember
 GROUPS_AT_ONCE = 100
 """Maximum number of groups in one OffsetFetch or DescribeGroups request."""
 TIMES_AT_ONCE = 2000
-"""Maximum number of offsets that the RecordTimes requests sent at one time look up together."""
+"""Maximum number of offsets in all RecordTimes requests that are sent at one time."""
 FRESH_MS = 500.0
 """Metadata of all topics is used without a refresh if it is at most this old (ms)."""
 TOPIC_ATTEMPTS = 3
@@ -212,8 +212,8 @@ def _unanswered(name: str) -> CoordinatorNotAvailableError:
 def _fetch_groups(
     by_home: Mapping[Endpoint, Sequence[str]], empty: Collection[str], timeout_ms: float
 ) -> Operation[dict[str, _Progress | LogbusError]]:
-    """Fetch, in parallel, the committed offsets of groups, and the descriptions of those not in
-    ``empty``. ``by_home`` has the groups of each coordinator."""
+    """Fetch, in parallel, the committed offsets of groups, and the descriptions of all but those
+    in ``empty``, which have no members. ``by_home`` has the groups of each coordinator."""
     sends = []
     for home, names in by_home.items():
         rows = tuple(groups.OffsetFetchGroup(name) for name in names)

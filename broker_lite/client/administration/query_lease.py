@@ -12,8 +12,8 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 def lease_text(run: str, until_ms: int) -> str:
-    """Return a lease as text for a committed offset's metadata: the query's run id, and the lease's
-    end in ms since 1970."""
+    """Return a Spark query's lease of a group as text for an offset's metadata: the query's run id,
+    and the lease's end in ms since 1970."""
     return json.dumps({"spark": run, "until": until_ms}, separators=(",", ":"))
 
 

@@ -1,7 +1,7 @@
 """Readers of partitions: consumers, alone or in a group.
 
-- ``reader_core``: the reader inside every consumer. Its methods are tasks: generators that yield a
-  step (``waits``) wherever they must wait.
+- ``reader_core``: the reader inside every consumer. Its methods are tasks: generators that, to
+  wait for an event, yield an object of ``waits``.
 - ``consumer``, ``aio_consumer``: the blocking and the asyncio consumer, which run these tasks;
   ``face`` is their base class
 - ``membership``: the interface to a group, which assigns and revokes partitions

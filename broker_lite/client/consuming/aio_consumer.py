@@ -1,8 +1,8 @@
 """``AsyncConsumer``: the asyncio consumer. It fetches and decodes on the running event loop.
 
-It runs the tasks (generators) of ``ReaderCore``, as ``Consumer`` does, and awaits where that one
-blocks. Rows leave the buffer only after a method's last await, so a cancelled call loses none. Call
-all methods on the loop's thread."""
+It runs the tasks (generators) of ``ReaderCore``, as ``Consumer`` does, and awaits where
+``Consumer`` blocks. Rows leave the buffer only after a method's last await, so a cancelled call
+loses none. Call all methods on the loop's thread."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class AsyncConsumer(ConsumerFace, ClosedByAsyncWith):
         self._shell = LoopShell(config.client_id, security)
         self._woken = asyncio.Event()
         self._is_starting = False
-        """Whether a task runs ``start``, and the consumer has no partitions yet."""
+        """Whether a task runs ``start`` now; another task that calls it waits."""
         self._is_started = False
         self.core = ReaderCore(
             self,

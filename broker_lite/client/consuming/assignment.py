@@ -18,12 +18,12 @@ from broker_lite.model import TopicPartition
 
 
 class Release(NamedTuple):
-    """Partitions that the reader releases together: those of consecutive revocations in the queue,
-    or of consecutive losses (``is_lost``)."""
+    """Partitions that the reader releases together: those of consecutive revocations in the
+    ``AssignmentQueue``, or of consecutive losses (``is_lost``)."""
 
     is_lost: bool
     numbers: list[int]
-    """The numbers of the revocations (``Revoke``), which the reader reports to the membership once
+    """The numbers of the revocations (``Revoke``). The reader reports them to the membership once
     it has stopped reading."""
     grants: dict[TopicPartition, int | None]
     """The partitions to release, each with the grant number of its assignment (``Assign``)."""
@@ -38,11 +38,12 @@ class AssignmentQueue:
 
     def __init__(self, collector: FetchCollector) -> None:
         self.queue: deque[Change | Starts] = deque()
-        """Assignment changes, and starting offsets of partitions created after the consumer's
-        start."""
+        """Assignment changes and, in order with them, starting offsets of partitions created after
+        the consumer's start."""
         self.pending: dict[TopicPartition, StartBasis | None] = {}
         self.deleted_topics: DeletedTopics | None = None
-        """The delayed errors about deleted topics; None if such errors are raised at once."""
+        """Delays errors about deleted topics, as the group may revoke the partitions; None: no
+        delay."""
         self._collector = collector
         self._grants: dict[TopicPartition, int] = {}
 
@@ -59,8 +60,8 @@ class AssignmentQueue:
         """Apply the queued changes up to the next revocation or loss. Return the revoked or lost
         partitions, which the reader must release, or None.
 
-        Assigned partitions become ``pending``. Call this method only when the user asks for
-        records: all records returned earlier then count as processed, so partitions may be
+        Assigned partitions become ``pending`` (not read yet). Call this method only when the user
+        asks for records: all records returned earlier then count as processed, so partitions may be
         released."""
         if self.deleted_topics is not None:
             self.deleted_topics.release()
@@ -87,13 +88,13 @@ class AssignmentQueue:
         return Release(kind is Lose, numbers, {tp: self._grants.get(tp) for tp in tps})
 
     def begin(self, starts: Starts) -> None:
-        """Start to read partitions that were ``pending``, at the offsets in ``starts``."""
+        """Start to read assigned partitions at the offsets in ``starts``."""
         for tp in starts.offsets:
             self.pending.pop(tp, None)
         self._collector.begin(*starts)
 
     def end(self, tps: Iterable[TopicPartition]) -> None:
-        """Stop reading these partitions, and forget the numbers of their assignments."""
+        """Stop reading these partitions, and forget their grant numbers."""
         for tp in tps:
             self.pending.pop(tp, None)
             self._grants.pop(tp, None)
