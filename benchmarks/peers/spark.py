@@ -31,7 +31,7 @@ LINES = 1_200_000
 FLOOR_BATCH_ROWS = 5_000
 
 _filled: dict[tuple[object, ...], dict[str, str]] = {}
-"""The filled topics of each set of servers, which later benchmarks reuse."""
+"""The topics filled so far, by servers and content. Later benchmarks reuse the topics."""
 _parquet: dict[tuple[int, str], Path] = {}
 
 
@@ -68,17 +68,17 @@ class Both:
 
     def ready(self, count: int) -> dict[str, Any]:
         """Return the source of FLOOR, the side without a broker: ``count`` rows from memory, each
-        as long as the mean line of the input."""
+        as long as an average line of the input."""
         size = round(sum(map(len, self.bench.lines.whole(10_000))) / 10_000)
         rows = {"rows": str(count), "batchrows": str(min(FLOOR_BATCH_ROWS, count // PARTITIONS))}
         return ending(FLOOR, **rows, tasks=str(PARTITIONS), valuebytes=str(size))
 
     def source(self, name: str, topic: str) -> dict[str, Any]:
-        """Return a topic of side ``name`` as Spark's source, with the options of the source."""
+        """Return ``topic`` of the compared system ``name`` as Spark's source, with options."""
         return ending(self.servers[name], topic, **reading(self.chosen, name))
 
     def target(self, name: str, topic: str) -> dict[str, Any]:
-        """Return a topic of side ``name`` as Spark's target, with the options of the sink."""
+        """Return ``topic`` of the compared system ``name`` as its sink's target, with options."""
         return ending(self.servers[name], topic, **writing(self.chosen, name))
 
     def lines(self, count: int) -> Path:

@@ -157,7 +157,7 @@ class Host:
     def register_floor(self) -> None:
         """Register the source and sink of the side ``floor``, before a timed run that needs them.
 
-        Other sessions do not register them: it might change the time of their first read.
+        Other sessions do not register them, because this might change the time of their first read.
         """
         if not self.has_floor:
             from peers.spark_floor import Floor

@@ -33,7 +33,7 @@ answers the requests of a connection in order, so with Kafka's default of 500 ms
 ``fetch.max.wait.ms`` each task pauses for half a second.
 """
 SINK: Options = {KAFKA: {"kafka.batch.size": "262144", "kafka.linger.ms": "10"}}
-"""Options of sinks in ``tuned`` variants, as in the benchmarks of producers.
+"""Options of sinks in ``tuned`` variants, as of the tuned ProducerPerformance.
 
 logbus's sink needs none: it makes batches of 2 MB by default.
 """
@@ -70,8 +70,8 @@ def writing(chosen: Variant, side: str) -> dict[str, str]:
 def variant(name: str, **parts: Options) -> Variant:
     """Return the variant ``name`` of a Spark benchmark: its settings and compression.
 
-    ``parts`` has the options of each part of the query, such as ``source`` or ``sink``, as text for
-    the report only.
+    ``parts`` has the options of each part of the query, such as ``source`` or ``sink``. The variant
+    holds them only as text for the report.
     """
     spark = "as it comes" if name == DEFAULTS else f"{TUNED_WORDS}, on both sides"
     changed = {
@@ -84,5 +84,5 @@ def variant(name: str, **parts: Options) -> Variant:
 
 
 def variants(**tuned: Options) -> tuple[Variant, ...]:
-    """Return the usual variants of a Spark benchmark; ``tuned`` are options of the last."""
+    """Return the variants of most Spark benchmarks. ``tuned``: options of the variant ``tuned``."""
     return (*map(variant, (DEFAULTS, AS_ADVISED, LZ4)), variant(TUNED, **tuned))

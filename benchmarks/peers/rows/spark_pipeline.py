@@ -1,9 +1,9 @@
 """Benchmark 5: Spark reads a topic, filters, aggregates, and writes to another topic.
 
 The query counts the errors of an access log by page: few rows pass the filter. logbus reads only
-the value (.schema); Kafka's connector always reads all columns. The floor (the side that does only
-the necessary work) has no sink, because reading takes most of the time and the sinks write few
-rows.
+the value (``reader.schema``); Kafka's connector always reads all columns. The floor (the side that
+does only the necessary work) has no sink, because reading takes most of the time and the sinks
+write few rows.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from peers.spark_session import ending
 from peers.spark_variants import SINK, SOURCE, TUNED_BOUND, variants
 
 ACCESS_LOG = {"needle": '" 404 ', "word": 7}
-"""The text that marks errors in an access log, and the index of the word by which the query counts
-them: the page."""
+"""The text that marks an error in an access log, and the index of the line's word, the page, by
+which errors are counted."""
 SOURCE_CODE = {"needle": "return", "word": 1}
 
 

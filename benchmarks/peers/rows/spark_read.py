@@ -1,9 +1,9 @@
 """Benchmarks 1 and 2: Spark reads a topic as a table, all seven columns or only two.
 
-Each side's topic was written by its own Spark sink with the sink's defaults, or both topics by
-confluent-kafka in batches of 256 KB: logbus stores these batches unchanged, as rows, and converts
-them to columns when they are read. Kafka's connector has one schema, so it creates all columns and
-Spark drops some.
+Each side's own Spark sink wrote its topic, with the sink's defaults. In spark-read-rows,
+confluent-kafka wrote both topics, in batches of 256 KB: logbus stores these batches unchanged, as
+rows, and converts them to columns when they are read. Kafka's connector has one schema, so it
+creates all columns and Spark drops some.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Benchmark 3: a streaming query with availableNow processes a backlog and ends.
 
-Times run from start() to the end of the query, including its checkpoint. The floor is a Python
-source with rows of equal number and size ready in memory; no Python source can be faster.
+Times run from start() to the end of the query, including its checkpoint. The floor, the
+fastest possible Python source, has as many rows ready in memory.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ LINES_A_WRITE = 2_000_000
 
 
 def _warm(bench: Bench) -> tuple[int, int]:
-    """Return the numbers of writes, and of lines in each, of a backlog that fits into memory."""
+    """Return the number of writes for a backlog that fits into memory, and of lines in each."""
     return 3, bench.size(LINES)
 
 
 def _cold(bench: Bench) -> tuple[int, int]:
-    """Return the number of writes for the backlog, and of lines in each. All writes have the same
-    lines, which helps neither side."""
+    """Return the number of writes for the backlog, and of lines in each. Every write repeats the
+    same lines, on both sides alike."""
     step = bench.size(LINES_A_WRITE)
     line = sum(map(len, bench.lines.whole(10_000))) / 10_000
     return max(1, round(bench.size(BACKLOG_BYTES) / line / step)), step
@@ -38,11 +38,11 @@ def _cold(bench: Bench) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def open_stream(bench: Bench, chosen: Variant, *, is_cold: bool) -> Iterator[Mapping[str, Side]]:
-    """Open a variant of the benchmark.
+    """Write a backlog to the sides (compared systems); yield them.
 
     If ``is_cold``, the pages of the backlog are dropped from the page cache before each run.
-    Otherwise logbus reads the backlog from the disk each time (unread.cached.bytes), Kafka from the
-    page cache.
+    Otherwise logbus reads the backlog from the disk each time (unread.cached.bytes limits its
+    cache), Kafka from the page cache.
     """
     sides = Both(bench, chosen)
     parts, step = (_cold if is_cold else _warm)(bench)
