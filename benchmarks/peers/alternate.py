@@ -115,8 +115,8 @@ def _alternate(
 ) -> dict[str, Any]:
     """Run the sides (the compared systems) alternately and return their measurements.
 
-    If the benchmark's sides are independent (``apart``), a side that fails is added to ``absent``
-    with the reason and not run again.
+    If the row allows it (``apart``), a side that fails does not end the benchmark: the side is
+    added to ``absent`` with the reason and not run again.
     """
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
     rounds = min(row.rounds, QUICK_ROUNDS) if bench.quick else row.rounds
@@ -168,7 +168,7 @@ def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _taken(runs: list[dict[str, Any]], role: str) -> dict[str, float]:
     """Return the median processor seconds and the maximum peak memory, over ``runs``, of the
-    processes with one role (see ``peers.meter``)."""
+    processes with one role, such as ``broker``."""
     taken = [each["processes"][role] for each in runs if role in each["processes"]]
     return {
         "cpu_s": rounded(statistics.median(each["cpu_s"] for each in taken)),

@@ -14,7 +14,7 @@ from peers.servers import HEAP, KafkaServers, LogbusServers, Servers
 from peers.spark_session import SparkHost
 
 QUICK_SHARE = 0.15
-"""Factor by which a quick run reduces sizes."""
+"""Share of a benchmark's records that a quick run uses."""
 
 
 class Bench:
@@ -37,7 +37,7 @@ class Bench:
             self.stop_all()
 
     def size(self, full: int) -> int:
-        """Return a number of records: ``full``, or less in a quick run."""
+        """Return how many records to use: ``full``, or fewer in a quick run."""
         return max(1, int(full * QUICK_SHARE)) if self.quick else full
 
     def is_left_out(self, side: str) -> bool:

@@ -1,7 +1,7 @@
 """Upper bounds of logbus's ratio in benchmarks where a tool of Kafka is the client of both systems.
 
-Such a benchmark (a row of the table of results) has no floor, which is a side that does only the
-necessary work. Its ``ceiling`` is a function of this module, which ``peers.missed`` calls.
+Such a benchmark (a row of the table of results) has no floor (a side that does only the necessary
+work). Instead, ``peers.missed`` calls the row's ``ceiling``, a function of this module.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from peers.row import KAFKA, LOGBUS
 def without_servers(found: Mapping[str, Any], measure: str, *, count: int) -> float | None:
     """Return the highest possible ratio of a rate: the ratio with servers without processor cost.
 
-    While ``count`` records pass, all cores together have W seconds; logbus's servers use b of them.
-    Without the servers, the same records take W - b, so the rate grows at most by the factor
+    In the time of ``count`` records, all cores together have W seconds; logbus's servers use b of
+    them. Without the servers, the same records take W - b, so the rate grows at most by the factor
     W / (W - b). b includes work of the servers before the measurement, such as a group's join, so
     the bound may be too high. The bound holds only if the processor is the limit. The result is
     None if the processes used less than W, because a disk or a timer may then limit the rate, or if

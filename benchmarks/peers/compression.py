@@ -30,8 +30,8 @@ MEASURED = (
     ("python-send-100b", "defaults", "records_per_s", "rate of send {:.2f}"),
     ("python-table", "defaults", "records_per_s", "of send_arrow {:.2f}"),
 )
-"""For each entry: a benchmark, its variant without compression, a measure of the results, and a
-text for the ratio of the measure with lz4 to that without."""
+"""Each entry: a benchmark, its variant without compression, a measure, and the report's words for
+the ratio of this measure with lz4 to that without."""
 
 
 def lines(rows: list[Found]) -> Iterator[str]:

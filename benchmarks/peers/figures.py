@@ -1,4 +1,4 @@
-"""The common parts of the scripts of ``make figures``: options, alternate runs, medians, output."""
+"""The common parts of the scripts of ``make figures``: options, order of runs, medians, output."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def median(values: Iterable[float], digits: int = 1) -> float:
 
 
 def ratio(above: Iterable[float], below: Iterable[float], digits: int = 2) -> float:
-    """Return the median of ``above / below`` over the rounds."""
+    """Return the median of the rounds' ratios ``above / below``."""
     return median((a / b for a, b in zip(above, below, strict=True)), digits)
 
 

@@ -47,8 +47,8 @@ def keep(into: Path, found: Found, row: Row, *, whole: bool) -> dict[str, Any]:
 
 
 def merged(before: Sequence[Found], new: Sequence[Found], row: Row) -> list[Found]:
-    """Return the stored variants, with newly measured ones in their place, in the row's order.
-    Leave out variants that the row no longer has."""
+    """Return the results of a row's variants (sets of settings), in its order: new results in place
+    of stored ones. Leave out variants that the row no longer has."""
     by_name = {each["variant"]: each for each in before}
     for each in new:
         name = each["variant"]

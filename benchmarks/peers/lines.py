@@ -42,7 +42,7 @@ class Lines:
         return pa.array(self.whole(count), pa.binary())
 
     def _pieces(self, size: int) -> Iterator[bytes]:
-        """Yield pieces of the text for ever; each pass over the text cuts it at other positions."""
+        """Yield pieces of the input for ever; each pass over it cuts at other positions."""
         text = self._text
         for shift in itertools.count():
             at = shift * 37 % size

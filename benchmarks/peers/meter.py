@@ -1,9 +1,9 @@
 """Measure processor seconds and peak resident memory of every process of a run, by role.
 
 The module needs Linux (``/proc``). Servers are identified by pid; this process and every other
-child process are clients. Processes that end during the run count exactly, because the kernel adds
-the times of waited-for children. Memory is the kernel's peak of each process, summed over the
-processes of a role and sampled ten times a second.
+child process are clients. The time of processes that end during the run is complete, because the
+kernel adds it to that of the waiting parent. Memory is the kernel's peak of each process, summed
+over the processes of a role and sampled ten times a second.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 TICKS = os.sysconf("SC_CLK_TCK")
 SAMPLE_SECONDS = 0.1
 PROCESS_CLOCK = 2
-"""The number of a processor-time clock, which clock_getcpuclockid(3) combines with a pid."""
+"""CPUCLOCK_SCHED of Linux: combined with a pid, the clock of the process's processor time."""
 CLIENTS = "clients"
 SPARK = "spark"
 JVM, PYTHON = f"{SPARK}, jvm", f"{SPARK}, python"
 """The roles of the processes of a Spark session: the JVM, and the driver with Python workers.
 
-Workers that the JVM started and waited for have the role PYTHON.
+The processor time of ended children of the JVM, which are Python workers, counts for PYTHON.
 """
 
 
@@ -43,8 +43,8 @@ def cpu_seconds(pid: int, *, with_children: bool = True) -> float:
 
 
 def counted_as(role: str, pid: int) -> str:
-    """Return the role under which a process is counted; a process of Spark counts as JVM or
-    PYTHON."""
+    """Return the role under which a process counts: JVM or PYTHON for a process of Spark, else
+    ``role``."""
     if role != SPARK:
         return role
     with contextlib.suppress(OSError):
@@ -56,7 +56,7 @@ def counted_as(role: str, pid: int) -> str:
 def fine_cpu_seconds(pid: int) -> float:
     """Return the processor seconds of all threads, also of ended threads, to the nanosecond.
 
-    This is for idle processes: ``cpu_seconds`` counts whole clock ticks, and they use less.
+    This is for idle processes, which use less than a clock tick: ``cpu_seconds`` counts ticks.
     Return 0 if the process has ended.
     """
     with contextlib.suppress(OSError):
@@ -145,7 +145,7 @@ class Meter:
         * ``servers``: processes by role, each with its descendants.
         * ``others``: child processes that are not part of the run.
         * ``within``: returns the servers that the run itself starts and ends, by role. The last
-          sample of each server counts, because it may end before the measurement.
+          sample of each server counts, because a server may end before the measurement.
         """
         self.found: dict[str, dict[str, float]] = {}
         self._servers = {role: list(pids) for role, pids in servers.items()}

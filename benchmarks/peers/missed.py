@@ -24,8 +24,8 @@ AT = "at the bound, within its spread"
 
 
 class Bound(NamedTuple):
-    """The best ratio that any implementation could reach. ``ratio`` is that of the medians;
-    ``low`` and ``high`` are the lowest and highest of it and the single rounds' ratios."""
+    """The best ratio that any implementation could reach: ``ratio`` by the medians of the rounds.
+    ``low`` and ``high`` are the lowest and the highest of ``ratio`` and the ratio of each round."""
 
     ratio: float
     low: float
@@ -38,7 +38,7 @@ class Bound(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """A missed goal and the best possible ratio (``bound``), None if unknown."""
+    """A missed goal (limit of a ratio) and the best possible ratio (``bound``), None if unknown."""
 
     row: Found
     variant: str

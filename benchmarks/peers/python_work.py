@@ -189,8 +189,8 @@ def logbus_consumer(ask: dict[str, Any]) -> Iterator[Any]:
 
 @contextmanager
 def confluent_consumer(ask: dict[str, Any], start: int = 0) -> Iterator[Any]:
-    """Yield a confluent-kafka consumer of partition 0 that has already connected, and read the
-    record at offset ``start``."""
+    """Yield a confluent-kafka consumer of partition 0 that has already read the record at offset
+    ``start``."""
     settings = {"group.id": "bench", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
     consumer = ck.Consumer({"bootstrap.servers": ask["servers"], **settings, **ask["options"]})
     consumer.assign([ck.TopicPartition(ask["topic"], 0, start)])

@@ -46,7 +46,7 @@ def brief(found: Found) -> Iterator[str]:
 
 
 def write(folder: Path, *, quick: bool) -> None:
-    """Write the summary; for a quick run, into the folder of quick results."""
+    """Write ``RESULTS.md``; for a quick run, into the folder of quick results."""
     source = folder / "quick" if quick else folder
     rows = results(source)
     if rows:
@@ -101,8 +101,8 @@ def _where(rows: list[Found]) -> Iterator[str]:
 
 
 def _some(values: Collection[str]) -> str:
-    """Return the words before each of ``values``: if there are several, each holds only for
-    some results."""
+    """Return " of some results" if there are several ``values``, because then each holds only for
+    some results; else ""."""
     return " of some results" if len(values) > 1 else ""
 
 

@@ -1,4 +1,4 @@
-"""Run the brokers of logbus and Kafka, each in a temporary folder that is removed with the context.
+"""Run the brokers of logbus and Kafka, each in a temporary folder, removed when the context ends.
 
 Kafka runs in KRaft's combined mode, with the heap and the garbage collector of its start script,
 and the settings of its ``server.properties``. ``tuned`` adds settings that Kafka's users change on
@@ -78,8 +78,8 @@ def free_ports(count: int) -> list[int]:
 
 
 def stop(process: subprocess.Popen[Any]) -> None:
-    """Stop a process: by the end of its stdin if that is a pipe, else by SIGTERM. Kill the process
-    after STOP_SECONDS."""
+    """Stop a process: close its stdin if that is a pipe, else send SIGTERM. Kill the process after
+    STOP_SECONDS."""
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()
@@ -330,5 +330,5 @@ def format_storage(settings: Path) -> None:
 
 
 def dotted(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings in whose names "_" stands for "."."""
+    """Return the settings with each "_" in their names replaced by "."."""
     return {key.replace("_", "."): value for key, value in config.items()}

@@ -55,9 +55,9 @@ def derive(measures: Measures, processes: Processes) -> Measures:
 def bare_cpu(found: Mapping[str, Any], measure: str) -> float | None:
     """Return the lowest possible ratio of processor times.
 
-    This is the time of a server that only writes, flushes and answers, divided by the time of
-    Kafka's broker. Return None if ``measure`` is not this time, or without a result of the
-    benchmark produce-1kb.
+    Divide the time of a server that only writes, flushes and answers by the time of Kafka's broker.
+    Return None if ``measure`` is no processor time, or without a result of the benchmark
+    produce-1kb.
     """
     if measure != "broker_cpu_s_per_gb":
         return None

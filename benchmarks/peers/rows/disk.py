@@ -21,7 +21,7 @@ COMPRESSIONS = ("none", "lz4", "zstd")
 
 
 def write_rows(servers: Servers, lines: list[bytes], packed: str) -> float:
-    """Write the lines to a new topic with confluent-kafka; return the size of its segments."""
+    """Write lines to a new topic with confluent-kafka (codec: ``packed``); return its MB."""
     topic, before = servers.new_topic(), servers.stored_mb()
     now = int(time.time() * 1000)
     sends = ({"topic": topic, "value": line, "timestamp": now} for line in lines)
@@ -36,7 +36,7 @@ def write_rows(servers: Servers, lines: list[bytes], packed: str) -> float:
 
 
 def write_columns(servers: LogbusServers, lines: list[bytes], packed: str) -> float:
-    """Write the lines to a new topic with ``send_arrow``; return the size of its segments."""
+    """Write lines to a new topic with ``send_arrow`` (codec: ``packed``); return its MB."""
     topic, before = servers.new_topic(), servers.stored_mb()
     with servers.bus.producer(compression=packed) as producer:
         producer.send_arrow(topic, pa.table({"value": pa.array(lines, pa.binary())})).result()

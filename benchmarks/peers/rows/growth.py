@@ -170,7 +170,7 @@ def _reads(logbus: LogbusServers, tp: TopicPartition, total: int, began_ms: int)
     """Measure three reads: a record at an offset, a timestamp lookup, and the last 200 MB (or the
     whole log, if it has less).
 
-    The timestamp is later than ``began_ms``."""
+    The timestamps lie between ``began_ms``, before the first record, and now."""
     places, ended_ms = random.Random(1), int(time.time() * 1000)
     start = max(0, total - 1_000_000)
     with logbus.bus.consumer(tp.topic, start="earliest") as consumer:
@@ -200,7 +200,8 @@ def _reads(logbus: LogbusServers, tp: TopicPartition, total: int, began_ms: int)
 def _retention(logbus: LogbusServers, tp: TopicPartition) -> Measures:
     """Measure how retention deletes all segments but the newest while a producer runs.
 
-    ``retention_s`` includes up to a second until the broker checks retention.
+    ``retention_s``, the time until the segments are deleted, includes up to a second until the
+    broker checks retention.
     """
     times: list[float] = []
     done = threading.Event()
@@ -235,8 +236,8 @@ def brokers(bench: Bench, count: int) -> Measures:
     """Measure a cluster of ``count`` brokers with two partitions for each broker: first with one
     replica of each partition, then with a replica of each partition on every broker.
 
-    All brokers share the same two cores. The cost of copies grows, because each copy is appended
-    and flushed too; more cores and disks reduce it. ``idle_broker_percent`` covers all brokers
+    All brokers share the same two cores. The cost of replication grows, because each replica is
+    written and flushed; more cores and disks reduce it. ``idle_broker_percent`` covers all brokers
     together. Each broker fetches from every other broker twice a second, so this cost grows with
     the square of the number of brokers, not with partitions; a longer ``replica.fetch.wait.max.ms``
     reduces it.

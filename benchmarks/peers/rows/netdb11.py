@@ -1,9 +1,10 @@
 """The experiment of the NetDB'11 paper: one producer, one consumer, messages of 200 bytes.
 
 As in the paper, the producer sends without waiting for acknowledgements. Unlike in the paper, it
-waits at the end until all messages are acknowledged. The settings define the guarantee of an
-acknowledgement. ``produced_per_s`` counts until the last acknowledgement, without the first second.
-``consumed_per_s`` counts from the first message to the last, and each message must arrive once.
+waits at the end until all messages are acknowledged. An acknowledgement's guarantee differs by
+system (``DURABLE``). ``produced_per_s`` counts until the last acknowledgement, without the first
+second. ``consumed_per_s`` counts from the first message to the last, and each message must arrive
+once.
 
 In the variant *single messages*, Kafka's client sends each as a request, five in flight. So for
 logbus and Kafka the rate follows from the round trip of a request, which for logbus includes a

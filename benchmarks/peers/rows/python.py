@@ -1,12 +1,12 @@
 """Benchmarks 10 to 13: logbus's Python client and confluent-kafka, each with its own broker.
 
-logbus's producer is idempotent by default, confluent-kafka's is not. A topic to read was written by
-each side's own client (columns in logbus's log, rows in Kafka's). logbus's consumer is on the
-broker's machine here and reads its files in place, unless *fetched*; the consumer checks checksums
-and structure in any case. Both programs compute the length of every value, logbus's by column,
-confluent-kafka's in a loop. With its defaults, confluent-kafka waits for more than half of the time
-(see cpu_s), so the ratio of processor times is smaller than that of rates: for batches, 5 to 6 in
-place and 3.4 fetched.
+logbus's producer is idempotent by default, confluent-kafka's is not. Each side reads a topic that
+its own client wrote (columns in logbus's log, rows in Kafka's). logbus's consumer is on the
+broker's machine here and reads its files in place, except in *fetched* variants; it checks
+checksums and structure in any case. Both programs compute the length of every value, logbus's by
+column, confluent-kafka's in a loop. With its defaults, confluent-kafka waits for more than half of
+the time (see cpu_s), so the ratio of processor times is smaller than that of rates: for batches, 5
+to 6 in place and 3.4 fetched.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ the program.
 HASTY_TURNS = {"socket.nagle.disable": True, "fetch.wait.max.ms": 10, "fetch.queue.backoff.ms": 1}
 """Settings with which confluent-kafka delivers a single record faster."""
 FETCHED = {"local_reads": False}
-"""Settings with which logbus's consumer reads as on another machine."""
+"""Settings with which logbus's consumer fetches, as it would on another machine."""
 
 Options = Mapping[str, Mapping[str, Any]]
 """The settings of each side's client, by side (logbus, Kafka)."""
@@ -70,8 +70,8 @@ TURNS: Mapping[str, Options] = {
     "defaults": {},
     "tuned": {LOGBUS: {"asyncio": True}, KAFKA: HASTY_TURNS},
 }
-"""Settings by variant, for SENDING, READING, and TURNS (single records). *lz4* of READING reads
-compressed topics."""
+"""Settings by variant of the benchmarks that send (``SENDING``), read a backlog (``READING``) or
+pass single records (``TURNS``). In READING, *lz4* only reads compressed topics."""
 
 
 def work(ask: Mapping[str, Any]) -> Measures:
@@ -92,7 +92,7 @@ def work(ask: Mapping[str, Any]) -> Measures:
 @dataclass(frozen=True)
 class Task:
     """The work of both clients in a benchmark: the name of a function of ``python_work``, the size
-    and number of the values that it sends or reads, and its variants."""
+    and number of the values that it sends or reads, and the settings of each variant."""
 
     name: str
     size: int
