@@ -107,8 +107,8 @@ def produce_request(topic_id: str, batch: bytes | memoryview, partitions: int = 
 
 
 RAW, ROWS = (fetch.FLAG_CHECKS_CRC, 1), (0, 0)
-"""Two clients, one that receives batches as they are stored, and one that decodes only rows: the
-fetch flags, and the newest format version of column batches that the client decodes."""
+"""Fetch flags, and newest format version of column batches that the client decodes, of two clients:
+``RAW`` receives batches as they are stored, ``ROWS`` decodes only rows."""
 
 
 def fetch_request(

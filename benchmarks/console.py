@@ -44,7 +44,7 @@ Groups = dict[str, list[TopicPartition]]
 TOPICS = {"large": 500, **{f"small-{number}": 50 for number in range(10)}}
 GROUPS, PARTITIONS_A_GROUP, RECORDS_A_PARTITION, COMMIT_S = 100, 10, 10, 5.0
 SETTLE_S = 40.0
-"""Seconds after which followers fetch idle partitions rarely: the brokers' idle load is steady."""
+"""Seconds until followers fetch idle partitions rarely, so that the brokers' load is steady."""
 OF_TOPIC = ("messages", "partitions", "settings", "groups")
 PAGES = ("/", "/brokers", "/brokers/0", "/topics", *(f"/topics/large/{name}" for name in OF_TOPIC),
          "/groups", "/groups/group-7", "/transactions")  # fmt: skip
@@ -94,7 +94,7 @@ def moving(bus: Bus, groups: Groups) -> Iterator[None]:
 
 @contextlib.contextmanager
 def console(cluster: LocalCluster) -> Iterator[tuple[str, int]]:
-    """Run a console; yield its address and process id once it has read the cluster."""
+    """Run a console; yield its address and process id once it answers requests."""
     address = urlsplit(cluster.start_console()).netloc
     running = cluster.console
     assert running is not None and running.pid is not None

@@ -42,7 +42,7 @@ FOREIGN_RATE = 100
 """Records a second to each partition, for clients of other projects."""
 FOREIGN_PARTITIONS = 6
 SETTLED_S = 0.5
-"""Seconds for which acknowledgements must arrive regularly before and after an event."""
+"""Acknowledgements flow if more than half of those due in this many seconds have arrived."""
 WAIT_S = 80.0
 PARTITIONS = 1_000
 REBALANCE_MS = "300"
@@ -215,7 +215,7 @@ class Bench:
 
     def gaps(self, who: str, count: int, strike: Callable[[LocalBroker], None]) -> dict[str, Any]:
         """Disturb a broker with ``strike``, then start it again, ``count`` times; return the spread
-        of the longest gaps between acknowledgements. ``who`` is that of ``victim``."""
+        of the longest gaps between acknowledgements. ``who`` chooses the broker (``victim``)."""
         gaps, failed = [], 0
         for _ in range(count):
             partition, broker = self.victim(who)
@@ -239,7 +239,7 @@ class Bench:
         """Kill ``count`` brokers, one after another, while a producer of another project sends.
 
         Return the spread of the longest gaps between acknowledgements in partitions that the killed
-        broker led. ``others_max_ms`` is the longest in the others, which lose a follower.
+        broker led. ``others_max_ms`` is the longest gap in partitions that lost only a follower.
         """
         topic = self.make_topic(FOREIGN_PARTITIONS)
         gaps: list[float] = []
@@ -261,7 +261,7 @@ class Bench:
 
     def many_partitions(self) -> dict[str, Any]:
         """Kill the broker that leads a third of PARTITIONS partitions, and start it again; return
-        the times."""
+        the seconds of each step."""
         began = time.monotonic()
         topic = self.make_topic(PARTITIONS)
         created = time.monotonic() - began

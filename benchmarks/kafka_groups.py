@@ -4,7 +4,8 @@
 
 The script prints one JSON object. ``--groups`` groups of one member each send heartbeats and commit
 once a second for ``--seconds``. The figures are the duration of a commit, and the share of a core
-that ZooKeeper and the brokers use. The row growth-members measures how fast a group becomes stable.
+that ZooKeeper and the brokers use. The benchmark growth-members measures how fast a group becomes
+stable.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ async def work(member: GroupMember, until: float, took: list[float]) -> None:
 
 
 async def commits(servers: LogbusServers, count: int, seconds: float) -> dict[str, Any]:
-    """Measure rate, latency and cost of the commits of ``count`` groups, which must not fail."""
+    """Measure rate, latency and cost of offset commits of ``count`` groups. No commit may fail."""
     at, names = servers.bootstrap_servers, map("committing-{}".format, range(count))
     members = await asyncio.gather(*(joined(at, name) for name in names))
     took: list[float] = []

@@ -33,7 +33,7 @@ RATIOS = {
 
 
 def log_lines(size: int, count: int) -> list[bytes]:
-    """Return ``count`` lines of words with varying lengths around ``size`` bytes, as in logs."""
+    """Return ``count`` lines of words, as in logs. Lengths vary around ``size`` bytes."""
     source = random.Random(size)
     words = [
         "".join(source.choices("abcdefghijklmnopqrstuvwxyz", k=source.randint(2, 9)))

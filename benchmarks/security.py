@@ -6,7 +6,7 @@
 
 The script prints one JSON object. Every broker has an open listener and a listener with SASL_SSL
 (SCRAM-SHA-256), and all cases of a round run one by one. ``load`` is the machine's load average
-around a part.
+before and after a part.
 
 ``transfer``: librdkafka produces values of 1 KB with acks=all, and consumes them, in MB/s. ``tls``
 is the rate with TLS divided by the rate with plaintext. ``beside_kafka`` is the ratio of logbus to

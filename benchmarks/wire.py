@@ -2,8 +2,8 @@
 
     python benchmarks/wire.py [--seconds 0.2]
 
-The script prints one JSON object: the best of several rounds on one core. ``limits`` are the
-design's limits for the two most frequent messages; ``exceeded`` names those that took longer.
+The script prints one JSON object: the best of several rounds on one core. ``limits`` has the times
+that the two most frequent messages may take; ``exceeded`` names those that took longer.
 """
 
 from __future__ import annotations
