@@ -35,7 +35,7 @@ async def joined(servers: str, group: str) -> GroupMember:
 
 
 async def work(member: GroupMember, until: float, took: list[float]) -> None:
-    """Commit once a second until ``until``; add the seconds of each commit to ``took``.
+    """Commit once a second until ``until``; add the duration of each to ``took``.
 
     After a slow commit, the next commits catch up with this schedule.
     """

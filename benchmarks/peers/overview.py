@@ -17,8 +17,8 @@ FLAT = 1.5
 """A measure is flat if its values at the smallest and the largest size differ by at most this
 factor."""
 BENT = 2.0
-"""The report names the first size (such as a number of partitions) at which a measure differs
-by this factor from its first value."""
+"""The report names the first size (such as a number of partitions) at which a measure has grown or
+shrunk by this factor or more."""
 OF_A_SYSTEM = ("produced_per_s", "consumed_per_s")
 HOW = f"""The table divides each measure by its value at the smallest size, such as the lowest
 number of partitions. At the largest size, the ratio of a *flat* measure is at most {FLAT:g} and at

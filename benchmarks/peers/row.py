@@ -89,7 +89,7 @@ class Side:
 
     @classmethod
     def of(cls, servers: Any, run: Callable[[Any], Measures]) -> Side:
-        """Return the side on which ``run`` uses these servers."""
+        """Return the side (a compared system) whose work is ``run(servers)``."""
         return cls(partial(run, servers), servers.processes, servers.settings)
 
     @classmethod
