@@ -229,7 +229,7 @@ def test_planning_of_a_batch_does_not_wait_for_brokers_that_are_down(
                 assert plan.latest_offset(at, unlimited=False) == at
             assert until(plan.report, lambda report: "degraded" in report)
             # The first planning call of a resumed query does not wait for a broker either.
-            monkeypatch.setattr("pyspark_logbus.first_contact.HINT_S", 0.0)
+            monkeypatch.setattr("broker_lite.client.operations.silence.FIRST_WARNING_MS", 0)
             later = StreamPlanner(found)
             assert later.latest_offset(at, unlimited=False) == at
             assert later.report() is None
