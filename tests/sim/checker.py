@@ -572,9 +572,8 @@ class Checker:
         )
 
     def _withdraws(self, session_id: int, before: LeaderAndIsr, state: LeaderAndIsr) -> bool:
-        """Return whether by this write a broker leaves the ISR because its log is damaged.
-
-        Such a write increments the leader epoch.
+        """Return whether this write of a partition's state may be that of a broker that leaves the
+        ISR because its log is damaged. Such a write increments the leader epoch.
         """
         broker_id = self._cluster.process_of(session_id).broker_id
         left = [replica.broker_id for replica in before.isr if replica not in state.isr]

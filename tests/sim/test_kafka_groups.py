@@ -144,8 +144,8 @@ def test_kafka_group_simulation_fails_if_any_one_rule_of_the_protocol_is_removed
 ) -> None:
     """Run seeds until the simulation detects that ``plant`` removed a rule.
 
-    If the rule is about a coordinator's claim (its ownership of a group), one seed in fifty fails
-    without it. Otherwise each seed fails.
+    If the rule is about a coordinator's claim (its ownership of a group), about one seed in a
+    hundred fails without it. Otherwise most seeds fail.
     """
     plant(monkeypatch)
     # A broker mostly learns from other brokers that it was replaced, and then never reaches the

@@ -307,7 +307,8 @@ class Producer:
 
 
 class NumberReader(Consumer):
-    """A consumer of numbers; ``found`` holds the fetched ones that are not copied yet."""
+    """A consumer of the topic of numbers, for ``Copier``. ``found`` holds the numbers that are
+    fetched but not copied to the target topic yet."""
 
     rewinds = False
 
