@@ -433,7 +433,7 @@ def test_group_that_lost_its_coordinator_is_not_reported_empty_if_it_had_members
     assert b"NON_EMPTY_GROUP" in logbus("groups", "delete", group, "--yes", code=1).stderr
 
 
-def test_description_of_a_group_names_partitions_of_open_transactions(
+def test_groups_describe_lists_partitions_with_offsets_of_open_transactions(
     cluster: LocalCluster, logbus: Logbus, new_topic: str
 ) -> None:
     group, tp = f"g-{new_topic}", TopicPartition(new_topic, 0)

@@ -426,7 +426,7 @@ def test_failed_join_of_a_zk_based_group_names_the_reason(
     refused(InconsistentGroupProtocolError, cure, topic, **kafkas)
 
 
-def test_member_of_a_zk_based_group_with_start_none_and_no_offset_raises_an_error(
+def test_member_of_a_zk_based_group_with_option_start_none_fails_without_a_committed_offset(
     bus: Bus, topic: str
 ) -> None:
     group = f"{topic} / 100 % ümlaut"

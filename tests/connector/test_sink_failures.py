@@ -394,7 +394,7 @@ def test_sink_commit_fails_after_the_transaction_of_the_batch_timed_out(
 ) -> None:
     run = make(timeout_ms=1000)
     late = run.write(0, "a")
-    # After the timeout the broker aborts the batch, which then hides no records behind it.
+    # After the timeout the broker aborts the batch, which then hides no later records.
     with run.bus.producer() as producer:
         producer.send(run.topic, "later", partition=0).result()
         producer.send(run.topic, "later", partition=1).result()

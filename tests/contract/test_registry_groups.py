@@ -209,7 +209,7 @@ def test_simultaneous_offset_commits_share_one_metadata_write(world: World) -> N
     run(world, body)
 
 
-def test_stale_coordinator_commit_does_not_fail_other_groups_in_the_same_write(
+def test_refused_commit_of_a_former_coordinator_fails_no_other_group_in_its_zookeeper_write(
     world: World,
 ) -> None:
     async def body(cluster: Cluster) -> None:

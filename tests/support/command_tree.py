@@ -1,4 +1,4 @@
-"""List all ``logbus`` commands, including the commands of programs that ``logbus`` runs."""
+"""List all ``logbus`` commands, including those of ``logbus demo`` and ``logbus checkpoint``."""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ def finished(buffer: bytearray | memoryview, base: int, end: int, **fields: int)
 def rows(
     offsets: Sequence[int], end: int = 0, *, pid: int = -1, size: int = 0, codec: int = 0
 ) -> bytes:
-    """Return a row batch with records at these offsets; its last offset is ``end - 1``.
+    """Return a batch in Kafka's format (a row batch) with records at these offsets; its last offset
+    is ``end - 1``.
 
     With ``pid`` (a producer id) the batch belongs to a transaction.
     """

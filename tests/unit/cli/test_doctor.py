@@ -108,7 +108,7 @@ def test_doctor_warns_when_spark_runs_another_python(
     assert finding.cure == f"export PYSPARK_PYTHON={sys.executable}"
 
 
-def test_doctor_suggests_logbus_python_if_it_is_installed(
+def test_doctor_suggests_the_launcher_logbus_python_for_spark_if_it_is_installed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     python = tmp_path / "python3"

@@ -33,7 +33,7 @@ def refusal(error: type[LogbusError]) -> str:
     return explained(error(), "g", MEMBER).message
 
 
-def test_error_that_already_names_its_cause_is_raised_unchanged() -> None:
+def test_group_error_that_has_a_message_of_its_own_is_returned_unchanged() -> None:
     error = InvalidRequestError("JoinGroupRequest cannot be sent")
     assert explained(error, "g", MEMBER) is error
 

@@ -203,9 +203,9 @@ def test_lag_is_read_from_spark_progress():
     assert lag.by_partition == {"t": {"0": 2, "1": 0}}
 
 
-def test_query_progress_of_a_repeated_batch_reports_missing_rows():
-    """Spark does not call ``latestOffset`` for a repeated batch, so this field of
-    the query progress is null. The missing rows follow from the start and end offsets."""
+def test_query_lag_of_a_batch_that_spark_repeats_counts_offsets_without_rows():
+    """Spark does not call ``latestOffset`` for a repeated batch, so the query progress has a null
+    ``latestOffset``. Offsets without rows are counted from the batch's start and end offsets."""
     for latest in (None, "null"):
         source = {
             "latestOffset": latest, "startOffset": json.dumps(offset_document({"0": 5})),

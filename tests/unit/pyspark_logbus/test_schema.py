@@ -124,7 +124,7 @@ def test_wrong_sink_columns_fail_with_the_messages_of_sparks_kafka_sink(given, t
         sink(given, topic)
 
 
-def test_use_timestamp_column_requires_timestamp_column():
+def test_option_use_timestamp_column_requires_a_column_named_timestamp():
     with pytest.raises(InvalidSchemaError, match="needs a 'timestamp' column"):
         sink(struct(value=BinaryType()), "t", use_timestamp=True)
     with pytest.raises(InvalidSchemaError, match=r"timestamp must be a\(n\) timestamp"):
