@@ -141,8 +141,8 @@ async def change_entries(
         after = change(before)
         if after != before and len(after) > ENTRIES_MAX:
             raise InvalidRequestError(
-                f"{pattern} would have {len(after)} ACLs; at most {ENTRIES_MAX} are kept. "
-                "Use fewer users, or a prefix"
+                f"{pattern} would have {len(after)} ACLs; at most {ENTRIES_MAX} are allowed. "
+                "Delete some, or add ACLs to a prefix of the name, which has its own limit"
             )
         return after
 

@@ -447,8 +447,9 @@ class SinkPartition:
             or event.producer_id in sink.unmarked
         ):
             raise ProducerFencedError(
-                f"producer id {event.producer_id} with epoch {event.epoch} is not an open attempt "
-                f"of sink {event.sink!r}: the batch has ended, or another attempt took over"
+                f"producer id {event.producer_id} with epoch {event.epoch} belongs to no open task "
+                f"attempt of sink {event.sink!r}: the attempt's batch was committed or aborted, or "
+                "a newer attempt uses the producer id"
             )
         if sink.writing is not None:
             # A record that ends the sink's batch is being appended. Only its outcome tells whether

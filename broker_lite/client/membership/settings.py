@@ -69,7 +69,8 @@ class MemberConfig(ConsumerConfig):
         unknown = [name for name in names if name not in ASSIGNORS]
         if unknown or not names:
             raise InvalidConfigError(
-                f"partition.assignment.strategy={self.assignors!r}: give {', '.join(ASSIGNORS)}"
+                f"partition.assignment.strategy={self.assignors!r}: give one or more of "
+                f"{', '.join(ASSIGNORS)}"
             )
         if self.heartbeat_interval_ms * 2 > self.session_timeout_ms:
             raise InvalidConfigError(
