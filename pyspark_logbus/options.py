@@ -468,9 +468,9 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _warn_of_misplaced(values: Parsed, *, reads: bool) -> None:
-    """Log one warning for options without an effect here: options of the sink in a source
-    (``reads``), or options of the source in a sink. They are no error, because a program may give
-    source and sink the same options."""
+    """Log one warning that names the options without an effect: options of the sink that were given
+    to a source (``reads`` is true), or options of the source that were given to a sink. They are no
+    error, because a program may give source and sink the same options."""
     names = [
         option.name
         for option in OPTIONS

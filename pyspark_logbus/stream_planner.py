@@ -163,7 +163,7 @@ class StreamPlanner:
             self._check_start(start)
         live = self._live.require()
         self._check_cluster(until, live)
-        # If this run has planned no batch yet, Spark repeats the batch that the run before planned.
+        # Until this run plans a batch of its own, Spark repeats the last batch of the previous run.
         is_repeated, self._checked = not self._checked, True
         ranges = self._check.remaining(begin, until, live, is_repeated=is_repeated)
         if self._progress is None:

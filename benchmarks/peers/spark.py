@@ -45,8 +45,8 @@ class Both:
         self.spark: SparkHost = bench.spark(is_advised(chosen))
 
     def sides(self, run: Callable[[str], Measures]) -> dict[str, Side]:
-        """Return the sides (the compared systems). ``run`` does the work of a side, given its name.
-        The measured cost is that of the side's servers and of Spark."""
+        """Return the sides (the compared systems) by name. ``run(name)`` does the work of a side.
+        Processor time and memory are measured of the side's servers and of Spark."""
 
         def side(name: str, servers: Servers) -> Side:
             def roles() -> dict[str, list[int]]:

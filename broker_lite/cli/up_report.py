@@ -191,6 +191,6 @@ def _warn_of_few_replicas(facts: Facts) -> None:
         with Admin(facts["bootstrap_servers"], timeout_ms=_ANSWER_MS) as admin:
             few = under_replication.find(admin, admin.cluster())
     except LogbusError:
-        return  # Without an answer, skip this warning: ``logbus doctor`` gives it, too.
+        return  # If the lookup fails, do not warn: ``logbus doctor`` makes this check, too.
     if few is not None:
         output.say(f"{few.found()}. To move them: {few.cure()}")

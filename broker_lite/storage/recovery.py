@@ -6,7 +6,7 @@
   written. Recovery copies the torn tail into ``.torn`` files and cuts it off. If the disk
   is full, recovery cuts off a partial batch without a copy.
 - Below the recovery point recovery cuts nothing. It reports a bad range as damage, and the log
-  continues behind the range. New records never get offsets below the recovery point.
+  continues after the range. New records never get offsets below the recovery point.
 
 When ``open_log`` returns, all files of the log are synced."""
 

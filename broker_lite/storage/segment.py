@@ -220,9 +220,9 @@ class Segment:
         entry = index.floor(min(facts.next_offset, recovery_point) - 1)
         if facts.log_bytes > self.size_bytes or facts.damaged or not self._has_batch_at(entry):
             with contextlib.suppress(OSError):
-                # Delete one of the two index files, which do not match the log. Otherwise, after
-                # appends of batches with the same sizes, a later start of the broker could use
-                # both.
+                # Neither index file matches the log file. Delete one: no start uses the other
+                # alone. A later start could use both, once appends have given the log file the
+                # size for which they were saved.
                 self._files.remove(self.path(paths.TIME_INDEX))
             return self._begin_indexes()
         # Cut both indexes at the same batch: each time index entry belongs to an offset index

@@ -102,8 +102,8 @@ class Participant:
         return known is not None and known.number is not None
 
     def number(self, producer_id: int) -> int:
-        """Return the number of a producer's verified transaction, as counted by its coordinator; -1
-        if the producer is not verified."""
+        """Return the number of the producer's transaction that the coordinator has confirmed
+        (``verify``); -1 without one. The coordinator numbers a producer's transactions."""
         known = self._producers.get(producer_id)
         return NO_TRANSACTION if known is None or known.number is None else known.number
 

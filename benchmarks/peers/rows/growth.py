@@ -115,7 +115,7 @@ def partitions(bench: Bench, count: int) -> Measures:
     Creation and restarts wait for the leader of the last partition. With more partitions the
     produce rate falls: the 20 MB become many small appends, and flushes of many files. A restart
     costs processor time for each partition: half to open and check its files, half to learn that
-    the broker leads it. After kill -9, the broker also checks the records behind the recovery
+    the broker leads it. After kill -9, the broker also checks the records after the recovery
     point. Opening partitions at their first use would shorten a restart.
     """
     places = [TopicPartition("t", number) for number in range(count)]
@@ -138,7 +138,7 @@ def log_size(bench: Bench, megabytes: int) -> Measures:
     """Measure a log of ``megabytes`` MB: fill one partition, read it, restart, delete old segments.
 
     Segments have 64 MB, and the newest segment is not deleted. The broker finds offsets in indexes,
-    and after kill -9 it reads only records behind the recovery point, so both costs stay equal.
+    and after kill -9 it reads only records after the recovery point, so both costs stay equal.
     Three costs grow with the number of segments: a restart checks the files of each segment, a
     timestamp lookup loads the index of a segment at its first use, and retention renames the files
     of all old segments together. Larger segments reduce the costs (the default is 1 GB).

@@ -299,7 +299,7 @@ class ReaderCore:
     def _call_back(self, callback: Callback | None, tps: Iterable[TopicPartition]) -> Task[None]:
         yield Await(call_back(callback, self.consumer, tps))
 
-    # Methods that run on the shell's thread, which does the client's I/O.
+    # Methods that run on the thread of the client's network I/O.
 
     def _discover_partitions(self, view: ClusterView) -> None:
         self.discovery.discover(view, self.collector.assignment())

@@ -143,7 +143,7 @@ def _recent(admin: Admin, ranges: Ranges) -> Ranges:
     parts = {}
     for tp, found in admin.list_offsets(dict.fromkeys(chosen, oldest_ms)).items():
         first, end = ranges[tp]
-        # Ignore a record behind ``end``: it was appended since the search began.
+        # Ignore a record at or after ``end``: it was appended after the search began.
         begin = found.offset if 0 <= found.offset < end else first
         parts[tp] = max(first, begin, end - HITS_MAX), end
     return parts

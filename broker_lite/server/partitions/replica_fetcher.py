@@ -74,7 +74,8 @@ class PeerNet(Protocol):
 
 
 class FetcherCluster(Protocol):
-    """The metadata and this broker's epoch; ``Registry`` has them."""
+    """The cluster's metadata and this broker's epoch, for the replica fetcher. ``Registry``
+    implements this interface."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...

@@ -23,7 +23,7 @@ _AGE_AND_DISK = struct.Struct(">q?")
 
 class LogDirPartition(NamedTuple):
     """The size in bytes of one partition on the broker's disk. ``offset_lag`` is the number of
-    records behind the high watermark; brokers of logbus send 0."""
+    records by which the replica lags behind the high watermark; brokers of logbus send 0."""
 
     partition_index: int
     partition_size: int
