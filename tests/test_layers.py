@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -29,3 +30,24 @@ def test_imports_follow_the_contracts_in_setup_cfg() -> None:
         check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_no_api_handler_imports_the_handler_of_another_api() -> None:
+    folder = ROOT / "broker_lite" / "server" / "handlers"
+    trees = {path.stem: ast.parse(path.read_text()) for path in folder.glob("*.py")}
+    handlers = {
+        name
+        for name, tree in trees.items()
+        if any(isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef) and node.name == "handle"
+               for node in tree.body)
+    }  # fmt: skip
+    assert len(handlers) > 50
+    imports = {
+        (name, target)
+        for name in handlers
+        for node in ast.walk(trees[name])
+        if isinstance(node, ast.ImportFrom) and node.module
+        for target in (node.module.rpartition(".")[2], *(alias.name for alias in node.names))
+        if node.module.startswith("broker_lite.server.handlers") and target in handlers
+    }
+    assert not imports

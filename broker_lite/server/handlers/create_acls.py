@@ -12,8 +12,8 @@ from broker_lite.errors import InvalidRequestError, LogbusError
 from broker_lite.metadata.acls import ACLS_MAX
 from broker_lite.security.acls import Acl, Entry, Pattern, new_acl
 from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.handlers.acl_rows import check_authorizer
 from broker_lite.server.handlers.deadline import WAIT_MS, within
-from broker_lite.server.handlers.describe_acls import check_authorizer
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import CreateAclsResponse as Response
 from broker_lite.wire.tables import build, error_fields

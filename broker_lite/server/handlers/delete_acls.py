@@ -12,8 +12,8 @@ from typing import Any
 from broker_lite.errors import NO_ERROR, LogbusError
 from broker_lite.security.acls import Acl, AclFilter, Entry, Pattern
 from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.handlers.acl_rows import check_authorizer, filter_of
 from broker_lite.server.handlers.deadline import WAIT_MS, within
-from broker_lite.server.handlers.describe_acls import check_authorizer, filter_of
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DeleteAclsResponse as Response
 from broker_lite.wire.tables import build, error_fields

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_lite.errors import LogbusError, SecurityDisabledError
-from broker_lite.security.acls import Acl, AclFilter, Entry, Pattern, acl_filter
+from broker_lite.errors import LogbusError
+from broker_lite.security.acls import Acl, Entry, Pattern
 from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.handlers.acl_rows import check_authorizer, filter_of
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DescribeAclsResponse as Response
 from broker_lite.wire.tables import build, error_fields
@@ -50,25 +51,4 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             )
             for pattern, entries in selected.items()
         ],
-    )
-
-
-def check_authorizer(parts: BrokerContext) -> None:
-    """Raise SecurityDisabledError if this broker checks no ACLs."""
-    if not parts.authorizer.is_on:
-        raise SecurityDisabledError(
-            "this broker has no authorizer; set authorizer=report or authorizer=enforce"
-        )
-
-
-def filter_of(row: Any) -> AclFilter:
-    """Return the ACL filter in a request. Raises InvalidRequestError for an invalid filter."""
-    return acl_filter(
-        row.resource_type_filter,
-        row.pattern_type_filter,
-        row.resource_name_filter,
-        row.principal_filter,
-        row.host_filter,
-        row.operation,
-        row.permission_type,
     )

@@ -9,7 +9,7 @@ from typing import Any
 from broker_lite.errors import InvalidRequestError
 from broker_lite.security.acls import CLUSTER_NAME, ResourceKind
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.handlers.metadata import brokers, controller
+from broker_lite.server.handlers.cluster_rows import brokers, controller
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DescribeClusterResponse as Response
 

@@ -18,7 +18,7 @@ from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import NULL_TOPIC_ID, PartitionView, is_valid_name
 from broker_lite.security.acls import ResourceKind
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.handlers.metadata import partition_row
+from broker_lite.server.handlers.cluster_rows import partition_row
 from broker_lite.server.network.access import Access
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DescribeTopicPartitionsResponse as Response

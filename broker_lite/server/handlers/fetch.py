@@ -33,7 +33,7 @@ from broker_lite.machine import machine_id
 from broker_lite.model import NO_EPOCH, NO_OFFSET, OffsetAndEpoch
 from broker_lite.record.format import BODY_VERSION
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.handlers.metadata import node_endpoints
+from broker_lite.server.handlers.cluster_rows import node_endpoints
 from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
 from broker_lite.server.partitions import ranges

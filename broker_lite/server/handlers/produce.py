@@ -31,7 +31,7 @@ from broker_lite.record import newest_time
 from broker_lite.record.batch import BatchHeader, read_header
 from broker_lite.replication.events import Appended
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.handlers.metadata import node_endpoints
+from broker_lite.server.handlers.cluster_rows import node_endpoints
 from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
 from broker_lite.server.partitions.disk import AppendBatch

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.server.broker_context import BrokerContext
-from broker_lite.server.handlers import alter_configs
+from broker_lite.server.handlers.setting_changes import alter
 from broker_lite.server.handlers.topic_settings import RESOURCE_TOPIC
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.configs import (
@@ -27,7 +27,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     changes = IncrementalAlterConfigsRequest(
         tuple(_changes(row) for row in message.resources), message.validate_only
     )
-    answer = await alter_configs.alter(parts, request, changes)
+    answer = await alter(parts, request, changes)
     return Response(
         responses=[
             build(
