@@ -6,6 +6,7 @@ that take long to read, the metrics of the process and help texts. The import of
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -26,9 +27,14 @@ class Exposition:
         # this collector out of it.
         self._process = ProcessCollector(registry=None)
 
-    def snapshot(self) -> list[Sample]:
-        """Return a copy of the values of all metrics. Call it on the event loop's thread."""
-        return self._metrics.snapshot()
+    async def samples(self) -> list[Sample]:
+        """Return a copy of the values of all metrics. Call it on the event loop, which serves
+        requests between two metrics."""
+        samples = []
+        for sample in self._metrics.samples():
+            samples.append(sample)
+            await asyncio.sleep(0)
+        return samples
 
     def render(self, samples: Sequence[Sample], accept: str) -> tuple[bytes, str]:
         """Return the metrics as text and its content type: Prometheus' format, or OpenMetrics if
@@ -48,12 +54,12 @@ def render(samples: Iterable[Sample], process: Collector, accept: str) -> tuple[
 def text(metrics: Metrics) -> str:
     """Return all metrics as text in Prometheus' format."""
     exposition = Exposition(metrics)
-    body, _ = exposition.render(exposition.snapshot(), "")
+    body, _ = exposition.render([*metrics.samples()], "")
     return body.decode()
 
 
 class _Samples(Collector):
-    """Converts the samples of one snapshot to metrics of ``prometheus_client``."""
+    """Converts the samples of one request to metrics of ``prometheus_client``."""
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         self._samples = samples

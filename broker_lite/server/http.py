@@ -175,7 +175,7 @@ class HttpServer:
         status, why = await self._refusal(client, headers)
         if status:
             return status, PLAIN, why
-        samples = self._exposition.snapshot()
+        samples = await self._exposition.samples()
         accept = headers.get(b"accept", "")
         body, content_type = await asyncio.to_thread(self._exposition.render, samples, accept)
         return 200, content_type, body

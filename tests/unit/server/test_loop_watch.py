@@ -53,7 +53,7 @@ async def lateness(*kept_ms: int) -> Metrics:
 
 def delays(metrics: Metrics) -> tuple[tuple[int, ...], float]:
     """Return the bucket counts of the loop delay histogram, and the sum in seconds."""
-    [sample] = [one for one in metrics.snapshot() if one.metric.name == "loop_delay_seconds"]
+    [sample] = [one for one in metrics.samples() if one.metric.name == "loop_delay_seconds"]
     return sample.buckets[()]
 
 

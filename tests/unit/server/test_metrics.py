@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Iterator
 
@@ -110,3 +111,23 @@ def test_metric_names_are_lower_case_without_unit_abbreviations() -> None:
         assert not metric.name.endswith(("_ms", "_total")), metric.name
         assert metric.help.endswith(".")
     assert list(SECONDS) == sorted(SECONDS)
+
+
+def test_request_for_metrics_lets_the_event_loop_run_between_two_metrics() -> None:
+    """Regression: a request blocked the loop of a broker with 6,000 partitions for 13 ms."""
+
+    async def main() -> None:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count())
+        samples = await Exposition(Metrics()).samples()
+        counting.cancel()
+        assert turns >= len(samples) > 10
+
+    asyncio.run(main())

@@ -520,7 +520,7 @@ def test_metrics_count_open_and_ended_transactions() -> None:
 
         def gauges() -> dict[str, object]:
             names = ("open_transactions", "oldest_transaction_age_seconds")
-            found = {one.metric.name: one.values for one in metrics.snapshot()}
+            found = {one.metric.name: one.values for one in metrics.samples()}
             return {name: found[name] for name in names}
 
         assert gauges() == {
@@ -558,7 +558,7 @@ def test_metrics_count_spark_sink_batches_by_outcome() -> None:
             )
 
         def opened() -> object:
-            return {row.metric.name: row.values for row in metrics.snapshot()}["open_transactions"]
+            return {row.metric.name: row.values for row in metrics.samples()}["open_transactions"]
 
         def counted() -> tuple[float, ...]:
             outcomes = ("committed", "repeated", "aborted")

@@ -98,7 +98,7 @@ def test_insecure_listeners_metric_counts_plaintext_listeners_off_loopback(
         one = listener(port=0, host=host, listeners_insecure_allow=True)
         one.start(asyncio.get_running_loop(), lambda *_: None)
         one.close()
-        found = {sample.metric.name: sample.values for sample in one._metrics.snapshot()}
+        found = {sample.metric.name: sample.values for sample in one._metrics.samples()}
         assert found["insecure_listeners"] == {("PLAINTEXT",): value}
 
     asyncio.run(main())

@@ -405,7 +405,7 @@ def test_replica_that_was_reassigned_while_its_broker_was_down_is_deleted() -> N
 
 
 def gauges(metrics: Metrics) -> dict[str, Mapping[tuple[str, ...], float]]:
-    return {one.metric.name: one.values for one in metrics.snapshot()}
+    return {one.metric.name: one.values for one in metrics.samples()}
 
 
 def test_metrics_count_lag_and_under_replicated_partitions() -> None:

@@ -128,7 +128,7 @@ class Shell:
 
     def gauge(self, name: str) -> float:
         """Return the value of a gauge without labels."""
-        [found] = [one.values for one in self.metrics.snapshot() if one.metric.name == name]
+        [found] = [one.values for one in self.metrics.samples() if one.metric.name == name]
         [value] = found.values()
         return value
 
