@@ -211,10 +211,15 @@ class Checker:
         name = (role.local.directory_id, role.key)
         if type(event) is Truncated:
             self._cuts.pop(name, None)
+        truth = self._truth(role.key)
         for effect in effects:
             if isinstance(effect, Truncate | StartAt):
                 # StartAt empties the log, and records follow only later.
                 left = effect.offset if isinstance(effect, Truncate) else 0
+                if left < truth.end:
+                    # The log removes the whole batch that contains the offset. A reader that finds
+                    # a damaged batch names its own offset, which may lie inside of the batch.
+                    left = truth.at(left).base_offset
                 self._cuts[name] = min(self._cuts.get(name, left), left)
 
     def _ended(self, role: Partition, end: int) -> None:

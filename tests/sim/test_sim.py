@@ -33,6 +33,7 @@ KEPT = {
     920016: "a broker stayed registered as full after a lost response of ZooKeeper",
     930167: "a flipped bit in a batch header fenced a producer after recovery",
     8102152: "recovery trusted cached pages that a failed fsync had left",
+    42001804: "the checker expected the first part of a batch that a truncation removed",
     1791202826: "a retry at a deposed leader failed as out of order",
 }
 """Seeds that once failed, and why.
