@@ -242,9 +242,13 @@ class TopicReader:
         )
 
     def _seek(self, consumer: Consumer, tps: list[TopicPartition]) -> None:
-        for tp in tps:
-            if tp in self.starts:
-                consumer.seek(tp.topic, tp.partition, self.starts.pop(tp))
+        starts = {tp: self.starts.pop(tp) for tp in tps if tp in self.starts}
+        for tp, offset in starts.items():
+            consumer.seek(tp, offset)
+        if self.group is not None and starts:
+            # Otherwise a member that is assigned the partition again, before its first commit,
+            # would begin at the offset that the start has replaced, or at the earliest one.
+            consumer.commit(starts)
 
 
 class RecordChooser:

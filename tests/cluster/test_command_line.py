@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +25,10 @@ import pyarrow.parquet as pq
 import pytest
 from kazoo.client import KazooClient
 from support.log_batches import segments_of
+from support.patience import until
 
 from broker_lite.bus import connect
+from broker_lite.cli.consume import TopicReader
 from broker_lite.cli.main import run
 from broker_lite.client.administration.query_lease import lease_text
 from broker_lite.errors import GroupLeaseHeldError
@@ -368,6 +371,56 @@ def test_groups_describe_and_lag_commands_show_committed_offsets_and_lag(
     assert b"group 'nosuch' does not exist; this creates it" in mistyped.stderr
     for command in ("describe", "members", "delete"):
         assert b"logbus groups list" in logbus("groups", command, "nosuch", code=1).stderr
+
+
+def test_start_of_a_group_member_replaces_the_committed_offsets_before_it_reads_a_record(
+    logbus: Logbus, new_topic: str, cluster: LocalCluster
+) -> None:
+    """Regression: a member that lost its partitions before its first commit, as during an outage,
+    then began at the earliest offset."""
+    group = f"g-{new_topic}"
+    logbus("produce", new_topic, stdin=b"a\nb\nc\n" * 10)
+    ends = {TopicPartition(new_topic, number): 0 for number in (0, 1)}
+    with connect(cluster.bootstrap_servers) as bus:
+        ends = {
+            tp: row.offset for tp, row in bus.admin.list_offsets(dict.fromkeys(ends, -1)).items()
+        }
+        assert sum(ends.values()) == 30
+        options = {"start": "earliest", "auto_commit": False}
+        reader = TopicReader(
+            cluster.bootstrap_servers, (new_topic,), group, dict(ends), options, {}
+        )
+        with reader.open(None) as consumer:
+            while reader.starts:
+                assert consumer.poll(0.1) == []
+            committed = bus.admin.committed(group)
+            assert {tp: row.offset for tp, row in committed.items()} == ends
+
+
+def test_rate_limited_produce_ends_soon_after_its_topic_is_deleted(
+    logbus: Logbus, new_topic: str, environment: dict[str, str]
+) -> None:
+    """Regression: the command looked at the outcome of its records only after each megabyte of
+    input, which it had not sent within hours."""
+    command = [sys.executable, "-P", "-m", "broker_lite", "produce", new_topic, "--rate", "20"]
+    command += ["-X", "delivery.timeout.ms=3000", "-X", "request.timeout.ms=1000"]
+    lines = b"".join(b"%d\n" % number for number in range(100_000))
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as sending:
+        feeding = threading.Thread(target=_feed, args=(sending.stdin, lines), daemon=True)
+        feeding.start()
+        until(lambda: logbus("consume", new_topic, "-e").stdout.count(b"\n") > 5, what="records")
+        logbus("topic", "delete", new_topic, "--yes")
+        said = sending.stderr.read() if sending.stderr else b""
+    assert sending.returncode == 1
+    assert b"are known to be in" in said
+
+
+def _feed(pipe: Any, lines: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        pipe.write(lines)
+        pipe.close()
 
 
 def test_groups_commands_reset_offsets_and_delete_groups(logbus: Logbus, new_topic: str) -> None:
