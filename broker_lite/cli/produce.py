@@ -309,11 +309,11 @@ class _Sending:
                     self.keyless += part.column("key").null_count
                 if rate:
                     time.sleep(max(0.0, started + count / rate - time.monotonic()))
-            # Check the results of earlier sends now, so that a failure ends the command before the
-            # input ends.
-            while watched and (watched[0][0].done() or len(watched) > _WATCHED_MAX):
-                watched[0][0].result()
-                self._written += watched.popleft()[1]
+                # Check the results of earlier sends now, so that a failure ends the command before
+                # the input ends.
+                while watched and (watched[0][0].done() or len(watched) > _WATCHED_MAX):
+                    watched[0][0].result()
+                    self._written += watched.popleft()[1]
 
     def written(self) -> int:
         """Return how many records are acknowledged."""
