@@ -95,7 +95,7 @@ def _python(name: str, servers: str, query: Fields) -> str:
     body = f"if {' and '.join(tests)}:\n                {show}" if tests else show
     start = _start_ms(query)
     return (
-        f"{_import_time(start)}from broker_lite import connect\n\n"
+        f"{_import_time(start)}from pyspark_logbus import connect\n\n"
         f"with connect({servers!r}) as bus:\n"
         f"    with bus.consumer({name!r}, start='earliest') as consumer:\n"
         + (f"        consumer.seek_to_time({start})\n" if start else "")

@@ -42,6 +42,9 @@ def test_code_snippets_of_the_console_quote_the_values_of_search_filters(text: s
     found = snippets(partition="1", key=text, text=text, header=f"{text}={text}")
     for language in ("Python", "PySpark"):
         compile(found[language], language, "exec")
+    # Regression: the program imported a name that the package no longer has.
+    (line,) = [line for line in found["Python"].splitlines() if line.startswith("from ")]
+    exec(line)
     assert f"record.key == {text.encode()!r}" in found["Python"]
     assert f"h.key == {text!r}" in found["PySpark"] and "includeHeaders" in found["PySpark"]
     assert "import functions" not in snippets()["PySpark"]
