@@ -360,10 +360,7 @@ def _move(
     chosen = list(ids)
     resolved = log_positions.resolved_offsets(admin, chosen, spec)
     before = admin.committed(group, chosen)
-    for tp, at in resolved.items():
-        if at.wanted != at.offset:
-            end = "earliest offset" if at.wanted < at.offset else "end"
-            output.say(f"{tp}: {at.wanted} is outside of the log; using its {end} {at.offset}")
+    offset_spec.say_outside(resolved)
     rows = [
         {
             "topic": tp.topic,

@@ -299,7 +299,9 @@ def trim(
     """
     with open_admin(cluster) as admin:
         partitions = chosen_partitions(found_topic(admin.cluster(), name), partition)
-        targets = log_positions.resolve(admin, partitions, offset_spec.parse(before))
+        resolved = log_positions.resolved_offsets(admin, partitions, offset_spec.parse(before))
+        offset_spec.say_outside(resolved)
+        targets = {tp: at.offset for tp, at in resolved.items()}
         for tp, offset in targets.items():
             output.say(f"{tp}: all records before offset {offset}")
         if not change.is_wanted("Delete these records?"):
