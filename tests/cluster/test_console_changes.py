@@ -10,15 +10,17 @@ import html
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from support.console import Answer, RunningConsole
+from support.console import Answer, RunningConsole, change, token
 from support.patience import until
 
-from broker_lite.bus import Bus
+from broker_lite.bus import Bus, connect
 from broker_lite.cli.acl import delete
 from broker_lite.cli.main import run
+from broker_lite.errors import BrokerIdNotRegisteredError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
 
@@ -37,18 +39,6 @@ def console(cluster: LocalCluster) -> Iterator[RunningConsole]:
 def shown_topic(console: RunningConsole, topic: str) -> str:
     until(lambda: console.get(f"/api/v1/topics/{topic}/settings").status == 200, what="the topic")
     return topic
-
-
-def token(console: RunningConsole, path: str) -> str:
-    page = console.get(path)
-    assert page.status == 200, page.text
-    found = re.search(r'name="token" value="([0-9a-f]{64})"', page.text)
-    assert found, page.text
-    return found[1]
-
-
-def change(console: RunningConsole, path: str, **fields: str) -> Answer:
-    return console.post(path, {"token": token(console, path), **fields})
 
 
 def command_of(plan: Answer) -> list[str]:
@@ -270,6 +260,24 @@ def test_console_refuses_to_retire_a_running_broker(console: RunningConsole) -> 
     answer = change(console, "/brokers/0/retire", typed="broker 0")
     assert answer.status == 400 and "0" in answer.text
     assert change(console, "/brokers/0/retire", typed="broker 1").status == 400
+
+
+def test_console_retires_a_stopped_broker_that_holds_no_replica(tmp_path: Path) -> None:
+    with LocalCluster(2, directory=tmp_path) as cluster:
+        cluster.brokers[1].stop()
+        running = RunningConsole(cluster.brokers[0].endpoint)
+        try:
+            until(lambda: running.get("/healthz").status == 200, what="the first reading")
+            assert change(running, "/brokers/1/retire", typed="broker 0").status == 400
+            done = change(running, "/brokers/1/retire", typed="broker 1")
+            assert (done.status, done.headers["location"].partition("?")[0]) == (303, "/brokers")
+        finally:
+            running.close()
+        with (
+            connect(cluster.brokers[0].endpoint) as bus,
+            pytest.raises(BrokerIdNotRegisteredError, match="broker 1"),
+        ):
+            bus.admin.retire_broker(1)
 
 
 def test_forms_with_a_wrong_token_origin_or_cookie_change_nothing(

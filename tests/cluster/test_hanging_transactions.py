@@ -11,6 +11,8 @@ from pathlib import Path
 
 import confluent_kafka as ck
 import pytest
+from support.console import RunningConsole, change
+from support.patience import until
 
 from broker_lite.bus import connect
 from broker_lite.local.cluster import LocalCluster
@@ -27,7 +29,25 @@ def held_back(output: str) -> dict[str, str]:
     return dict(found)
 
 
-def test_transaction_whose_coordinator_lost_its_state_is_found_and_aborted(tmp_path: Path) -> None:
+def abort_in_console(servers: str) -> str:
+    """Abort the transaction at offset 0 of t-0 in the console. Return the page that the console
+    then shows."""
+    console = RunningConsole(servers)
+    try:
+        until(lambda: console.get("/healthz").status == 200, what="the first reading")
+        place = {"topic": "t", "partition": "0", "start_offset": "0"}
+        refused = change(console, "/transactions/abort", **place, typed="t-1")
+        assert refused.status == 400
+        done = change(console, "/transactions/abort", **place, typed="t-0")
+        return done.headers["location"].partition("?")[0]
+    finally:
+        console.close()
+
+
+@pytest.mark.parametrize("through", ["command", "console"])
+def test_transaction_whose_coordinator_lost_its_state_is_found_and_aborted(
+    tmp_path: Path, through: str
+) -> None:
     """The test deletes the only copy of the coordinator's state while a topic has an open
     transaction."""
     with LocalCluster(1, directory=tmp_path) as cluster:
@@ -70,9 +90,11 @@ def test_transaction_whose_coordinator_lost_its_state_is_found_and_aborted(tmp_p
                 found = held_back(run("doctor", "-o", "json"))
                 assert "which no coordinator will end" in found["found"]
                 assert "logbus transactions abort t 0 --start-offset 0 --yes" in found["cure"]
-                assert "aborted" in run(
-                    "transactions", "abort", "t", "0", "--start-offset", "0", "--yes"
-                )
+                if through == "console":
+                    assert abort_in_console(servers) == "/transactions"
+                else:
+                    words = ("t", "0", "--start-offset", "0", "--yes")
+                    assert "aborted" in run("transactions", "abort", *words)
                 assert [row.value for row in consumer.poll(WAIT_S)] == [b"behind"]
             assert "no transaction hangs" in run(
                 "transactions", "hanging", "-t", "t", "--idle", "0"

@@ -124,3 +124,17 @@ class RunningConsole:
         assert self._process.stderr is not None
         self._process.stderr.close()
         return code
+
+
+def token(console: RunningConsole, path: str) -> str:
+    """Return the CSRF token of the form on a page."""
+    page = console.get(path)
+    assert page.status == 200, page.text
+    found = re.search(r'name="token" value="([0-9a-f]{64})"', page.text)
+    assert found, page.text
+    return found[1]
+
+
+def change(console: RunningConsole, path: str, **fields: str) -> Answer:
+    """Send the form on a page. ``typed`` is the typed confirmation."""
+    return console.post(path, {"token": token(console, path), **fields})

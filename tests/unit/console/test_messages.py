@@ -10,6 +10,12 @@ import pytest
 
 from broker_lite.console.messages import values
 from broker_lite.console.messages.matching import RecordFilters
+from broker_lite.console.messages.ranges_reader import (
+    BYTES_MAX,
+    RECORDS_MAX,
+    SECONDS_MAX,
+    SearchBudget,
+)
 from broker_lite.console.messages.rows import shown_rows
 from broker_lite.console.messages.search import HITS_MAX, _newest_of, as_text
 from broker_lite.console.messages.tail import positions_of
@@ -163,3 +169,23 @@ def test_event_id_of_the_live_tail_encodes_a_position_for_each_partition() -> No
     for text in ("", "0", "0.x", "x.1", "-1.5", "0." + "9" * 30, "٣.1"):
         assert positions_of(text, tps[:1]) == {}
     assert as_text({tps[1]: (5, 9), tps[0]: (0, 2)}) == "0.0.2-1.5.9"
+
+
+def test_search_stops_at_its_limits_of_records_bytes_and_seconds() -> None:
+    now_s = 0.0
+
+    def budget() -> SearchBudget:
+        return SearchBudget(lambda: now_s)
+
+    row = pa.RecordBatch.from_arrays([pa.array([b"x" * 1024], pa.binary())], ["value"])
+    by_records, by_bytes, by_time = budget(), budget(), budget()
+    by_records.records = RECORDS_MAX - 1
+    by_bytes.size_bytes = BYTES_MAX - row.nbytes - 1
+    assert by_records.spent is by_bytes.spent is by_time.spent is None
+    by_records.count(row)
+    by_bytes.count(row)
+    assert (by_records.spent, by_bytes.spent) == ("records", None)
+    by_bytes.count(row)
+    assert by_bytes.spent == "bytes"
+    now_s = SECONDS_MAX
+    assert by_time.spent == "seconds"
