@@ -5,6 +5,7 @@ fetched batches, and the port of HTTP metrics.
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.data_calls import RAW, ROWS_ONLY, find_topic, make_topic, read, rows_batch, send_batch
+from support.patience import until
 from support.plain_connection import PlainConnection
 
 from broker_lite.bus import connect
@@ -94,6 +96,26 @@ def test_metrics_are_served_over_http(make_cluster: Callable[..., LocalCluster])
     assert "process_resident_memory_bytes" in found
     assert page(f"http://127.0.0.1:{ports[0]}/livez") == "ok\n"
     assert json.loads(page(f"http://127.0.0.1:{ports[0]}/readyz")) == {"ready": True, "reasons": []}
+
+
+def test_broker_without_zookeeper_is_alive_but_not_ready(tmp_path: Path) -> None:
+    config = {"metrics.port": "0", "zookeeper.session.timeout.ms": "2000"}
+    with LocalCluster(1, directory=tmp_path, config=config) as running:
+        address = f"http://127.0.0.1:{running.brokers[0].metrics_port}"
+
+        def reasons() -> list[str]:
+            try:
+                page(f"{address}/readyz")
+            except urllib.error.HTTPError as error:
+                assert error.code == 503
+                return list(json.loads(error.read())["reasons"])
+            return []
+
+        assert reasons() == []
+        assert running.zookeeper_server is not None
+        running.zookeeper_server.stop()
+        until(lambda: "no connection to ZooKeeper" in reasons(), what="the reason")
+        assert page(f"{address}/livez") == "ok\n"
 
 
 def page(url: str) -> str:

@@ -3,9 +3,16 @@ repeatedly."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import select
+import struct
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Callable
 
 from support.patience import until
@@ -98,6 +105,50 @@ def test_sampler_keeps_its_last_sample_of_the_cluster_while_no_broker_answers(
             until(lambda: not sampler.failure, what="a new reading")
         finally:
             sampler.stop()
+
+
+def test_command_top_sorts_and_filters_by_keys_and_ends_with_q(
+    bus: Bus, cluster: LocalCluster, topic: str
+) -> None:
+    """On a terminal of 120 columns."""
+    other = f"{topic}-other"
+    bus.create_topic(other, partitions=1)
+    command = [sys.executable, "-m", "broker_lite", "top", "-b", cluster.bootstrap_servers]
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 60, 120, 0, 0))
+    running = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave)
+    os.close(slave)
+    screens = Screens(master)
+    try:
+        os.write(master, f"/{topic}\rn".encode())
+        screens.until(lambda text: 0 < text.find(f"{topic} ") < text.find(other))
+        os.write(master, f"/{other}\r".encode())
+        screens.until(lambda text: other in text and f"{topic} " not in text)
+        os.write(master, b"q")
+        assert running.wait(30) == 0
+    finally:
+        running.kill()
+        os.close(master)
+
+
+class Screens:
+    """The screens that a program draws on a pseudo-terminal."""
+
+    def __init__(self, master: int) -> None:
+        self._master = master
+        self._text = ""
+
+    def until(self, holds: Callable[[str], bool]) -> None:
+        """Read until the condition holds for the newest whole screen."""
+        deadline_s = time.monotonic() + 60
+        while time.monotonic() < deadline_s:
+            if select.select([self._master], [], [], 1.0)[0]:
+                self._text += os.read(self._master, 65536).decode(errors="replace")
+            # A screen begins with the cursor at home.
+            screens = self._text.split("\x1b[H")
+            if len(screens) > 1 and holds(screens[-2]):
+                return
+        raise AssertionError(f"the screen never came; the last one: {self._text[-3000:]}")
 
 
 def test_command_top_prints_its_view_once_and_exits_if_its_output_is_a_pipe(
