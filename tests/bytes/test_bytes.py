@@ -10,7 +10,7 @@ from support.row_codec import Row, decode_rows, encode_rows
 from broker_lite.record import arrow, batch
 
 HERE = Path(__file__).parent
-FORMAT = Path(batch.__file__).parent / "FORMAT.md"
+FORMAT = HERE.parents[1] / "broker_lite" / "record" / "FORMAT.md"
 
 
 def example(name: str) -> tuple[bytes, list[str]]:

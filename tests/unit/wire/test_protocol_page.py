@@ -7,11 +7,10 @@ from pathlib import Path
 
 from support.client_programs import names
 
-import broker_lite.wire
 from broker_lite.wire.api import VERSIONS, ApiKey
 
-PAGE = Path(broker_lite.wire.__file__).with_name("PROTOCOL.md")
 TESTS = Path(__file__).parents[2]
+PAGE = TESTS.parent / "broker_lite" / "wire" / "PROTOCOL.md"
 FETCHED = ("java", "java clients", "broker", "old broker", "connect", "streams", "kafkajs",
            "platformatic", "franz-go", "sarama", "old sarama", "spark",
            "librdkafka suite")  # fmt: skip
