@@ -120,6 +120,8 @@ def test_command_top_sorts_and_filters_by_keys_and_ends_with_q(
     os.close(slave)
     screens = Screens(master)
     try:
+        # Before its first screen, the program discards the keys that were pressed.
+        screens.until(lambda text: "Topics" in text)
         os.write(master, f"/{topic}\rn".encode())
         screens.until(lambda text: 0 < text.find(f"{topic} ") < text.find(other))
         os.write(master, f"/{other}\r".encode())
