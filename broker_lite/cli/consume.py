@@ -237,18 +237,25 @@ class TopicReader:
             self.topics,
             group=group,
             config=build(MemberConfig, self.settings, self.options),
-            callbacks=Callbacks(on_assign=self._seek),
+            callbacks=Callbacks(on_assign=self._begin),
             joining=in_group(self.topics),
         )
 
-    def _seek(self, consumer: Consumer, tps: list[TopicPartition]) -> None:
+    def _begin(self, consumer: Consumer, tps: list[TopicPartition]) -> None:
+        """Seek to the starts of a group member's new partitions, and commit them.
+
+        Otherwise a member that is assigned a partition again, before its first commit, would begin
+        at the offset that the start has replaced, or at the earliest one."""
+        starts = self._seek(consumer, tps)
+        if starts:
+            consumer.commit(starts)
+
+    def _seek(self, consumer: Consumer, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Seek to the start of each partition that has not begun yet. Return these starts."""
         starts = {tp: self.starts.pop(tp) for tp in tps if tp in self.starts}
         for tp, offset in starts.items():
             consumer.seek(tp, offset)
-        if self.group is not None and starts:
-            # Otherwise a member that is assigned the partition again, before its first commit,
-            # would begin at the offset that the start has replaced, or at the earliest one.
-            consumer.commit(starts)
+        return starts
 
 
 class RecordChooser:
