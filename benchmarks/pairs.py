@@ -42,7 +42,7 @@ def serve(name: str, variant: str) -> None:
     earlier commits have, too.
     """
     # A second name for logbus's servers takes the place of Kafka, which this comparison needs not.
-    Bench.kafka = lambda bench, brokers=1, **_: bench.logbus(brokers)  # type: ignore[assignment, method-assign]
+    Bench.kafka = lambda bench, brokers=1, **_: bench.logbus(brokers)  # type: ignore[method-assign]
     row = next(each for each in ROWS if each.name == name)
     chosen = next(each for each in row.variants if each.name == variant)
     answers, sys.stdout = sys.stdout, sys.stderr

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from broker_lite.client.administration.admin import Admin
 from broker_lite.client.discovery import security_for
 from broker_lite.client.fetch.range_reader import FetchedBatch, read_range
 from broker_lite.client.fetch.small_ranges import SmallRange, read_small_ranges
@@ -224,6 +223,9 @@ class _TaskReader:
         Return the offset at which to continue: the log's start offset, or the range's end if all
         its records were deleted. Raises DataLossError unless failOnDataLoss=false.
         """
+        # Only a task that loses records needs it, and it takes as long to import as all else here.
+        from broker_lite.client.administration.admin import Admin
+
         options = self._options
         admin = Admin(
             options.bootstrap_servers, timeout_ms=options.request_timeout_ms, pool=self._pool

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from broker_lite.client.producing.batches import ProducerIdentity
 from broker_lite.client.producing.producer import Producer
@@ -253,23 +252,24 @@ def _check(
     if columns.partition < 0:
         return rows, None
     requested = batch.column(columns.partition)
-    highest = pc.max(requested).as_py()
-    if highest is not None and highest >= count:
-        count = sink.partitions(topic, highest + 1)
-    check_partitions(topic, requested, count)
-    chosen = numpy_of(requested, np.int32)
+    chosen = known = numpy_of(requested, np.int32)
     if requested.null_count:
+        nulls = nulls_of(requested)
+        known = chosen[~nulls]
         # -1 means that the key or the producer chooses the partition.
-        chosen = np.where(nulls_of(requested), np.int32(-1), chosen)
+        chosen = np.where(nulls, np.int32(-1), chosen)
+    highest = int(known.max(initial=-1))
+    if highest >= count:
+        count = sink.partitions(topic, highest + 1)
+    check_partitions(topic, known, count)
     return rows, chosen
 
 
-def check_partitions(topic: str, requested: pa.Array, count: int) -> None:
+def check_partitions(topic: str, requested: npt.NDArray[np.int32], count: int) -> None:
     """Raise InvalidPartitionsError if ``requested`` has a partition number outside ``0`` to ``count
     - 1``."""
-    bounds = pc.min_max(requested).as_py()
-    low, high = bounds["min"], bounds["max"]
-    if low is not None and (low < 0 or high >= count):
+    low, high = int(requested.min(initial=0)), int(requested.max(initial=0))
+    if low < 0 or high >= count:
         wrong = low if low < 0 else high
         raise InvalidPartitionsError(
             f"partition {wrong} of topic {topic!r} is out of range: it has {count} partitions "

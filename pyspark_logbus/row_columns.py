@@ -11,7 +11,6 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from broker_lite.client.fetch.range_reader import FetchedBatch
 from broker_lite.client.received import MILLIS_MAX, offsets_of, timestamps_of
@@ -115,12 +114,13 @@ def _headers(_: OffsetRange, rows: FetchedBatch) -> pa.Array:
     if column is None:
         return _constant(None, _HEADERS, rows.row_count)
     part = column.slice(rows.first_row, rows.row_count)
-    is_empty = lengths_of(part, -1) == 0
-    if is_empty.any():
-        # Spark's Kafka source has null, not an empty array, for a record without headers.
-        mask = pa.Array.from_buffers(pa.bool_(), len(part), [None, bitmap(is_empty)])
-        part = pc.if_else(mask, pa.nulls(len(part), part.type), part)
-    return part
+    lengths = lengths_of(part, 0)
+    if lengths.all():
+        return part
+    # Spark's Kafka source has null, not an empty array, for a record without headers.
+    offsets = np.frombuffer(part.buffers()[1], np.int32, len(part) + 1, 4 * part.offset)
+    buffers = [bitmap(lengths > 0), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(part.type, len(part), buffers, children=[part.values])
 
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

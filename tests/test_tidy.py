@@ -66,6 +66,7 @@ LAZY_IMPORTS = {
     "pyspark_logbus/connection_security.py": "tasks and commits import it; only planning logs in",
     "pyspark_logbus/datasource.py": "each Spark process imports its own part: reader or writer",
     "pyspark_logbus/exactly_once.py": "only a driver that ends a batch needs the client",
+    "pyspark_logbus/partition_reader.py": "only a task that loses records needs Admin",
     "pyspark_logbus/stream_reader.py": "executors unpickle it and must not import what plans",
     "pyspark_logbus/testing.py": "pytest loads it in every session where logbus is installed",
     "pyspark_logbus/writers.py": "the process that commits must import neither client nor pyarrow",

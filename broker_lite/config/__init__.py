@@ -17,7 +17,7 @@ from broker_lite.lazy_names import lazy_names
 if TYPE_CHECKING:
     from broker_lite.config.broker import BrokerConfig
     from broker_lite.config.client import ConsumerConfig, ProducerConfig
-    from broker_lite.config.parsing import keys, load, nearest, parse, text
+    from broker_lite.config.parsing import load, parse, text
     from broker_lite.config.setting import (
         DAY,
         GIB,
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         MINUTE,
         SECOND,
         Key,
+        keys,
+        nearest,
         value_text,
     )
     from broker_lite.config.topic import TopicConfig, loss_of, min_insync, min_insync_of
@@ -42,12 +44,12 @@ _HOMES = {
     "Key": "setting",
     "ProducerConfig": "client",
     "TopicConfig": "topic",
-    "keys": "parsing",
+    "keys": "setting",
     "load": "parsing",
     "loss_of": "topic",
     "min_insync": "topic",
     "min_insync_of": "topic",
-    "nearest": "parsing",
+    "nearest": "setting",
     "parse": "parsing",
     "text": "parsing",
     "value_text": "setting",

@@ -6,14 +6,13 @@ This module reads no environment variables and searches no directories."""
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from broker_lite.config.broker import LISTENER_PREFIX, BrokerConfig
 from broker_lite.config.client import ConsumerConfig, ProducerConfig
-from broker_lite.config.setting import LONG_MAX, Key, value_text
+from broker_lite.config.setting import LONG_MAX, keys, nearest, value_text
 from broker_lite.config.topic import TopicConfig
 from broker_lite.errors import InvalidConfigError
 
@@ -21,12 +20,6 @@ SHOWN_MAX = 60
 """Maximum characters of a wrong value that an error message shows."""
 
 C = TypeVar("C", BrokerConfig, TopicConfig, ProducerConfig, ConsumerConfig)
-
-
-def keys(kind: type[C]) -> Mapping[str, Key]:
-    """Return the ``Key`` of each setting of a configuration class, by field name."""
-    rows = ((item.name, item.metadata.get("key")) for item in dataclasses.fields(kind))
-    return {name: row for name, row in rows if row is not None}
 
 
 def parse(kind: type[C], settings: Mapping[str, str], *, base: C | None = None) -> C:
@@ -63,13 +56,6 @@ def text(config: Any) -> dict[str, str]:
     """Return all settings of a configuration as texts by key. ``parse`` does the opposite."""
     rows = keys(type(config))
     return {row.key: value_text(getattr(config, name)) for name, row in rows.items()}
-
-
-def nearest(word: str, known: Mapping[str, Any] | list[str]) -> str:
-    """Return ``"; did you mean 'X'?"`` with the known word that is most similar to ``word``, or
-    ``""`` without a similar one."""
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def load(kind: type[C], path: str | Path) -> C:

@@ -4,6 +4,8 @@ made by ``setting``."""
 from __future__ import annotations
 
 import dataclasses
+import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,3 +88,16 @@ def _check(row: Key, value: Any) -> None:
         raise InvalidConfigError(f"{row.key}={value}: give at least {row.minimum}")
     if row.maximum is not None and value > row.maximum:
         raise InvalidConfigError(f"{row.key}={value}: give at most {row.maximum}")
+
+
+def keys(kind: type[Any]) -> Mapping[str, Key]:
+    """Return the ``Key`` of each setting of a configuration class, by field name."""
+    rows = ((item.name, item.metadata.get("key")) for item in dataclasses.fields(kind))
+    return {name: row for name, row in rows if row is not None}
+
+
+def nearest(word: str, known: Mapping[str, Any] | list[str]) -> str:
+    """Return ``"; did you mean 'X'?"`` with the known word that is most similar to ``word``, or
+    ``""`` without a similar one."""
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import crcmod.predefined
-
 try:
     import google_crc32c as _google
 except ImportError:
     _native = False
 else:
     _native = _google.implementation == "c"
+if not _native:  # Not always: each Python process of a Spark query would pay for this import.
+    import crcmod.predefined
+
+    _crcmod: Callable[[object, int], int] = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 Buffer = bytes | bytearray | memoryview
-
-_crcmod: Final[Callable[[object, int], int]] = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 IMPLEMENTATION: Final = "google-crc32c" if _native else "crcmod"
 

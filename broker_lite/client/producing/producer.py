@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.compute as pc
 
 from broker_lite.client.closing import ClosedByWith
 from broker_lite.client.discovery import security_for
@@ -56,6 +55,7 @@ from broker_lite.errors import (
     RequestTimedOutError,
 )
 from broker_lite.record import arrow
+from broker_lite.record.arrays import lengths_of
 from broker_lite.record.arrow import Columns
 
 T = TypeVar("T")
@@ -300,7 +300,7 @@ class Producer(ClosedByWith):
         for name, column in (("key", columns.key), ("value", columns.value)):
             if column is None:
                 continue
-            longest = pc.max(pc.binary_length(column)).as_py() or 0
+            longest = int(lengths_of(column, 0).max(initial=0))
             if longest > self._record_bytes_max:
                 raise MessageTooLargeError(
                     f"a {name} has {longest} bytes; max.request.size allows "
