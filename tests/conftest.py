@@ -32,7 +32,12 @@ os.environ["PYTHONSAFEPATH"] = "1"
 for _name in ("LOGBUS_BOOTSTRAP_SERVERS", "LOGBUS_ZOOKEEPER"):
     os.environ.pop(_name, None)
 
-pytest_plugins = ["support.fix_cluster", "support.fix_spark", "support.time_limits"]
+pytest_plugins = [
+    "support.fix_cluster",
+    "support.fix_command_line",
+    "support.fix_spark",
+    "support.time_limits",
+]
 
 _SPARK_FOLDERS = ("spark", "notebooks")
 
