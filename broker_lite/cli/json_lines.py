@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -27,6 +28,9 @@ _TIMESTAMP_MS_MAX = (1 << 53) - 1
 """The latest timestamp in ms that the producer accepts."""
 _UNKNOWN_MS = -1
 """The timestamp that ``consume`` prints for a record without a timestamp."""
+_DECODER = json.JSONDecoder()
+_GAP = re.compile(r"[ \t\r\n,:]+")
+"""The text between two tokens of a JSON object: space, commas and colons."""
 
 Row = tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes | None]]]
 """A record: key, value, timestamp in ms, headers."""
@@ -93,26 +97,49 @@ def _row(line: bytes) -> Row:
             'tombstone, write {"value": null}'
         )
     return (
-        _bytes(fields.get("key"), "key"),
-        _bytes(fields["value"], "value"),
+        _bytes(fields.get("key"), "key", line),
+        _bytes(fields["value"], "value", line),
         _timestamp_ms(fields),
         headers_of(fields.get("headers")),
     )
 
 
-def _bytes(value: Any, field: str) -> bytes | None:
+def _bytes(value: Any, field: str, line: bytes | None = None) -> bytes | None:
+    """Return the bytes for which a JSON value stands. With ``line``, the JSON object that has the
+    value in ``field``, an object, array or number becomes the text that the line has for it."""
     if value is None:
         return None
     try:
         if isinstance(value, dict) and set(value) == {"$b64"}:
             return _from_base64(value["$b64"], field)
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        return text.encode("utf-8")
+        if isinstance(value, str):
+            return value.encode("utf-8")
+        if line is not None:
+            return _source_of(field, line.decode("utf-8", "surrogatepass")).encode("utf-8")
+        return json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
         raise ValueError(
             f"field {field!r} has half a surrogate pair, which UTF-8 cannot encode; give bytes as "
             '{"$b64": "…"}'
         ) from None
+
+
+def _source_of(field: str, text: str) -> str:
+    """Return the text of a field's value in a valid JSON object, as it is written there: JSON that
+    is decoded and encoded again has other spaces, and numbers such as 1.1 for 1.10."""
+    found, at = "", text.index("{") + 1
+    while text[at := _after_gap(text, at)] != "}":
+        name, at = _DECODER.raw_decode(text, at)
+        start = _after_gap(text, at)
+        _, at = _DECODER.raw_decode(text, start)
+        if name == field:
+            found = text[start:at]
+    return found
+
+
+def _after_gap(text: str, at: int) -> int:
+    gap = _GAP.match(text, at)
+    return at if gap is None else gap.end()
 
 
 def _from_base64(text: Any, field: str) -> bytes:

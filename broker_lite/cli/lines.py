@@ -19,12 +19,11 @@ from typing import IO, Any
 
 import click
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
 from broker_lite.cli import json_lines
-from broker_lite.client.arrays import binary_of, headers_of, scalar_of
+from broker_lite.client.arrays import binary_of, headers_of
 from broker_lite.errors import InvalidSchemaError, MessageTooLargeError
 
 CHUNK_BYTES = 1 << 20
@@ -124,7 +123,7 @@ def _tables(
         for batch in parquet.iter_batches(batch_size=TABLE_ROWS):
             rows += len(batch)
             on_share(rows / parquet.metadata.num_rows)
-            yield _known_columns(pa.Table.from_batches([batch]))
+            yield _known_columns(pa.Table.from_batches([batch]), path)
     elif form == "arrow":
         if path is not None and _first_bytes(path).startswith(FEATHER_V1):
             raise InvalidSchemaError(
@@ -135,26 +134,33 @@ def _tables(
             with pa.ipc.open_file(str(path)) as file:
                 for index in range(file.num_record_batches):
                     on_share((index + 1) / file.num_record_batches)
-                    yield _known_columns(pa.Table.from_batches([file.get_batch(index)]))
+                    yield _known_columns(pa.Table.from_batches([file.get_batch(index)]), path)
             return
         source, report = _source(path, on_share)
         with pa.ipc.open_stream(source) as reader:
             for batch in reader:
                 report()
-                yield _known_columns(pa.Table.from_batches([batch]))
+                yield _known_columns(pa.Table.from_batches([batch]), path)
     elif form == "csv":
         types = dict.fromkeys(("key", "value", "headers"), pa.binary())
-        options = pyarrow.csv.ConvertOptions(column_types=types)
+        # As in PostgreSQL's COPY, an empty field is null, and empty text is "".
+        options = pyarrow.csv.ConvertOptions(
+            column_types=types,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        )
         source, report = _source(path, on_share)
         # A row must fit into a block, so read a file in large blocks. Read a pipe in small ones,
         # because no row is returned before its block is full.
         block_size = CHUNK_BYTES if path is None else max(CHUNK_BYTES, 2 * rule.bytes_max)
         reading = pyarrow.csv.ReadOptions(block_size=block_size)
-        with pyarrow.csv.open_csv(source, reading, convert_options=options) as csv:
+        parsing = pyarrow.csv.ParseOptions(newlines_in_values=True)
+        with pyarrow.csv.open_csv(source, reading, parsing, options) as csv:
             for batch in csv:
                 report()
                 cure = "; --input lines sends each line, the header too, as a record"
-                yield _csv_records(_known_columns(pa.Table.from_batches([batch]), cure), path)
+                yield _csv_records(_known_columns(pa.Table.from_batches([batch]), path, cure), path)
     else:
         yield from _tables_of_lines(path, form, rule, on_share, position)
 
@@ -286,33 +292,29 @@ def _from_lines(lines: list[bytes], rule: LineRule) -> pa.Table:
 
 
 def _csv_records(table: pa.Table, path: Path | None) -> pa.Table:
-    """Return the records of a CSV table in the form that ``export`` writes: an empty key means no
-    key, and headers are JSON pairs. Raises InvalidSchemaError for headers of another form."""
-    for index, name in enumerate(table.column_names):
-        column = table.column(index)
-        if name == "key":
-            is_empty = pc.equal(column, scalar_of(b""))
-            none = pa.nulls(1, pa.binary())[0]
-            table = table.set_column(index, name, pc.if_else(is_empty, none, column))
-        elif name == "headers":
-            try:
-                texts = column.to_pylist()
-                rows = [json_lines.headers_of(json.loads(each)) if each else None for each in texts]
-            except ValueError as error:
-                raise InvalidSchemaError(
-                    f"{path or 'stdin'}: column 'headers' has no JSON pairs ({error}); write "
-                    '[["name", "value"]], or leave the column out'
-                ) from None
-            table = table.set_column(index, name, headers_of(rows))
-    return table
+    """Return the records of a CSV table, whose headers are JSON pairs, as ``export`` writes them.
+    Raises InvalidSchemaError for headers of another form."""
+    if "headers" not in table.column_names:
+        return table
+    index = table.column_names.index("headers")
+    try:
+        texts = table.column(index).to_pylist()
+        rows = [json_lines.headers_of(json.loads(each)) if each else None for each in texts]
+    except ValueError as error:
+        raise InvalidSchemaError(
+            f"{path or 'stdin'}: column 'headers' has no JSON pairs ({error}); write "
+            '[["name", "value"]], or leave the column out'
+        ) from None
+    return table.set_column(index, "headers", headers_of(rows))
 
 
-def _known_columns(table: pa.Table, cure: str = "") -> pa.Table:
+def _known_columns(table: pa.Table, path: Path | None, cure: str = "") -> pa.Table:
     names = table.column_names
     lost = [name for name in names if name not in COLUMNS and name not in PASSED_OVER]
     if "value" not in names or lost:
         raise InvalidSchemaError(
-            f"a table needs a column 'value' and may have key, timestamp and headers; this one has "
-            f"{', '.join(names)}. Rename or leave out the others, which would be lost{cure}"
+            f"{path or 'stdin'}: a table needs a column 'value' and may have key, timestamp and "
+            f"headers; this one has {', '.join(names)}. Rename or leave out the others, which "
+            f"would be lost{cure}"
         )
     return table.select([name for name in COLUMNS if name in names])

@@ -100,9 +100,9 @@ def produce(
     code 130) and at a bad line, the records read so far are sent, counted and reported.
 
     Files that 'export' or 'consume -o jsonl' wrote are read back as records. With --input jsonl
-    each line is such a JSON object: {"value": …}, and optionally key, headers
-    [["name", "value"]], timestamp or timestamp_ms; bytes are {"$b64": "…"}.
-    The first line of a .csv file names its columns: value, and optionally key, timestamp, headers.
+    each line is such a JSON object: {"value": …}, and optionally key, headers [["name", "value"]],
+    timestamp or timestamp_ms; bytes are {"$b64": "…"}. The first line of a .csv file names its
+    columns: value, and optionally key, timestamp, headers. An empty field is null, and "" is empty.
 
     \b
     Examples:

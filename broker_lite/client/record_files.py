@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import IO, Any
 
@@ -15,6 +15,8 @@ from broker_lite.record.envelope import envelope, json_text
 
 COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 """The columns of a CSV file, in order."""
+_QUOTED = re.compile(r'[",\r\n]|\A\Z')
+"""Matches a field of CSV that needs quotes. An empty field without quotes is null."""
 Row = dict[str, Any]
 Writer = Callable[[pa.RecordBatch], None]
 
@@ -42,23 +44,21 @@ def _lines(file: IO[bytes]) -> tuple[Writer, Callable[[], None]]:
 
 def _csv(file: IO[bytes]) -> tuple[Writer, Callable[[], None]]:
     text = io.TextIOWrapper(file, "utf-8", errors="surrogateescape", newline="")
-    writer = csv.writer(text)
-    writer.writerow(COLUMNS)
+    text.write(",".join(COLUMNS) + "\r\n")
 
     def write(batch: pa.RecordBatch) -> None:
         for row in rows_of(batch):
             # Write the headers as pairs, because a record may have several headers of one name.
             headers = [(pair["key"], json_text(pair["value"])) for pair in row["headers"]]
-            writer.writerow(
-                (
-                    row["partition"],
-                    row["offset"],
-                    iso(row["timestamp_ms"]),
-                    _text(row["key"]),
-                    _text(row["value"]),
-                    json.dumps(headers, ensure_ascii=False) if headers else "",
-                )
+            fields = (
+                str(row["partition"]),
+                str(row["offset"]),
+                iso(row["timestamp_ms"]),
+                _text(row["key"]),
+                _text(row["value"]),
+                json.dumps(headers, ensure_ascii=False) if headers else None,
             )
+            text.write(",".join(map(_csv_field, fields)) + "\r\n")
 
     def finish() -> None:
         text.flush()
@@ -67,10 +67,17 @@ def _csv(file: IO[bytes]) -> tuple[Writer, Callable[[], None]]:
     return write, finish
 
 
-def _text(value: bytes | None) -> str:
+def _text(value: bytes | None) -> str | None:
     """Return bytes as text. Bytes that are not UTF-8 become surrogate characters, from which the
     file's encoding restores the bytes."""
-    return "" if value is None else value.decode("utf-8", "surrogateescape")
+    return None if value is None else value.decode("utf-8", "surrogateescape")
+
+
+def _csv_field(field: str | None) -> str:
+    if field is None:
+        return ""
+    quoted = field.replace('"', '""')
+    return f'"{quoted}"' if _QUOTED.search(field) else field
 
 
 def _parquet(file: IO[bytes]) -> tuple[Writer, Callable[[], None]]:

@@ -86,6 +86,19 @@ def test_produce_reads_keys_headers_and_tombstones_from_lines(tmp_path: Path) ->
     ]
 
 
+def test_json_value_of_a_line_is_sent_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "f.jsonl"
+    path.write_text(
+        '{"value": {"a":1.10} , "key": 1e3}\n'
+        '\t{ "headers":[],"v\\u0061lue" :[ 1.0,"}"]}\n'
+        '{"value": "x", "value": 12345678901234567890.0}\n'
+    )
+    table = next(tables(path, "jsonl", LineRule()))
+    assert table.column("key").to_pylist() == [b"1e3", None, None]
+    expected = [b'{"a":1.10}', b'[ 1.0,"}"]', b"12345678901234567890.0"]
+    assert table.column("value").to_pylist() == expected
+
+
 def test_records_survive_export_to_json_lines_and_import(tmp_path: Path) -> None:
     path = tmp_path / "f.jsonl"
     path.write_text(
@@ -253,11 +266,12 @@ def test_exported_json_lines_are_read_back_as_records(tmp_path: Path) -> None:
 
 def test_csv_file_with_a_header_line_is_read_as_records(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
-    path.write_text('key,value\n1,"a,b"\n2,\n')
+    path.write_text('key,value\n1,"a,b"\n2,""\n"",\nNULL,NA\n')
     [found] = tables(path, form_of(path, "auto"), LineRule())
-    assert found.to_pylist() == [{"key": b"1", "value": b"a,b"}, {"key": b"2", "value": b""}]
+    assert found.column("key").to_pylist() == [b"1", b"2", b"", b"NULL"]
+    assert found.column("value").to_pylist() == [b"a,b", b"", None, b"NA"]
     path.write_text("name,city\n1,2\n")
-    with pytest.raises(InvalidSchemaError, match=r"needs a column 'value'.* --input lines"):
+    with pytest.raises(InvalidSchemaError, match=r"t\.csv: a table needs .* --input lines"):
         list(tables(path, "csv", LineRule()))
 
 
@@ -287,8 +301,11 @@ def test_exported_csv_file_is_read_back(tmp_path: Path) -> None:
 def test_exported_records_are_read_back_as_the_same_bytes(form: str, tmp_path: Path) -> None:
     """Regression: in JSON lines a value {"$b64": …} became other bytes, and a value with NaN or
     1e999 made its line invalid. ``logbus produce`` refused CSV with a record header that is not
-    UTF-8, or with a row of more than a megabyte."""
+    UTF-8, or with a row of more than a megabyte. In CSV, null and empty values were the same. In
+    JSON lines, numbers and spaces of a JSON value changed."""
     values = [
+        None,
+        b"",
         b"v",
         b'"',
         b"a,\r\nb",
@@ -297,7 +314,8 @@ def test_exported_records_are_read_back_as_the_same_bytes(form: str, tmp_path: P
         b'{"a": NaN}',
         b'{"a": 1e999}',
     ]
-    values += [b'{"a": 1}', b"null", b"x" * 3_000_000]
+    values += [b'{"a": 1}', b"null", b"x" * 3_000_000, "[1]".encode("utf-16-le")]
+    values += [b'{"a":1.10,"b": [1e3, -0.0, 12345678901234567890.0],"a":2 }', b"[ 1]\n", b"{\r\n}"]
     count = len(values)
     batch = pa.record_batch(
         {
@@ -321,6 +339,16 @@ def test_exported_records_are_read_back_as_the_same_bytes(form: str, tmp_path: P
     found = pa.concat_tables(tables(path, form, LineRule()), promote_options="default")
     for column in ("key", "value", "headers"):
         assert found.column(column).to_pylist() == batch.column(column).to_pylist()
+
+
+def test_csv_values_with_line_ends_are_read_across_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: ``produce`` refused a file of more than 16 MB that ``export`` had written."""
+    monkeypatch.setattr(lines, "CHUNK_BYTES", 100)
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"value\r\n" + b'"a\nb"\r\n' * 200)
+    assert values(list(tables(path, "csv", LineRule(bytes_max=50)))) == [b"a\nb"] * 200
 
 
 def test_produce_recognises_a_file_suffix_in_capitals(tmp_path: Path) -> None:

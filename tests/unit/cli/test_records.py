@@ -68,6 +68,8 @@ def test_unknown_letter_in_a_format_string_is_refused(template: str) -> None:
         (b"[1]", "auto", [1]),
         (b"404", "auto", "404"),
         (b"404", "json", 404),
+        (b'{"a":\n1}', "json", {"a": 1}),
+        (b'{"a":\n1}', "auto", '{"a":\n1}'),
         (b"{broken", "auto", "{broken"),
         (b'{"a": 1}', "str", '{"a": 1}'),
         (b"\xff", "auto", {"$b64": "/w=="}),
@@ -83,6 +85,12 @@ def test_consume_with_json_output_prints_json_values_as_json(
     assert row["value"] == expected
     assert (row["topic"], row["partition"], row["offset"]) == ("t", 1, 7)
     assert (row["timestamp"], row["timestamp_ms"]) == (None, -1)
+
+
+def test_json_output_has_a_json_value_as_it_was_written(out: Out) -> None:
+    """Regression: 1.10 was printed as 1.1, and spaces were added."""
+    printer("jsonl", None, "auto").write(batch(value=[b'{"a":1.10,"b":1e3,"a":[]}']))
+    assert b'"value": {"a":1.10,"b":1e3,"a":[]}, "headers"' in out.readouterr().out
 
 
 def test_json_output_keeps_order_and_duplicates_of_headers(out: Out) -> None:

@@ -34,3 +34,21 @@ def test_csv_export_keeps_several_headers_of_one_name() -> None:
     time = "1970-01-01T00:00:00.000Z"
     assert rows[1] == ["0", "7", time, "k", "v,w", '[["trace", "1"], ["trace", "2"]]']
     assert rows[2] == ["0", "8", "", "", "", ""]
+
+
+def test_csv_export_quotes_an_empty_value_but_not_null() -> None:
+    batch = pa.record_batch(
+        {
+            "partition": pa.array([0, 0], pa.int32()),
+            "offset": pa.array([7, 8], pa.int64()),
+            "timestamp": pa.array([None, None], TIMESTAMP_TYPE),
+            "key": pa.array([b"", None], pa.binary()),
+            "value": pa.array([None, b""], pa.binary()),
+            "headers": pa.array([None, None], HEADERS_TYPE),
+        }
+    )
+    file = io.BytesIO()
+    write, finish = WRITERS["csv"](file)
+    write(batch)
+    finish()
+    assert file.getvalue().splitlines()[1:] == [b'0,7,,"",,', b'0,8,,,"",']
