@@ -7,7 +7,7 @@ import errno
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 FORMATS = ("csv", "jsonl", "parquet")
 
 
+class SummaryFormat(click.Choice[str]):
+    """Click's type of ``-o``, the format of the summary. Other tools name the file with ``-o``."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        said = super().get_invalid_choice_message(value, ctx)
+        return f"{said} To write a file, leave -o out: logbus export TOPIC {value}"
+
+
 @click.command()
 @click.argument("topic", type=TOPIC)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
@@ -41,7 +49,13 @@ FORMATS = ("csv", "jsonl", "parquet")
 @click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: by the file's ending.")
 @change_options
 @cluster_options
-@output.output_option
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=SummaryFormat(output.FORMATS),
+    help="Print a summary in this form.",
+)
 def export(
     topic: str,
     file: Path,

@@ -8,6 +8,7 @@ import errno
 import importlib
 import json
 import os
+import re
 import sys
 import traceback
 
@@ -108,6 +109,16 @@ MEANT = {
     "version": "--version",
 }
 """Names of commands in other tools, each with the command or option to suggest instead."""
+
+MEANT_OPTIONS = {
+    "--address": ("--ip", "--host", "--bootstrap-servers"),
+    "--broker-list": ("--bootstrap-servers",),
+    "--from-beginning": ("--start",),
+    "--json": ("--output",),
+    "--max-messages": ("--count",),
+}
+"""Names of options in other tools, each with the options to suggest instead: the first that the
+command has."""
 
 EXIT_CODES = {
     0: "done, or healthy",
@@ -272,7 +283,7 @@ def _discard_output() -> None:
 
 def _show_click_error(error: click.ClickException, arguments: list[str]) -> int:
     """Print click's error about the typed command line and return its exit code."""
-    if isinstance(error, click.NoSuchOption):
+    if isinstance(error, click.UsageError):
         error = _explained(error, arguments)
     if _wants_json(arguments):
         name = "USAGE" if error.exit_code == EXIT_USAGE else "FAILED"
@@ -282,27 +293,51 @@ def _show_click_error(error: click.ClickException, arguments: list[str]) -> int:
     return error.exit_code
 
 
-def _explained(error: click.NoSuchOption, arguments: list[str]) -> click.UsageError:
-    """Return the error to show for an option that does not exist.
+def _explained(error: click.UsageError, arguments: list[str]) -> click.UsageError:
+    """Return the error with the right way to type what the user meant, if it is known."""
+    if isinstance(error, click.NoSuchOption):
+        return click.UsageError(_on_unknown_option(error, arguments), error.ctx)
+    said = _on_bare_setting(error)
+    return error if said is None else click.UsageError(said, error.ctx)
 
-    click takes a negative number such as -12 for the option -1. The returned error then says that a
+
+def _on_unknown_option(error: click.NoSuchOption, arguments: list[str]) -> str:
+    """Return the message for an option that does not exist.
+
+    click takes a negative number such as -12 for the option -1. The message then says that a
     number must be positive."""
-    if not error.option_name[1:].isdigit():
-        return _with_near_names(error)
-    number = next(word for word in arguments if word.startswith(error.option_name))
-    return click.UsageError(f"{number} is no option; a number must be positive here", error.ctx)
-
-
-def _with_near_names(error: click.NoSuchOption) -> click.NoSuchOption:
-    """Return the error with suggestions of similar options, compared without their dashes. click
-    also compares the dashes, so it would suggest ``--group`` for ``--nope``."""
-    word = error.option_name.lstrip("-")
+    name, context = error.option_name, error.ctx
+    if name[1:].isdigit():
+        number = next(word for word in arguments if word.startswith(name))
+        return f"{number} is no option; a number must be positive here"
+    # Compare the names without their dashes. click also compares the dashes, so it would suggest
+    # ``--group`` for ``--nope``.
+    word = name.lstrip("-")
     near = [
-        name
-        for name in error.possibilities or ()
-        if difflib.get_close_matches(word, [name.lstrip("-")], cutoff=NEAR)
+        each
+        for each in error.possibilities or ()
+        if difflib.get_close_matches(word, [each.lstrip("-")], cutoff=NEAR)
     ]
-    return click.NoSuchOption(error.option_name, error.message, near, error.ctx)
+    known = {each for row in context.command.params for each in row.opts} if context else set()
+    near = near or [each for each in MEANT_OPTIONS.get(name, ()) if each in known][:1]
+    if near:
+        return f"{error.message} Did you mean {' or '.join(map(repr, near))}?"
+    command = next((each for each in arguments if each in COMMANDS), None)
+    if context is not None and context.parent is None and command is not None:
+        return f"{error.message} Write options of a command after it: logbus {command} … {name}"
+    return error.message
+
+
+def _on_bare_setting(error: click.UsageError) -> str | None:
+    """Return the message for settings without the option that sets them, as in ``topic alter t
+    retention.ms=5``; None for another error."""
+    extra = re.search(r"unexpected extra arguments? \((.+)\)", error.message)
+    options = error.ctx.command.params if error.ctx is not None else ()
+    setter = next((row.opts[0] for row in options if row.metavar == "KEY=VALUE"), None)
+    if extra is None or setter is None or not all("=" in word for word in extra[1].split()):
+        return None
+    typed = " ".join(f"{setter} {word}" for word in extra[1].split())
+    return f"{error.message}. Give a setting with its option: {typed}"
 
 
 def _wants_json(arguments: list[str]) -> bool:

@@ -42,6 +42,8 @@ def entity_options(command: Command) -> Command:
     @functools.wraps(command)
     def named(user: str | None, client_id: str | None, ip: str | None, **rest: Any) -> Any:
         names = {USER: user, CLIENT_ID: client_id, IP: ip}
+        if not any(name is not None for name in names.values()):
+            raise click.UsageError("name the limited clients: give --user, --client-id or --ip")
         entity = entity_of(
             (kind, DEFAULT if name == DEFAULT_WORD else name)
             for kind, name in names.items()

@@ -161,6 +161,12 @@ def test_text_in_place_of_a_number_gives_a_short_error(capsys: pytest.CaptureFix
         (["up", "--detatch"], "--detach"),
         (["consume", "t", "--form", "json"], "--format"),
         (["topic", "--regx", "a"], "--regex"),
+        (["quota", "list", "--address", "::1"], "--bootstrap-servers"),
+        (["quota", "set", "producer_byte_rate", "1", "--address", "::1"], "--ip"),
+        (["console", "--address", "::1"], "--host"),
+        (["consume", "t", "--from-beginning"], "--start"),
+        (["consume", "t", "--max-messages", "1"], "--count"),
+        (["topic", "list", "--json"], "--output"),
     ],
 )
 def test_unknown_option_suggests_options_with_similar_words(
@@ -172,6 +178,31 @@ def test_unknown_option_suggests_options_with_similar_words(
     said = capsys.readouterr().err
     assert ("Did you mean" in said or "did you mean" in said) == (offered is not None)
     assert offered is None or said.rstrip().endswith(f"{offered!r}?")
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        (["--context", "prod", "topic", "list"], "after it: logbus topic … --context"),
+        (["-b", "127.0.0.1:1", "consume", "t"], "after it: logbus consume … -b"),
+        (["topic", "alter", "t", "a=1", "b=2"], "with its option: -c a=1 -c b=2"),
+        (["export", "t", "-o", "t.csv"], "leave -o out: logbus export TOPIC t.csv"),
+        (["quota", "set", "producer_byte_rate", "1"], "give --user, --client-id or --ip"),
+        (["quota", "delete", "producer_byte_rate"], "give --user, --client-id or --ip"),
+    ],
+)
+def test_usage_error_shows_how_to_type_what_the_user_meant(
+    typed: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(typed) == 2
+    assert hint in capsys.readouterr().err
+
+
+def test_word_with_an_equals_sign_beside_another_word_is_no_setting(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["topic", "alter", "t", "a=1", "u"]) == 2
+    assert "-c a=1" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("noun", ["groups", "topic"])
