@@ -143,7 +143,7 @@ def produce(
             sent.read(files, form, rule, interruption)
             producer.flush()
     if key_delimiter and sent.keyless:
-        output.say(f"{_records(sent.records, sent.keyless)} have no {key_delimiter!r}, so no key")
+        output.say(f"{_records(sent.records, sent.keyless)} without a key: no {key_delimiter!r}")
     if summary or sys.stderr.isatty() or interruption.is_set:
         _summarise(topic, sent.records, time.monotonic() - started, summary, acks)
     return EXIT_INTERRUPTED if interruption.is_set else 0
@@ -170,7 +170,8 @@ def _counting(sent: _Sending, topic: str) -> Iterator[None]:
         if sent.records:
             sent.end(wait=not isinstance(error, KeyboardInterrupt))
             written = sent.written()
-            output.say(f"{_records(sent.records, written)} are known to be in {topic}")
+            are = "is" if written == 1 else "are"
+            output.say(f"{_records(sent.records, written)} {are} known to be in {topic}")
             if sent.unread and written == sent.records:
                 output.say(f"resume from {sent.unread}")
         else:

@@ -94,7 +94,9 @@ def test_produce_reports_once_how_many_lines_have_no_key_separator(
     logbus: Logbus, new_topic: str
 ) -> None:
     done = logbus("produce", new_topic, "-K", ":", stdin=b"k:v\nno key\n:\n\n")
-    assert done.stderr == b"2 of 4 records have no ':', so no key\n"
+    assert done.stderr == b"2 of 4 records without a key: no ':'\n"
+    done = logbus("produce", new_topic, "-K", ":", stdin=b"no key\n")
+    assert done.stderr == b"1 of 1 record without a key: no ':'\n"
     assert logbus("produce", new_topic, "-K", ":", stdin=b"k:v\n").stderr == b""
 
 
@@ -253,6 +255,14 @@ def test_error_for_a_malformed_input_line_names_the_line_to_resume_at(
     assert f"1,500 of 1,500 records are known to be in {new_topic}".encode() in said
     assert f"resume from line 3001 of {file}, then send {later}".encode() in said
     assert len(logbus("consume", new_topic, "-e").stdout.splitlines()) == 1500
+
+
+def test_error_for_malformed_input_counts_one_record_in_the_singular(
+    logbus: Logbus, new_topic: str
+) -> None:
+    lines = b'{"value": "v"}\n{bad\n'
+    said = logbus("produce", new_topic, "--input", "jsonl", stdin=lines, code=1).stderr
+    assert f"1 of 1 record is known to be in {new_topic}\n".encode() in said
 
 
 def test_key_delimiter_option_accepts_the_escapes_of_kcat(logbus: Logbus, new_topic: str) -> None:
