@@ -23,6 +23,8 @@ from broker_lite.cli.context import (
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.numbers import Real, Whole
 from broker_lite.client.administration import log_positions
+from broker_lite.client.operations.cluster import deleted_topic
+from broker_lite.errors import UnknownTopicOrPartitionError
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 from broker_lite.security.acls import Operation
 
@@ -152,7 +154,7 @@ def consume(
     with TopicReader(servers, topics, group, starts, options, given).open(fixed) as consumer:
         code: int | None = None
         try:
-            code = print_all(consumer, out, chooser, PrintLimits(ends, count, timeout))
+            code = print_all(consumer, out, chooser, PrintLimits(ends, count, timeout, topics))
         finally:
             out.close()
             if group is not None and form == "parquet":
@@ -327,12 +329,14 @@ def end_offsets(
 
 
 class PrintLimits(NamedTuple):
-    """Limits at which printing stops: the end offset of each partition, the number of records, and
-    the seconds without records. None, or an empty ``ends``, means no limit."""
+    """Limits at which printing stops: the end offset of each partition, the number of records, the
+    seconds without records, and the deletion of one of ``topics``. None or an empty value means no
+    limit."""
 
     ends: dict[TopicPartition, int]
     records: int | None
     timeout: float | None
+    topics: tuple[str, ...] = ()
 
 
 def print_all(
@@ -344,7 +348,7 @@ def print_all(
 ) -> int:
     """Print records until a limit is reached. Return the exit code: 124 after ``limits.timeout``,
     else 0. Without ``bar``, the function has a progress bar of its own, shown if stdout is a
-    file."""
+    file. Raises UnknownTopicOrPartitionError if a topic is deleted."""
     with contextlib.closing(bar or output.ProgressBar("records")) as shown:
         return _print_beside(shown, consumer, out, chooser, limits)
 
@@ -356,11 +360,12 @@ def _print_beside(
     chooser: RecordChooser,
     limits: PrintLimits,
 ) -> int:
-    ends, left, timeout = limits
+    ends, left, timeout, topics = limits
     bounded = bool(ends)
     last_seen = time.monotonic()
     while True:
         output.raise_if_unread()
+        _raise_if_deleted(consumer, topics)
         if left == 0 or (bounded and _is_read(consumer, ends)):
             return 0
         batch = consumer.poll_arrow(_POLL_SECONDS, headers=True, max_rows=left)
@@ -377,6 +382,17 @@ def _print_beside(
             out.write(batch)
         if left is not None:
             left -= batch.num_rows
+
+
+def _raise_if_deleted(consumer: Consumer, topics: tuple[str, ...]) -> None:
+    """Raise UnknownTopicOrPartitionError if one of the topics was deleted, and the consumer's group
+    has revoked its partitions: the group reads on without the topic, so the consumer raises no
+    error."""
+    for name in topics:
+        known = consumer.core.cluster.view.topics.get(name)
+        is_missing = known is None or isinstance(known.error, UnknownTopicOrPartitionError)
+        if is_missing and all(tp.topic != name for tp in consumer.assignment()):
+            raise deleted_topic(name)
 
 
 def _is_read(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:

@@ -236,6 +236,29 @@ def test_rate_limited_produce_ends_soon_after_its_topic_is_deleted(
     assert b"are known to be in" in said
 
 
+def test_consume_in_a_group_ends_with_an_error_when_its_topic_is_deleted(
+    logbus: Logbus, new_topic: str, environment: dict[str, str]
+) -> None:
+    """Regression: the group revoked the topic's partitions, and the command waited for ever."""
+    logbus("produce", new_topic, "-p", "0", stdin=b"one\n")
+    command = [sys.executable, "-P", "-m", "broker_lite", "consume", new_topic]
+    with subprocess.Popen(
+        [*command, "-g", f"g-{new_topic}"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as consumer:
+        try:
+            assert consumer.stdout and consumer.stderr
+            assert consumer.stdout.readline() == b"one\n"
+            logbus("topic", "delete", new_topic, "--yes")
+            assert consumer.wait(60) == 1
+        finally:
+            consumer.kill()
+        said = consumer.stderr.read().decode()
+    assert f"topic {new_topic!r} was deleted while it was read" in said
+
+
 def _feed(pipe: Any, lines: bytes) -> None:
     with contextlib.suppress(BrokenPipeError):
         pipe.write(lines)
