@@ -24,7 +24,7 @@ from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.numbers import Real, Whole
 from broker_lite.client.administration import log_positions
 from broker_lite.client.operations.cluster import deleted_topic
-from broker_lite.errors import UnknownTopicOrPartitionError
+from broker_lite.errors import NonEmptyGroupError, UnknownTopicOrPartitionError
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 from broker_lite.security.acls import Operation
 
@@ -137,6 +137,7 @@ def consume(
     servers = bootstrap(cluster)
     with Admin(servers, client_id="logbus-cli") as admin:
         chosen = partitions_to_read(admin, topics, partition)
+        _check_no_members(admin, group if partition else None)
         spec = offset_spec.parse(start) if start else None
         starts = log_positions.resolve(admin, chosen, spec) if spec is not None else {}
         ends = end_offsets(admin, chosen, end, at_end)
@@ -175,6 +176,16 @@ def _check_member_options(
     refused += [f"-X {key}" for key in only_of_members(settings)]
     if refused:
         raise click.UsageError(f"{refused[0]} is for members of a group: give -g, without -p")
+
+
+def _check_no_members(admin: Admin, group: str | None) -> None:
+    """Raise NonEmptyGroupError if there is a group with members: they alone may commit to it."""
+    if group is not None and admin.group_members(group):
+        raise NonEmptyGroupError(
+            f"group {group!r} has members, and -p with -g needs a group without members. Stop the "
+            "members, name another group, or leave -p out to join the group; without -g, the "
+            "command reads the partitions and commits nothing"
+        )
 
 
 def _print_start(

@@ -135,8 +135,9 @@ ERROR_TEXTS: Mapping[str, Text] = {
         "Choose another name.",
     ),
     "UNKNOWN_MEMBER_ID": Text(
-        "The coordinator does not know the member: its session expired, or the coordinator changed.",
-        "Members join again by themselves.",
+        "The coordinator does not know the member: its session expired, or the coordinator changed. "
+        "Or a client that is no member commits to a group that has members.",
+        "Members join again by themselves. Stop the members before a client that is no member commits.",
     ),
     "INVALID_SESSION_TIMEOUT": Text(
         "`session.timeout.ms` is outside the broker's `group.min.session.timeout.ms` and "

@@ -19,6 +19,7 @@ import pytest
 
 from broker_lite.bus import Bus, aconnect
 from broker_lite.client import Consumer
+from broker_lite.errors import UnknownMemberIdError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
 
@@ -147,6 +148,15 @@ def test_commit_stores_the_given_offsets_or_else_the_consumers_position(
         assert group_at(bus, topic, topic) == 5
         consumer.commit()
         assert group_at(bus, topic, topic) == 10
+
+
+def test_commit_by_a_consumer_outside_of_a_group_with_members_names_the_group(
+    bus: Bus, topic: str
+) -> None:
+    alone = bus.consumer(topic, group=topic, partitions=[0], start="earliest", auto_commit=False)
+    refused = pytest.raises(UnknownMemberIdError, match=f"group '{topic}' has members, and only")
+    with alone, bus.consumer(topic, group=topic), refused:
+        alone.commit()
 
 
 @pytest.mark.parametrize("way", ["poll", "loop", "arrow"])

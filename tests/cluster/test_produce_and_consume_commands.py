@@ -259,6 +259,23 @@ def test_consume_in_a_group_ends_with_an_error_when_its_topic_is_deleted(
     assert f"topic {new_topic!r} was deleted while it was read" in said
 
 
+def test_consume_of_chosen_partitions_refuses_a_group_that_has_members(
+    logbus: Logbus, new_topic: str, cluster: LocalCluster
+) -> None:
+    """Regression: the command printed all records, then ended with a bare UNKNOWN_MEMBER_ID."""
+    group = f"g-{new_topic}"
+    logbus("produce", new_topic, "-p", "0", stdin=b"one\n")
+    chosen = ("consume", new_topic, "-g", group, "-p", "0", "-e")
+    with (
+        connect(cluster.bootstrap_servers) as bus,
+        bus.consumer(new_topic, group=group, start="earliest"),
+    ):
+        refused = logbus(*chosen, code=1)
+    said = f"group {group!r} has members, and -p with -g needs a group without members"
+    assert refused.stdout == b"" and said in refused.stderr.decode()
+    assert logbus(*chosen).stdout == b"one\n"
+
+
 def _feed(pipe: Any, lines: bytes) -> None:
     with contextlib.suppress(BrokenPipeError):
         pipe.write(lines)

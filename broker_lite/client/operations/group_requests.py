@@ -24,6 +24,7 @@ from broker_lite.errors import (
     ConcurrentTransactionsError,
     LogbusError,
     NotCoordinatorError,
+    UnknownMemberIdError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
@@ -261,6 +262,11 @@ def commit_offsets(
                 error = error_of(row.error_code)
                 if isinstance(error, UnknownTopicIdError) and tp in commits:
                     error = other_topic(tp, commits[tp])
+                elif isinstance(error, UnknownMemberIdError) and member == NO_MEMBER:
+                    error = UnknownMemberIdError(
+                        f"group {group!r} has members, and only they may commit; stop them, or "
+                        "commit to another group"
+                    )
                 elif may_retry(error) and not isinstance(error, UnknownTopicOrPartitionError):
                     return error
                 done[tp] = error
