@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import re
 import shlex
 from urllib.parse import quote
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 NONE = "–"
+_WORD = re.compile(r"[a-z]+(-[a-z]+)*('s)?,?")
 
 
 def size(count: float | None) -> str:
@@ -80,6 +82,13 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun[:-1] + 'ies' if noun.endswith('ry') else noun + 's'}"
 
 
+def sentence(text: str) -> str:
+    """Return a text with an upper-case first letter, unless it begins with a name, such as
+    retention.ms=soon, whose spelling must not change."""
+    is_word = _WORD.fullmatch(text.partition(" ")[0])
+    return f"{text[:1].upper()}{text[1:]}" if is_word else text
+
+
 def segment(name: str) -> str:
     """Return a name, percent-encoded, as one segment of a URL's path."""
     return quote(name, safe="")
@@ -93,6 +102,7 @@ FILTERS = {
     "percent": percent,
     "clock": clock,
     "plural": plural,
+    "sentence": sentence,
     "segment": segment,
     "quoted": shlex.quote,
 }

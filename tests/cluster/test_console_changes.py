@@ -299,6 +299,16 @@ def test_forms_with_a_wrong_token_origin_or_cookie_change_nothing(
     assert shown_topic in bus.topics()
 
 
+def test_pages_show_the_names_of_settings_and_fields_in_error_messages_unchanged(
+    console: RunningConsole, shown_topic: str
+) -> None:
+    """Regression: the pages showed "Retention.ms" and "From"."""
+    refused = change(console, f"/topics/{shown_topic}/alter", setting="retention.ms", value="soon")
+    assert refused.status == 400 and 'role="alert">retention.ms' in refused.text
+    failed = console.get(f"/topics/{shown_topic}/messages?from=x")
+    assert failed.status == 400 and "<p>from=" in failed.text
+
+
 def test_a_read_only_console_changes_nothing(cluster: LocalCluster, bus: Bus, topic: str) -> None:
     closed = RunningConsole(cluster.bootstrap_servers, "--read-only")
     try:

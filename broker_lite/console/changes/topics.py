@@ -9,7 +9,7 @@ from urllib.parse import quote
 from broker_lite.client.administration import log_positions, replica_plans
 from broker_lite.config import loss_of
 from broker_lite.console.changes.change import ChangePlan, Field, Form
-from broker_lite.console.formats import plural
+from broker_lite.console.formats import plural, sentence
 from broker_lite.console.page_request import PageRequest
 from broker_lite.console.pages.topics import FIXED
 from broker_lite.errors import ElectionNotNeededError, InvalidRequestError
@@ -134,7 +134,7 @@ def alter_fields(request: PageRequest) -> tuple[Field, ...]:
     if chosen in settings:
         value = settings[chosen].value or ""
         doc = settings[chosen].documentation
-        hint = f"{doc[:1].upper()}{doc[1:]}. {hint}" if doc else hint
+        hint = f"{sentence(doc)}. {hint}" if doc else hint
     return (
         Field("setting", "Setting", "select", chosen, options=tuple((n, n) for n in names)),
         Field("value", "Value", value=value, hint=hint),

@@ -51,6 +51,28 @@ def test_clock_shows_a_dash_for_unknown_and_invalid_times() -> None:
     assert formats.clock(-1) == formats.clock(2**62) == "–"
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("topic 't' does not exist", "Topic 't' does not exist"),
+        ("in-sync replicas", "In-sync replicas"),
+        ("broker's disk", "Broker's disk"),
+        ("sorry, no", "Sorry, no"),
+        ("retention.ms=soon: give a number", "retention.ms=soon: give a number"),
+        ("retention.ms cannot be soon", "retention.ms cannot be soon"),
+        ("from='x': give one of newest", "from='x': give one of newest"),
+        ("events-0: its preferred broker", "events-0: its preferred broker"),
+        ("unclean_leader", "unclean_leader"),
+        ("", ""),
+    ],
+)
+def test_message_that_begins_with_a_name_keeps_the_spelling_of_the_name(
+    text: str, shown: str
+) -> None:
+    """Regression: a page showed the setting retention.ms as "Retention.ms"."""
+    assert formats.sentence(text) == shown
+
+
 def test_noun_after_a_count_is_put_into_the_plural() -> None:
     assert [formats.plural(count, "query") for count in (1, 2)] == ["1 query", "2 queries"]
     assert formats.plural(1200, "topic") == "1,200 topics"
