@@ -47,6 +47,7 @@ def submit(
     If the change needs a confirmation that the user has not typed yet, return the page with the
     plan of the change instead. After an error, return the form with the error."""
     values = {name: value for name, value in form.items() if name not in ("typed", "token")}
+    plan = None
     try:
         plan = change.plan(request, form)
         if plan.confirm and "typed" not in form:
@@ -56,9 +57,9 @@ def submit(
             return _page(change, request, values, render, plan=plan, refusal=text)
         target = plan.apply()
     except LogbusError as error:
-        _log(change, request, f"refused: {error}")
+        _log(change, request, plan, f"refused: {error}")
         return _page(change, request, values, render, refusal=error.message)
-    _log(change, request, "done")
+    _log(change, request, plan, "done")
     request.sampler.read_again()
     joint = "&" if "?" in target else "?"
     return RedirectResponse(f"{target}{joint}done={change.key}", 303)
@@ -90,6 +91,12 @@ def _shown(plan: ChangePlan, request: PageRequest) -> Data:
     return {"steps": plan.steps, "confirm": plan.confirm, "command": command}
 
 
-def _log(change: Change, request: PageRequest, outcome: str) -> None:
-    names = " ".join(f"{key}={value!r}" for key, value in request.path.items())
-    logger.info("%s by %r: %s: %s", change.verb, request.viewer.user or "-", names, outcome)
+def _log(change: Change, request: PageRequest, plan: ChangePlan | None, outcome: str) -> None:
+    """Log a change with its user, its objects and its outcome.
+
+    The objects are the names in the URL's path, and the first step of the plan: the path of some
+    changes, such as the creation of a topic, has no name."""
+    objects = [f"{key}={value!r}" for key, value in request.path.items()]
+    objects += [] if plan is None else [plan.steps[0]]
+    parts = (f"{change.verb} by {request.viewer.user or '-'!r}", ", ".join(objects), outcome)
+    logger.info("%s", ": ".join(filter(None, parts)))

@@ -52,21 +52,32 @@ class RunningConsole:
         command = [*before, sys.executable, "-P", "-m", "broker_lite", "console", "--port", "0"]
         # Sample often, because most tests wait for the console's next sample.
         command += ["--interval", "0.5"]
+        # Without a buffer, select sees every byte that is not read yet.
         self._process = subprocess.Popen(
-            [*command, "-b", servers, *options], stderr=subprocess.PIPE
+            [*command, "-b", servers, *options], stderr=subprocess.PIPE, bufsize=0
         )
         self.cookie = ""
         self.url = self._address()
 
     def _address(self) -> str:
-        assert self._process.stderr is not None
-        assert select.select([self._process.stderr], [], [], START_S)[0], (
-            "the console printed no address"
-        )
-        line = self._process.stderr.readline().decode()
+        line = self._line()
         found = re.search(r"https?://\S+/", line)
         assert found, line
         return found[0]
+
+    def _line(self) -> str:
+        """Return the next line that the console prints."""
+        assert self._process.stderr is not None
+        assert select.select([self._process.stderr], [], [], START_S)[0], "the console is silent"
+        line = self._process.stderr.readline().decode()
+        assert line, "the console has ended"
+        return line
+
+    def logged(self, part: str) -> str:
+        """Return the next line of the console's log that contains ``part``. Skip other lines."""
+        while part not in (line := self._line()):
+            pass
+        return line
 
     @property
     def memory_mb(self) -> float:
