@@ -16,6 +16,9 @@ from broker_lite.server.metrics import COUNTER, GAUGE, HISTOGRAM, Metric, Sample
 SERIES_MAX = 20_000
 """Maximum time series in the answer to one scrape, without those under kafka_exporter's names.
 Above it, the series of partitions are dropped first, then those of groups, then those of topics."""
+RESERVED_SERIES = 32
+"""Part of ``SERIES_MAX`` that is reserved for series which are never dropped: the histogram
+``sample_duration_seconds`` (17), ``series_dropped``, and the metrics of the process."""
 
 CLUSTER_METRICS: Mapping[str, Metric] = {
     metric.name: metric
@@ -78,9 +81,9 @@ def samples(sampler: Sampler, *, by_partition: bool) -> list[Sample]:
 
 
 def _limit(metrics: dict[str, Values]) -> int:
-    """Drop time series from the end of ``metrics`` until at most ``SERIES_MAX`` are left. Return
-    the number of dropped series."""
-    room, dropped = SERIES_MAX, 0
+    """Drop time series from the end of ``metrics`` until the limit is kept. Return the number of
+    dropped series."""
+    room, dropped = SERIES_MAX - RESERVED_SERIES, 0
     for name, values in metrics.items():
         limited = dict(list(values.items())[: max(room, 0)]) if len(values) > room else values
         dropped += len(values) - len(limited)
