@@ -6,6 +6,7 @@ The tests are skipped without Chromium and chromedriver.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -305,6 +306,30 @@ window.EventSource = class extends Real {
   constructor(address) { super(address); window.tails.push(this); }
 };
 """
+
+
+def test_live_tail_shows_how_many_records_it_skipped(
+    page: Browser, console: RunningConsole, bus: Bus
+) -> None:
+    bus.create_topic("flooded", partitions=1, if_not_exists=True)
+    address = "topics/flooded/messages"
+    until(lambda: console.get(f"/{address}").status == 200, what="the topic")
+    page.open(f"{console.url}{address}")
+    page.run(RECORD_TAILS)
+    page.click("#tail")
+    until(lambda: page.run("return window.tails[0].readyState") == 1, what="the tail")
+    # All records are in one batch, so the tail reads them at once.
+    with bus.producer(linger_ms=1000) as producer:
+        for _ in range(400):
+            producer.send("flooded", b"v")
+
+    def counted() -> list[int]:
+        return [int(number) for number in re.findall(r"\d+", page.text("#tail"))]
+
+    until(lambda: sum(counted()) == 400, what=lambda: page.text("#tail"))
+    seen, skipped = counted()
+    assert page.text("#tail") == f"Stop the tail ({seen} new, {skipped} skipped)"
+    assert page.count("tr.fresh") == seen and page.complaints() == []
 
 
 def test_live_tail_pauses_while_its_page_is_hidden(

@@ -8,10 +8,12 @@ import http.client
 import io
 import json
 import os
+import re
 import shlex
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import pyarrow.parquet as pq
@@ -22,13 +24,18 @@ from support.patience import until
 from broker_lite.bus import Bus
 from broker_lite.cli.main import run
 from broker_lite.console.commands import SNIPPETS
-from broker_lite.console.page_request import DOWNLOADS, SEARCHES
+from broker_lite.console.messages.matching import RecordFilters
+from broker_lite.console.messages.tail import LiveTail
+from broker_lite.console.page_request import DOWNLOADS
 from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import TopicPartition
 
 pytestmark = pytest.mark.real
 
 HOSTILE = b'"><script>document.title="owned"</script><img src=x onerror=alert(1)>'
 BIG = 8 * 1024 * 1024 - 4096
+SHOWN = 16 * 1024
+"""Bytes of a value that a page with few records shows."""
 MEMORY_MAX_MB = 120
 """Maximum resident memory of a console between two searches. Without a release it is 300 MB."""
 
@@ -45,6 +52,11 @@ def shown_topic(console: RunningConsole, topic: str) -> str:
     """Create a topic of three partitions; wait until the console shows it; return its name."""
     until(lambda: console.get(f"/api/v1/topics/{topic}/settings").status == 200, what="the topic")
     return topic
+
+
+def longest_run(text: str) -> int:
+    """Return the length of the longest run of the letter x."""
+    return max(map(len, re.findall("x+", text)))
 
 
 def fill(bus: Bus, topic: str, count: int, *, first: int = 0, partitions: int = 3) -> None:
@@ -205,6 +217,8 @@ def test_hostile_and_huge_values_are_escaped_and_shortened(
     found = console.json(f"/topics/{shown_topic}/messages")["records"]
     assert [row["value"]["form"] for row in found] == ["null", "text", "text"]
     assert found[1]["value"]["is_cut"] and found[1]["value"]["size_bytes"] == BIG
+    assert found[1]["value"]["text"] == "x" * SHOWN
+    assert longest_run(page.text) == SHOWN
 
 
 def test_console_exports_every_record_that_matches_the_filters(
@@ -253,13 +267,18 @@ class _Tail:
         """Return the values of the next ``count`` records."""
         found: list[str] = []
         while len(found) < count:
+            text = self.update()["html"]
+            found += [f"v{part.partition('<')[0]}" for part in text.split("<summary>v")[1:]]
+        return found
+
+    def update(self) -> dict[str, Any]:
+        """Return the data of the next event with records."""
+        while True:
             line = self._answer.readline().decode().rstrip("\n")
             if line.startswith("id: "):
                 self.last = line[4:]
             elif line.startswith("data: "):
-                text = json.loads(line[6:])["html"]
-                found += [f"v{part.partition('<')[0]}" for part in text.split("<summary>v")[1:]]
-        return found
+                return dict(json.loads(line[6:]))
 
     def event(self) -> tuple[str, str]:
         """Return the name and the data of the next server-sent event that has a name."""
@@ -338,6 +357,44 @@ def test_live_tail_of_a_deleted_topic_ends_with_a_message(
     tail.close()
 
 
+def test_live_tail_sends_at_most_500_records_and_10_updates_a_second(bus: Bus, topic: str) -> None:
+    now_s = [0.0]
+
+    def clock() -> float:
+        now_s[0] += 1 / 32
+        return now_s[0]
+
+    tail = LiveTail(bus, [TopicPartition(topic, 0)], RecordFilters(), "0.0", clock=clock)
+    shown: list[int] = []
+    skipped = sent = 0
+    try:
+        updates = tail.updates()
+        while sent < 600 or len(shown) + skipped < sent:
+            if sent < 600:
+                fill(bus, topic, 120, first=sent, partitions=1)
+                sent += 120
+            began_s = now_s[0]
+            update = next(updates)
+            assert now_s[0] - began_s >= 0.1
+            if update is not None:
+                assert len(update.rows) <= 50
+                shown += [row["offset"] for row in update.rows]
+                skipped += update.skipped
+    finally:
+        tail.close()
+    assert len(shown) + skipped == 600 and skipped > 0
+    assert shown == sorted(set(shown)) and shown[-1] == 599
+
+
+def test_live_tail_shows_the_first_16_kib_of_a_value(
+    console: RunningConsole, bus: Bus, shown_topic: str
+) -> None:
+    tail = _Tail(console, f"/topics/{shown_topic}/tail")
+    send(bus, shown_topic, "x" * 4 * SHOWN)
+    assert longest_run(tail.update()["html"]) == SHOWN
+    tail.close()
+
+
 def test_sixth_live_tail_is_refused_until_another_one_closes(
     console: RunningConsole, shown_topic: str
 ) -> None:
@@ -363,19 +420,17 @@ def test_fourth_search_is_refused_while_three_run(
     """Each of three searches waits for the first record of an empty partition; the test sends it
     later."""
     path = f"/topics/{shown_topic}/messages"
-    with ThreadPoolExecutor(SEARCHES) as pool:
-        waiting = [
-            pool.submit(console.get, f"{path}?from=oldest&left=0.0.1") for _ in range(SEARCHES)
-        ]
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(console.get, f"{path}?from=oldest&left=0.0.1") for _ in range(3)]
         refused = until(
             lambda: console.get(f"/api/v1{path}"),
             lambda answer: answer.status == 429,
             what="the refusal",
         )
         assert refused.json["error"] == "SEARCH_LIMIT"
-        assert f"{SEARCHES} searches or exports run already" in refused.json["message"]
+        assert "3 searches or exports run already" in refused.json["message"]
         send(bus, shown_topic, "v1")
-        assert [search.result().status for search in waiting] == [200] * SEARCHES
+        assert [search.result().status for search in waiting] == [200] * 3
     assert console.get(path).status == 200
 
 

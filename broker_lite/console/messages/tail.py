@@ -8,7 +8,7 @@ duplicates."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from broker_lite.bus.blocking import Bus
 from broker_lite.client.consuming.consumer import Consumer
@@ -42,12 +42,20 @@ class Update:
 
 class LiveTail:
     """Reads the new records of a topic: from the ends of the partitions on, or from the offsets in
-    ``event_id``, the id of the last event before a reconnect."""
+    ``event_id``, the id of the last event before a reconnect. ``clock`` returns monotonic
+    seconds."""
 
     def __init__(
-        self, bus: Bus, tps: list[TopicPartition], filters: RecordFilters, event_id: str = ""
+        self,
+        bus: Bus,
+        tps: list[TopicPartition],
+        filters: RecordFilters,
+        event_id: str = "",
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._filters = filters
+        self._clock = clock
         begins = positions_of(event_id, tps)
         missing = [tp for tp in tps if tp not in begins]
         if missing:
@@ -61,7 +69,7 @@ class LiveTail:
         """Yield events for ever. Yield None when no records have arrived for ``WAIT_S`` seconds.
         Raises UnknownTopicOrPartitionError once the topic is deleted."""
         while True:
-            until_s = time.monotonic() + PAUSE_S
+            until_s = self._clock() + PAUSE_S
             rows: list[Row] = []
             skipped = 0
             wait_s = WAIT_S
@@ -69,7 +77,7 @@ class LiveTail:
                 batch = self._filters.select(self._consumer.poll_arrow(wait_s, headers=True))
                 skipped += max(0, batch.num_rows - ROWS_MAX)
                 rows += rows_of(batch.slice(max(0, batch.num_rows - ROWS_MAX)))
-                wait_s = until_s - time.monotonic()
+                wait_s = until_s - self._clock()
                 if wait_s <= 0:
                     break
             skipped += max(0, len(rows) - ROWS_MAX)
