@@ -400,7 +400,7 @@ def test_sixth_live_tail_is_refused_until_another_one_closes(
 ) -> None:
     path = f"/topics/{quote(shown_topic)}/tail"
     tails = [_Tail(console, path) for _ in range(5)]
-    with pytest.raises(AssertionError, match="^429 .*SEARCH_LIMIT"):
+    with pytest.raises(AssertionError, match=r"^429 .*SEARCH_LIMIT"):
         _Tail(console, path)
     for tail in tails:
         tail.close()
