@@ -77,7 +77,7 @@ def check_names(options: Mapping[str, Any]) -> None:
     """Raise InvalidConfigError for an option that neither producers nor consumers know."""
     known = set()
     for kind in (ProducerConfig, MemberConfig):
-        for name, row in keys(kind).items():  # type: ignore[type-var]
+        for name, row in keys(kind).items():
             known |= {name, row.key.replace(".", "_")}
     for option in options:
         if option not in known:
