@@ -403,13 +403,18 @@ class Console:
         session_id = request.cookies.get(self.sessions.cookie, "")
         await run_in_threadpool(self.sessions.sign_out, session_id)
         response = RedirectResponse("/login", 303)
-        response.delete_cookie(self.sessions.cookie)
+        self._set_cookie(response, "", max_age=0)
         return response
 
-    def _set_cookie(self, response: Response, session_id: str) -> None:
+    def _set_cookie(
+        self, response: Response, session_id: str, *, max_age: int | None = None
+    ) -> None:
+        """Set the session cookie. ``max_age`` is in seconds: 0 deletes the cookie, and with None
+        the browser deletes it when it closes."""
         response.set_cookie(
             self.sessions.cookie,
             session_id,
+            max_age=max_age,
             httponly=True,
             samesite="strict",
             secure=self.settings.certificate is not None,

@@ -7,6 +7,7 @@ import errno
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import uvicorn
 
@@ -54,6 +55,8 @@ def serve(bus: Bus, settings: ConsoleSettings, ready: Callable[[str], None]) -> 
     TLS and logins."""
     settings.check(demands_login=bus.security.demands_login)
     listener = _listen(settings.host, settings.port)
+    # With port 0, the system has chosen the port.
+    settings = replace(settings, port=listener.getsockname()[1])
     bus.admin.timeout_ms = ANSWER_MS
     sampler = Sampler(bus.admin, interval_s=settings.interval_s).start()
     console = Console(bus, sampler, settings)
@@ -74,7 +77,7 @@ def serve(bus: Bus, settings: ConsoleSettings, ready: Callable[[str], None]) -> 
         ssl_keyfile=settings.key,
     )
     spare_startup()
-    ready(address(settings, listener))
+    ready(address(settings))
     try:
         ConsoleServer(config).run(sockets=[listener])
     finally:
@@ -82,10 +85,10 @@ def serve(bus: Bus, settings: ConsoleSettings, ready: Callable[[str], None]) -> 
         console.sessions.close()
 
 
-def address(settings: ConsoleSettings, listener: socket.socket) -> str:
+def address(settings: ConsoleSettings) -> str:
     """Return the URL of the console."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"{settings.scheme}://{host}:{listener.getsockname()[1]}/"
+    return f"{settings.scheme}://{host}:{settings.port}/"
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -290,7 +290,7 @@ def test_forms_with_a_wrong_token_origin_or_cookie_change_nothing(
         console.post(path, {"typed": shown_topic}),
         console.post(path, {**good, "token": "0" * 64}),
         console.post(path, good, Origin="http://evil.example"),
-        console.post(path, good, Cookie="logbus_console_0=other"),
+        console.post(path, good, Cookie=f"{console.cookie_name}=other"),
         console.send("POST", path, {"Cookie": cookie}, b"typed=x"),
     ]
     assert [answer.status for answer in forged] == [403] * 5

@@ -86,6 +86,11 @@ class RunningConsole:
         return int(status.partition("VmRSS:")[2].split()[0]) * 1024 / 1e6
 
     @property
+    def cookie_name(self) -> str:
+        """Return the name of the console's session cookie, which contains the port."""
+        return f"logbus_console_{urlsplit(self.url).port}"
+
+    @property
     def address(self) -> str:
         """Return the console's host and port."""
         return urlsplit(self.url).netloc
