@@ -126,6 +126,15 @@ class PageRequest(NamedTuple):
             )
         return group
 
+    def lag_history(self, group: str) -> list[float] | None:
+        """Return the lags that the group had at the last samples, the newest last. None if they
+        count records of a topic that the page's user may not describe."""
+        whole = self.sampler.reading
+        read = () if whole is None or group not in whole.groups else whole.groups[group].topics
+        if not all(map(self.may_describe, read)):
+            return None
+        return self.sampler.groups.values(group)
+
     def number(self, key: str) -> int | None:
         """Return a query field as a number, or None if it is empty. Raises InvalidRequestError for
         a text of other than 1 to 18 digits."""

@@ -235,8 +235,9 @@ def test_user_sees_only_what_acls_allow(console: RunningConsole) -> None:
 
 
 def test_page_of_a_visible_group_does_not_name_topics_that_the_user_may_not_see(
-    console: RunningConsole, admin_bus: Bus
+    console: RunningConsole, admin_bus: Bus, secured: LocalCluster
 ) -> None:
+    """Regression: the chart of the group's lag also counted records of these topics."""
     for topic in ("seen", "secret"):
         admin_bus.admin.commit_offsets("mixed", {TopicPartition(topic, 0): 0})
     sign_in(console, ALICE, PASSWORD)
@@ -248,6 +249,12 @@ def test_page_of_a_visible_group_does_not_name_topics_that_the_user_may_not_see(
     assert (found["group"]["topics"], found["group"]["lag"]) == (["seen"], 1)
     for path in ("/groups", "/groups/mixed", "/groups/mixed/move", "/groups/mixed/delete"):
         assert "secret" not in console.get(path).text, path
+    (row,) = console.json("/groups")["groups"]["rows"]
+    assert found["history"] is None and row["trend"] == []
+    assert set(console.json("")["history"].values()) == {None}
+    assert "chart would count topics that you may not describe" in console.get("/").text
+    sign_in(console, "admin", password_of(secured))
+    assert console.json("/groups/mixed")["history"] and console.json("")["history"]["lag"]
 
 
 def test_console_user_without_permission_cannot_delete_a_topic(

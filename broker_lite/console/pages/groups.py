@@ -28,7 +28,7 @@ PARTITIONS = (
 def groups(ask: PageRequest) -> Data:
     rows = [
         row._asdict()
-        | {"topics": list(row.topics), "trend": ask.sampler.groups.values(row.name)[-120:]}
+        | {"topics": list(row.topics), "trend": (ask.lag_history(row.name) or [])[-120:]}
         for row in ask.reading.groups.values()
     ]
     return {"groups": listing(rows, GROUPS, ask.query, sort="lag")}
@@ -63,11 +63,11 @@ def group(ask: PageRequest) -> Data:
         }
         for member in sorted(lag.members)
     ]
-    history = ask.sampler.groups.values(row.name)
+    history = ask.lag_history(row.name)
     return {
         "group": row._asdict() | {"topics": list(row.topics)},
         "history": history,
-        "history_s": ask.sampler.span_s(len(history)),
+        "history_s": ask.sampler.span_s(len(history or ())),
         "members": members,
         "partitions": listing(rows, PARTITIONS, ask.query, sort="name"),
     }

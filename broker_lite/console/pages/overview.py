@@ -32,7 +32,7 @@ def overview(ask: PageRequest) -> Data:
             "disk": _disk(reading),
         },
         "history": {
-            name: [] if totals is None else totals.values(name) for name in (RECORDS, SIZE, LAG)
+            name: None if totals is None else totals.values(name) for name in (RECORDS, SIZE, LAG)
         },
         "history_s": 0.0 if totals is None else ask.sampler.span_s(len(totals.values(LAG))),
         "topics": [row._asdict() for row in topics[:FIRST]],
