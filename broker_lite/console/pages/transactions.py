@@ -58,7 +58,8 @@ def _open(request: PageRequest) -> tuple[list[dict[str, Any]], str]:
             "id": None if holder.owner is None else holder.owner.transactional_id,
             "producer": holder.row.producer_id,
             "age_s": max(0.0, now_ms - holder.since_ms) / 1000,
-            "hangs": holder.is_hanging,
+            # Without an owner, the transaction may also have an id that this user may not describe.
+            "hangs": holder.is_hanging and (holder.owner is not None or request.sees_all),
         }
         for holder in holders[:OPEN_MAX]
     ], ""
