@@ -376,7 +376,9 @@ class Console:
     def _login_form(self, request: Request) -> Response:
         if not self.sessions.demands_login:
             return RedirectResponse("/", 303)
-        return self.html(request, "login", {"refusal": "", "next": _local(request.query_params)})
+        return self.html(
+            request, "login", {"refusal": "", "user": "", "next": _local(request.query_params)}
+        )
 
     async def _login(self, request: Request) -> Response:
         return await run_in_threadpool(self._sign_in, request, await request.body())
@@ -386,14 +388,14 @@ class Console:
             form = fields_of(body)
         except LogbusError as error:
             return self._failed(request, error, None, is_json=False)
-        target = _local(form)
+        target, user = _local(form), form.get("user", "")
         try:
-            session_id = self.sessions.sign_in(form.get("user", ""), form.get("password", ""))
+            session_id = self.sessions.sign_in(user, form.get("password", ""))
         except LogbusError as error:
             is_wrong = isinstance(error, SaslAuthenticationError)
             text = "The user or the password is wrong." if is_wrong else error.message
             status = 401 if is_wrong else 429 if isinstance(error, TooManyLoginsError) else 503
-            shown = {"refusal": text, "next": target}
+            shown = {"refusal": text, "user": user, "next": target}
             return self.html(request, "login", shown, status=status)
         response = RedirectResponse(target, 303)
         self._set_cookie(response, session_id)
