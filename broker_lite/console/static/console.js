@@ -69,6 +69,9 @@ document.addEventListener("keydown", (event) => {
   search.focus();
 });
 
+// A narrow window shows only some sections of the navigation: scroll it to the current one.
+document.querySelector(".rail [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
 copying();
 setInterval(refresh, REFRESH_MS);
 
