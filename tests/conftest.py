@@ -33,6 +33,7 @@ for _name in ("LOGBUS_BOOTSTRAP_SERVERS", "LOGBUS_ZOOKEEPER"):
     os.environ.pop(_name, None)
 
 pytest_plugins = [
+    "support.fix_browser",
     "support.fix_cluster",
     "support.fix_command_line",
     "support.fix_spark",

@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+from support.patience import until
+
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 """The key under which the protocol returns the id of an element."""
 FLAGS = (
@@ -136,6 +138,12 @@ class Browser:
     def title(self) -> str:
         return str(self._send("GET", "/title"))
 
+    @property
+    def status(self) -> int:
+        """The HTTP status of the page."""
+        entry = "performance.getEntriesByType('navigation')[0]"
+        return int(self.run(f"return {entry}.responseStatus"))
+
     def run(self, script: str, *arguments: Any) -> Any:
         """Run a script outside the page's Content-Security-Policy; return its result."""
         return self._send("POST", "/execute/sync", {"script": script, "args": list(arguments)})
@@ -166,6 +174,12 @@ class Browser:
         using = {"using": "css selector", "value": selector}
         return str(self._send("POST", "/element", using)[ELEMENT])
 
+    def follow(self, selector: str, address: str) -> None:
+        """Click the selected element; wait for the page whose URL ends with ``address``."""
+        self.click(selector)
+        until(lambda: self.url.endswith(address), what=lambda: f"{address}, not {self.url}")
+        until(lambda: self.run("return document.readyState") == "complete", what="the page")
+
     def complaints(self) -> list[str]:
         """Return the script errors, and violations of the page's Content-Security-Policy, since
         the last call."""
@@ -173,9 +187,11 @@ class Browser:
         return [row["message"] for row in rows if row["level"] in ("SEVERE", "WARNING")]
 
     def show(self, *, dark: bool = False, width: int = 1280, height: int = 800) -> None:
-        """Set the preferred colour scheme and the size of the window."""
+        """Set the preferred colour scheme and the size of the window, also of the open page."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.command("Emulation.setEmulatedMedia", features=[scheme])
+        # Without transitions, the open page has its new colours at once.
+        still = {"name": "prefers-reduced-motion", "value": "reduce"}
+        self.command("Emulation.setEmulatedMedia", features=[scheme, still])
         self.command(
             "Emulation.setDeviceMetricsOverride",
             width=width,
