@@ -206,7 +206,7 @@ def _end(
     from broker_lite.client.transactions.batch_end import end_batch
     from broker_lite.wire.calls.sinks import EndBatchRequest
 
-    request = EndBatchRequest(attempt.sink, attempt.run, attempt.batch, is_commit, winners, rows)
+    request = EndBatchRequest(attempt.sink, attempt.run, attempt.batch, is_commit, rows, winners)
     timeout_ms = timeout_ms or options.transaction_timeout_ms
     security = options.given_security()
     end_batch(options.bootstrap_servers, options.client_id, request, timeout_ms, security=security)

@@ -84,6 +84,9 @@ class ApiKey(IntEnum):
     KEEP_BATCH = 10005
 
 
+NO_OPERATIONS = -(1 << 31)
+"""The bit field of authorized operations in a response whose request did not ask for it."""
+
 VERSIONS: Mapping[int, tuple[int, int]] = {
     ApiKey.PRODUCE: (3, 13),
     ApiKey.FETCH: (4, 18),

@@ -293,6 +293,14 @@ class Writer:
         else:
             self.classic_string(value)
 
+    def octets(self, value: bytes | None) -> None:
+        """Write nullable bytes."""
+        if value is None:
+            self.buffer.append(0)
+        else:
+            self.uvarint(len(value) + 1)
+            self.buffer += value
+
     def array(self, items: Iterable[T], item: Callable[[T], None]) -> None:
         """Write a compact array. ``item`` writes one item."""
         listed = list(items)

@@ -33,20 +33,21 @@ from broker_lite.wire.api import (
     response_header_bytes,
 )
 from broker_lite.wire.calls import broker_transactions, groups, log_dirs, sinks, users, verification
-from broker_lite.wire.calls.envelope import EnvelopeRequest, encode_envelope
+from broker_lite.wire.calls.envelope import EnvelopeRequest, EnvelopeResponse
 from broker_lite.wire.calls.group_transactions import (
     TAG_ADD_GROUP,
     AddGroupResponse,
     EndGroupOffsetsRequest,
-    encode_add_group,
-    encode_end_group_offsets,
+    EndGroupOffsetsResponse,
 )
 from broker_lite.wire.calls.offsets import (
     OffsetsForBytesRequest,
+    OffsetsForBytesResponse,
     RecordTimesRequest,
-    encode_answers,
+    RecordTimesResponse,
 )
-from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, encode_unregister_broker
+from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, UnregisterBrokerResponse
+from broker_lite.wire.layout import codec_of
 from broker_lite.wire.primitives import I32, Reader, Writer, put_tag, uuid_bytes
 
 Message = Any
@@ -151,34 +152,42 @@ _ROWS_MAX = {consumer.SyncGroupRequest.SyncGroupRequestAssignment: PARTITIONS_MA
 """Maximum number of items in an array of a request, by the class of the items. A SyncGroup request
 needs the limit, because it may exceed ``REQUEST_BYTES_MAX``."""
 
-_BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
-    ApiKey.UNREGISTER_BROKER: (UnregisterBrokerRequest.decode_request, encode_unregister_broker),
-    ApiKey.ENVELOPE: (EnvelopeRequest.decode_request, encode_envelope),
-    ApiKey.OFFSETS_FOR_BYTES: (OffsetsForBytesRequest.decode_request, encode_answers),
-    ApiKey.RECORD_TIMES: (RecordTimesRequest.decode_request, encode_answers),
-    ApiKey.END_GROUP_OFFSETS: (EndGroupOffsetsRequest.decode_request, encode_end_group_offsets),
-    ApiKey.JOIN_BATCH: (sinks.JoinBatchRequest.decode_request, sinks.encode_sink_response),
-    ApiKey.END_BATCH: (sinks.EndBatchRequest.decode_request, sinks.encode_sink_response),
-    ApiKey.KEEP_BATCH: (sinks.KeepBatchRequest.decode_request, sinks.encode_sink_response),
+_OWN_REQUESTS: dict[int, Decoder] = {
+    UnregisterBrokerRequest.API_KEY: UnregisterBrokerRequest.decode_request,
+    EnvelopeRequest.API_KEY: EnvelopeRequest.decode_request,
+    OffsetsForBytesRequest.API_KEY: OffsetsForBytesRequest.decode_request,
+    RecordTimesRequest.API_KEY: RecordTimesRequest.decode_request,
+    EndGroupOffsetsRequest.API_KEY: EndGroupOffsetsRequest.decode_request,
+    sinks.JoinBatchRequest.API_KEY: sinks.JoinBatchRequest.decode_request,
+    sinks.EndBatchRequest.API_KEY: sinks.EndBatchRequest.decode_request,
+    sinks.KeepBatchRequest.API_KEY: sinks.KeepBatchRequest.decode_request,
 }
-"""The functions that decode a request and encode a response, for each API that has no tables in
-``kafka.protocol``."""
+"""The function that decodes a request, for each API that has no tables in ``kafka.protocol``."""
 
 REQUESTS: dict[int, Any] = {
     key: MESSAGE_CLASSES[key][0]
-    for key in VERSIONS.keys() - _BY_HAND.keys() - {ApiKey.PRODUCE, ApiKey.FETCH}
+    for key in VERSIONS.keys() - _OWN_REQUESTS.keys() - {ApiKey.PRODUCE, ApiKey.FETCH}
 }
 """The request class of each API whose messages are decoded and encoded by the tables of
 ``kafka.protocol``, by API key."""
 _MESSAGES = frozenset(kind for pair in MESSAGE_CLASSES.values() for kind in pair)
 
-_OWN_ANSWERS: dict[type, Callable[[Any, Writer], None]] = {
-    groups.OffsetFetchResponse: groups.encode_offset_fetch,
-    AddGroupResponse: encode_add_group,
-    users.DescribedUsers: users.encode_described_users,
-    verification.VerifiedPartitions: verification.encode_verified,
-}
-"""The function that encodes a response with tagged fields of logbus, by the response's class."""
+_OWN_RESPONSES = frozenset(
+    (
+        UnregisterBrokerResponse,
+        EnvelopeResponse,
+        OffsetsForBytesResponse,
+        RecordTimesResponse,
+        EndGroupOffsetsResponse,
+        sinks.SinkResponse,
+        groups.OffsetFetchResponse,
+        AddGroupResponse,
+        users.DescribedUsers,
+        verification.VerifiedPartitions,
+    )
+)
+"""The classes of ``wire.calls`` with which the broker answers: the API has no tables in
+``kafka.protocol``, or the response has tagged fields of logbus."""
 
 _F64 = struct.Struct(">d")
 _FIXED: dict[str, Decoder] = {
@@ -203,8 +212,8 @@ def decode(api_key: int, version: int, frame: memoryview, at: int) -> Message:
     An ApiVersions request of an unknown version is accepted, because a broker must answer it. Other
     unknown APIs and versions raise UnsupportedVersionError. A malformed request raises
     ProtocolError."""
-    if api_key in _BY_HAND:
-        return _BY_HAND[api_key][0](Reader(frame, at))
+    if api_key in _OWN_REQUESTS:
+        return _OWN_REQUESTS[api_key](Reader(frame, at))
     first, last = VERSIONS.get(api_key, (0, -1))
     if not first <= version <= last or api_key not in REQUESTS:
         if api_key == ApiKey.API_VERSIONS:
@@ -216,10 +225,13 @@ def decode(api_key: int, version: int, frame: memoryview, at: int) -> Message:
 def encode(api_key: int, version: int, correlation_id: int, response: Message) -> bytes:
     """Return ``response`` as a frame, with its length before it. The response to an ApiVersions
     request of an unknown version is encoded in version 0."""
-    if api_key in _BY_HAND:
-        return _by_hand(api_key, version, correlation_id, _BY_HAND[api_key][1], response)
-    if own := _OWN_ANSWERS.get(type(response)):
-        return _by_hand(api_key, version, correlation_id, own, response)
+    if type(response) in _OWN_RESPONSES:
+        writer = Writer()
+        writer.i32(0)
+        writer.buffer += response_header_bytes(api_key, version, correlation_id)
+        codec_of(type(response)).put(writer, response)
+        I32.pack_into(writer.buffer, 0, len(writer.buffer) - 4)
+        return bytes(writer.buffer)
     if api_key == ApiKey.API_VERSIONS and not 0 <= version <= VERSIONS[api_key][1]:
         version = 0
     # Drop the header of an earlier encoding: API_VERSION cannot be set while there is a header.
@@ -240,21 +252,6 @@ def _tagged(frame: bytes, number: int, value: bytes) -> bytes:
     writer = Writer()
     writer.buffer += frame[:-1]
     put_tag(writer, number, value)
-    I32.pack_into(writer.buffer, 0, len(writer.buffer) - 4)
-    return bytes(writer.buffer)
-
-
-def _by_hand(
-    api_key: int,
-    version: int,
-    correlation_id: int,
-    put: Callable[[Any, Writer], None],
-    response: Any,
-) -> bytes:
-    writer = Writer()
-    writer.i32(0)
-    writer.buffer += response_header_bytes(api_key, version, correlation_id)
-    put(response, writer)
     I32.pack_into(writer.buffer, 0, len(writer.buffer) - 4)
     return bytes(writer.buffer)
 

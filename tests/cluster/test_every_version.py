@@ -44,7 +44,7 @@ from broker_lite.errors import (
     UnsupportedVersionError,
 )
 from broker_lite.local.cluster import LocalCluster
-from broker_lite.model import LATEST_TIMESTAMP, topic_id_bytes
+from broker_lite.model import LATEST_TIMESTAMP, NO_EPOCH, topic_id_bytes
 from broker_lite.wire.api import VERSIONS, ApiKey, is_served, write_request_header
 from broker_lite.wire.calls.cluster import MetadataRequest, MetadataResponse
 from broker_lite.wire.calls.configs import (
@@ -153,7 +153,9 @@ class Target:
 
     def wait_for_leader(self) -> None:
         """Wait until the leader serves the topic's partition."""
-        request = ListOffsetsRequest((ListOffsetsTopic(self.name, (ListOffsetsPartition(0, -1),)),))
+        request = ListOffsetsRequest(
+            (ListOffsetsTopic(self.name, (ListOffsetsPartition(0, NO_EPOCH, -1),)),)
+        )
         until(lambda: not self.leader.call(request).topics[0].partitions[0].error_code)
 
 
@@ -387,7 +389,7 @@ def test_offset_for_leader_epoch_returns_the_end_offset_of_an_epoch(target: Targ
         return row.error_code, row.leader_epoch, row.end_offset
 
     ends = ListOffsetsRequest(
-        (ListOffsetsTopic(target.name, (ListOffsetsPartition(0, LATEST_TIMESTAMP),)),)
+        (ListOffsetsTopic(target.name, (ListOffsetsPartition(0, NO_EPOCH, LATEST_TIMESTAMP),)),)
     )
     (latest,) = target.leader.call(ends).topics[0].partitions
     epoch = latest.leader_epoch

@@ -103,7 +103,9 @@ def finish(running: LocalCluster, topic: str, marker: int = 900) -> list[int]:
 def coordinator_of(running: LocalCluster, transactional_id: str) -> int:
     """Return the index, in ``running.brokers``, of a transactional id's coordinator."""
     with PlainConnection(running.brokers[0].endpoint) as connection:
-        answer = connection.call(FindCoordinatorRequest((transactional_id,), KEY_TYPE_TRANSACTION))
+        answer = connection.call(
+            FindCoordinatorRequest((transactional_id,), key_type=KEY_TYPE_TRANSACTION)
+        )
     row = answer.coordinators[0]
     return [broker.endpoint for broker in running.brokers].index(f"{row.host}:{row.port}")
 

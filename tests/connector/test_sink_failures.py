@@ -122,7 +122,7 @@ class Run:
         """Send the commit of a batch to the coordinator; close the connection before the
         response."""
         winners = ((attempt.producer_id, attempt.epoch),)
-        request = EndBatchRequest(self.sink, self.name, batch, True, winners, attempt.rows)
+        request = EndBatchRequest(self.sink, self.name, batch, True, attempt.rows, winners)
         with PlainConnection(self.coordinator()) as connection:
             connection.send(encode_call(request, 1, "driver"))
 

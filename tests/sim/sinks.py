@@ -158,7 +158,7 @@ class Query:
             results = await asyncio.gather(*(self._task(run, batch, task) for task in range(TASKS)))
             winners = tuple(pair for pair in results if pair is not None)
             request = EndBatchRequest(
-                self.name, run, batch, True, winners, sum(_rows(batch, n) for n in range(TASKS))
+                self.name, run, batch, True, sum(_rows(batch, n) for n in range(TASKS)), winners
             )
             if rng.random() < DRIVER_STAYS:
                 # Start the next driver, and let this driver commit late.
@@ -239,7 +239,7 @@ class Query:
         except (TaskFailedError, LogbusError):
             # Without its commit message the driver cannot commit the attempt: count it as aborted.
             self.truth.decided.setdefault(Pair(*identity), False)
-            failed = EndBatchRequest(self.name, run, batch, False, (identity,))
+            failed = EndBatchRequest(self.name, run, batch, False, winners=(identity,))
             self._spawn(worker.ask(failed, TIMEOUT_MS / 3))
             raise
         finally:

@@ -185,7 +185,7 @@ def values(records: memoryview) -> list[bytes]:
 def list_offsets(
     connection: PlainConnection, topic: str, timestamp: int, *, partition: int = 0, epoch: int = -1
 ) -> ListedPartition:
-    row = ListOffsetsPartition(partition, timestamp, epoch)
+    row = ListOffsetsPartition(partition, epoch, timestamp)
     request = ListOffsetsRequest((ListOffsetsTopic(topic, (row,)),))
     return connection.call(request).topics[0].partitions[0]
 

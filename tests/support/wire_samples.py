@@ -7,6 +7,7 @@ import uuid
 from typing import Any
 
 from broker_lite.model import topic_id_text
+from broker_lite.wire.api import NO_OPERATIONS
 
 _FIXED = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
@@ -88,6 +89,8 @@ def plain(item: Any, table: Any, version: int) -> Any:
             inner = id_text(inner)
         elif field.type_str in ("bytes", "records") and inner is not None:
             inner = bytes(inner)
+        elif field.type_str == "bitfield" and inner is None:
+            inner = NO_OPERATIONS
         found[field.name] = inner
     return found
 

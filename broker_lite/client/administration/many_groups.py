@@ -192,7 +192,7 @@ def _progress(
 def _coordinators(
     cluster: Cluster, names: Sequence[str], deadline_ms: float
 ) -> Operation[dict[str, Endpoint | LogbusError]]:
-    request = groups.FindCoordinatorRequest(tuple(names), groups.KEY_TYPE_GROUP)
+    request = groups.FindCoordinatorRequest(tuple(names))
     answer: groups.FindCoordinatorResponse = yield from on_any_broker(
         cluster, CallExchange(request), lambda _: None, deadline_ms
     )

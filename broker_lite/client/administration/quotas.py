@@ -56,4 +56,4 @@ def alter_quotas(
 
 def _quotas(answer: DescribedClientQuotas) -> dict[Entity, Values]:
     raise_for(answer.error_code, answer.error_message)
-    return {Entity(tuple(sorted(row.entity))): dict(row.values) for row in answer.entries}
+    return {Entity(tuple(sorted(row.entity))): dict(row.values) for row in answer.entries or ()}

@@ -96,7 +96,7 @@ def reassign(
         )
         for name, tps in group_by_topic(list(targets)).items()
     )
-    call = calls.AlterPartitionReassignmentsRequest(rows, _timeout(cluster, deadline_ms))
+    call = calls.AlterPartitionReassignmentsRequest(_timeout(cluster, deadline_ms), rows)
     answer = yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
     outcomes = {
         TopicPartition(topic.name, row.partition_index): error_of(row.error_code, row.error_message)
@@ -118,7 +118,7 @@ def reassignments(
     def check(answer: calls.ListPartitionReassignmentsResponse, _: bool) -> LogbusError | None:
         return error_of(answer.error_code, answer.error_message)
 
-    call = calls.ListPartitionReassignmentsRequest(None, _timeout(cluster, deadline_ms))
+    call = calls.ListPartitionReassignmentsRequest(_timeout(cluster, deadline_ms))
     answer = yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
     return {
         TopicPartition(topic.name, row.partition_index): Reassignment(

@@ -45,7 +45,9 @@ def describe_users(
 ) -> Operation[list[User]]:
     """Return the users with these names, or all. Raises ResourceNotFoundError for an unknown
     name."""
-    request = calls.DescribeUsersRequest(None if names is None else tuple(names))
+    request = calls.DescribeUsersRequest(
+        None if names is None else tuple(map(calls.UserName, names))
+    )
     answer = yield from on_any_broker(cluster, CallExchange(request), lambda _: None, deadline_ms)
     raise_for(answer.error_code, answer.error_message)
     return _users(answer)
@@ -170,7 +172,7 @@ def _await(
     return await_applied(
         cluster,
         writer,
-        CallExchange(calls.DescribeUsersRequest((name,))),
+        CallExchange(calls.DescribeUsersRequest((calls.UserName(name),))),
         _user,
         is_known,
         changed=f"user {name!r}",

@@ -134,7 +134,7 @@ def find_coordinator(
 
     answer = yield from on_any_broker(
         cluster,
-        CallExchange(groups.FindCoordinatorRequest((key,), key_type)),
+        CallExchange(groups.FindCoordinatorRequest((key,), key_type=key_type)),
         check,
         deadline_ms,
         attempt_ms=METADATA_TIMEOUT_MS,
@@ -277,7 +277,11 @@ def commit_offsets(
     for attempt in range(COMMIT_ATTEMPTS):
         exchange = CallExchange(
             groups.OffsetCommitRequest(
-                group, topics_to_commit(pending), member[1], member[0], member[2]
+                group,
+                topics_to_commit(pending),
+                generation_id_or_member_epoch=member[1],
+                member_id=member[0],
+                group_instance_id=member[2],
             )
         )
         yield from on_coordinator(cluster, group, exchange, check, deadline_ms)

@@ -54,14 +54,14 @@ def list_offsets(
                 name,
                 tuple(
                     offsets.ListOffsetsPartition(
-                        tp.partition, timestamps[tp], cluster.view.leader_epoch(tp)
+                        tp.partition, cluster.view.leader_epoch(tp), timestamps[tp]
                     )
                     for tp in rows
                 ),
             )
             for name, rows in group_by_topic(group).items()
         )
-        return CallExchange(offsets.ListOffsetsRequest(topics, isolation_level))
+        return CallExchange(offsets.ListOffsetsRequest(topics, isolation_level=isolation_level))
 
     def read(
         answer: offsets.ListOffsetsResponse, group: list[TopicPartition]

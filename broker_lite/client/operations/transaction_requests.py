@@ -140,9 +140,9 @@ def commit_offsets(
         offsets.group,
         *identity,
         topics_to_commit(offsets.rows),
-        generation,
-        member_id,
-        instance_id,
+        generation_id=generation,
+        member_id=member_id,
+        group_instance_id=instance_id,
     )
     errors: Sequence[LogbusError] = ()
     attempts = 0

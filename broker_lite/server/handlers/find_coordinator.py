@@ -148,5 +148,5 @@ async def _create_state_topic(parts: BrokerContext, request: RequestContext, key
     elif request.is_forwarded:
         raise NotControllerError()
     else:
-        await ask_controller(parts, FindCoordinatorRequest((key,), KEY_TYPE_TRANSACTION))
+        await ask_controller(parts, FindCoordinatorRequest((key,), key_type=KEY_TYPE_TRANSACTION))
     await registry.administration.wait_topics([TRANSACTION_STATE])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from broker_lite.wire.api import ApiKey
+from broker_lite.wire.layout import CodeAfterThrottle, Int8, Int16, Int32, Request, codec_of
 from broker_lite.wire.primitives import Reader, Writer
 
 
@@ -17,13 +18,27 @@ class AclRow(NamedTuple):
     """An ACL, or a filter that selects ACLs. In a filter, a text of None and a number of 1 select
     every value."""
 
-    kind: int
+    kind: Int8
     name: str | None
-    pattern_type: int
+    pattern_type: Int8
     principal: str | None
     host: str | None
-    operation: int
-    permission: int
+    operation: Int8
+    permission: Int8
+
+
+_Entry = tuple[str, str, Int8, Int8]
+_DescribedResources = tuple[
+    CodeAfterThrottle,
+    str | None,
+    tuple[tuple[Int8, str, Int8, tuple[_Entry, ...]], ...],
+]
+"""The answer to DescribeAcls: error code, message, and for each resource pattern (kind, name, type
+of the pattern) its entries (principal, host, operation, permission)."""
+_DeletedAcl = tuple[Int16, str | None, Int8, str, Int8, str, str, Int8, Int8]
+_DeletedByFilter = tuple[Int16, str | None, tuple[_DeletedAcl, ...]]
+"""The result of one filter of DeleteAcls: error code, message and the deleted ACLs, each with an
+error code and a message of its own before the fields of ``AclRow``."""
 
 
 class DescribedAcls(NamedTuple):
@@ -42,7 +57,7 @@ class AclResult(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeAclsRequest:
+class DescribeAclsRequest(Request[DescribedAcls]):
     """Request the ACLs that a filter selects."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_ACLS
@@ -51,30 +66,17 @@ class DescribeAclsRequest:
     filter: AclRow
 
     def encode(self, writer: Writer) -> None:
-        _put_filter(writer, self.filter)
+        codec_of(AclRow).put(writer, self.filter)
 
-    @staticmethod
-    def decode(reader: Reader) -> DescribedAcls:
-        def resource(reader: Reader) -> tuple[AclRow, ...]:
-            kind, name, pattern_type = reader.i8(), reader.string(), reader.i8()
-
-            def entry(reader: Reader) -> AclRow:
-                principal, host = reader.string(), reader.string()
-                operation, permission = reader.i8(), reader.i8()
-                return reader.ended(
-                    AclRow(kind, name, pattern_type, principal, host, operation, permission)
-                )
-
-            return reader.ended(reader.array(entry))
-
-        reader.i32()  # throttle_time_ms
-        code, message = reader.i16(), reader.nullable_string()
-        rows = tuple(row for rows in reader.array(resource) for row in rows)
-        return reader.ended(DescribedAcls(code, message, rows))
+    @classmethod
+    def decode(cls, reader: Reader) -> DescribedAcls:
+        code, message, resources = codec_of(_DescribedResources).take(reader)
+        rows = [AclRow(*pattern, *entry) for *pattern, entries in resources for entry in entries]
+        return DescribedAcls(code, message, tuple(rows))
 
 
 @dataclass(frozen=True, slots=True)
-class CreateAclsRequest:
+class CreateAclsRequest(Request[tuple[AclResult, ...]]):
     """Create ACLs. The answer has a result for each ACL."""
 
     API_KEY: ClassVar[int] = ApiKey.CREATE_ACLS
@@ -82,31 +84,14 @@ class CreateAclsRequest:
 
     creations: tuple[AclRow, ...]
 
-    def encode(self, writer: Writer) -> None:
-        def put(row: AclRow) -> None:
-            writer.i8(row.kind)
-            writer.string(row.name or "")
-            writer.i8(row.pattern_type)
-            writer.string(row.principal or "")
-            writer.string(row.host or "")
-            writer.i8(row.operation)
-            writer.i8(row.permission)
-            writer.tag_end()
-
-        writer.array(self.creations, put)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> tuple[AclResult, ...]:
-        def result(reader: Reader) -> AclResult:
-            return reader.ended(AclResult(reader.i16(), reader.nullable_string()))
-
-        reader.i32()  # throttle_time_ms
-        return reader.ended(reader.array(result))
+    @classmethod
+    def decode(cls, reader: Reader) -> tuple[AclResult, ...]:
+        _, results = codec_of(tuple[Int32, tuple[tuple[Int16, str | None], ...]]).take(reader)
+        return tuple(AclResult(*row) for row in results)
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteAclsRequest:
+class DeleteAclsRequest(Request[tuple[AclResult, ...]]):
     """Delete the ACLs that the filters select. The answer has a result for each filter."""
 
     API_KEY: ClassVar[int] = ApiKey.DELETE_ACLS
@@ -114,34 +99,10 @@ class DeleteAclsRequest:
 
     filters: tuple[AclRow, ...]
 
-    def encode(self, writer: Writer) -> None:
-        writer.array(self.filters, lambda row: _put_filter(writer, row))
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> tuple[AclResult, ...]:
-        def deleted(reader: Reader) -> AclRow:
-            reader.i16(), reader.nullable_string()  # error_code, error_message
-            row = AclRow(
-                reader.i8(), reader.string(), reader.i8(), reader.string(), reader.string(),
-                reader.i8(), reader.i8(),
-            )  # fmt: skip
-            return reader.ended(row)
-
-        def result(reader: Reader) -> AclResult:
-            code, message = reader.i16(), reader.nullable_string()
-            return reader.ended(AclResult(code, message, reader.array(deleted)))
-
-        reader.i32()  # throttle_time_ms
-        return reader.ended(reader.array(result))
-
-
-def _put_filter(writer: Writer, row: AclRow) -> None:
-    writer.i8(row.kind)
-    writer.nullable_string(row.name)
-    writer.i8(row.pattern_type)
-    writer.nullable_string(row.principal)
-    writer.nullable_string(row.host)
-    writer.i8(row.operation)
-    writer.i8(row.permission)
-    writer.tag_end()
+    @classmethod
+    def decode(cls, reader: Reader) -> tuple[AclResult, ...]:
+        _, results = codec_of(tuple[Int32, tuple[_DeletedByFilter, ...]]).take(reader)
+        return tuple(
+            AclResult(code, message, tuple(AclRow(*acl) for _, _, *acl in deleted))
+            for code, message, deleted in results
+        )

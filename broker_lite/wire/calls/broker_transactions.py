@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from broker_lite.model import NO_TRANSACTION
 from broker_lite.wire.api import ApiKey
+from broker_lite.wire.layout import Int8, Int16, Int32, Int64, InTag, Request, codec_of
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_COORDINATOR = 10000
@@ -26,7 +27,7 @@ class MarkedTopic(NamedTuple):
     """The partitions of one topic that receive a marker."""
 
     name: str
-    partitions: tuple[int, ...]
+    partitions: tuple[Int32, ...]
 
 
 class TransactionMarker(NamedTuple):
@@ -37,14 +38,17 @@ class TransactionMarker(NamedTuple):
     ``state_partition`` is the coordinator's partition of ``__transaction_state``, -1 in a request
     of a Kafka tool, and ``coordinator_epoch`` its leader epoch."""
 
-    producer_id: int
-    producer_epoch: int
+    producer_id: Int64
+    producer_epoch: Int16
     is_commit: bool
     topics: tuple[MarkedTopic, ...]
-    coordinator_epoch: int
-    version: int = 2
-    number: int = NO_TRANSACTION
-    state_partition: int = -1
+    coordinator_epoch: Int32
+    version: Int8 = 2
+    number: InTag[int] = NO_TRANSACTION
+    state_partition: InTag[int] = -1
+
+    def put_tags(self, writer: Writer) -> None:
+        put_tag(writer, TAG_COORDINATOR, _MARKER.pack(self.number, self.state_partition))
 
 
 class MarkerCode(NamedTuple):
@@ -56,12 +60,16 @@ class MarkerCode(NamedTuple):
     error_code: int
 
 
+_Codes = tuple[tuple[Int64, tuple[tuple[str, tuple[tuple[Int32, Int16], ...]], ...]], ...]
+"""The error codes of a response, by partition, by topic and by producer id."""
+
+
 class WriteTxnMarkersResponse(NamedTuple):
     rows: tuple[MarkerCode, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class WriteTxnMarkersRequest:
+class WriteTxnMarkersRequest(Request[WriteTxnMarkersResponse]):
     """Write transaction markers to partitions that the receiving broker leads."""
 
     API_KEY: ClassVar[int] = ApiKey.WRITE_TXN_MARKERS
@@ -69,41 +77,15 @@ class WriteTxnMarkersRequest:
 
     markers: tuple[TransactionMarker, ...]
 
-    def encode(self, writer: Writer) -> None:
-        def put_topic(row: MarkedTopic) -> None:
-            writer.string(row.name)
-            writer.array(row.partitions, writer.i32)
-            writer.tag_end()
-
-        def put_marker(row: TransactionMarker) -> None:
-            writer.i64(row.producer_id)
-            writer.i16(row.producer_epoch)
-            writer.boolean(row.is_commit)
-            writer.array(row.topics, put_topic)
-            writer.i32(row.coordinator_epoch)
-            writer.i8(row.version)
-            put_tag(writer, TAG_COORDINATOR, _MARKER.pack(row.number, row.state_partition))
-
-        writer.array(self.markers, put_marker)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> WriteTxnMarkersResponse:
-        rows = [row for marker in reader.array(_take_codes) for row in marker]
+    @classmethod
+    def decode(cls, reader: Reader) -> WriteTxnMarkersResponse:
+        rows = [
+            MarkerCode(producer_id, name, *code)
+            for producer_id, topics in codec_of(_Codes).take(reader)
+            for name, codes in topics
+            for code in codes
+        ]
         return reader.ended(WriteTxnMarkersResponse(tuple(rows)))
-
-
-def _take_codes(reader: Reader) -> list[MarkerCode]:
-    producer_id = reader.i64()
-    topics = reader.array(_take_topic)
-    reader.skip_tags()
-    return [MarkerCode(producer_id, *row) for topic in topics for row in topic]
-
-
-def _take_topic(reader: Reader) -> list[tuple[str, int, int]]:
-    name = reader.string()
-    codes = reader.array(lambda it: it.ended((it.i32(), it.i16())))
-    return reader.ended([(name, *row) for row in codes])
 
 
 def take_marker_tag(reader: Reader) -> tuple[int, int]:

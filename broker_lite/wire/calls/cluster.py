@@ -12,16 +12,17 @@ from typing import ClassVar, NamedTuple
 
 from broker_lite.errors import ProtocolError
 from broker_lite.model import NULL_TOPIC_ID
-from broker_lite.wire.api import ApiKey
+from broker_lite.wire.api import NO_OPERATIONS, ApiKey
+from broker_lite.wire.layout import Int16, Int32, MaybeName, Request, TopicId, codec_of
 from broker_lite.wire.primitives import Reader, Writer
 
 
 class VersionRange(NamedTuple):
     """The versions of one API that a broker serves."""
 
-    api_key: int
-    min_version: int
-    max_version: int
+    api_key: Int16
+    min_version: Int16
+    max_version: Int16
 
 
 class FeatureRange(NamedTuple):
@@ -29,8 +30,8 @@ class FeatureRange(NamedTuple):
     finalized, which means that all brokers use them."""
 
     name: str
-    min_version: int
-    max_version: int
+    min_version: Int16
+    max_version: Int16
 
 
 class ApiVersionsResponse(NamedTuple):
@@ -46,7 +47,7 @@ class ApiVersionsResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ApiVersionsRequest:
+class ApiVersionsRequest(Request[ApiVersionsResponse]):
     """Request the APIs and versions that a broker serves. This is a connection's first request."""
 
     API_KEY: ClassVar[int] = ApiKey.API_VERSIONS
@@ -55,41 +56,29 @@ class ApiVersionsRequest:
     client_software_name: str
     client_software_version: str
 
-    def encode(self, writer: Writer) -> None:
-        writer.string(self.client_software_name)
-        writer.string(self.client_software_version)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> ApiVersionsResponse:
+    @classmethod
+    def decode(cls, reader: Reader) -> ApiVersionsResponse:
         error_code = reader.i16()
         if error_code:
             # A broker that does not support version 3 of ApiVersions answers in version 0.
-            rows = tuple([_classic_range(reader) for _ in range(reader.classic_count())])
+            rows = tuple(
+                [
+                    VersionRange(reader.i16(), reader.i16(), reader.i16())
+                    for _ in range(reader.classic_count())
+                ]
+            )
             return ApiVersionsResponse(error_code, rows, 0, (), -1, ())
-        api_keys = reader.array(_version_range)
+        api_keys = reader.array(codec_of(VersionRange).take)
         throttle_time_ms = reader.i32()
         tags = reader.tags()
         return ApiVersionsResponse(
             error_code,
             api_keys,
             throttle_time_ms,
-            Reader(tags[0]).array(_supported_feature) if 0 in tags else (),
+            Reader(tags[0]).array(codec_of(FeatureRange).take) if 0 in tags else (),
             Reader(tags[1]).i64() if 1 in tags else -1,
             Reader(tags[2]).array(_finalized_feature) if 2 in tags else (),
         )
-
-
-def _classic_range(reader: Reader) -> VersionRange:
-    return VersionRange(reader.i16(), reader.i16(), reader.i16())
-
-
-def _version_range(reader: Reader) -> VersionRange:
-    return reader.ended(_classic_range(reader))
-
-
-def _supported_feature(reader: Reader) -> FeatureRange:
-    return reader.ended(FeatureRange(reader.string(), reader.i16(), reader.i16()))
 
 
 def _finalized_feature(reader: Reader) -> FeatureRange:
@@ -101,47 +90,57 @@ def _finalized_feature(reader: Reader) -> FeatureRange:
 class MetadataBroker(NamedTuple):
     """A live broker in the cluster's metadata."""
 
-    node_id: int
+    node_id: Int32
     host: str
-    port: int
+    port: Int32
     rack: str | None
 
 
 class MetadataPartition(NamedTuple):
     """A partition in the cluster's metadata. ``leader_id`` is -1 without a leader."""
 
-    error_code: int
-    partition_index: int
-    leader_id: int
-    leader_epoch: int
-    replica_nodes: tuple[int, ...]
-    isr_nodes: tuple[int, ...]
-    offline_replicas: tuple[int, ...]
+    error_code: Int16
+    partition_index: Int32
+    leader_id: Int32
+    leader_epoch: Int32
+    replica_nodes: tuple[Int32, ...]
+    isr_nodes: tuple[Int32, ...]
+    offline_replicas: tuple[Int32, ...]
 
 
 class MetadataTopic(NamedTuple):
     """A topic in the cluster's metadata. ``name`` is empty if the request gave an unknown topic
     id."""
 
-    error_code: int
-    name: str
-    topic_id: str
+    error_code: Int16
+    name: MaybeName
+    topic_id: TopicId
     is_internal: bool
     partitions: tuple[MetadataPartition, ...]
+    authorized_operations: Int32 = NO_OPERATIONS
+
+    def with_tags(self, reader: Reader) -> MetadataTopic:
+        indexes = sorted(partition.partition_index for partition in self.partitions)
+        if indexes != list(range(len(indexes))):
+            raise ProtocolError(
+                f"the response lists {len(indexes)} partitions of topic {self.name!r}, which are "
+                f"not numbered from 0 to {len(indexes) - 1}"
+            )
+        return reader.ended(self)
 
 
 class MetadataResponse(NamedTuple):
     """The answer to Metadata: the cluster's metadata as one broker knows them."""
 
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     brokers: tuple[MetadataBroker, ...]
     cluster_id: str | None
-    controller_id: int
+    controller_id: Int32
     topics: tuple[MetadataTopic, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataRequest:
+class MetadataRequest(Request[MetadataResponse]):
     """Request the cluster's metadata: its brokers, and topics with their partitions.
 
     ``topics`` are names, or None for all topics. ``topic_ids`` requests further topics by id."""
@@ -168,54 +167,3 @@ class MetadataRequest:
         writer.boolean(False)  # allow_auto_topic_creation
         writer.boolean(False)  # include_topic_authorized_operations
         writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> MetadataResponse:
-        return reader.ended(
-            MetadataResponse(
-                reader.i32(),
-                reader.array(_broker),
-                reader.nullable_string(),
-                reader.i32(),
-                reader.array(_topic),
-            )
-        )
-
-
-def _broker(reader: Reader) -> MetadataBroker:
-    return reader.ended(
-        MetadataBroker(reader.i32(), reader.string(), reader.i32(), reader.nullable_string())
-    )
-
-
-def _topic(reader: Reader) -> MetadataTopic:
-    row = MetadataTopic(
-        reader.i16(),
-        reader.nullable_string() or "",
-        reader.uuid(),
-        reader.boolean(),
-        reader.array(_partition),
-    )
-    reader.i32()  # topic_authorized_operations
-    reader.skip_tags()
-    indexes = sorted(partition.partition_index for partition in row.partitions)
-    if indexes != list(range(len(indexes))):
-        raise ProtocolError(
-            f"the response lists {len(indexes)} partitions of topic {row.name!r}, which are not "
-            f"numbered from 0 to {len(indexes) - 1}"
-        )
-    return row
-
-
-def _partition(reader: Reader) -> MetadataPartition:
-    return reader.ended(
-        MetadataPartition(
-            reader.i16(),
-            reader.i32(),
-            reader.i32(),
-            reader.i32(),
-            reader.array(Reader.i32),
-            reader.array(Reader.i32),
-            reader.array(Reader.i32),
-        )
-    )

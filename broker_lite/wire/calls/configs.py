@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.primitives import Reader, Writer
+from broker_lite.wire.layout import Int8, Int16, Int32, Request
 
 RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
@@ -27,7 +27,7 @@ class ConfigResource(NamedTuple):
     """A topic or broker whose settings are requested; all settings if ``configuration_keys`` is
     None."""
 
-    resource_type: int
+    resource_type: Int8
     resource_name: str
     configuration_keys: tuple[str, ...] | None = None
 
@@ -38,7 +38,7 @@ class ConfigSynonym(NamedTuple):
 
     name: str
     value: str | None
-    source: int
+    source: Int8
 
 
 class DescribedConfig(NamedTuple):
@@ -47,30 +47,30 @@ class DescribedConfig(NamedTuple):
     name: str
     value: str | None
     read_only: bool
-    config_source: int
+    config_source: Int8
     is_sensitive: bool
     synonyms: tuple[ConfigSynonym, ...]
-    config_type: int
+    config_type: Int8
     documentation: str | None
 
 
 class DescribeConfigsResult(NamedTuple):
     """The settings of one topic or broker."""
 
-    error_code: int
+    error_code: Int16
     error_message: str | None
-    resource_type: int
+    resource_type: Int8
     resource_name: str
     configs: tuple[DescribedConfig, ...]
 
 
 class DescribeConfigsResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     results: tuple[DescribeConfigsResult, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeConfigsRequest:
+class DescribeConfigsRequest(Request[DescribeConfigsResponse]):
     """Request settings of topics or of a broker. Any broker answers for topics, but only the broker
     itself for its own settings."""
 
@@ -81,86 +81,37 @@ class DescribeConfigsRequest:
     include_synonyms: bool = False
     include_documentation: bool = False
 
-    def encode(self, writer: Writer) -> None:
-        def put_resource(row: ConfigResource) -> None:
-            writer.i8(row.resource_type)
-            writer.string(row.resource_name)
-            writer.nullable_array(row.configuration_keys, writer.string)
-            writer.tag_end()
-
-        writer.array(self.resources, put_resource)
-        writer.boolean(self.include_synonyms)
-        writer.boolean(self.include_documentation)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> DescribeConfigsResponse:
-        return reader.ended(
-            DescribeConfigsResponse(reader.i32(), reader.array(_described_resource))
-        )
-
-
-def _described_resource(reader: Reader) -> DescribeConfigsResult:
-    return reader.ended(
-        DescribeConfigsResult(
-            reader.i16(),
-            reader.nullable_string(),
-            reader.i8(),
-            reader.string(),
-            reader.array(_described_config),
-        )
-    )
-
-
-def _described_config(reader: Reader) -> DescribedConfig:
-    return reader.ended(
-        DescribedConfig(
-            reader.string(),
-            reader.nullable_string(),
-            reader.boolean(),
-            reader.i8(),
-            reader.boolean(),
-            reader.array(_synonym),
-            reader.i8(),
-            reader.nullable_string(),
-        )
-    )
-
-
-def _synonym(reader: Reader) -> ConfigSynonym:
-    return reader.ended(ConfigSynonym(reader.string(), reader.nullable_string(), reader.i8()))
-
 
 class AlterableConfig(NamedTuple):
     """A change of one setting. ``config_operation`` is one of ``OPERATION_*``."""
 
     name: str
-    config_operation: int
+    config_operation: Int8
     value: str | None = None
 
 
 class AlterConfigsResource(NamedTuple):
     """The changes of the settings of one topic or broker: all of them are made, or none."""
 
-    resource_type: int
+    resource_type: Int8
     resource_name: str
     configs: tuple[AlterableConfig, ...]
 
 
 class AlterConfigsResult(NamedTuple):
-    error_code: int
+    error_code: Int16
     error_message: str | None
-    resource_type: int
+    resource_type: Int8
     resource_name: str
 
 
 class IncrementalAlterConfigsResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     responses: tuple[AlterConfigsResult, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class IncrementalAlterConfigsRequest:
+class IncrementalAlterConfigsRequest(Request[IncrementalAlterConfigsResponse]):
     """Change settings of topics and brokers. The client sends the request to the controller."""
 
     API_KEY: ClassVar[int] = ApiKey.INCREMENTAL_ALTER_CONFIGS
@@ -168,30 +119,3 @@ class IncrementalAlterConfigsRequest:
 
     resources: tuple[AlterConfigsResource, ...]
     validate_only: bool = False
-
-    def encode(self, writer: Writer) -> None:
-        def put_config(row: AlterableConfig) -> None:
-            writer.string(row.name)
-            writer.i8(row.config_operation)
-            writer.nullable_string(row.value)
-            writer.tag_end()
-
-        def put_resource(row: AlterConfigsResource) -> None:
-            writer.i8(row.resource_type)
-            writer.string(row.resource_name)
-            writer.array(row.configs, put_config)
-            writer.tag_end()
-
-        writer.array(self.resources, put_resource)
-        writer.boolean(self.validate_only)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> IncrementalAlterConfigsResponse:
-        return reader.ended(IncrementalAlterConfigsResponse(reader.i32(), reader.array(_altered)))
-
-
-def _altered(reader: Reader) -> AlterConfigsResult:
-    return reader.ended(
-        AlterConfigsResult(reader.i16(), reader.nullable_string(), reader.i8(), reader.string())
-    )

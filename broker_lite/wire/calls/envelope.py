@@ -11,7 +11,8 @@ from typing import ClassVar, NamedTuple
 
 from broker_lite.errors import ProtocolError
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.primitives import Reader, Writer, uvarint_bytes
+from broker_lite.wire.layout import Int16, Request
+from broker_lite.wire.primitives import Reader, Writer
 
 
 class EnvelopeResponse(NamedTuple):
@@ -19,11 +20,11 @@ class EnvelopeResponse(NamedTuple):
     request, a frame without its length; None if ``error_code`` is not 0."""
 
     response: bytes | None
-    error_code: int
+    error_code: Int16
 
 
 @dataclass(frozen=True, slots=True)
-class EnvelopeRequest:
+class EnvelopeRequest(Request[EnvelopeResponse]):
     """Forward ``request``, a frame without its length, from the client with the user name
     ``principal`` and the IP address ``host``."""
 
@@ -35,18 +36,13 @@ class EnvelopeRequest:
     host: str
 
     def encode(self, writer: Writer) -> None:
-        _put(writer, self.request)
-        _put(writer, self.principal.encode("utf-8"))
-        _put(writer, ipaddress.ip_address(self.host).packed)
+        writer.octets(self.request)
+        writer.octets(self.principal.encode("utf-8"))
+        writer.octets(ipaddress.ip_address(self.host).packed)
         writer.tag_end()
 
-    @staticmethod
-    def decode(reader: Reader) -> EnvelopeResponse:
-        view = reader.view()
-        return reader.ended(EnvelopeResponse(None if view is None else bytes(view), reader.i16()))
-
-    @staticmethod
-    def decode_request(reader: Reader) -> EnvelopeRequest:
+    @classmethod
+    def decode_request(cls, reader: Reader) -> EnvelopeRequest:
         """Decode an Envelope request, on the controller. Raises ProtocolError."""
         request, principal, host = reader.view(), reader.view(), reader.view()
         if request is None or principal is None or host is None:
@@ -59,17 +55,3 @@ class EnvelopeRequest:
                 f"an Envelope request has a malformed principal or address: {error}"
             ) from None
         return reader.ended(EnvelopeRequest(bytes(request), text, address))
-
-
-def encode_envelope(response: EnvelopeResponse, writer: Writer) -> None:
-    """Write the body of the answer to Envelope, on the controller."""
-    if response.response is None:
-        writer.i8(0)
-    else:
-        _put(writer, response.response)
-    writer.i16(response.error_code)
-    writer.tag_end()
-
-
-def _put(writer: Writer, data: bytes) -> None:
-    writer.buffer += uvarint_bytes(len(data) + 1) + data

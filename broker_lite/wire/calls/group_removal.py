@@ -10,39 +10,28 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from broker_lite.wire.api import ApiKey
+from broker_lite.wire.layout import Int16, Int32, Request
 from broker_lite.wire.primitives import Reader, Writer
 
 
 class DeletedGroup(NamedTuple):
     group_id: str
-    error_code: int
+    error_code: Int16
 
 
 class DeleteGroupsResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     results: tuple[DeletedGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteGroupsRequest:
+class DeleteGroupsRequest(Request[DeleteGroupsResponse]):
     """Delete groups with all their committed offsets."""
 
     API_KEY: ClassVar[int] = ApiKey.DELETE_GROUPS
     VERSION: ClassVar[int] = 2
 
     groups_names: tuple[str, ...]
-
-    def encode(self, writer: Writer) -> None:
-        writer.array(self.groups_names, writer.string)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> DeleteGroupsResponse:
-        return reader.ended(DeleteGroupsResponse(reader.i32(), reader.array(_deleted_group)))
-
-
-def _deleted_group(reader: Reader) -> DeletedGroup:
-    return reader.ended(DeletedGroup(reader.string(), reader.i16()))
 
 
 class OffsetDeleteTopic(NamedTuple):
@@ -51,8 +40,8 @@ class OffsetDeleteTopic(NamedTuple):
 
 
 class DeletedPartition(NamedTuple):
-    partition_index: int
-    error_code: int
+    partition_index: Int32
+    error_code: Int16
 
 
 class OffsetDeletedTopic(NamedTuple):

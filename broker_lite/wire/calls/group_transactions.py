@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from broker_lite.model import NO_EPOCH, NO_TRANSACTION
 from broker_lite.wire.api import ApiKey
+from broker_lite.wire.layout import CodeAfterThrottle, Int16, Int32, Int64, InTag, Request
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_ADD_GROUP = 10000
@@ -23,7 +24,6 @@ add the group. In the answer, the field has the number of the transaction, the c
 partition of ``__transaction_state``, and the leader epoch of that partition."""
 
 _VERIFIED = struct.Struct(">qii")
-_TRANSACTION = struct.Struct(">qhqii?")
 
 
 class AddGroupResponse(NamedTuple):
@@ -32,14 +32,23 @@ class AddGroupResponse(NamedTuple):
     ``number`` counts the transactions of the transactional id. ``coordinator_epoch`` is the leader
     epoch of ``state_partition``, the partition of __transaction_state that holds the id."""
 
-    error_code: int
-    number: int = NO_TRANSACTION
-    state_partition: int = -1
-    coordinator_epoch: int = NO_EPOCH
+    error_code: CodeAfterThrottle
+    number: InTag[int] = NO_TRANSACTION
+    state_partition: InTag[int] = -1
+    coordinator_epoch: InTag[int] = NO_EPOCH
+
+    def put_tags(self, writer: Writer) -> None:
+        put_tag(writer, TAG_ADD_GROUP, _VERIFIED.pack(*self[1:]))
+
+    def with_tags(self, reader: Reader) -> AddGroupResponse:
+        verified = reader.tags().get(TAG_ADD_GROUP)
+        if verified is None:
+            return self
+        return AddGroupResponse(self.error_code, *Reader(verified).unpack(_VERIFIED))
 
 
 @dataclass(frozen=True, slots=True)
-class AddGroupRequest:
+class AddGroupRequest(Request[AddGroupResponse]):
     """Add a group to an open transaction or, with ``verify_only``, only ask whether the transaction
     includes it. The group's coordinator sends this request to the transaction's coordinator."""
 
@@ -47,42 +56,21 @@ class AddGroupRequest:
     VERSION: ClassVar[int] = 4
 
     transactional_id: str
-    producer_id: int
-    producer_epoch: int
+    producer_id: Int64
+    producer_epoch: Int16
     group_id: str
-    verify_only: bool
+    verify_only: InTag[bool]
 
-    def encode(self, writer: Writer) -> None:
-        writer.string(self.transactional_id)
-        writer.i64(self.producer_id)
-        writer.i16(self.producer_epoch)
-        writer.string(self.group_id)
+    def put_tags(self, writer: Writer) -> None:
         put_tag(writer, TAG_ADD_GROUP, bytes([self.verify_only]))
-
-    @staticmethod
-    def decode(reader: Reader) -> AddGroupResponse:
-        reader.i32()  # throttle_time_ms
-        code = reader.i16()
-        verified = reader.tags().get(TAG_ADD_GROUP)
-        if verified is None:
-            return AddGroupResponse(code)
-        return AddGroupResponse(code, *Reader(verified).unpack(_VERIFIED))
-
-
-def encode_add_group(response: AddGroupResponse, writer: Writer) -> None:
-    """Write the body of the answer to a broker's AddOffsetsToTxn request, in version 3 or 4."""
-    code, *verified = response
-    writer.i32(0)
-    writer.i16(code)
-    put_tag(writer, TAG_ADD_GROUP, _VERIFIED.pack(*verified))
 
 
 class EndGroupOffsetsResponse(NamedTuple):
-    error_code: int
+    error_code: Int16
 
 
 @dataclass(frozen=True, slots=True)
-class EndGroupOffsetsRequest:
+class EndGroupOffsetsRequest(Request[EndGroupOffsetsResponse]):
     """End a transaction in one group: commit its pending offsets if ``committed``, otherwise drop
     them. The transaction's coordinator sends this request to the group's coordinator.
 
@@ -94,38 +82,9 @@ class EndGroupOffsetsRequest:
     VERSION: ClassVar[int] = 0
 
     group_id: str
-    producer_id: int
-    producer_epoch: int
-    number: int
-    state_partition: int
-    coordinator_epoch: int
+    producer_id: Int64
+    producer_epoch: Int16
+    number: Int64
+    state_partition: Int32
+    coordinator_epoch: Int32
     committed: bool
-
-    def encode(self, writer: Writer) -> None:
-        writer.string(self.group_id)
-        writer.pack(
-            _TRANSACTION,
-            self.producer_id,
-            self.producer_epoch,
-            self.number,
-            self.state_partition,
-            self.coordinator_epoch,
-            self.committed,
-        )
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> EndGroupOffsetsResponse:
-        return reader.ended(EndGroupOffsetsResponse(reader.i16()))
-
-    @staticmethod
-    def decode_request(reader: Reader) -> EndGroupOffsetsRequest:
-        """Decode an EndGroupOffsets request from the start of its body, on the broker's side."""
-        request = EndGroupOffsetsRequest(reader.string(), *reader.unpack(_TRANSACTION))
-        return reader.ended(request)
-
-
-def encode_end_group_offsets(response: EndGroupOffsetsResponse, writer: Writer) -> None:
-    """Write the body of the answer to EndGroupOffsets, on the group's coordinator."""
-    writer.i16(response.error_code)
-    writer.tag_end()

@@ -6,11 +6,12 @@ of a deleted topic must never apply to a new topic of the same name."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from broker_lite.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, NULL_TOPIC_ID
-from broker_lite.wire.api import ApiKey
+from broker_lite.wire.api import NO_OPERATIONS, ApiKey
+from broker_lite.wire.layout import Int8, Int16, Int32, Int64, InTag, Request
 from broker_lite.wire.primitives import I64, Reader, Writer, put_tag, uuid_bytes
 
 KEY_TYPE_GROUP = 0
@@ -29,58 +30,36 @@ class FoundCoordinator(NamedTuple):
     """The coordinator of ``key``, a group or a transactional id."""
 
     key: str
-    node_id: int
+    node_id: Int32
     host: str
-    port: int
-    error_code: int
+    port: Int32
+    error_code: Int16
     error_message: str | None
 
 
 class FindCoordinatorResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     coordinators: tuple[FoundCoordinator, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class FindCoordinatorRequest:
+class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
     """Find the coordinators of groups or of transactional ids."""
 
     API_KEY: ClassVar[int] = ApiKey.FIND_COORDINATOR
     VERSION: ClassVar[int] = 4
 
+    key_type: Int8 = field(default=KEY_TYPE_GROUP, kw_only=True)
     coordinator_keys: tuple[str, ...]
-    key_type: int = KEY_TYPE_GROUP
-
-    def encode(self, writer: Writer) -> None:
-        writer.i8(self.key_type)
-        writer.array(self.coordinator_keys, writer.string)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> FindCoordinatorResponse:
-        return reader.ended(FindCoordinatorResponse(reader.i32(), reader.array(_coordinator)))
-
-
-def _coordinator(reader: Reader) -> FoundCoordinator:
-    return reader.ended(
-        FoundCoordinator(
-            reader.string(),
-            reader.i32(),
-            reader.string(),
-            reader.i32(),
-            reader.i16(),
-            reader.nullable_string(),
-        )
-    )
 
 
 class OffsetToCommit(NamedTuple):
     """An offset to commit for one partition. ``committed_offset`` is the offset of the next record
     to read."""
 
-    partition_index: int
-    committed_offset: int
-    committed_leader_epoch: int = NO_EPOCH
+    partition_index: Int32
+    committed_offset: Int64
+    committed_leader_epoch: Int32 = NO_EPOCH
     committed_metadata: str | None = None
 
 
@@ -90,12 +69,18 @@ class OffsetCommitTopic(NamedTuple):
 
     name: str
     partitions: tuple[OffsetToCommit, ...]
-    topic_id: str = NULL_TOPIC_ID
+    topic_id: InTag[str] = NULL_TOPIC_ID
+
+    def put_tags(self, writer: Writer) -> None:
+        if self.topic_id == NULL_TOPIC_ID:
+            writer.tag_end()
+        else:
+            put_tag(writer, TAG_COMMIT_TOPIC_ID, uuid_bytes(self.topic_id))
 
 
 class CommittedPartition(NamedTuple):
-    partition_index: int
-    error_code: int
+    partition_index: Int32
+    error_code: Int16
 
 
 class CommittedTopic(NamedTuple):
@@ -104,12 +89,12 @@ class CommittedTopic(NamedTuple):
 
 
 class OffsetCommitResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     topics: tuple[CommittedTopic, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetCommitRequest:
+class OffsetCommitRequest(Request[OffsetCommitResponse]):
     """Commit offsets of a group. A sender that is not a member gives generation -1 and an empty
     member id, and is accepted only while the group has no members."""
 
@@ -117,61 +102,15 @@ class OffsetCommitRequest:
     VERSION: ClassVar[int] = 9
 
     group_id: str
+    generation_id_or_member_epoch: Int32 = field(default=-1, kw_only=True)
+    member_id: str = field(default="", kw_only=True)
+    group_instance_id: str | None = field(default=None, kw_only=True)
     topics: tuple[OffsetCommitTopic, ...]
-    generation_id_or_member_epoch: int = -1
-    member_id: str = ""
-    group_instance_id: str | None = None
-
-    def encode(self, writer: Writer) -> None:
-        writer.string(self.group_id)
-        writer.i32(self.generation_id_or_member_epoch)
-        writer.string(self.member_id)
-        writer.nullable_string(self.group_instance_id)
-        put_committed_topics(writer, self.topics)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> OffsetCommitResponse:
-        return reader.ended(OffsetCommitResponse(reader.i32(), take_committed_topics(reader)))
-
-
-def put_committed_topics(writer: Writer, topics: tuple[OffsetCommitTopic, ...]) -> None:
-    """Write the list of topics of an OffsetCommit or TxnOffsetCommit request."""
-
-    def put_partition(row: OffsetToCommit) -> None:
-        writer.i32(row.partition_index)
-        writer.i64(row.committed_offset)
-        writer.i32(row.committed_leader_epoch)
-        writer.nullable_string(row.committed_metadata)
-        writer.tag_end()
-
-    def put_topic(row: OffsetCommitTopic) -> None:
-        writer.string(row.name)
-        writer.array(row.partitions, put_partition)
-        if row.topic_id == NULL_TOPIC_ID:
-            writer.tag_end()
-        else:
-            put_tag(writer, TAG_COMMIT_TOPIC_ID, uuid_bytes(row.topic_id))
-
-    writer.array(topics, put_topic)
-
-
-def take_committed_topics(reader: Reader) -> tuple[CommittedTopic, ...]:
-    """Read the list of topics of an answer to OffsetCommit or TxnOffsetCommit."""
-    return reader.array(_committed_topic)
-
-
-def _committed_topic(reader: Reader) -> CommittedTopic:
-    return reader.ended(CommittedTopic(reader.string(), reader.array(_committed_partition)))
-
-
-def _committed_partition(reader: Reader) -> CommittedPartition:
-    return reader.ended(CommittedPartition(reader.i32(), reader.i16()))
 
 
 class OffsetFetchTopic(NamedTuple):
     name: str
-    partition_indexes: tuple[int, ...]
+    partition_indexes: tuple[Int32, ...]
 
 
 class OffsetFetchGroup(NamedTuple):
@@ -189,13 +128,27 @@ class FetchedOffset(NamedTuple):
     If the offset is -1 but ``topic_id`` is set, the group's offset belongs to a deleted topic of
     the same name, which had that id."""
 
-    partition_index: int
-    committed_offset: int
-    committed_leader_epoch: int
+    partition_index: Int32
+    committed_offset: Int64
+    committed_leader_epoch: Int32
     metadata: str | None
-    error_code: int
-    topic_id: str = NULL_TOPIC_ID
-    commit_ms: int = NO_TIMESTAMP
+    error_code: Int16
+    topic_id: InTag[str] = NULL_TOPIC_ID
+    commit_ms: InTag[int] = NO_TIMESTAMP
+
+    def put_tags(self, writer: Writer) -> None:
+        if self.committed_offset == NO_OFFSET and self.topic_id == NULL_TOPIC_ID:
+            writer.tag_end()
+        else:
+            origin = uuid_bytes(self.topic_id) + I64.pack(self.commit_ms)
+            put_tag(writer, TAG_FETCH_ORIGIN, origin)
+
+    def with_tags(self, reader: Reader) -> FetchedOffset:
+        origin = reader.tags().get(TAG_FETCH_ORIGIN)
+        if origin is None:
+            return self
+        inner = Reader(origin)
+        return self._replace(topic_id=inner.uuid(), commit_ms=inner.i64())
 
 
 class FetchedOffsetsTopic(NamedTuple):
@@ -206,16 +159,16 @@ class FetchedOffsetsTopic(NamedTuple):
 class FetchedOffsetsGroup(NamedTuple):
     group_id: str
     topics: tuple[FetchedOffsetsTopic, ...]
-    error_code: int
+    error_code: Int16
 
 
 class OffsetFetchResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     groups: tuple[FetchedOffsetsGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetFetchRequest:
+class OffsetFetchRequest(Request[OffsetFetchResponse]):
     """Request the committed offsets of one or several groups."""
 
     API_KEY: ClassVar[int] = ApiKey.OFFSET_FETCH
@@ -224,77 +177,8 @@ class OffsetFetchRequest:
     groups: tuple[OffsetFetchGroup, ...]
     require_stable: bool = False
 
-    def encode(self, writer: Writer) -> None:
-        def put_topic(row: OffsetFetchTopic) -> None:
-            writer.string(row.name)
-            writer.array(row.partition_indexes, writer.i32)
-            writer.tag_end()
-
-        def put_group(row: OffsetFetchGroup) -> None:
-            writer.string(row.group_id)
-            writer.nullable_array(row.topics, put_topic)
-            writer.tag_end()
-
-        writer.array(self.groups, put_group)
-        writer.boolean(self.require_stable)
+    def put_tags(self, writer: Writer) -> None:
         put_tag(writer, TAG_FETCH_ORIGIN, _ORIGIN_ASKED)
-
-    @staticmethod
-    def decode(reader: Reader) -> OffsetFetchResponse:
-        return reader.ended(OffsetFetchResponse(reader.i32(), reader.array(_fetched_group)))
-
-
-def _fetched_group(reader: Reader) -> FetchedOffsetsGroup:
-    return reader.ended(
-        FetchedOffsetsGroup(reader.string(), reader.array(_fetched_topic), reader.i16())
-    )
-
-
-def _fetched_topic(reader: Reader) -> FetchedOffsetsTopic:
-    return reader.ended(FetchedOffsetsTopic(reader.string(), reader.array(_fetched_offset)))
-
-
-def _fetched_offset(reader: Reader) -> FetchedOffset:
-    row = FetchedOffset(
-        reader.i32(), reader.i64(), reader.i32(), reader.nullable_string(), reader.i16()
-    )
-    origin = reader.tags().get(TAG_FETCH_ORIGIN)
-    if origin is None:
-        return row
-    inner = Reader(origin)
-    return row._replace(topic_id=inner.uuid(), commit_ms=inner.i64())
-
-
-def encode_offset_fetch(response: OffsetFetchResponse, writer: Writer) -> None:
-    """Write the body of an answer to OffsetFetch v8, on the broker's side, with the topic ids and
-    commit times that a client of logbus requested."""
-
-    def put_offset(row: FetchedOffset) -> None:
-        writer.i32(row.partition_index)
-        writer.i64(row.committed_offset)
-        writer.i32(row.committed_leader_epoch)
-        writer.nullable_string(row.metadata)
-        writer.i16(row.error_code)
-        if row.committed_offset == NO_OFFSET and row.topic_id == NULL_TOPIC_ID:
-            writer.tag_end()
-        else:
-            origin = uuid_bytes(row.topic_id) + I64.pack(row.commit_ms)
-            put_tag(writer, TAG_FETCH_ORIGIN, origin)
-
-    def put_topic(row: FetchedOffsetsTopic) -> None:
-        writer.string(row.name)
-        writer.array(row.partitions, put_offset)
-        writer.tag_end()
-
-    def put_group(row: FetchedOffsetsGroup) -> None:
-        writer.string(row.group_id)
-        writer.array(row.topics, put_topic)
-        writer.i16(row.error_code)
-        writer.tag_end()
-
-    writer.i32(response.throttle_time_ms)
-    writer.array(response.groups, put_group)
-    writer.tag_end()
 
 
 class ListedGroup(NamedTuple):
@@ -307,13 +191,13 @@ class ListedGroup(NamedTuple):
 
 
 class ListGroupsResponse(NamedTuple):
-    throttle_time_ms: int
-    error_code: int
+    throttle_time_ms: Int32
+    error_code: Int16
     groups: tuple[ListedGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ListGroupsRequest:
+class ListGroupsRequest(Request[ListGroupsResponse]):
     """List the groups whose coordinator is the receiving broker. An empty filter selects all
     groups."""
 
@@ -323,26 +207,9 @@ class ListGroupsRequest:
     states_filter: tuple[str, ...] = ()
     types_filter: tuple[str, ...] = ()
 
-    def encode(self, writer: Writer) -> None:
-        writer.array(self.states_filter, writer.string)
-        writer.array(self.types_filter, writer.string)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> ListGroupsResponse:
-        return reader.ended(
-            ListGroupsResponse(reader.i32(), reader.i16(), reader.array(_listed_group))
-        )
-
-
-def _listed_group(reader: Reader) -> ListedGroup:
-    return reader.ended(
-        ListedGroup(reader.string(), reader.string(), reader.string(), reader.string())
-    )
-
 
 @dataclass(frozen=True, slots=True)
-class ListUntypedGroupsRequest:
+class ListUntypedGroupsRequest(Request[ListGroupsResponse]):
     """ListGroups v4, for brokers before Kafka 3.8. The answer has no types of groups, so
     ``group_type`` is empty."""
 
@@ -351,12 +218,8 @@ class ListUntypedGroupsRequest:
 
     states_filter: tuple[str, ...] = ()
 
-    def encode(self, writer: Writer) -> None:
-        writer.array(self.states_filter, writer.string)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> ListGroupsResponse:
+    @classmethod
+    def decode(cls, reader: Reader) -> ListGroupsResponse:
         return reader.ended(
             ListGroupsResponse(reader.i32(), reader.i16(), reader.array(_untyped_group))
         )
@@ -379,62 +242,27 @@ class DescribedGroupMember(NamedTuple):
 
 
 class DescribedGroup(NamedTuple):
-    error_code: int
+    error_code: Int16
     error_message: str | None
     group_id: str
     group_state: str
     protocol_type: str
     protocol_data: str
     members: tuple[DescribedGroupMember, ...]
+    authorized_operations: Int32 = NO_OPERATIONS
 
 
 class DescribeGroupsResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     groups: tuple[DescribedGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeGroupsRequest:
+class DescribeGroupsRequest(Request[DescribeGroupsResponse]):
     """Request the state and the members of groups."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_GROUPS
     VERSION: ClassVar[int] = 6
 
     groups: tuple[str, ...]
-
-    def encode(self, writer: Writer) -> None:
-        writer.array(self.groups, writer.string)
-        writer.boolean(False)  # include_authorized_operations
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> DescribeGroupsResponse:
-        return reader.ended(DescribeGroupsResponse(reader.i32(), reader.array(_described_group)))
-
-
-def _described_group(reader: Reader) -> DescribedGroup:
-    row = DescribedGroup(
-        reader.i16(),
-        reader.nullable_string(),
-        reader.string(),
-        reader.string(),
-        reader.string(),
-        reader.string(),
-        reader.array(_described_member),
-    )
-    reader.i32()  # authorized_operations
-    reader.skip_tags()
-    return row
-
-
-def _described_member(reader: Reader) -> DescribedGroupMember:
-    return reader.ended(
-        DescribedGroupMember(
-            reader.string(),
-            reader.nullable_string(),
-            reader.string(),
-            reader.string(),
-            bytes(reader.view() or b""),
-            bytes(reader.view() or b""),
-        )
-    )
+    include_authorized_operations: bool = False

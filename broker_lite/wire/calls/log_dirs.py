@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 
 from broker_lite.model import UnreadableZnode
 from broker_lite.wire.api import ApiKey
+from broker_lite.wire.layout import Int16, Int32, Int64, InTag, Request
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_ASKED_STATE = 10000
@@ -25,9 +26,9 @@ class LogDirPartition(NamedTuple):
     """The size in bytes of one partition on the broker's disk. ``offset_lag`` is the number of
     records by which the replica lags behind the high watermark; brokers of logbus send 0."""
 
-    partition_index: int
-    partition_size: int
-    offset_lag: int
+    partition_index: Int32
+    partition_size: Int64
+    offset_lag: Int64
     is_future_key: bool
 
 
@@ -40,11 +41,11 @@ class LogDirRow(NamedTuple):
     """One data directory of the broker. The sizes of its file system, ``total_bytes`` and
     ``usable_bytes``, are -1 if unknown."""
 
-    error_code: int
+    error_code: Int16
     log_dir: str
     topics: tuple[LogDirTopic, ...]
-    total_bytes: int
-    usable_bytes: int
+    total_bytes: Int64
+    usable_bytes: Int64
 
 
 class BrokerState(NamedTuple):
@@ -64,19 +65,23 @@ class BrokerState(NamedTuple):
 class DescribeLogDirsResponse(NamedTuple):
     """The answer to DescribeLogDirs. ``state`` is None if the broker does not report its state."""
 
-    throttle_time_ms: int
-    error_code: int
+    throttle_time_ms: Int32
+    error_code: Int16
     results: tuple[LogDirRow, ...]
-    state: BrokerState | None = None
+    state: InTag[BrokerState | None] = None
+
+    def with_tags(self, reader: Reader) -> DescribeLogDirsResponse:
+        state = reader.tags().get(TAG_STATE)
+        return self if state is None else self._replace(state=_state(Reader(state)))
 
 
 class DescribableTopic(NamedTuple):
     topic: str
-    partitions: tuple[int, ...]
+    partitions: tuple[Int32, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeLogDirsRequest:
+class DescribeLogDirsRequest(Request[DescribeLogDirsResponse]):
     """Request the sizes of partitions on the receiving broker's disk; of all partitions if
     ``topics`` is None."""
 
@@ -85,20 +90,8 @@ class DescribeLogDirsRequest:
 
     topics: tuple[DescribableTopic, ...] | None = None
 
-    def encode(self, writer: Writer) -> None:
-        def put_topic(row: DescribableTopic) -> None:
-            writer.string(row.topic)
-            writer.array(row.partitions, writer.i32)
-            writer.tag_end()
-
-        writer.nullable_array(self.topics, put_topic)
+    def put_tags(self, writer: Writer) -> None:
         put_tag(writer, TAG_ASKED_STATE, b"\1")
-
-    @staticmethod
-    def decode(reader: Reader) -> DescribeLogDirsResponse:
-        answer = DescribeLogDirsResponse(reader.i32(), reader.i16(), reader.array(_log_dir))
-        state = reader.tags().get(TAG_STATE)
-        return answer if state is None else answer._replace(state=_state(Reader(state)))
 
 
 def _state(reader: Reader) -> BrokerState:
@@ -125,17 +118,3 @@ def encode_state(state: BrokerState) -> bytes:
 
     writer.array(state.unreadable[:UNREADABLE_MAX], put)
     return bytes(writer.buffer)
-
-
-def _log_dir(reader: Reader) -> LogDirRow:
-    return reader.ended(
-        LogDirRow(reader.i16(), reader.string(), reader.array(_topic), reader.i64(), reader.i64())
-    )
-
-
-def _topic(reader: Reader) -> LogDirTopic:
-    return reader.ended(LogDirTopic(reader.string(), reader.array(_partition)))
-
-
-def _partition(reader: Reader) -> LogDirPartition:
-    return reader.ended(LogDirPartition(reader.i32(), reader.i64(), reader.i64(), reader.boolean()))

@@ -7,11 +7,12 @@ receives its own with SyncGroup. Field names are Kafka's."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.primitives import Reader, Writer, uvarint_bytes
+from broker_lite.wire.layout import Int16, Int32, Request
+from broker_lite.wire.primitives import Writer
 
 NO_GENERATION = -1
 CONSUMER = "consumer"
@@ -38,9 +39,9 @@ class JoinGroupResponse(NamedTuple):
     """The answer to JoinGroup. ``leader`` is the member id of the group's leader, which alone
     receives ``members``."""
 
-    throttle_time_ms: int
-    error_code: int
-    generation_id: int
+    throttle_time_ms: Int32
+    error_code: Int16
+    generation_id: Int32
     protocol_type: str | None
     protocol_name: str | None
     leader: str
@@ -50,7 +51,7 @@ class JoinGroupResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class JoinGroupRequest:
+class JoinGroupRequest(Request[JoinGroupResponse]):
     """Join a group. The coordinator answers when all members have sent this request, or after the
     rebalance timeout."""
 
@@ -58,50 +59,13 @@ class JoinGroupRequest:
     VERSION: ClassVar[int] = 9
 
     group_id: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
+    session_timeout_ms: Int32
+    rebalance_timeout_ms: Int32
     member_id: str
     group_instance_id: str | None
+    protocol_type: str = field(default=CONSUMER, kw_only=True)
     protocols: tuple[JoinProtocol, ...]
     reason: str | None = None
-
-    def encode(self, writer: Writer) -> None:
-        def put_protocol(row: JoinProtocol) -> None:
-            writer.string(row.name)
-            _put_bytes(writer, row.metadata)
-            writer.tag_end()
-
-        writer.string(self.group_id)
-        writer.i32(self.session_timeout_ms)
-        writer.i32(self.rebalance_timeout_ms)
-        writer.string(self.member_id)
-        writer.nullable_string(self.group_instance_id)
-        writer.string(CONSUMER)
-        writer.array(self.protocols, put_protocol)
-        writer.nullable_string(self.reason)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> JoinGroupResponse:
-        return reader.ended(
-            JoinGroupResponse(
-                reader.i32(),
-                reader.i16(),
-                reader.i32(),
-                reader.nullable_string(),
-                reader.nullable_string(),
-                reader.string(),
-                reader.boolean(),
-                reader.string(),
-                reader.array(_joined_member),
-            )
-        )
-
-
-def _joined_member(reader: Reader) -> JoinedMember:
-    return reader.ended(
-        JoinedMember(reader.string(), reader.nullable_string(), bytes(reader.view() or b""))
-    )
 
 
 class Assigned(NamedTuple):
@@ -112,15 +76,15 @@ class Assigned(NamedTuple):
 
 
 class SyncGroupResponse(NamedTuple):
-    throttle_time_ms: int
-    error_code: int
+    throttle_time_ms: Int32
+    error_code: Int16
     protocol_type: str | None
     protocol_name: str | None
     assignment: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class SyncGroupRequest:
+class SyncGroupRequest(Request[SyncGroupResponse]):
     """Request the assignment of this member. The group's leader also sends the ``assignments`` of
     all members; no member gets an answer before that."""
 
@@ -128,47 +92,21 @@ class SyncGroupRequest:
     VERSION: ClassVar[int] = 5
 
     group_id: str
-    generation_id: int
+    generation_id: Int32
     member_id: str
     group_instance_id: str | None
+    protocol_type: str | None = field(default=CONSUMER, kw_only=True)
     protocol_name: str | None
     assignments: tuple[Assigned, ...] = ()
 
-    def encode(self, writer: Writer) -> None:
-        def put_assigned(row: Assigned) -> None:
-            writer.string(row.member_id)
-            _put_bytes(writer, row.assignment)
-            writer.tag_end()
-
-        writer.string(self.group_id)
-        writer.i32(self.generation_id)
-        writer.string(self.member_id)
-        writer.nullable_string(self.group_instance_id)
-        writer.nullable_string(CONSUMER)
-        writer.nullable_string(self.protocol_name)
-        writer.array(self.assignments, put_assigned)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> SyncGroupResponse:
-        return reader.ended(
-            SyncGroupResponse(
-                reader.i32(),
-                reader.i16(),
-                reader.nullable_string(),
-                reader.nullable_string(),
-                bytes(reader.view() or b""),
-            )
-        )
-
 
 class HeartbeatResponse(NamedTuple):
-    throttle_time_ms: int
-    error_code: int
+    throttle_time_ms: Int32
+    error_code: Int16
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatRequest:
+class HeartbeatRequest(Request[HeartbeatResponse]):
     """Tell the coordinator that the member is alive. The answer's error code tells the member if it
     must join again."""
 
@@ -176,36 +114,25 @@ class HeartbeatRequest:
     VERSION: ClassVar[int] = 4
 
     group_id: str
-    generation_id: int
+    generation_id: Int32
     member_id: str
     group_instance_id: str | None
-
-    def encode(self, writer: Writer) -> None:
-        writer.string(self.group_id)
-        writer.i32(self.generation_id)
-        writer.string(self.member_id)
-        writer.nullable_string(self.group_instance_id)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> HeartbeatResponse:
-        return reader.ended(HeartbeatResponse(reader.i32(), reader.i16()))
 
 
 class LeftMember(NamedTuple):
     member_id: str
     group_instance_id: str | None
-    error_code: int
+    error_code: Int16
 
 
 class LeaveGroupResponse(NamedTuple):
-    throttle_time_ms: int
-    error_code: int
+    throttle_time_ms: Int32
+    error_code: Int16
     members: tuple[LeftMember, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveGroupRequest:
+class LeaveGroupRequest(Request[LeaveGroupResponse]):
     """Remove one member from the group. The group then rebalances at once."""
 
     API_KEY: ClassVar[int] = ApiKey.LEAVE_GROUP
@@ -226,18 +153,3 @@ class LeaveGroupRequest:
         writer.string(self.group_id)
         writer.array((self.member_id,), put_member)
         writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> LeaveGroupResponse:
-        return reader.ended(
-            LeaveGroupResponse(reader.i32(), reader.i16(), reader.array(_left_member))
-        )
-
-
-def _left_member(reader: Reader) -> LeftMember:
-    return reader.ended(LeftMember(reader.string(), reader.nullable_string(), reader.i16()))
-
-
-def _put_bytes(writer: Writer, value: bytes) -> None:
-    writer.buffer += uvarint_bytes(len(value) + 1)
-    writer.buffer += value

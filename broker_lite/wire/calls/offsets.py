@@ -7,16 +7,14 @@ Each lookup is sent to the leader of its partition. Field names are Kafka's. A t
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, NamedTuple
 
 from broker_lite.errors import ProtocolError
-from broker_lite.model import NO_EPOCH, NO_OFFSET
+from broker_lite.model import NO_OFFSET
 from broker_lite.wire.api import ApiKey
+from broker_lite.wire.layout import Int8, Int16, Int32, Int64, InTag, Request, TopicId
 from broker_lite.wire.primitives import Reader, Writer, put_tag
-
-Row = TypeVar("Row")
 
 
 class ListOffsetsPartition(NamedTuple):
@@ -25,9 +23,9 @@ class ListOffsetsPartition(NamedTuple):
     Three timestamps ask for another offset: -1 for the latest offset, -2 for the earliest, -3 for
     that of the record with the maximum timestamp."""
 
-    partition_index: int
-    timestamp: int
-    current_leader_epoch: int = NO_EPOCH
+    partition_index: Int32
+    current_leader_epoch: Int32
+    timestamp: Int64
 
 
 class ListOffsetsTopic(NamedTuple):
@@ -39,11 +37,11 @@ class ListedPartition(NamedTuple):
     """The result of a ListOffsets lookup in one partition. ``offset`` is -1 if no record has the
     requested timestamp or a later one."""
 
-    partition_index: int
-    error_code: int
-    timestamp: int
-    offset: int
-    leader_epoch: int
+    partition_index: Int32
+    error_code: Int16
+    timestamp: Int64
+    offset: Int64
+    leader_epoch: Int32
 
 
 class ListedTopic(NamedTuple):
@@ -52,51 +50,21 @@ class ListedTopic(NamedTuple):
 
 
 class ListOffsetsResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     topics: tuple[ListedTopic, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ListOffsetsRequest:
+class ListOffsetsRequest(Request[ListOffsetsResponse]):
     """Look up offsets by timestamp. With ``isolation_level`` 1, the latest offset is the last
     stable offset instead of the high watermark."""
 
     API_KEY: ClassVar[int] = ApiKey.LIST_OFFSETS
     VERSION: ClassVar[int] = 7
 
+    replica_id: Int32 = field(default=-1, kw_only=True)
+    isolation_level: Int8 = field(default=0, kw_only=True)
     topics: tuple[ListOffsetsTopic, ...]
-    isolation_level: int = 0
-
-    def encode(self, writer: Writer) -> None:
-        def put_partition(row: ListOffsetsPartition) -> None:
-            writer.i32(row.partition_index)
-            writer.i32(row.current_leader_epoch)
-            writer.i64(row.timestamp)
-            writer.tag_end()
-
-        def put_topic(row: ListOffsetsTopic) -> None:
-            writer.string(row.name)
-            writer.array(row.partitions, put_partition)
-            writer.tag_end()
-
-        writer.i32(-1)  # replica_id
-        writer.i8(self.isolation_level)
-        writer.array(self.topics, put_topic)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> ListOffsetsResponse:
-        return reader.ended(ListOffsetsResponse(reader.i32(), reader.array(_listed_topic)))
-
-
-def _listed_topic(reader: Reader) -> ListedTopic:
-    return reader.ended(ListedTopic(reader.string(), reader.array(_listed_partition)))
-
-
-def _listed_partition(reader: Reader) -> ListedPartition:
-    return reader.ended(
-        ListedPartition(reader.i32(), reader.i16(), reader.i64(), reader.i64(), reader.i32())
-    )
 
 
 TAG_BOUNDS = 10000
@@ -108,10 +76,10 @@ class BytesPartition(NamedTuple):
     """A lookup in one partition: the end of the range that begins at ``start_offset`` (-2 for the
     start of the log) and has at most ``max_bytes`` in the log."""
 
-    topic_id: str
-    partition: int
-    start_offset: int
-    max_bytes: int
+    topic_id: TopicId
+    partition: Int32
+    start_offset: Int64
+    max_bytes: Int64
 
 
 class BytesAnswer(NamedTuple):
@@ -122,11 +90,11 @@ class BytesAnswer(NamedTuple):
     ``latest_offset``, up to which the client may read. They are -1 if the request did not ask for
     them, or if the broker's version does not send them."""
 
-    error_code: int
-    end_offset: int
-    size_bytes: int
-    start_offset: int = NO_OFFSET
-    latest_offset: int = NO_OFFSET
+    error_code: Int16
+    end_offset: Int64
+    size_bytes: Int64
+    start_offset: InTag[int] = NO_OFFSET
+    latest_offset: InTag[int] = NO_OFFSET
 
 
 class OffsetsForBytesResponse(NamedTuple):
@@ -134,24 +102,42 @@ class OffsetsForBytesResponse(NamedTuple):
     With ``has_bounds``, each result also has its log's earliest and latest offset."""
 
     answers: tuple[BytesAnswer, ...]
-    has_bounds: bool = False
+    has_bounds: InTag[bool] = False
+
+    def put_tags(self, writer: Writer) -> None:
+        if self.has_bounds:
+            put_tag(writer, TAG_BOUNDS, b"".join(_BOUNDS.pack(*row[3:]) for row in self.answers))
+        else:
+            writer.tag_end()
+
+    def with_tags(self, reader: Reader) -> OffsetsForBytesResponse:
+        bounds = reader.tags().get(TAG_BOUNDS)
+        if bounds is None:
+            return self
+        if len(bounds) != len(self.answers) * _BOUNDS.size:
+            raise ProtocolError(
+                f"the response has {len(bounds)} bytes for the bounds (earliest and latest offset) "
+                f"of {len(self.answers)} logs; each log takes {_BOUNDS.size}"
+            )
+        rows = zip(self.answers, _BOUNDS.iter_unpack(bounds))
+        return OffsetsForBytesResponse(tuple(BytesAnswer(*row[:3], *of) for row, of in rows), True)
 
 
 class TimePartition(NamedTuple):
     """A lookup in one partition: the timestamp of the first record at or after ``offset``."""
 
-    topic_id: str
-    partition: int
-    offset: int
+    topic_id: TopicId
+    partition: Int32
+    offset: Int64
 
 
 class TimeAnswer(NamedTuple):
     """The result of a ``TimePartition`` lookup: the offset and timestamp (ms) of the record; both
     -1 if there is no such record yet."""
 
-    error_code: int
-    offset: int
-    timestamp: int
+    error_code: Int16
+    offset: Int64
+    timestamp: Int64
 
 
 class RecordTimesResponse(NamedTuple):
@@ -160,18 +146,13 @@ class RecordTimesResponse(NamedTuple):
     answers: tuple[TimeAnswer, ...]
 
 
-_BYTES_ASKED, _TIME_ASKED = struct.Struct(">iqq"), struct.Struct(">iq")
-"""The layout of one lookup, after the topic id, in an OffsetsForBytes and in a RecordTimes
-request."""
-_ANSWERED = struct.Struct(">hqq")
-"""The layout of one result in the answers to OffsetsForBytes and RecordTimes."""
 _BOUNDS = struct.Struct(">qq")
 """The layout of the bounds (earliest and latest offset) of one log, in the tagged field
 ``TAG_BOUNDS`` of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetsForBytesRequest:
+class OffsetsForBytesRequest(Request[OffsetsForBytesResponse]):
     """Find the offset at which a range of a given number of bytes ends, in each partition. This API
     is logbus's own. The size is approximate: the broker uses its sparse offset index.
 
@@ -183,39 +164,21 @@ class OffsetsForBytesRequest:
     VERSION: ClassVar[int] = 0
 
     partitions: tuple[BytesPartition, ...]
-    isolation_level: int | None = None
+    isolation_level: InTag[int | None] = None
 
-    def encode(self, writer: Writer) -> None:
-        _put_rows(writer, self.partitions, _BYTES_ASKED)
+    def put_tags(self, writer: Writer) -> None:
         if self.isolation_level is None:
             writer.tag_end()
         else:
             put_tag(writer, TAG_BOUNDS, bytes((self.isolation_level,)))
 
-    @staticmethod
-    def decode(reader: Reader) -> OffsetsForBytesResponse:
-        answers = _answers(reader, BytesAnswer)
-        bounds = reader.tags().get(TAG_BOUNDS)
-        if bounds is None:
-            return OffsetsForBytesResponse(answers)
-        if len(bounds) != len(answers) * _BOUNDS.size:
-            raise ProtocolError(
-                f"the response has {len(bounds)} bytes for the bounds (earliest and latest offset) "
-                f"of {len(answers)} logs; each log takes {_BOUNDS.size}"
-            )
-        rows = zip(answers, _BOUNDS.iter_unpack(bounds))
-        return OffsetsForBytesResponse(tuple(BytesAnswer(*row[:3], *of) for row, of in rows), True)
-
-    @staticmethod
-    def decode_request(reader: Reader) -> OffsetsForBytesRequest:
-        """Decode an OffsetsForBytes request from the start of its body, on the broker's side."""
-        rows = _requested_rows(reader, BytesPartition, _BYTES_ASKED)
+    def with_tags(self, reader: Reader) -> OffsetsForBytesRequest:
         level = reader.tags().get(TAG_BOUNDS)
-        return OffsetsForBytesRequest(rows, level[0] if level else None)
+        return replace(self, isolation_level=level[0]) if level else self
 
 
 @dataclass(frozen=True, slots=True)
-class RecordTimesRequest:
+class RecordTimesRequest(Request[RecordTimesResponse]):
     """Find the timestamps of records by offset, by logbus's own API. Clients compute from them by
     how much time a reader lags behind."""
 
@@ -223,52 +186,3 @@ class RecordTimesRequest:
     VERSION: ClassVar[int] = 0
 
     partitions: tuple[TimePartition, ...]
-
-    def encode(self, writer: Writer) -> None:
-        _put_rows(writer, self.partitions, _TIME_ASKED)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> RecordTimesResponse:
-        return reader.ended(RecordTimesResponse(_answers(reader, TimeAnswer)))
-
-    @staticmethod
-    def decode_request(reader: Reader) -> RecordTimesRequest:
-        """Decode a RecordTimes request from the start of its body, on the broker's side."""
-        return reader.ended(RecordTimesRequest(_requested_rows(reader, TimePartition, _TIME_ASKED)))
-
-
-def encode_answers(response: OffsetsForBytesResponse | RecordTimesResponse, writer: Writer) -> None:
-    """Write the body of the answer to OffsetsForBytes or RecordTimes, on the broker's side."""
-
-    rows: tuple[tuple[int, ...], ...] = response.answers
-
-    def put(row: tuple[int, ...]) -> None:
-        writer.pack(_ANSWERED, *row[:3])
-        writer.tag_end()
-
-    writer.array(rows, put)
-    if isinstance(response, OffsetsForBytesResponse) and response.has_bounds:
-        put_tag(writer, TAG_BOUNDS, b"".join(_BOUNDS.pack(*row[3:]) for row in rows))
-    else:
-        writer.tag_end()
-
-
-def _answers(reader: Reader, kind: Callable[..., Row]) -> tuple[Row, ...]:
-    return reader.array(lambda row: row.ended(kind(*row.unpack(_ANSWERED))))
-
-
-def _put_rows(writer: Writer, rows: tuple[tuple[Any, ...], ...], fields: struct.Struct) -> None:
-    def put(row: tuple[Any, ...]) -> None:
-        topic_id, *rest = row
-        writer.uuid(topic_id)
-        writer.pack(fields, *rest)
-        writer.tag_end()
-
-    writer.array(rows, put)
-
-
-def _requested_rows(
-    reader: Reader, kind: Callable[..., Row], fields: struct.Struct
-) -> tuple[Row, ...]:
-    return reader.array(lambda row: row.ended(kind(row.uuid(), *row.unpack(fields))))

@@ -7,18 +7,18 @@ from typing import ClassVar, NamedTuple
 
 from broker_lite.model import NO_EPOCH, NO_PRODUCER
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.primitives import Reader, Writer
+from broker_lite.wire.layout import Int16, Int32, Int64, Request
 
 
 class InitProducerIdResponse(NamedTuple):
-    throttle_time_ms: int
-    error_code: int
-    producer_id: int
-    producer_epoch: int
+    throttle_time_ms: Int32
+    error_code: Int16
+    producer_id: Int64
+    producer_epoch: Int16
 
 
 @dataclass(frozen=True, slots=True)
-class InitProducerIdRequest:
+class InitProducerIdRequest(Request[InitProducerIdResponse]):
     """Request a producer id and epoch. Without a transactional id, each answer has a new producer
     id with epoch 0."""
 
@@ -26,19 +26,6 @@ class InitProducerIdRequest:
     VERSION: ClassVar[int] = 4
 
     transactional_id: str | None = None
-    transaction_timeout_ms: int = 60_000
-    producer_id: int = NO_PRODUCER
-    producer_epoch: int = NO_EPOCH
-
-    def encode(self, writer: Writer) -> None:
-        writer.nullable_string(self.transactional_id)
-        writer.i32(self.transaction_timeout_ms)
-        writer.i64(self.producer_id)
-        writer.i16(self.producer_epoch)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> InitProducerIdResponse:
-        return reader.ended(
-            InitProducerIdResponse(reader.i32(), reader.i16(), reader.i64(), reader.i16())
-        )
+    transaction_timeout_ms: Int32 = 60_000
+    producer_id: Int64 = NO_PRODUCER
+    producer_epoch: Int16 = NO_EPOCH

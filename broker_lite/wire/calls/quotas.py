@@ -4,67 +4,54 @@ change quotas: limits on the rates of users and client ids.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from broker_lite.wire.api import ApiKey
+from broker_lite.wire.layout import CodeAfterThrottle, Float64, Int16, Int32, Request, codec_of
 from broker_lite.wire.primitives import Reader, Writer
 
 Parts = tuple[tuple[str, str | None], ...]
 """An entity that has quotas, such as a user, as pairs of type and name. The name None stands for
 all entities of the type that have no quotas of their own."""
-_F64 = struct.Struct(">d")
+_Alterations = tuple[tuple[tuple[Parts, tuple[tuple[str, Float64, bool], ...]], ...], bool]
+"""A request AlterClientQuotas: the changes of each entity (quota name, limit, whether to delete the
+quota), and whether to only validate."""
 
 
 class DescribedQuotas(NamedTuple):
     """The quotas of one entity. ``values`` are pairs of quota name and limit."""
 
     entity: Parts
-    values: tuple[tuple[str, float], ...]
+    values: tuple[tuple[str, Float64], ...]
 
 
 class DescribedClientQuotas(NamedTuple):
-    error_code: int
+    error_code: CodeAfterThrottle
     error_message: str | None
-    entries: tuple[DescribedQuotas, ...]
+    entries: tuple[DescribedQuotas, ...] | None
 
 
 class AlteredQuotas(NamedTuple):
-    error_code: int
+    error_code: Int16
     error_message: str | None
     entity: Parts
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeClientQuotasRequest:
-    """Request all quotas of all entities."""
+class DescribeClientQuotasRequest(Request[DescribedClientQuotas]):
+    """Request all quotas of all entities. Without ``strict``, the answer includes entities with
+    further types than those of ``components``, which are none."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_CLIENT_QUOTAS
     VERSION: ClassVar[int] = 1
 
-    def encode(self, writer: Writer) -> None:
-        writer.array((), lambda _: None)
-        writer.boolean(False)  # The field Strict: include entities with further types.
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> DescribedClientQuotas:
-        def value(reader: Reader) -> tuple[str, float]:
-            key, (number,) = reader.string(), reader.unpack(_F64)
-            return reader.ended((key, number))
-
-        def entry(reader: Reader) -> DescribedQuotas:
-            return reader.ended(DescribedQuotas(reader.array(_part), reader.array(value)))
-
-        reader.i32()  # throttle_time_ms
-        code, message = reader.i16(), reader.nullable_string()
-        entries = reader.nullable_array(entry) or ()
-        return reader.ended(DescribedClientQuotas(code, message, entries))
+    components: tuple[str, ...] = ()
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class AlterClientQuotasRequest:
+class AlterClientQuotasRequest(Request[tuple[AlteredQuotas, ...]]):
     """Change quotas of one entity. ``changes`` are pairs of quota name and limit; None deletes the
     quota."""
 
@@ -75,36 +62,11 @@ class AlterClientQuotasRequest:
     changes: tuple[tuple[str, float | None], ...]
 
     def encode(self, writer: Writer) -> None:
-        def put_part(part: tuple[str, str | None]) -> None:
-            writer.string(part[0])
-            writer.nullable_string(part[1])
-            writer.tag_end()
+        changes = [(name, limit or 0.0, limit is None) for name, limit in self.changes]
+        codec_of(_Alterations).put(writer, ([(self.entity, changes)], False))
 
-        def put_change(change: tuple[str, float | None]) -> None:
-            key, value = change
-            writer.string(key)
-            writer.buffer += _F64.pack(value or 0.0)
-            writer.boolean(value is None)
-            writer.tag_end()
-
-        def put_entry(request: AlterClientQuotasRequest) -> None:
-            writer.array(request.entity, put_part)
-            writer.array(request.changes, put_change)
-            writer.tag_end()
-
-        writer.array((self,), put_entry)
-        writer.boolean(False)  # validate_only
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> tuple[AlteredQuotas, ...]:
-        def entry(reader: Reader) -> AlteredQuotas:
-            code, message = reader.i16(), reader.nullable_string()
-            return reader.ended(AlteredQuotas(code, message, reader.array(_part)))
-
-        reader.i32()  # throttle_time_ms
-        return reader.ended(reader.array(entry))
-
-
-def _part(reader: Reader) -> tuple[str, str | None]:
-    return reader.ended((reader.string(), reader.nullable_string()))
+    @classmethod
+    def decode(cls, reader: Reader) -> tuple[AlteredQuotas, ...]:
+        _, entries = codec_of(tuple[Int32, tuple[AlteredQuotas, ...]]).take(reader)
+        altered: tuple[AlteredQuotas, ...] = entries
+        return altered

@@ -11,7 +11,8 @@ from typing import ClassVar, NamedTuple
 
 from broker_lite.model import NULL_TOPIC_ID
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.primitives import Reader, Writer
+from broker_lite.wire.layout import Int8, Int16, Int32, Int64, MaybeName, Request, TopicId
+from broker_lite.wire.primitives import Writer
 
 DEFAULT_COUNT = -1
 """A new topic's partition count or replication factor that stands for the broker's default."""
@@ -20,8 +21,8 @@ DEFAULT_COUNT = -1
 class ReplicaAssignment(NamedTuple):
     """The brokers that have a replica of one partition, the preferred leader first."""
 
-    partition_index: int
-    broker_ids: tuple[int, ...]
+    partition_index: Int32
+    broker_ids: tuple[Int32, ...]
 
 
 class CreatableTopic(NamedTuple):
@@ -29,8 +30,8 @@ class CreatableTopic(NamedTuple):
     ``num_partitions`` and ``replication_factor`` must be -1."""
 
     name: str
-    num_partitions: int = DEFAULT_COUNT
-    replication_factor: int = DEFAULT_COUNT
+    num_partitions: Int32 = DEFAULT_COUNT
+    replication_factor: Int16 = DEFAULT_COUNT
     assignments: tuple[ReplicaAssignment, ...] = ()
     configs: tuple[tuple[str, str | None], ...] = ()
 
@@ -41,7 +42,7 @@ class CreatedConfig(NamedTuple):
     name: str
     value: str | None
     read_only: bool
-    config_source: int
+    config_source: Int8
     is_sensitive: bool
 
 
@@ -49,21 +50,21 @@ class CreatedTopic(NamedTuple):
     """The result of creating one topic."""
 
     name: str
-    topic_id: str
-    error_code: int
+    topic_id: TopicId
+    error_code: Int16
     error_message: str | None
-    num_partitions: int
-    replication_factor: int
-    configs: tuple[CreatedConfig, ...]
+    num_partitions: Int32
+    replication_factor: Int16
+    configs: tuple[CreatedConfig, ...] | None
 
 
 class CreateTopicsResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     topics: tuple[CreatedTopic, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTopicsRequest:
+class CreateTopicsRequest(Request[CreateTopicsResponse]):
     """Create topics. With ``validate_only``, the controller only checks whether it could create
     them."""
 
@@ -71,81 +72,27 @@ class CreateTopicsRequest:
     VERSION: ClassVar[int] = 7
 
     topics: tuple[CreatableTopic, ...]
-    timeout_ms: int = 60_000
+    timeout_ms: Int32 = 60_000
     validate_only: bool = False
-
-    def encode(self, writer: Writer) -> None:
-        def put_assignment(row: ReplicaAssignment) -> None:
-            writer.i32(row.partition_index)
-            writer.array(row.broker_ids, writer.i32)
-            writer.tag_end()
-
-        def put_config(row: tuple[str, str | None]) -> None:
-            writer.string(row[0])
-            writer.nullable_string(row[1])
-            writer.tag_end()
-
-        def put_topic(row: CreatableTopic) -> None:
-            writer.string(row.name)
-            writer.i32(row.num_partitions)
-            writer.i16(row.replication_factor)
-            writer.array(row.assignments, put_assignment)
-            writer.array(row.configs, put_config)
-            writer.tag_end()
-
-        writer.array(self.topics, put_topic)
-        writer.i32(self.timeout_ms)
-        writer.boolean(self.validate_only)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> CreateTopicsResponse:
-        return reader.ended(CreateTopicsResponse(reader.i32(), reader.array(_created_topic)))
-
-
-def _created_topic(reader: Reader) -> CreatedTopic:
-    return reader.ended(
-        CreatedTopic(
-            reader.string(),
-            reader.uuid(),
-            reader.i16(),
-            reader.nullable_string(),
-            reader.i32(),
-            reader.i16(),
-            reader.nullable_array(_created_config) or (),
-        )
-    )
-
-
-def _created_config(reader: Reader) -> CreatedConfig:
-    return reader.ended(
-        CreatedConfig(
-            reader.string(),
-            reader.nullable_string(),
-            reader.boolean(),
-            reader.i8(),
-            reader.boolean(),
-        )
-    )
 
 
 class DeletedTopic(NamedTuple):
     """The result of deleting one topic. ``name`` is empty if the request gave an unknown topic
     id."""
 
-    name: str
-    topic_id: str
-    error_code: int
+    name: MaybeName
+    topic_id: TopicId
+    error_code: Int16
     error_message: str | None
 
 
 class DeleteTopicsResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     responses: tuple[DeletedTopic, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteTopicsRequest:
+class DeleteTopicsRequest(Request[DeleteTopicsResponse]):
     """Delete topics, each by name or by id."""
 
     API_KEY: ClassVar[int] = ApiKey.DELETE_TOPICS
@@ -153,7 +100,7 @@ class DeleteTopicsRequest:
 
     names: tuple[str, ...] = ()
     topic_ids: tuple[str, ...] = ()
-    timeout_ms: int = 60_000
+    timeout_ms: Int32 = 60_000
 
     def encode(self, writer: Writer) -> None:
         writer.uvarint(len(self.names) + len(self.topic_ids) + 1)
@@ -168,88 +115,53 @@ class DeleteTopicsRequest:
         writer.i32(self.timeout_ms)
         writer.tag_end()
 
-    @staticmethod
-    def decode(reader: Reader) -> DeleteTopicsResponse:
-        return reader.ended(DeleteTopicsResponse(reader.i32(), reader.array(_deleted_topic)))
+
+class NewPartition(NamedTuple):
+    """The brokers that get a replica of an added partition, the preferred leader first."""
+
+    broker_ids: tuple[Int32, ...]
 
 
-def _deleted_topic(reader: Reader) -> DeletedTopic:
-    return reader.ended(
-        DeletedTopic(
-            reader.nullable_string() or "", reader.uuid(), reader.i16(), reader.nullable_string()
-        )
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionsToCreate:
+class PartitionsToCreate(NamedTuple):
     """A topic that gets more partitions. ``count`` is the new total number of partitions.
-    ``assignments`` are the brokers of each added partition; with None, the controller assigns
+    ``assignments`` has the brokers of each added partition; with None, the controller assigns
     brokers."""
 
     name: str
-    count: int
-    assignments: tuple[tuple[int, ...], ...] | None = None
+    count: Int32
+    assignments: tuple[NewPartition, ...] | None = None
 
 
 class CreatePartitionsResult(NamedTuple):
     """The result of adding partitions to one topic."""
 
     name: str
-    error_code: int
+    error_code: Int16
     error_message: str | None
 
 
 class CreatePartitionsResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     results: tuple[CreatePartitionsResult, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class CreatePartitionsRequest:
+class CreatePartitionsRequest(Request[CreatePartitionsResponse]):
     """Add partitions to topics."""
 
     API_KEY: ClassVar[int] = ApiKey.CREATE_PARTITIONS
     VERSION: ClassVar[int] = 3
 
     topics: tuple[PartitionsToCreate, ...]
-    timeout_ms: int = 60_000
+    timeout_ms: Int32 = 60_000
     validate_only: bool = False
-
-    def encode(self, writer: Writer) -> None:
-        def put_assignment(broker_ids: tuple[int, ...]) -> None:
-            writer.array(broker_ids, writer.i32)
-            writer.tag_end()
-
-        def put_topic(row: PartitionsToCreate) -> None:
-            writer.string(row.name)
-            writer.i32(row.count)
-            writer.nullable_array(row.assignments, put_assignment)
-            writer.tag_end()
-
-        writer.array(self.topics, put_topic)
-        writer.i32(self.timeout_ms)
-        writer.boolean(self.validate_only)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> CreatePartitionsResponse:
-        return reader.ended(
-            CreatePartitionsResponse(reader.i32(), reader.array(_partitions_result))
-        )
-
-
-def _partitions_result(reader: Reader) -> CreatePartitionsResult:
-    return reader.ended(
-        CreatePartitionsResult(reader.string(), reader.i16(), reader.nullable_string())
-    )
 
 
 class DeleteRecordsPartition(NamedTuple):
     """A partition whose records before ``offset`` are deleted. -1 stands for the high watermark."""
 
-    partition_index: int
-    offset: int
+    partition_index: Int32
+    offset: Int64
 
 
 class DeleteRecordsTopic(NamedTuple):
@@ -261,9 +173,9 @@ class DeletedRecordsPartition(NamedTuple):
     """The result of deleting records of one partition. ``low_watermark`` is the first offset that
     remains."""
 
-    partition_index: int
-    low_watermark: int
-    error_code: int
+    partition_index: Int32
+    low_watermark: Int64
+    error_code: Int16
 
 
 class DeletedRecordsTopic(NamedTuple):
@@ -272,47 +184,16 @@ class DeletedRecordsTopic(NamedTuple):
 
 
 class DeleteRecordsResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     topics: tuple[DeletedRecordsTopic, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteRecordsRequest:
+class DeleteRecordsRequest(Request[DeleteRecordsResponse]):
     """Delete the oldest records of partitions that the receiving broker leads."""
 
     API_KEY: ClassVar[int] = ApiKey.DELETE_RECORDS
     VERSION: ClassVar[int] = 2
 
     topics: tuple[DeleteRecordsTopic, ...]
-    timeout_ms: int = 60_000
-
-    def encode(self, writer: Writer) -> None:
-        def put_partition(row: DeleteRecordsPartition) -> None:
-            writer.i32(row.partition_index)
-            writer.i64(row.offset)
-            writer.tag_end()
-
-        def put_topic(row: DeleteRecordsTopic) -> None:
-            writer.string(row.name)
-            writer.array(row.partitions, put_partition)
-            writer.tag_end()
-
-        writer.array(self.topics, put_topic)
-        writer.i32(self.timeout_ms)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> DeleteRecordsResponse:
-        return reader.ended(
-            DeleteRecordsResponse(reader.i32(), reader.array(_deleted_records_topic))
-        )
-
-
-def _deleted_records_topic(reader: Reader) -> DeletedRecordsTopic:
-    return reader.ended(
-        DeletedRecordsTopic(reader.string(), reader.array(_deleted_records_partition))
-    )
-
-
-def _deleted_records_partition(reader: Reader) -> DeletedRecordsPartition:
-    return reader.ended(DeletedRecordsPartition(reader.i32(), reader.i64(), reader.i16()))
+    timeout_ms: Int32 = 60_000

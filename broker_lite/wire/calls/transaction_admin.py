@@ -9,30 +9,24 @@ from typing import ClassVar, NamedTuple
 
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.calls.transactions import TxnTopic
-from broker_lite.wire.primitives import Reader, Writer
-
-
-def _put_topic(writer: Writer, row: TxnTopic) -> None:
-    writer.string(row.name)
-    writer.array(row.partitions, writer.i32)
-    writer.tag_end()
+from broker_lite.wire.layout import Int16, Int32, Int64, Request
 
 
 class ActiveProducer(NamedTuple):
     """A producer that has written to a partition. ``current_txn_start_offset`` is where its open
     transaction begins, or -1 without one."""
 
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_timestamp: int
-    coordinator_epoch: int
-    current_txn_start_offset: int
+    producer_id: Int64
+    producer_epoch: Int32
+    last_sequence: Int32
+    last_timestamp: Int64
+    coordinator_epoch: Int32
+    current_txn_start_offset: Int64
 
 
 class ProducersOfPartition(NamedTuple):
-    partition_index: int
-    error_code: int
+    partition_index: Int32
+    error_code: Int16
     error_message: str | None
     active_producers: tuple[ActiveProducer, ...]
 
@@ -43,12 +37,12 @@ class ProducersOfTopic(NamedTuple):
 
 
 class DescribeProducersResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     topics: tuple[ProducersOfTopic, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeProducersRequest:
+class DescribeProducersRequest(Request[DescribeProducersResponse]):
     """Request the producers that have written to partitions which the receiving broker leads."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_PRODUCERS
@@ -56,63 +50,33 @@ class DescribeProducersRequest:
 
     topics: tuple[TxnTopic, ...]
 
-    def encode(self, writer: Writer) -> None:
-        writer.array(self.topics, lambda row: _put_topic(writer, row))
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> DescribeProducersResponse:
-        return reader.ended(
-            DescribeProducersResponse(reader.i32(), reader.array(_producers_of_topic))
-        )
-
-
-def _producers_of_topic(reader: Reader) -> ProducersOfTopic:
-    return reader.ended(ProducersOfTopic(reader.string(), reader.array(_producers_of_partition)))
-
-
-def _producers_of_partition(reader: Reader) -> ProducersOfPartition:
-    return reader.ended(
-        ProducersOfPartition(
-            reader.i32(), reader.i16(), reader.nullable_string(), reader.array(_active_producer)
-        )
-    )
-
-
-def _active_producer(reader: Reader) -> ActiveProducer:
-    return reader.ended(
-        ActiveProducer(
-            reader.i64(), reader.i32(), reader.i32(), reader.i64(), reader.i32(), reader.i64()
-        )
-    )
-
 
 class DescribedTopic(NamedTuple):
     topic: str
-    partitions: tuple[int, ...]
+    partitions: tuple[Int32, ...]
 
 
 class DescribedTransaction(NamedTuple):
     """The state of one transactional id. ``transaction_start_time_ms`` is -1 while no transaction
     is open."""
 
-    error_code: int
+    error_code: Int16
     transactional_id: str
     transaction_state: str
-    transaction_timeout_ms: int
-    transaction_start_time_ms: int
-    producer_id: int
-    producer_epoch: int
+    transaction_timeout_ms: Int32
+    transaction_start_time_ms: Int64
+    producer_id: Int64
+    producer_epoch: Int16
     topics: tuple[DescribedTopic, ...]
 
 
 class DescribeTransactionsResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     transaction_states: tuple[DescribedTransaction, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeTransactionsRequest:
+class DescribeTransactionsRequest(Request[DescribeTransactionsResponse]):
     """Request the state of transactional ids. The client sends the request to their coordinator."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_TRANSACTIONS
@@ -120,53 +84,24 @@ class DescribeTransactionsRequest:
 
     transactional_ids: tuple[str, ...]
 
-    def encode(self, writer: Writer) -> None:
-        writer.array(self.transactional_ids, writer.string)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> DescribeTransactionsResponse:
-        return reader.ended(
-            DescribeTransactionsResponse(reader.i32(), reader.array(_described_transaction))
-        )
-
-
-def _described_transaction(reader: Reader) -> DescribedTransaction:
-    return reader.ended(
-        DescribedTransaction(
-            reader.i16(),
-            reader.string(),
-            reader.string(),
-            reader.i32(),
-            reader.i64(),
-            reader.i64(),
-            reader.i16(),
-            reader.array(_described_topic),
-        )
-    )
-
-
-def _described_topic(reader: Reader) -> DescribedTopic:
-    return reader.ended(DescribedTopic(reader.string(), reader.array(Reader.i32)))
-
 
 class ListedTransaction(NamedTuple):
     """A transactional id, and the state of its latest transaction."""
 
     transactional_id: str
-    producer_id: int
+    producer_id: Int64
     transaction_state: str
 
 
 class ListTransactionsResponse(NamedTuple):
-    throttle_time_ms: int
-    error_code: int
+    throttle_time_ms: Int32
+    error_code: Int16
     unknown_state_filters: tuple[str, ...]
     transaction_states: tuple[ListedTransaction, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ListTransactionsRequest:
+class ListTransactionsRequest(Request[ListTransactionsResponse]):
     """List the transactional ids whose coordinator is the receiving broker. An empty filter selects
     all ids."""
 
@@ -174,26 +109,5 @@ class ListTransactionsRequest:
     VERSION: ClassVar[int] = 1
 
     state_filters: tuple[str, ...] = ()
-    producer_id_filters: tuple[int, ...] = ()
-    duration_filter: int = -1
-
-    def encode(self, writer: Writer) -> None:
-        writer.array(self.state_filters, writer.string)
-        writer.array(self.producer_id_filters, writer.i64)
-        writer.i64(self.duration_filter)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> ListTransactionsResponse:
-        return reader.ended(
-            ListTransactionsResponse(
-                reader.i32(),
-                reader.i16(),
-                reader.array(Reader.string),
-                reader.array(_listed_transaction),
-            )
-        )
-
-
-def _listed_transaction(reader: Reader) -> ListedTransaction:
-    return reader.ended(ListedTransaction(reader.string(), reader.i64(), reader.string()))
+    producer_id_filters: tuple[Int64, ...] = ()
+    duration_filter: Int64 = -1

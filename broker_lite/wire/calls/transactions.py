@@ -10,7 +10,7 @@ with the API version for transaction version 1. Field names are Kafka's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from broker_lite.model import NO_EPOCH, NO_PRODUCER
@@ -18,22 +18,21 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.calls.groups import (
     OffsetCommitResponse,
     OffsetCommitTopic,
-    put_committed_topics,
-    take_committed_topics,
 )
-from broker_lite.wire.primitives import Reader, Writer
+from broker_lite.wire.layout import Int16, Int32, Int64, Request
+from broker_lite.wire.primitives import Reader
 
 
 class TxnTopic(NamedTuple):
     """The partitions of one topic to which a transaction writes."""
 
     name: str
-    partitions: tuple[int, ...]
+    partitions: tuple[Int32, ...]
 
 
 class AddedPartition(NamedTuple):
-    partition_index: int
-    partition_error_code: int
+    partition_index: Int32
+    partition_error_code: Int16
 
 
 class AddedTopic(NamedTuple):
@@ -42,12 +41,12 @@ class AddedTopic(NamedTuple):
 
 
 class AddPartitionsToTxnResponse(NamedTuple):
-    throttle_time_ms: int
+    throttle_time_ms: Int32
     results_by_topic_v3_and_below: tuple[AddedTopic, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class AddPartitionsToTxnRequest:
+class AddPartitionsToTxnRequest(Request[AddPartitionsToTxnResponse]):
     """Add partitions to a transaction. Only in transaction version 1, the client sends this request
     before its first batch to the partitions."""
 
@@ -55,42 +54,18 @@ class AddPartitionsToTxnRequest:
     VERSION: ClassVar[int] = 3
 
     transactional_id: str
-    producer_id: int
-    producer_epoch: int
+    producer_id: Int64
+    producer_epoch: Int16
     topics: tuple[TxnTopic, ...]
-
-    def encode(self, writer: Writer) -> None:
-        def put_topic(row: TxnTopic) -> None:
-            writer.string(row.name)
-            writer.array(row.partitions, writer.i32)
-            writer.tag_end()
-
-        writer.string(self.transactional_id)
-        writer.i64(self.producer_id)
-        writer.i16(self.producer_epoch)
-        writer.array(self.topics, put_topic)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> AddPartitionsToTxnResponse:
-        return reader.ended(AddPartitionsToTxnResponse(reader.i32(), reader.array(_added_topic)))
-
-
-def _added_topic(reader: Reader) -> AddedTopic:
-    return reader.ended(AddedTopic(reader.string(), reader.array(_added_partition)))
-
-
-def _added_partition(reader: Reader) -> AddedPartition:
-    return reader.ended(AddedPartition(reader.i32(), reader.i16()))
 
 
 class AddOffsetsToTxnResponse(NamedTuple):
-    throttle_time_ms: int
-    error_code: int
+    throttle_time_ms: Int32
+    error_code: Int16
 
 
 @dataclass(frozen=True, slots=True)
-class AddOffsetsToTxnRequest:
+class AddOffsetsToTxnRequest(Request[AddOffsetsToTxnResponse]):
     """Add a group to a transaction. Only in transaction version 1, the client sends this request
     before its first TxnOffsetCommit for the group."""
 
@@ -98,54 +73,32 @@ class AddOffsetsToTxnRequest:
     VERSION: ClassVar[int] = 4
 
     transactional_id: str
-    producer_id: int
-    producer_epoch: int
+    producer_id: Int64
+    producer_epoch: Int16
     group_id: str
-
-    def encode(self, writer: Writer) -> None:
-        writer.string(self.transactional_id)
-        writer.i64(self.producer_id)
-        writer.i16(self.producer_epoch)
-        writer.string(self.group_id)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> AddOffsetsToTxnResponse:
-        return reader.ended(AddOffsetsToTxnResponse(reader.i32(), reader.i16()))
 
 
 class EndTxnResponse(NamedTuple):
     """The answer to EndTxn, with the producer id and epoch of the producer's next transaction. Both
     are -1 in transaction version 1, in which the producer keeps its own."""
 
-    throttle_time_ms: int
-    error_code: int
-    producer_id: int = NO_PRODUCER
-    producer_epoch: int = NO_EPOCH
+    throttle_time_ms: Int32
+    error_code: Int16
+    producer_id: Int64 = NO_PRODUCER
+    producer_epoch: Int16 = NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
-class EndTxnRequest:
+class EndTxnRequest(Request[EndTxnResponse]):
     """Commit a transaction if ``committed``, otherwise abort it, in transaction version 2."""
 
     API_KEY: ClassVar[int] = ApiKey.END_TXN
     VERSION: ClassVar[int] = 5
 
     transactional_id: str
-    producer_id: int
-    producer_epoch: int
+    producer_id: Int64
+    producer_epoch: Int16
     committed: bool
-
-    def encode(self, writer: Writer) -> None:
-        writer.string(self.transactional_id)
-        writer.i64(self.producer_id)
-        writer.i16(self.producer_epoch)
-        writer.boolean(self.committed)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> EndTxnResponse:
-        return reader.ended(EndTxnResponse(reader.i32(), reader.i16(), reader.i64(), reader.i16()))
 
 
 class EndOldTxnRequest(EndTxnRequest):
@@ -154,13 +107,13 @@ class EndOldTxnRequest(EndTxnRequest):
     __slots__ = ()
     VERSION: ClassVar[int] = 4
 
-    @staticmethod
-    def decode(reader: Reader) -> EndTxnResponse:
+    @classmethod
+    def decode(cls, reader: Reader) -> EndTxnResponse:
         return reader.ended(EndTxnResponse(reader.i32(), reader.i16()))
 
 
 @dataclass(frozen=True, slots=True)
-class TxnOffsetCommitRequest:
+class TxnOffsetCommitRequest(Request[OffsetCommitResponse]):
     """Commit offsets of a group as part of a transaction: they take effect when the transaction
     commits. ``generation_id``, ``member_id`` and ``group_instance_id`` identify the consumer
     (KIP-447)."""
@@ -170,27 +123,12 @@ class TxnOffsetCommitRequest:
 
     transactional_id: str
     group_id: str
-    producer_id: int
-    producer_epoch: int
+    producer_id: Int64
+    producer_epoch: Int16
+    generation_id: Int32 = field(default=-1, kw_only=True)
+    member_id: str = field(default="", kw_only=True)
+    group_instance_id: str | None = field(default=None, kw_only=True)
     topics: tuple[OffsetCommitTopic, ...]
-    generation_id: int = -1
-    member_id: str = ""
-    group_instance_id: str | None = None
-
-    def encode(self, writer: Writer) -> None:
-        writer.string(self.transactional_id)
-        writer.string(self.group_id)
-        writer.i64(self.producer_id)
-        writer.i16(self.producer_epoch)
-        writer.i32(self.generation_id)
-        writer.string(self.member_id)
-        writer.nullable_string(self.group_instance_id)
-        put_committed_topics(writer, self.topics)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> OffsetCommitResponse:
-        return reader.ended(OffsetCommitResponse(reader.i32(), take_committed_topics(reader)))
 
 
 class OldTxnOffsetCommitRequest(TxnOffsetCommitRequest):

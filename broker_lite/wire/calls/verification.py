@@ -15,7 +15,8 @@ from typing import ClassVar, NamedTuple
 
 from broker_lite.model import NO_EPOCH
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.calls.transactions import AddedPartition, AddedTopic
+from broker_lite.wire.calls.transactions import AddedTopic
+from broker_lite.wire.layout import CodeAfterThrottle, Int16, Int32, Int64, InTag, Request
 from broker_lite.wire.primitives import Reader, Writer, put_tag, uuid_bytes
 
 TAG_ASKED_TOPIC_ID = 10000
@@ -34,8 +35,11 @@ class AskedTopic(NamedTuple):
     recreated topic from the former topic of that name, which the transaction may include."""
 
     name: str
-    topic_id: str
-    partitions: tuple[int, ...]
+    topic_id: InTag[str]
+    partitions: tuple[Int32, ...]
+
+    def put_tags(self, writer: Writer) -> None:
+        put_tag(writer, TAG_ASKED_TOPIC_ID, uuid_bytes(self.topic_id))
 
 
 class AskedTransaction(NamedTuple):
@@ -43,8 +47,8 @@ class AskedTransaction(NamedTuple):
     coordinator refuses missing partitions; otherwise it adds them."""
 
     transactional_id: str
-    producer_id: int
-    producer_epoch: int
+    producer_id: Int64
+    producer_epoch: Int16
     verify_only: bool
     topics: Sequence[AskedTopic]
 
@@ -56,21 +60,30 @@ class VerifiedTransaction(NamedTuple):
 
     transactional_id: str
     topic_results: Sequence[AddedTopic]
-    number: int = NO_TRANSACTION
-    state_partition: int = -1
-    coordinator_epoch: int = NO_EPOCH
+    number: InTag[int] = NO_TRANSACTION
+    state_partition: InTag[int] = -1
+    coordinator_epoch: InTag[int] = NO_EPOCH
+
+    def put_tags(self, writer: Writer) -> None:
+        put_tag(writer, TAG_VERIFIED, _VERIFIED.pack(*self[2:]))
+
+    def with_tags(self, reader: Reader) -> VerifiedTransaction:
+        verified = reader.tags().get(TAG_VERIFIED)
+        if verified is None:
+            return self
+        return VerifiedTransaction(*self[:2], *Reader(verified).unpack(_VERIFIED))
 
 
 class VerifiedPartitions(NamedTuple):
     """The answer to a broker's AddPartitionsToTxn request. ``error_code`` is not 0 if the whole
     request failed."""
 
-    error_code: int
+    error_code: CodeAfterThrottle
     results_by_transaction: Sequence[VerifiedTransaction] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyPartitionsRequest:
+class VerifyPartitionsRequest(Request[VerifiedPartitions]):
     """Check that several transactions include the given partitions, or add these to them. Each
     transactional id occurs once."""
 
@@ -78,66 +91,3 @@ class VerifyPartitionsRequest:
     VERSION: ClassVar[int] = 5
 
     transactions: Sequence[AskedTransaction]
-
-    def encode(self, writer: Writer) -> None:
-        def put_topic(row: AskedTopic) -> None:
-            writer.string(row.name)
-            writer.array(row.partitions, writer.i32)
-            put_tag(writer, TAG_ASKED_TOPIC_ID, uuid_bytes(row.topic_id))
-
-        def put_transaction(row: AskedTransaction) -> None:
-            writer.string(row.transactional_id)
-            writer.i64(row.producer_id)
-            writer.i16(row.producer_epoch)
-            writer.boolean(row.verify_only)
-            writer.array(row.topics, put_topic)
-            writer.tag_end()
-
-        writer.array(self.transactions, put_transaction)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> VerifiedPartitions:
-        reader.i32()  # throttle_time_ms
-        return reader.ended(VerifiedPartitions(reader.i16(), reader.array(_transaction)))
-
-
-def _transaction(reader: Reader) -> VerifiedTransaction:
-    name, topics = reader.string(), reader.array(_topic)
-    verified = reader.tags().get(TAG_VERIFIED)
-    if verified is None:
-        return VerifiedTransaction(name, topics)
-    return VerifiedTransaction(name, topics, *Reader(verified).unpack(_VERIFIED))
-
-
-def _topic(reader: Reader) -> AddedTopic:
-    return reader.ended(AddedTopic(reader.string(), reader.array(_partition)))
-
-
-def _partition(reader: Reader) -> AddedPartition:
-    return reader.ended(AddedPartition(reader.i32(), reader.i16()))
-
-
-def encode_verified(response: VerifiedPartitions, writer: Writer) -> None:
-    """Write the body of the answer to AddPartitionsToTxn v4 or v5, on the transaction's
-    coordinator."""
-
-    def put_partition(row: AddedPartition) -> None:
-        writer.i32(row.partition_index)
-        writer.i16(row.partition_error_code)
-        writer.tag_end()
-
-    def put_topic(row: AddedTopic) -> None:
-        writer.string(row.name)
-        writer.array(row.results_by_partition, put_partition)
-        writer.tag_end()
-
-    def put_transaction(row: VerifiedTransaction) -> None:
-        writer.string(row.transactional_id)
-        writer.array(row.topic_results, put_topic)
-        put_tag(writer, TAG_VERIFIED, _VERIFIED.pack(*row[2:]))
-
-    writer.i32(0)
-    writer.i16(response.error_code)
-    writer.array(response.results_by_transaction, put_transaction)
-    writer.tag_end()

@@ -179,6 +179,7 @@ CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
     ),
     (
         replicas.AlterPartitionReassignmentsRequest(
+            700,
             (
                 replicas.ReassignableTopic(
                     "a",
@@ -188,8 +189,7 @@ CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
                     ),
                 ),
             ),
-            700,
-            False,
+            allow_replication_factor_change=False,
         ),
         admin.AlterPartitionReassignmentsRequest,
         admin.AlterPartitionReassignmentsResponse,
@@ -208,14 +208,19 @@ CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
         },
     ),
     (
-        replicas.ListPartitionReassignmentsRequest((replicas.TopicPartitions("a", (0, 2)),), 700),
+        replicas.ListPartitionReassignmentsRequest(700, (replicas.TopicPartitions("a", (0, 2)),)),
         admin.ListPartitionReassignmentsRequest,
         admin.ListPartitionReassignmentsResponse,
         {"timeout_ms": 700, "topics": [{"name": "a", "partition_indexes": [0, 2]}]},
     ),
     (
         topics.CreatePartitionsRequest(
-            (topics.PartitionsToCreate("a", 4), topics.PartitionsToCreate("b", 2, ((1, 2), (3,)))),
+            (
+                topics.PartitionsToCreate("a", 4),
+                topics.PartitionsToCreate(
+                    "b", 2, (topics.NewPartition((1, 2)), topics.NewPartition((3,)))
+                ),
+            ),
             700,
             True,
         ),
@@ -292,7 +297,8 @@ CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
     ),
     (
         offsets.ListOffsetsRequest(
-            (offsets.ListOffsetsTopic("a", (offsets.ListOffsetsPartition(1, -2, 5),)),), 1
+            (offsets.ListOffsetsTopic("a", (offsets.ListOffsetsPartition(1, 5, -2),)),),
+            isolation_level=1,
         ),
         consumer.ListOffsetsRequest,
         consumer.ListOffsetsResponse,
@@ -310,7 +316,7 @@ CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
         },
     ),
     (
-        groups.FindCoordinatorRequest(("g", "h"), 1),
+        groups.FindCoordinatorRequest(("g", "h"), key_type=1),
         metadata.FindCoordinatorRequest,
         metadata.FindCoordinatorResponse,
         {"key_type": 1, "coordinator_keys": ["g", "h"]},
@@ -319,9 +325,9 @@ CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
         groups.OffsetCommitRequest(
             "g",
             (groups.OffsetCommitTopic("a", (groups.OffsetToCommit(1, 2, 3, "m"),), ID),),
-            4,
-            "member",
-            "instance",
+            generation_id_or_member_epoch=4,
+            member_id="member",
+            group_instance_id="instance",
         ),
         consumer.OffsetCommitRequest,
         consumer.OffsetCommitResponse,
@@ -499,9 +505,9 @@ CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
                 5,
                 6,
                 (groups.OffsetCommitTopic("a", (groups.OffsetToCommit(1, 7, 2, "x"),)),),
-                4,
-                "m",
-                "i",
+                generation_id=4,
+                member_id="m",
+                group_instance_id="i",
             ),
             producer.TxnOffsetCommitRequest,
             producer.TxnOffsetCommitResponse,
@@ -703,7 +709,7 @@ def test_describe_user_scram_credentials_response_has_the_salts_in_a_tagged_fiel
     kind = admin.DescribeUserScramCredentialsResponse
     theirs = kind.decode(frame, version=0, header=True, framed=True)
     assert theirs.results[0].credential_infos[0].iterations == 4096
-    request = users.DescribeUsersRequest(("a",))
+    request = users.DescribeUsersRequest((users.UserName("a"),))
     assert decode_call(request, memoryview(frame)[4:]) == answer
     sent = memoryview(encode_call(request, 7, "c"))[4:]
     asked = tables.decode(50, 0, sent, parse_header(sent).body_at)

@@ -270,7 +270,7 @@ def test_envelope_round_trips(host: str, response: EnvelopeResponse) -> None:
             SinkResponse(0, "", 1000, 7),
         ),
         (
-            EndBatchRequest("s", "r", 3, True, ((1000, 7), (1001, 0)), 12),
+            EndBatchRequest("s", "r", 3, True, 12, ((1000, 7), (1001, 0))),
             SinkResponse(10020, "the rows differ"),
         ),
         (KeepBatchRequest("s", "r", 3), SinkResponse(90, "another run took over")),
