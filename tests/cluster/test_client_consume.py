@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 from support.faces import Face
@@ -259,21 +260,25 @@ def test_closing_a_client_closes_its_consumers(
     assert {row.offset for row in committed.values()} <= {0}
 
 
-def test_missing_topics_and_partitions_raise_errors(bus: Bus, topic: str) -> None:
+def test_missing_topics_and_partitions_raise_errors(face_bus: Bus, topic: str) -> None:
+    def start(*topics: str, **options: Any) -> None:
+        with face_bus.consumer(*topics, **options):
+            pass
+
     with pytest.raises(UnknownTopicOrPartitionError, match="logbus topic create nowhere"):
-        bus.consumer("nowhere")
+        start("nowhere")
     typo = topic.replace("fixture", "fixtrue")
     for use in (
-        lambda: bus.consumer(typo),
-        lambda: bus.consumer(typo, group="g"),
-        lambda: bus.producer().send(typo, b"").result(),
+        lambda: start(typo),
+        lambda: start(typo, group="g"),
+        lambda: face_bus.producer().send(typo, b"").result(),
     ):
         with pytest.raises(UnknownTopicOrPartitionError, match=rf"did you mean .*'{topic}'"):
             use()
     with pytest.raises(UnknownTopicOrPartitionError, match="3 partitions"):
-        bus.consumer(topic, partitions=[3])
+        start(topic, partitions=[3])
     with pytest.raises(InvalidConfigError, match="needs a topic"):
-        bus.consumer()
+        start()
 
 
 def test_consumer_of_a_deleted_and_recreated_topic_raises_an_error(bus: Bus) -> None:

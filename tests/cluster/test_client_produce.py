@@ -6,10 +6,10 @@ import threading
 
 import pyarrow as pa
 import pytest
+from support.faces import Face
 from support.java_partitions import partition_for
 
 from broker_lite.bus import Bus
-from broker_lite.client import Consumer, Producer
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import (
     BufferFullError,
@@ -18,6 +18,7 @@ from broker_lite.errors import (
     InvalidPartitionsError,
     InvalidRecordError,
     InvalidSchemaError,
+    LogbusError,
     MessageTooLargeError,
     UnknownTopicOrPartitionError,
 )
@@ -33,13 +34,13 @@ def everything(bus: Bus, topic: str, count: int) -> list[tuple[int, int, bytes |
     return found
 
 
-def test_record_keeps_key_headers_and_timestamp(bus: Bus, topic: str) -> None:
-    with bus.producer(acks="all", linger_ms=5, compression="lz4") as producer:
+def test_record_keeps_key_headers_and_timestamp(face_bus: Bus, topic: str) -> None:
+    with face_bus.producer(acks="all", linger_ms=5, compression="lz4") as producer:
         sent = producer.send(
             topic, b"value", key=b"k", headers=[("h", b"x")], partition=None, timestamp_ms=123
         ).result(30)
     assert sent == (topic, partition_for(b"k", 3), 0, 123)
-    with bus.consumer(topic, start="earliest") as consumer:
+    with face_bus.consumer(topic, start="earliest") as consumer:
         record = next(iter(consumer))
     assert record == (topic, sent.partition, 0, 123, b"k", b"value", [("h", b"x")])
 
@@ -145,8 +146,8 @@ def test_records_of_a_log_append_time_topic_get_the_time_of_the_broker(bus: Bus)
     assert rows.column("timestamp").cast("int64").to_pylist() == [sent.timestamp_ms * 1000]
 
 
-def test_send_refuses_invalid_arguments_at_once(bus: Bus, topic: str) -> None:
-    with bus.producer(max_request_bytes=10_000) as producer:
+def test_send_refuses_invalid_arguments_at_once(face_bus: Bus, topic: str) -> None:
+    with face_bus.producer(max_request_bytes=10_000) as producer:
         with pytest.raises(MessageTooLargeError, match=r"max\.request\.size"):
             producer.send(topic, b"x" * 10_000)
         with pytest.raises(InvalidRecordError, match="give bytes, str or None"):
@@ -164,11 +165,11 @@ def test_send_refuses_invalid_arguments_at_once(bus: Bus, topic: str) -> None:
         with pytest.raises(InvalidSchemaError, match="is not a field of a record"):
             producer.send_arrow(topic, pa.table({"value": [b"x"], "other": [1]}))
     with pytest.raises(InvalidConfigError, match="did you mean 'linger_ms'"):
-        bus.producer(linger=5)
+        face_bus.producer(linger=5)
 
 
-def test_asynchronous_send_error_is_raised_by_result_and_flush(bus: Bus, topic: str) -> None:
-    producer = bus.producer()
+def test_asynchronous_send_error_is_raised_by_result_and_flush(face_bus: Bus, topic: str) -> None:
+    producer = face_bus.producer()
     with pytest.raises(InvalidPartitionsError, match="has 3 partitions"):
         producer.send(topic, b"v", partition=3).result(30)
     producer.flush(30)
@@ -205,16 +206,22 @@ def test_send_blocks_while_buffer_memory_is_full(bus: Bus, topic: str) -> None:
         assert sum(consumer.lag().values()) == 2000
 
 
-def test_send_with_full_buffer_memory_times_out_while_no_broker_answers() -> None:
+def test_records_keep_their_order_while_buffer_memory_is_full(face_bus: Bus, topic: str) -> None:
+    with face_bus.producer(buffer_bytes=70_000, batch_bytes=10_000) as producer:
+        sent = [producer.send(topic, b"x" * 1000, partition=0) for _ in range(1000)]
+        assert [each.result(30).offset for each in sent] == list(range(1000))
+
+
+def test_send_with_full_buffer_memory_times_out_while_no_broker_answers(face: Face) -> None:
     config = ProducerConfig(buffer_bytes=70_000, batch_bytes=10_000, max_block_ms=50)
-    producer = Producer("127.0.0.1:1", config)
+    producer = face.make_producer("127.0.0.1:1", config)
     with pytest.raises(BufferFullError, match=r"max\.block\.ms=50"):
-        for _ in range(2000):
-            producer.send("t", b"x" * 1000)
-    producer.end()
+        [producer.send("t", b"x" * 1000) for _ in range(2000)][-1].result()
+    with pytest.raises(LogbusError):
+        producer.close(0)
 
 
-def test_arrow_tables_are_read_back_as_they_were_sent(bus: Bus, topic: str) -> None:
+def test_arrow_tables_are_read_back_as_they_were_sent(face_bus: Bus, topic: str) -> None:
     table = pa.table(
         {
             "key": pa.array(["a", None, "c"]),
@@ -227,11 +234,11 @@ def test_arrow_tables_are_read_back_as_they_were_sent(bus: Bus, topic: str) -> N
             ),
         }
     )
-    with bus.producer() as producer:
+    with face_bus.producer() as producer:
         sent = producer.send_arrow(topic, table, timestamp_ms=7).result(30)
     own = partition_for(b"c", 3)
     assert sum(row.row_count for row in sent) == 3
-    with bus.consumer(topic, start="earliest") as consumer:
+    with face_bus.consumer(topic, start="earliest") as consumer:
         rows = []
         while len(rows) < 3:
             rows += consumer.poll_arrow(5.0, headers=True).to_pylist()
@@ -281,8 +288,24 @@ def test_any_arrow_stream_object_can_be_sent(bus: Bus, topic: str) -> None:
     assert [value for _, _, value in found] == [b"a", b"b"] * 3
 
 
-def test_poll_of_a_closed_consumer_raises_closed_error(bus: Bus, topic: str) -> None:
-    consumer: Consumer = bus.consumer(topic)
-    consumer.close()
+def test_consumer_reads_every_record_of_the_producer(face_bus: Bus, topic: str) -> None:
+    assert topic in face_bus.topics()
+    with face_bus.producer() as producer:
+        sent = [producer.send(topic, b"%d" % n, partition=2) for n in range(1000)]
+        producer.flush(30)
+        offsets = [each.result(30).offset for each in sent]
+        assert offsets == list(range(1000))
+    with face_bus.consumer(topic, group=topic, start="earliest") as consumer:
+        values = []
+        for record in consumer:
+            values.append(record.value)
+            if len(values) == 900:
+                break
+        values += consumer.poll_arrow(10.0, max_rows=50).column("value").to_pylist()
+        while len(values) < 1000:
+            values += [record.value for record in consumer.poll(10.0)]
+        assert values == [b"%d" % n for n in range(1000)]
+        assert consumer.poll(0.1) == []
+        assert set(consumer.lag().values()) == {0}
     with pytest.raises(ClosedError):
         consumer.poll()

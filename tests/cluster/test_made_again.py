@@ -6,13 +6,12 @@ new records.
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import pytest
 from support.plain_connection import until_known
 
-from broker_lite.bus import Bus, aconnect
+from broker_lite.bus import Bus
 from broker_lite.errors import UnknownTopicIdError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import CommittedOffset, TopicPartition
@@ -33,23 +32,25 @@ def make_again(cluster: LocalCluster, bus: Bus, topic: str) -> str:
 
 
 def test_close_commits_no_offset_to_a_recreated_topic(
-    cluster: LocalCluster, bus: Bus, topic: str
+    cluster: LocalCluster, bus: Bus, face_bus: Bus, topic: str
 ) -> None:
     other, group = f"{topic}-other", f"again-{topic}"
     bus.create_topic(other, partitions=1)
     fill(bus, topic, 10)
     fill(bus, other, 4)
-    consumer = bus.consumer(topic, other, group=group, start="earliest")
+    consumer = face_bus.consumer(topic, other, group=group, start="earliest")
     count = 0
     while count < 14:
         count += len(consumer.poll(20.0))
     make_again(cluster, bus, topic)
+    with pytest.raises(UnknownTopicIdError, match="was not committed"):
+        consumer.commit({TopicPartition(topic, 0): 7})
     fill(bus, topic, 15)
     with pytest.raises(UnknownTopicIdError, match=f"'{topic}' was deleted and recreated"):
         consumer.close()
     found = bus.admin.committed(group)
     assert {tp: row.offset for tp, row in found.items()} == {TopicPartition(other, 0): 4}
-    with bus.consumer(topic, group=group, start="earliest") as successor:
+    with face_bus.consumer(topic, group=group, start="earliest") as successor:
         assert successor.position(topic, 0) == 0
         assert [row.value for row in successor.poll(20.0)] == [b"%d" % n for n in range(15)]
 
@@ -90,26 +91,6 @@ def test_automatic_commit_reports_a_recreated_topic(
         consumer.close()
     with bus.consumer(topic, group=group, start="earliest", partitions=[0]) as successor:
         assert successor.committed() == {}
-
-
-def test_asyncio_close_commits_no_offset_to_a_recreated_topic(
-    cluster: LocalCluster, bus: Bus, topic: str
-) -> None:
-    tp, group = TopicPartition(topic, 0), f"again-{topic}"
-    fill(bus, topic, 10)
-
-    async def body() -> None:
-        async with await aconnect(cluster.bootstrap_servers) as there:
-            consumer = there.consumer(topic, group=group, start="earliest")
-            assert len(await consumer.poll(20.0)) == 10
-            await asyncio.to_thread(make_again, cluster, bus, topic)
-            with pytest.raises(UnknownTopicIdError, match="was not committed"):
-                await consumer.commit({tp: 7})
-            with pytest.raises(UnknownTopicIdError, match="recreated"):
-                await consumer.close()
-
-    asyncio.run(body())
-    assert bus.admin.committed(group) == {}
 
 
 def test_committed_offsets_include_the_topic_id_and_the_time_of_the_commit(

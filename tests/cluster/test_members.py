@@ -416,33 +416,28 @@ def test_failed_join_names_the_reason(bus: Bus, topic: str) -> None:
     assert bus.admin.describe_groups([topic])[topic].members == (), "it left"
 
 
-def test_asyncio_member_reads_and_commits(bus: Bus, topic: str) -> None:
+def test_member_commits_in_a_callback_before_it_hands_a_partition_over(
+    bus: Bus, face_bus: Bus, topic: str
+) -> None:
     sent = fill(bus, topic, 0, 60)
-    told: list[tuple[str, int]] = []
+    told: list[int] = []
 
-    async def revoked(consumer: Any, tps: list[TopicPartition]) -> None:
-        await consumer.commit()
-        told.append(("revoked", len(tps)))
+    def revoked(consumer: Any, tps: list[TopicPartition]) -> Any:
+        told.append(len(tps))
+        return consumer.commit()
 
-    async def main() -> list[bytes]:
-        found: list[bytes] = []
-        options = BRISK | {"group": topic, "assignors": "cooperative-sticky", "on_revoke": revoked}
-        async with (
-            await aconnect(bus.bootstrap_servers) as abus,
-            abus.consumer(topic, auto_commit=False, **options) as first,
-        ):
-            while len(found) < 60:
-                found += [record.value for record in await first.poll(1.0)]
-            async with abus.consumer(topic, **options) as second:
-                while not second.assignment():
-                    found += [record.value for record in await first.poll(0.02)]
-                    found += [record.value for record in await second.poll(0.02)]
-                assert len(first.assignment()) == 2
-            assert first.member_id.startswith("logbus-")
-        return found
-
-    assert sorted(asyncio.run(main()), key=int) == sent
-    assert told == [("revoked", 1), ("revoked", 1), ("revoked", 2)]
+    found: list[bytes | None] = []
+    options = {"group": topic, "assignors": "cooperative-sticky", "on_revoke": revoked}
+    with member(face_bus, topic, auto_commit=False, **options) as first:
+        while len(found) < 60:
+            found += [record.value for record in first.poll(1.0)]
+        with member(face_bus, topic, **options) as second:
+            while not second.assignment():
+                found += [record.value for record in [*first.poll(0.02), *second.poll(0.02)]]
+            assert len(first.assignment()) == 2
+        assert first.member_id.startswith("logbus-")
+    assert sorted(found, key=lambda value: int(value or b"")) == sent
+    assert told == [1, 1, 2]
     assert sum(row.offset for row in bus.admin.committed(topic).values()) == 60
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from broker_lite.bus import Bus, aconnect
+from broker_lite.bus import Bus
 from broker_lite.client import Consumer
 from broker_lite.errors import (
     ClosedError,
@@ -436,42 +435,32 @@ def test_member_of_a_zk_based_group_with_option_start_none_fails_without_a_commi
     consumer.close()
 
 
-def test_asyncio_member_of_a_zk_based_group_reads_and_commits(
-    cluster: LocalCluster, bus: Bus, topic: str
+def test_member_of_a_zk_based_group_commits_and_hands_partitions_over(
+    cluster: LocalCluster, bus: Bus, face_bus: Bus, topic: str
 ) -> None:
     sent = fill(bus, topic, 0, 90)
+    told: list[int] = []
 
-    async def main() -> None:
-        async with await aconnect(cluster.bootstrap_servers) as abus:
-            options = {"group": topic, "coordination": "zookeeper", "start": "earliest"}
-            told: list[int] = []
+    def revoked(consumer: Any, tps: list[TopicPartition]) -> Any:
+        told.append(len(tps))
+        return consumer.commit()
 
-            async def revoked(consumer: Any, tps: list[TopicPartition]) -> None:
-                await consumer.commit()
-                told.append(len(tps))
-
-            async with abus.consumer(topic, on_revoke=revoked, **options) as first:
-                got = []
-                async for record in first:
-                    got.append(record.value)
-                    if len(got) == 90:
-                        break
-                assert sorted(got) == sorted(sent)
-                async with abus.consumer(topic, **options) as second:
-                    async with asyncio.timeout(PATIENCE_S):
-                        while not second.assignment():
-                            await asyncio.gather(first.poll(0.05), second.poll(0.05))
-                    assert not set(first.assignment()) & set(second.assignment())
-                    assert await second.poll(0.1) == []
-                    await second.commit()
-                async with asyncio.timeout(PATIENCE_S):
-                    while len(first.assignment()) < 3:
-                        await first.poll(0.05)
-                assert sum(told) in (1, 2), "revoked other partitions than the second member got"
-                assert await first.poll(0.1) == []
-            assert told[-1] == 3, "close did not revoke"
-            assert cluster.zookeeper is not None
-            offsets = await asyncio.to_thread(read_group_offsets, cluster.zookeeper, topic)
-            assert sum(row.offset for row in offsets.values()) == 90
-
-    asyncio.run(main())
+    with member(face_bus, topic, group=topic, on_revoke=revoked) as first:
+        got = []
+        for record in first:
+            got.append(record.value)
+            if len(got) == 90:
+                break
+        assert sorted(got) == sorted(sent)
+        with member(face_bus, topic, group=topic) as second:
+            until([first, second], lambda: bool(second.assignment()))
+            assert not set(first.assignment()) & set(second.assignment())
+            assert second.poll(0.1) == []
+            second.commit()
+        until([first], lambda: len(first.assignment()) == 3)
+        assert sum(told) in (1, 2), "revoked other partitions than the second member got"
+        assert first.poll(0.1) == []
+    assert told[-1] == 3, "close did not revoke"
+    assert cluster.zookeeper is not None
+    offsets = read_group_offsets(cluster.zookeeper, topic)
+    assert sum(row.offset for row in offsets.values()) == 90

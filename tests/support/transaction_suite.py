@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ from broker_lite.errors import (
 from broker_lite.model import CommittedOffset, TopicPartition
 from broker_lite.record import arrow
 from support import row_batches
+from support.faces import Face
 
 TESTS = Path(__file__).parents[1]
 WAIT_SECONDS = 30
@@ -47,6 +49,7 @@ from broker_lite.bus import connect
 
 if sys.argv[4] == "rows":
     from support import row_batches
+from support.faces import Face
     from broker_lite.record import arrow
 
     arrow.encode = row_batches.encode_rows
@@ -111,18 +114,27 @@ def committed(servers: str, group: str, topic: str) -> dict[int, int]:
     return found
 
 
+@pytest.fixture
+def face_bus(face: Face, servers: str) -> Iterator[Any]:
+    """A client of the kind ``face``: blocking or asyncio."""
+    with face.connect(servers) as connected:
+        yield connected
+
+
 def test_records_of_committed_transactions_are_visible_and_of_aborted_ones_not(
-    bus: Bus, servers: str, topic: str
+    face_bus: Bus, servers: str, topic: str
 ) -> None:
-    with pytest.raises(ZeroDivisionError), bus.transaction("x-" + topic) as txn:
+    with pytest.raises(ZeroDivisionError), face_bus.transaction("x-" + topic) as txn:
         txn.send(topic, "aborted").result()
         raise ZeroDivisionError
     for turn in range(3):
-        with bus.transaction("x-" + topic) as txn:
+        with face_bus.transaction("x-" + topic) as txn:
             for partition in (0, 1):
                 txn.send(topic, f"{turn} {partition}", partition=partition)
             txn.send_arrow(topic, pa.table({"value": [f"{turn} arrow"]}), partition=0)
-    with bus.transaction("x-" + topic):
+    with pytest.raises(InvalidTxnStateError, match="this transaction has ended"):
+        txn.send(topic, "late")
+    with face_bus.transaction("x-" + topic):
         pass
     want = [f"{turn} {what}" for turn in range(3) for what in ("0", "1", "arrow")]
     assert visible(servers, topic, len(want)) == sorted(want)
@@ -142,14 +154,16 @@ def test_back_to_back_transactions_show_only_committed_records(
     assert visible(servers, topic, len(want)) == want
 
 
-def test_offsets_of_a_transaction_are_committed_with_it(bus: Bus, servers: str, topic: str) -> None:
+def test_offsets_of_a_transaction_are_committed_with_it(
+    face_bus: Bus, servers: str, topic: str
+) -> None:
     group = "g-" + topic
-    with bus.transaction("in-" + topic) as txn:
+    with face_bus.transaction("in-" + topic) as txn:
         txn.send(topic, "1", partition=0)
         txn.send(topic, "2", partition=0)
     with (
-        bus.consumer(topic, group=group, start="earliest", auto_commit=False) as consumer,
-        bus.producer(transactional_id="out-" + topic) as producer,
+        face_bus.consumer(topic, group=group, start="earliest", auto_commit=False) as consumer,
+        face_bus.producer(transactional_id="out-" + topic) as producer,
     ):
         got = consumer.poll(20.0)
         while len(got) < 2:
@@ -168,9 +182,9 @@ def test_offsets_of_a_transaction_are_committed_with_it(bus: Bus, servers: str, 
 
 
 def test_offsets_given_by_partition_are_committed_for_the_named_group(
-    bus: Bus, servers: str, topic: str
+    face_bus: Bus, servers: str, topic: str
 ) -> None:
-    with bus.transaction("x-" + topic) as txn:
+    with face_bus.transaction("x-" + topic) as txn:
         txn.send_offsets({TopicPartition(topic, 1): 7}, group="rows-" + topic)
     assert committed(servers, "rows-" + topic, topic)[1] == 7
 
@@ -312,25 +326,6 @@ class Stale(NamedTuple):
 
     def group_offsets(self) -> MemberOffsets:
         return self.offsets
-
-
-def test_asyncio_transactions_commit_abort_and_send_offsets(servers: str, topic: str) -> None:
-    async def run() -> None:
-        async with await aconnect(servers) as bus:
-            with pytest.raises(ZeroDivisionError):
-                async with bus.transaction("x-" + topic) as txn:
-                    await txn.send(topic, "aborted")
-                    raise ZeroDivisionError
-            async with bus.transaction("x-" + topic) as txn:
-                await txn.send(topic, "one")
-                await txn.send_arrow(topic, pa.table({"value": ["two"]}))
-                await txn.send_offsets({TopicPartition(topic, 0): 3}, group="g-" + topic)
-            with pytest.raises(InvalidTxnStateError, match="this transaction has ended"):
-                txn.send(topic, "late")
-
-    asyncio.run(run())
-    assert visible(servers, topic, 2) == ["one", "two"]
-    assert committed(servers, "g-" + topic, topic)[0] == 3
 
 
 def test_asyncio_commit_fails_if_a_record_of_the_transaction_was_refused(

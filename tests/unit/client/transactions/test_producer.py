@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
+from support.faces import Face
 
-from broker_lite.bus import AsyncBus, Bus
+from broker_lite.bus import Bus
 from broker_lite.client.consuming.changes import MemberIdentity
 from broker_lite.client.consuming.membership import MemberOffsets
 from broker_lite.client.operations.transaction_requests import OffsetsToCommit
@@ -33,8 +34,14 @@ def bus() -> Bus:
     return Bus(NOBODY, client_id="test", options={"max_block_ms": 50})
 
 
-def test_error_for_a_send_outside_of_a_transaction_says_to_call_begin(bus: Bus) -> None:
-    with bus.producer(transactional_id="x") as producer:
+@pytest.fixture
+def face_bus(face: Face) -> Iterator[Any]:
+    with face.make_bus(NOBODY, client_id="test", options={"max_block_ms": 50}) as made:
+        yield made
+
+
+def test_error_for_a_send_outside_of_a_transaction_says_to_call_begin(face_bus: Bus) -> None:
+    with face_bus.producer(transactional_id="x") as producer:
         table = pa.table({"value": ["v"]})
         for send in (lambda: producer.send("t", "v"), lambda: producer.send_arrow("t", table)):
             with pytest.raises(InvalidTxnStateError, match=r"call begin\(\) before send\(\)"):
@@ -43,15 +50,15 @@ def test_error_for_a_send_outside_of_a_transaction_says_to_call_begin(bus: Bus) 
             with pytest.raises(InvalidTxnStateError, match=r"call begin\(\) first"):
                 call()
         producer.abort()
+        producer.close()
 
 
-def test_with_block_does_not_run_if_the_transaction_cannot_begin(bus: Bus) -> None:
-    transaction = bus.transaction("x")
+def test_with_block_does_not_run_if_the_transaction_cannot_begin(face_bus: Bus) -> None:
+    transaction = face_bus.transaction("x")
     with pytest.raises(LogbusError, match=r"no broker|cannot connect"), transaction:
         raise AssertionError("the block ran")
     with pytest.raises(InvalidTxnStateError, match=r"bus\.transaction"):
         transaction.send("t", "v")
-    bus.close()
 
 
 def test_close_with_a_timeout_does_not_wait_for_a_call_that_is_still_running() -> None:
@@ -63,20 +70,6 @@ def test_close_with_a_timeout_does_not_wait_for_a_call_that_is_still_running() -
     with pytest.raises(RequestTimedOutError, match="an earlier call may still run"):
         producer.close(0.1)
     assert producer.is_closed
-
-
-def test_asyncio_producer_refuses_a_send_outside_of_a_transaction() -> None:
-    async def run() -> None:
-        async with AsyncBus(NOBODY, client_id="test", options={}) as bus:
-            producer = bus.producer(transactional_id="x")
-            with pytest.raises(InvalidTxnStateError, match=r"call begin\(\) before send\(\)"):
-                await producer.send("t", "v")
-            with pytest.raises(InvalidTxnStateError, match=r"call begin\(\) first"):
-                await producer.commit()
-            await producer.close()
-            await producer.close()
-
-    asyncio.run(run())
 
 
 @pytest.mark.parametrize("given", ["", None, 5])
