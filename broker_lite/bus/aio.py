@@ -8,29 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+from broker_lite.bus.face import BusFace, connect_options
 from broker_lite.bus.reading import membership, reading
 from broker_lite.client.administration import admin_requests
-from broker_lite.client.administration.admin import Admin
 from broker_lite.client.callbacks import Callback, Callbacks
-from broker_lite.client.client_config import take_security
 from broker_lite.client.closing import ClosedByAsyncWith
 from broker_lite.client.consuming.aio_consumer import AsyncConsumer
 from broker_lite.client.consuming.reader_core import Joining
-from broker_lite.client.discovery import resolve, security_for
+from broker_lite.client.discovery import resolve
 from broker_lite.client.membership.kafka_membership import in_group
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import ClusterView, cluster_at
-from broker_lite.client.options import build, check_names
+from broker_lite.client.options import build
 from broker_lite.client.producing.aio_producer import AsyncProducer
 from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.client.transport.loop import LoopShell
 from broker_lite.config import ConsumerConfig, ProducerConfig, value_text
-from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import TopicExistsError
 from broker_lite.model import TopicPartition
 from broker_lite.wire.calls import topics as topic_calls
@@ -40,7 +37,6 @@ if TYPE_CHECKING:
         AsyncBusTransaction,
         AsyncTransactionalProducer,
     )
-    from broker_lite.client.transactions.idle import IdleProducers
 
 OPERATION_TIMEOUT_MS = 30_000
 NATIVE_SESSION_TIMEOUT_MS = 6000
@@ -58,16 +54,9 @@ async def aconnect(
 ) -> AsyncBus:
     """Connect to a cluster and check that a broker answers. Arguments and errors are those of
     ``connect``."""
-    security, options = take_security(options)
-    check_names(options)
-    # Let the first request of a producer or consumer use its whole timeout, not only five seconds:
-    # the bootstrap address is right, because ``bus.cluster`` below raises an error unless a broker
-    # answers.
-    options["has_answered"] = True
+    arguments = connect_options(options)
     servers = await asyncio.to_thread(resolve, bootstrap_servers, zookeeper)
-    bus = AsyncBus(
-        servers, client_id=client_id, options=options, zookeeper=zookeeper, security=security
-    )
+    bus = AsyncBus(servers, client_id=client_id, zookeeper=zookeeper, **arguments)
     try:
         await bus.cluster(())
     except BaseException:
@@ -76,32 +65,16 @@ async def aconnect(
     return bus
 
 
-class AsyncBus(ClosedByAsyncWith):
+class AsyncBus(BusFace[AsyncConsumer, "AsyncTransactionalProducer"], ClosedByAsyncWith):
     """The asyncio client of one cluster, for the event loop that created it.
 
     ``admin`` is the blocking ``Admin``. Call it in a thread:
     ``await asyncio.to_thread(bus.admin.log_dirs)``.
     """
 
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        *,
-        client_id: str,
-        options: Mapping[str, Any],
-        zookeeper: str | None = None,
-        security: ClientSecurity | None = None,
-    ) -> None:
-        self.bootstrap_servers = bootstrap_servers
-        self.zookeeper = zookeeper
-        self.client_id = client_id
-        self.security = security_for(bootstrap_servers, security)
-        self.admin = Admin(bootstrap_servers, client_id=client_id, security=self.security)
-        self._shell = LoopShell(client_id, self.security)
-        self._cluster = cluster_at(bootstrap_servers, self.security.user)
-        self._options = {"client_id": client_id, **options, "security": self.security}
-        self._idle: IdleProducers[AsyncTransactionalProducer] | None = None
-        self._consumers: weakref.WeakSet[AsyncConsumer] = weakref.WeakSet()
+    def _open(self) -> None:
+        self._shell = LoopShell(self.client_id, self.security)
+        self._cluster = cluster_at(self.bootstrap_servers, self.security.user)
 
     @overload
     def producer(self, *, transactional_id: str, **options: Any) -> AsyncTransactionalProducer: ...
@@ -127,17 +100,14 @@ class AsyncBus(ClosedByAsyncWith):
             AsyncBusTransaction,
             AsyncTransactionalProducer,
         )
-        from broker_lite.client.transactions.idle import IdleProducers
 
-        given = {"transactional_id": transactional_id, "transaction_timeout_ms": timeout_ms}
-        config = build(ProducerConfig, {**options, **given}, self._options)
-        idle = self._idle = self._idle or IdleProducers()
+        config = self._transaction_config(transactional_id, timeout_ms, options)
 
         async def release(producer: AsyncTransactionalProducer) -> None:
-            for each in idle.release(producer):
+            for each in self._idle.release(producer):
                 await each.close(END_S)
 
-        producer = idle.acquire(config)
+        producer = self._idle.acquire(config)
         return AsyncBusTransaction(
             producer or AsyncTransactionalProducer(self.bootstrap_servers, config), release
         )
@@ -243,7 +213,7 @@ class AsyncBus(ClosedByAsyncWith):
         async with contextlib.AsyncExitStack() as closing:
             closing.callback(self.admin.close)
             closing.callback(self._shell.close)
-            for producer in self._idle.drain() if self._idle is not None else ():
+            for producer in self._idle.drain():
                 closing.push_async_callback(producer.close)
             for consumer in self._consumers:
                 if consumer.is_open:

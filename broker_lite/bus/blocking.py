@@ -13,24 +13,21 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+from broker_lite.bus.face import BusFace, connect_options
 from broker_lite.bus.reading import membership, reading
-from broker_lite.client.administration.admin import Admin
 from broker_lite.client.callbacks import Callback, Callbacks
-from broker_lite.client.client_config import take_security
 from broker_lite.client.closing import ClosedByWith
-from broker_lite.client.discovery import resolve, security_for
+from broker_lite.client.discovery import resolve
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.operations.cluster import ClusterView
-from broker_lite.client.options import build, check_names
+from broker_lite.client.options import build
 from broker_lite.config import ConsumerConfig, ProducerConfig
-from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import InvalidConfigError
 from broker_lite.model import TopicPartition
 
 if TYPE_CHECKING:
     from broker_lite.client.consuming.consumer import Consumer
     from broker_lite.client.producing.producer import Producer
-    from broker_lite.client.transactions.idle import IdleProducers
     from broker_lite.client.transactions.producer import BusTransaction, TransactionalProducer
     from broker_lite.native.streams import MessageStreams
 
@@ -58,42 +55,21 @@ def connect(
     Raises NoClusterError, NoBrokersError (after five seconds), SaslAuthenticationError, TlsError or
     InvalidConfigError.
     """
-    security, options = take_security(options)
-    check_names(options)
-    # Let the first request of a producer or consumer use its whole timeout, not only five seconds:
-    # the bootstrap address is right, because ``describe_cluster`` below raises an error unless a
-    # broker answers.
-    options["has_answered"] = True
+    arguments = connect_options(options)
     servers = resolve(bootstrap_servers, zookeeper)
-    bus = Bus(servers, client_id=client_id, options=options, zookeeper=zookeeper, security=security)
+    bus = Bus(servers, client_id=client_id, zookeeper=zookeeper, **arguments)
     bus.admin.describe_cluster()
     return bus
 
 
-class Bus(ClosedByWith):
+class Bus(BusFace["Consumer", "TransactionalProducer"], ClosedByWith):
     """The client of one cluster: it makes producers, consumers and transactions.
 
     ``admin`` describes and changes the cluster. ``close``, or the end of a ``with`` block, closes
     the bus and its consumers.
     """
 
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        *,
-        client_id: str,
-        options: Mapping[str, Any],
-        zookeeper: str | None = None,
-        security: ClientSecurity | None = None,
-    ) -> None:
-        self.bootstrap_servers = bootstrap_servers
-        self.zookeeper = zookeeper
-        self.client_id = client_id
-        self.security = security_for(bootstrap_servers, security)
-        self.admin = Admin(bootstrap_servers, client_id=client_id, security=self.security)
-        self._options = {"client_id": client_id, **options, "security": self.security}
-        self._idle: IdleProducers[TransactionalProducer] | None = None
-        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+    def _open(self) -> None:
         self._streams: weakref.WeakSet[MessageStreams] = weakref.WeakSet()
 
     def __repr__(self) -> str:
@@ -140,18 +116,15 @@ class Bus(ClosedByWith):
         Raises FencedError (another program uses the id: stop), TransactionAbortedError (begin the
         transaction again) and UnknownOutcomeError (call ``txn.commit()`` again).
         """
-        from broker_lite.client.transactions.idle import IdleProducers
         from broker_lite.client.transactions.producer import BusTransaction, TransactionalProducer
 
-        given = {"transactional_id": transactional_id, "transaction_timeout_ms": timeout_ms}
-        config = build(ProducerConfig, {**options, **given}, self._options)
-        idle = self._idle = self._idle or IdleProducers()
+        config = self._transaction_config(transactional_id, timeout_ms, options)
 
         def release(producer: TransactionalProducer) -> None:
-            for each in idle.release(producer):
+            for each in self._idle.release(producer):
                 each.end()
 
-        producer = idle.acquire(config)
+        producer = self._idle.acquire(config)
         return BusTransaction(
             producer or TransactionalProducer(self.bootstrap_servers, config), release
         )
@@ -304,7 +277,7 @@ class Bus(ClosedByWith):
         """
         with contextlib.ExitStack() as closing:
             closing.callback(self.admin.close)
-            for producer in self._idle.drain() if self._idle is not None else ():
+            for producer in self._idle.drain():
                 closing.callback(producer.close)
             for consumer in self._consumers:
                 closing.callback(_close_open, consumer)

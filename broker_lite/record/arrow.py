@@ -33,6 +33,7 @@ __all__ = [
     "TIMESTAMP_TYPE",
     "Columns",
     "Compression",
+    "as_binary",
     "check_structure",
     "decode",
     "encode",
@@ -359,6 +360,13 @@ def _binary(array: pa.Array | None, name: str, count: int) -> pa.Array | None:
     array = _one_array(array, name, count)
     if array.null_count == count:
         return None
+    return as_binary(array, name)
+
+
+def as_binary(array: pa.Array, name: str) -> pa.Array:
+    """Return a column of text or bytes as binary values of at most 2 GiB.
+
+    Raises InvalidSchemaError for another type, and MessageTooLargeError for a larger column."""
     kind = array.type
     if kind == pa.binary():
         return array

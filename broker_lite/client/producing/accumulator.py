@@ -28,7 +28,6 @@ from broker_lite.errors import (
     InvalidPartitionsError,
     InvalidRecordError,
     InvalidSchemaError,
-    MessageTooLargeError,
 )
 from broker_lite.record import arrow
 from broker_lite.record.arrays import fixed, numpy_of
@@ -390,29 +389,9 @@ def columns_of(
 
 
 def _bytes_column(array: pa.Array | None, name: str) -> pa.Array | None:
-    if array is None or array.type == pa.binary():
-        return array
-    kind = array.type
-    if pa.types.is_null(kind):
+    if array is None or pa.types.is_null(array.type):
         return None
-    if pa.types.is_dictionary(kind):
-        array = array.dictionary_decode()
-        kind = array.type
-    if not (
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or pa.types.is_string_view(kind)
-        or pa.types.is_binary_view(kind)
-    ):
-        raise InvalidSchemaError(f"column {name!r} is {kind}; it must be binary or string")
-    try:
-        return array.cast(pa.binary())
-    except pa.ArrowInvalid as error:
-        raise MessageTooLargeError(
-            f"column {name!r} exceeds 2 GiB in one chunk; send smaller tables"
-        ) from error
+    return arrow.as_binary(array, name)
 
 
 def _partition_column(array: pa.Array) -> PartitionIndex:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any
 
 from broker_lite.client.operations.transaction_requests import OffsetsToCommit
@@ -17,12 +17,12 @@ from broker_lite.client.transactions.events import (
     CommitCall,
     OffsetsCall,
 )
+from broker_lite.client.transactions.face import TransactionFace
 from broker_lite.client.transactions.producer import (
     OffsetsOwner,
     Rows,
     TransactionalProducer,
     checked_offsets,
-    ended,
 )
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import FencedError, LogbusError, UnknownOutcomeError
@@ -113,17 +113,8 @@ class AsyncTransactionalProducer(AsyncProducer):
             self._shell.close()
 
 
-class AsyncBusTransaction:
+class AsyncBusTransaction(TransactionFace[AsyncTransactionalProducer]):
     """``BusTransaction`` for asyncio. Example: ``async with bus.transaction("id") as txn``."""
-
-    def __init__(
-        self,
-        producer: AsyncTransactionalProducer,
-        release: Callable[[AsyncTransactionalProducer], Awaitable[None]],
-    ) -> None:
-        self._producer = producer
-        self._release = release
-        self._is_open = True
 
     def send(
         self,
@@ -167,11 +158,6 @@ class AsyncBusTransaction:
     async def abort(self) -> None:
         """Abort now. The end of the ``async with`` block then does nothing."""
         await self._end(self._live().abort())
-
-    def _live(self) -> AsyncTransactionalProducer:
-        if not self._is_open:
-            raise ended()
-        return self._producer
 
     async def _end(self, end: Awaitable[None]) -> None:
         try:

@@ -19,6 +19,7 @@ from broker_lite.client.transactions.events import (
     CommitCall,
     OffsetsCall,
 )
+from broker_lite.client.transactions.face import TransactionFace
 from broker_lite.client.transactions.runner import TransactionRunner
 from broker_lite.client.transport.steps import Shell
 from broker_lite.config import ConsumerConfig, ProducerConfig
@@ -74,13 +75,6 @@ def checked_offsets(source: OffsetsOwner | Rows, group: str | None) -> OffsetsTo
             "commit records of aborted transactions; create it with auto_commit=False"
         )
     return OffsetsToCommit(name, positions, member)
-
-
-def ended() -> InvalidTxnStateError:
-    """Return the error for a call on a ``BusTransaction`` that has ended."""
-    return InvalidTxnStateError(
-        "this transaction has ended; begin another one with bus.transaction(…)"
-    )
 
 
 class TransactionalProducer(Producer):
@@ -200,20 +194,11 @@ class TransactionalProducer(Producer):
         self.runner.close(self._end)
 
 
-class BusTransaction:
+class BusTransaction(TransactionFace[TransactionalProducer]):
     """One transaction, as ``Bus.transaction`` returns it: ``with bus.transaction("id") as txn``.
 
     The end of the block commits, an exception aborts. After UnknownOutcomeError, call ``commit``
     again, even after the block."""
-
-    def __init__(
-        self,
-        producer: TransactionalProducer,
-        release: Callable[[TransactionalProducer], None],
-    ) -> None:
-        self._producer = producer
-        self._release = release
-        self._is_open = True
 
     def send(
         self,
@@ -254,11 +239,6 @@ class BusTransaction:
     def abort(self) -> None:
         """Abort now. The end of the ``with`` block then does nothing."""
         self._end(self._live().abort)
-
-    def _live(self) -> TransactionalProducer:
-        if not self._is_open:
-            raise ended()
-        return self._producer
 
     def _end(self, end: Callable[[], None]) -> None:
         try:
