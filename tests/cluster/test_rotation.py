@@ -8,13 +8,12 @@ from __future__ import annotations
 import datetime
 import os
 import signal
-import socket
-import ssl
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
+from support.certificates import served_certificate
 from support.patience import until
 from support.send_load import Load, read_values
 
@@ -133,13 +132,13 @@ def _may_read(address: str, credential: str) -> bool:
 
 def _renew_certificates(cluster: LocalCluster) -> None:
     """Renew every certificate, and wait until all brokers present the new ones."""
-    before = {broker.endpoint: _certificate(broker.endpoint) for broker in cluster.brokers}
+    before = {broker.endpoint: served_certificate(broker.endpoint) for broker in cluster.brokers}
     folder = CertificateFolder(cluster.directory / "security")
     assert len(folder.renew(datetime.datetime.now(datetime.UTC), everything=True)) == 6
     for broker in cluster.brokers:
         assert broker.pid is not None
         os.kill(broker.pid, signal.SIGHUP)
-    until(lambda: all(_certificate(endpoint) != old for endpoint, old in before.items()))
+    until(lambda: all(served_certificate(endpoint) != old for endpoint, old in before.items()))
 
 
 def _rotate_authorities(cluster: LocalCluster, folder: Path, load: Load) -> None:
@@ -176,14 +175,3 @@ def _reload(cluster: LocalCluster, load: Load) -> None:
     for broker in cluster.brokers:
         until(lambda at=broker: at.log.read_text("utf-8").count(said) > before[at.id])
     load.goes_on()
-
-
-def _certificate(endpoint: str) -> bytes:
-    host, _, port = endpoint.rpartition(":")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with (
-        socket.create_connection((host, int(port))) as sock,
-        context.wrap_socket(sock) as wrapped,
-    ):
-        return wrapped.getpeercert(binary_form=True) or b""

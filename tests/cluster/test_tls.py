@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import socket
-import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import confluent_kafka.admin
 import pytest
 import trustme
 from kafka import KafkaConsumer, KafkaProducer
-from support.certificates import PemFiles, write_pem
+from support.certificates import PemFiles, served_certificate, write_pem
 from support.patience import until
 
 from broker_lite.local.cluster import LocalCluster
@@ -152,7 +151,8 @@ def test_unfinished_tls_handshakes_time_out_without_delaying_other_clients(
 def test_certificates_can_be_replaced_under_load_without_a_failed_send(
     secured: LocalCluster, client_pem: PemFiles
 ) -> None:
-    before = peer_certificate(secured)
+    endpoint = secured.brokers[0].endpoint
+    before = served_certificate(endpoint)
     stop, failures = threading.Event(), []
 
     def load() -> None:
@@ -170,7 +170,7 @@ def test_certificates_can_be_replaced_under_load_without_a_failed_send(
     for broker in secured.brokers:
         assert broker.pid is not None
         os.kill(broker.pid, signal.SIGHUP)
-    until(lambda: peer_certificate(secured) != before)
+    until(lambda: served_certificate(endpoint) != before)
     Path(client_pem.certificate).write_text("no certificate")
     for broker in secured.brokers:
         assert broker.pid is not None
@@ -179,14 +179,3 @@ def test_certificates_can_be_replaced_under_load_without_a_failed_send(
     stop.set()
     sending.join()
     assert not failures
-
-
-def peer_certificate(cluster: LocalCluster) -> bytes:
-    host, port = cluster.bootstrap_servers.split(",")[0].split(":")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with (
-        socket.create_connection((host, int(port))) as sock,
-        context.wrap_socket(sock) as wrapped,
-    ):
-        return wrapped.getpeercert(binary_form=True) or b""

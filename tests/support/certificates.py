@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import socket
+import ssl
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -48,3 +50,15 @@ def write_pem(
     leaf.private_key_and_cert_chain_pem.write_to_path(str(pem))
     pem.chmod(0o600)
     return PemFiles(str(trusted), str(pem))
+
+
+def served_certificate(endpoint: str) -> bytes:
+    """Return the certificate (DER) that the listener at host:port presents."""
+    host, _, port = endpoint.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection((host, int(port))) as sock,
+        context.wrap_socket(sock) as wrapped,
+    ):
+        return wrapped.getpeercert(binary_form=True) or b""

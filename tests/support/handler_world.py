@@ -33,6 +33,7 @@ from broker_lite.server.cluster.registry import (
 from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.coordinators.group_transactions import GroupTransactions
+from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.context import RequestContext, Session
 from broker_lite.wire import tables
@@ -56,6 +57,34 @@ class Calls:
         answer = await handler(header.api_key)(self.brokers[broker_id], header, message)
         octets = tables.encode(header.api_key, call.VERSION, 3, answer)
         return decode_call(call, memoryview(octets)[4:])
+
+
+class Answered:
+    """Stands for the connection of one request, and records the response to the request."""
+
+    arrived_ms = 0
+    connection = None
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.data = b""
+        self.refusal = ""
+
+    def answer(self, parts: tuple[bytes, ...]) -> None:
+        self.data = b"".join(parts)
+
+    def refuse(self, reason: str) -> None:
+        self.refusal = reason
+
+
+async def ask_dispatcher(dispatcher: Dispatcher, session: Session, frame: bytes) -> Answered:
+    """Pass the request ``frame`` of a client to a dispatcher; return the recorded response."""
+    reply: Any = Answered(session)
+    dispatcher.begin(memoryview(frame), reply)
+    while not (reply.data or reply.refusal):
+        await asyncio.sleep(0.01)
+    answered: Answered = reply
+    return answered
 
 
 class World:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Coroutine, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from broker_lite.config import BrokerConfig, TopicConfig
@@ -25,6 +26,7 @@ from broker_lite.model import (
 )
 from broker_lite.record.batch import read_header
 from broker_lite.replication.events import Appended
+from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.partitions.disk import AppendBatch, Disk
@@ -163,6 +165,23 @@ def _received(topics: list[wire.TopicAnswer]) -> list[wire.FetchedTopic]:
         )
         for topic in topics
     ]
+
+
+def broker_context(node: Node, **parts: Any) -> BrokerContext:
+    """Return what a request handler of the node's broker uses. Objects that neither the node has
+    nor the test gives in ``parts`` are None."""
+    nothing: dict[str, Any] = {field.name: None for field in dataclasses.fields(BrokerContext)}
+    own = {
+        "config": BrokerConfig(broker_id=node.id.broker_id),
+        "clock": node.clock,
+        "registry": SimpleNamespace(snapshot=node.snapshot),
+        "replicas": node.manager,
+        "logs": node.logs,
+        "disk": node.disk,
+        "metrics": node.metrics,
+        "endpoint": node.view.endpoint,
+    }
+    return BrokerContext(**nothing | own | parts)
 
 
 def part_bytes(part: wire.Part) -> bytes:

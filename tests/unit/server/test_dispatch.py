@@ -6,10 +6,9 @@ import asyncio
 import dataclasses
 import logging
 import struct
-from typing import Any
 
 import pytest
-from support.handler_world import World, kind, run
+from support.handler_world import Answered, World, ask_dispatcher, kind, run
 
 from broker_lite.errors import (
     InvalidRequestError,
@@ -26,30 +25,8 @@ from broker_lite.wire.calls import members
 from broker_lite.wire.primitives import Writer
 
 
-class Answered:
-    """Stands for the connection of one request, and records the response to the request."""
-
-    session = Session(7, "10.0.0.7:4711")
-    arrived_ms = 0
-    connection = None
-
-    def __init__(self) -> None:
-        self.data = b""
-        self.refusal = ""
-
-    def answer(self, parts: tuple[bytes, ...]) -> None:
-        self.data = b"".join(parts)
-
-    def refuse(self, reason: str) -> None:
-        self.refusal = reason
-
-
 async def ask(dispatcher: Dispatcher, frame: bytes) -> Answered:
-    reply: Any = Answered()
-    dispatcher.begin(memoryview(frame), reply)
-    while not (reply.data or reply.refusal):
-        await asyncio.sleep(0.01)
-    return reply  # type: ignore[no-any-return]
+    return await ask_dispatcher(dispatcher, Session(7, "10.0.0.7:4711"), frame)
 
 
 def dispatcher_of(world: World) -> Dispatcher:

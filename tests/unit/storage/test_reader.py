@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,38 @@ def test_damage_found_by_a_read_is_reported_and_skipped() -> None:
     assert log.reader.offset_for_bytes(10, 1000, 80)[0] > 10
 
 
+class ReadCounter:
+    """The file of a log's last segment, which calls ``before`` or ``after`` at its read with the
+    given number. The log starts without cached positions."""
+
+    def __init__(
+        self,
+        log: Log,
+        number: int,
+        *,
+        before: Callable[[], object] = lambda: None,
+        after: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.reads = 0
+        segment = log.reader.chain[1][-1]
+        self._file, self._number, self._before, self._after = segment.file, number, before, after
+        segment._file = self  # type: ignore[assignment]
+        log.reader.hints[:] = [None] * len(log.reader.hints)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+    def pread(self, position: int, length: int) -> bytes:
+        self.reads += 1
+        is_now = self.reads == self._number
+        if is_now:
+            self._before()
+        data = self._file.pread(position, length)
+        if is_now:
+            self._after()
+        return data
+
+
 @pytest.mark.parametrize("reads_before", range(3))
 def test_truncation_during_a_read_is_not_reported_as_damage(reads_before: int) -> None:
     """While the read runs, a deposed leader truncates its log and then appends at the same offsets.
@@ -266,22 +299,7 @@ def test_truncation_during_a_read_is_not_reported_as_damage(reads_before: int) -
     disk = Disk()
     disk.write(20)
     log = disk.log
-    segment = log.reader.chain[1][-1]
-    file, reads = segment.file, 0
-
-    class CutMeanwhile:
-        def __getattr__(self, name: str) -> object:
-            return getattr(file, name)
-
-        def pread(self, position: int, length: int) -> bytes:
-            nonlocal reads
-            reads += 1
-            if reads == reads_before + 1:
-                log.truncate_to(10)
-            return file.pread(position, length)
-
-    segment._file = CutMeanwhile()  # type: ignore[assignment]
-    log.reader.hints[:] = [None] * len(log.reader.hints)
+    ReadCounter(log, reads_before + 1, before=lambda: log.truncate_to(10))
     with contextlib.suppress(StorageError):
         assert log.reader.read(9, 1000, 15).base_offset == 9
     with contextlib.suppress(StorageError, OffsetOutOfRangeError):
@@ -388,28 +406,16 @@ def test_read_during_a_truncation_leaves_no_cached_positions_of_truncated_batche
     for _ in range(20):
         append(disk.log, batch(size=120))
     log = disk.log
-    segment = log.reader.chain[1][-1]
-    file, reads = segment.file, 0
 
-    class CutMeanwhile:
-        def __getattr__(self, name: str) -> object:
-            return getattr(file, name)
+    def replace_batches() -> None:
+        log.truncate_to(10)
+        for _ in range(10):
+            append(log, batch(size=100))
 
-        def pread(self, position: int, length: int) -> bytes:
-            nonlocal reads
-            reads += 1
-            data = file.pread(position, length)
-            if reads == reads_before + 1:
-                log.truncate_to(10)
-                for _ in range(10):
-                    append(log, batch(size=100))
-            return data
-
-    segment._file = CutMeanwhile()  # type: ignore[assignment]
-    log.reader.hints[:] = [None] * len(log.reader.hints)
+    file = ReadCounter(log, reads_before + 1, after=replace_batches)
     with contextlib.suppress(StorageError):
         log.reader.read(9, 1 << 20, 15)
-    assert (reads >= reads_before, log.log_end_offset) == (True, 20)
+    assert (file.reads >= reads_before, log.log_end_offset) == (True, 20)
     for first in range(10, 20):
         for end in range(first + 1, 21):
             found = log.reader.read(first, 1 << 20, end)

@@ -6,8 +6,11 @@ import contextlib
 import random
 import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.wire_samples import message
 
 from broker_lite.errors import ProtocolError, UnsupportedVersionError
@@ -75,6 +78,20 @@ def test_requests_of_every_api_with_flipped_bytes_are_refused_or_decoded() -> No
                 for _ in range(rng.randrange(1, 4)):
                     frame[rng.randrange(8, len(frame))] = rng.randrange(256)
                 decode_somehow(memoryview(frame), key, version)
+
+
+@pytest.mark.parametrize(
+    ("key", "codec"), [(ApiKey.FETCH, fetch), (ApiKey.PRODUCE, produce)], ids=["fetch", "produce"]
+)
+@given(data=st.data(), noise=st.binary(max_size=200))
+def test_random_fetch_and_produce_messages_are_refused_or_decoded(
+    key: ApiKey, codec: Any, data: st.DataObject, noise: bytes
+) -> None:
+    version = data.draw(st.integers(*VERSIONS[key]))
+    with contextlib.suppress(ProtocolError):
+        codec.decode_request(memoryview(noise), version, 0)
+    with contextlib.suppress(ProtocolError):
+        codec.decode_response(memoryview(noise), version)
 
 
 def decode_somehow(frame: memoryview, key: int, version: int) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.operation_player import OperationPlayer
 
 from broker_lite.client.administration import quotas
 from broker_lite.client.administration.admin_requests import CHECK_MS
-from broker_lite.client.operations.cluster import Cluster
-from broker_lite.client.transport.steps import Pause, Send, SendAll
+from broker_lite.client.transport.steps import Send
 from broker_lite.errors import LogbusError, NetworkError, RequestTimedOutError
-from broker_lite.model import Endpoint
 from broker_lite.security.quotas import Entity
 from broker_lite.wire.calls.cluster import MetadataBroker, MetadataRequest, MetadataResponse
 from broker_lite.wire.calls.quotas import AlteredQuotas, DescribedClientQuotas, DescribedQuotas
@@ -36,26 +35,18 @@ def alter(*looks: tuple[Any, Any], address: str = "b") -> list[float]:
     ``looks`` holds, for each check, the responses of brokers 1 and 2. The last pair repeats. Broker
     1 makes the change. The client does not know this if ``address`` is an alias of its address.
     """
-    now, pauses, left = 0.0, [], list(looks)
-    operation = quotas.alter_quotas(
-        Cluster((Endpoint(address, 1),), lambda: now), ALICE, CHANGE, DEADLINE_MS
-    )
-    result: Any = None
-    try:
-        while True:
-            step = operation.send(result)
-            match step:
-                case Pause(delay_ms):
-                    now, result = now + delay_ms, None
-                    pauses.append(delay_ms)
-                case Send(_, exchange) if isinstance(exchange.call, MetadataRequest):
-                    result = METADATA
-                case Send():
-                    result = (AlteredQuotas(0, None, ALICE.parts),)
-                case SendAll():
-                    result = list(left.pop(0) if len(left) > 1 else left[0])
-    except StopIteration:
-        return pauses
+    player, left = OperationPlayer(address), list(looks)
+
+    def answer(step: Any) -> Any:
+        match step:
+            case Send(_, exchange) if isinstance(exchange.call, MetadataRequest):
+                return METADATA
+            case Send():
+                return (AlteredQuotas(0, None, ALICE.parts),)
+        return list(left.pop(0) if len(left) > 1 else left[0])
+
+    player.run(quotas.alter_quotas(player.cluster, ALICE, CHANGE, DEADLINE_MS), answer)
+    return player.pauses
 
 
 def test_alter_quotas_returns_once_every_broker_shows_the_change() -> None:

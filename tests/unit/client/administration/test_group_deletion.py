@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from support.operation_player import OperationPlayer, coordinator_of
 
 from broker_lite.client.administration.admin_requests import delete_group
-from broker_lite.client.operations.cluster import Cluster
-from broker_lite.client.transport.steps import Pause, Send
 from broker_lite.errors import GroupIdNotFoundError, LogbusError, NetworkError
-from broker_lite.model import Endpoint
 from broker_lite.wire.calls import groups
 from broker_lite.wire.calls.group_removal import DeletedGroup, DeleteGroupsResponse
 
@@ -24,29 +22,18 @@ def play(said: Sequence[int | LogbusError]) -> int:
     ``said`` holds the outcome of each request: the response's error code, or the error of a lost
     connection.
     """
-    now, left = 0.0, list(said)
-    cluster = Cluster((Endpoint("one", 1),), lambda: now)
-    operation = delete_group(cluster, "g", 60_000.0)
-    step = next(operation)
-    try:
-        while True:
-            if isinstance(step, Pause):
-                now += step.delay_ms
-                step = operation.send(None)
-                continue
-            assert isinstance(step, Send)
-            call: Any = step.exchange.call  # type: ignore[attr-defined]
-            if isinstance(call, groups.FindCoordinatorRequest):
-                row = groups.FoundCoordinator("g", 1, "one", 1, 0, None)
-                step = operation.send(groups.FindCoordinatorResponse(0, (row,)))
-                continue
-            answer = left.pop(0)
-            if isinstance(answer, LogbusError):
-                step = operation.throw(answer)
-            else:
-                step = operation.send(DeleteGroupsResponse(0, (DeletedGroup("g", answer),)))
-    except StopIteration:
-        return len(said) - len(left)
+    player, left = OperationPlayer(), list(said)
+
+    def answer(step: Any) -> Any:
+        if isinstance(step.exchange.call, groups.FindCoordinatorRequest):
+            return coordinator_of("g")
+        found = left.pop(0)
+        if isinstance(found, LogbusError):
+            return found
+        return DeleteGroupsResponse(0, (DeletedGroup("g", found),))
+
+    player.run(delete_group(player.cluster, "g", 60_000.0), answer)
+    return len(said) - len(left)
 
 
 @pytest.mark.parametrize("first", [NetworkError("the connection ended"), NOT_AVAILABLE])

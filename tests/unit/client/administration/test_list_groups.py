@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from support.operation_player import OperationPlayer
 
 from broker_lite.client.administration.admin_requests import list_groups
-from broker_lite.client.operations.cluster import Cluster
-from broker_lite.client.transport.steps import Pause, Send, SendAll
+from broker_lite.client.transport.steps import Send
 from broker_lite.errors import (
     CoordinatorLoadInProgressError,
     InvalidRequestError,
     LogbusError,
     NetworkError,
 )
-from broker_lite.model import Endpoint
 from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import groups
 
@@ -40,32 +39,25 @@ def play(rounds: Sequence[dict[int, Tells]], deadline_ms: float = 20_000.0) -> t
     Each of ``rounds`` maps the live brokers to their responses to one round of requests. The last
     round repeats. A network error takes as long as the request's time-out.
     """
-    now, at = 0.0, 0
-    cluster = Cluster((Endpoint("b", 1),), lambda: now)
-    operation = list_groups(cluster, deadline_ms)
-    result: Any = None
+    player, at = OperationPlayer("b"), 0
+
+    def answer(step: Any) -> Any:
+        nonlocal at
+        here = rounds[min(at, len(rounds) - 1)]
+        if isinstance(step, Send):
+            brokers = tuple(cluster_calls.MetadataBroker(each, "b", each, None) for each in here)
+            return cluster_calls.MetadataResponse(0, brokers, "c", 1, ())
+        said = [here[send.endpoint.port] for send in step.sends]
+        if any(isinstance(each, NetworkError) for each in said):
+            player.now_ms += max(send.timeout_ms for send in step.sends)
+        at += 1
+        return [answer_of(each) for each in said]
+
     try:
-        while True:
-            step = operation.send(result)
-            here = rounds[min(at, len(rounds) - 1)]
-            match step:
-                case Pause(delay_ms):
-                    now, result = now + delay_ms, None
-                case Send():
-                    brokers = tuple(
-                        cluster_calls.MetadataBroker(each, "b", each, None) for each in here
-                    )
-                    result = cluster_calls.MetadataResponse(0, brokers, "c", 1, ())
-                case SendAll(sends):
-                    said = [here[send.endpoint.port] for send in sends]
-                    if any(isinstance(each, NetworkError) for each in said):
-                        now += max(send.timeout_ms for send in sends)
-                    result = [answer_of(each) for each in said]
-                    at += 1
-    except StopIteration as stop:
-        return [row.group_id for row in stop.value], now
+        listed = player.run(list_groups(player.cluster, deadline_ms), answer)
     except LogbusError as error:
-        return error, now
+        return error, player.now_ms
+    return [row.group_id for row in listed], player.now_ms
 
 
 def test_list_groups_repeats_the_request_to_a_broker_that_still_loads_its_groups() -> None:

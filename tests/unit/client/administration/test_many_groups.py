@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from support.operation_player import OperationPlayer
+
 from broker_lite.client.administration.many_groups import GROUPS_AT_ONCE, GroupLag, lag_of_groups
-from broker_lite.client.operations.cluster import Cluster
-from broker_lite.client.transport.steps import Pause, Send, SendAll
+from broker_lite.client.transport.steps import Send, SendAll
 from broker_lite.errors import GroupIdNotFoundError, NetworkError, NotCoordinatorError
-from broker_lite.model import Endpoint
 from broker_lite.wire.calls import groups
 
 Answer = Callable[[int, str], int | NetworkError]
@@ -32,29 +32,21 @@ def play(
     of the group's coordinator. ``code(group, port, round)`` returns the coordinator's error code,
     or a network error.
     """
-    now, rounds, sizes = 0.0, 0, []
-    operation = lag_of_groups(
-        Cluster((Endpoint("b", 1),), lambda: now), names, lambda: 0.0, 20_000.0, empty=empty
-    )
-    result: Any = None
-    try:
-        while True:
-            step = operation.send(result)
-            match step:
-                case Pause(delay_ms):
-                    now, result, rounds = now + delay_ms, None, rounds + 1
-                case Send(_, exchange):
-                    keys = exchange.call.coordinator_keys
-                    rows = [
-                        groups.FoundCoordinator(key, 0, "b", home(key, rounds), 0, None)
-                        for key in keys
-                    ]
-                    result = groups.FindCoordinatorResponse(0, tuple(rows))
-                case SendAll(sends):
-                    result = [answer(send, code, rounds) for send in sends]
-                    sizes.append([asked(send) for send in sends])
-    except StopIteration as stop:
-        return stop.value, sizes
+    player, sizes = OperationPlayer("b"), []
+
+    def respond(step: Any) -> Any:
+        rounds = len(player.pauses)
+        if isinstance(step, SendAll):
+            sizes.append([asked(send) for send in step.sends])
+            return [answer(send, code, rounds) for send in step.sends]
+        rows = [
+            groups.FoundCoordinator(key, 0, "b", home(key, rounds), 0, None)
+            for key in step.exchange.call.coordinator_keys
+        ]
+        return groups.FindCoordinatorResponse(0, tuple(rows))
+
+    operation = lag_of_groups(player.cluster, names, lambda: 0.0, 20_000.0, empty=empty)
+    return player.run(operation, respond), sizes
 
 
 def asked(send: Send) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from support.operation_player import OperationPlayer, coordinator_of
+
 from broker_lite.client.consuming.changes import MemberIdentity
 from broker_lite.client.membership.beginning import JoinSnapshot, commit
-from broker_lite.client.operations.cluster import Cluster
-from broker_lite.client.transport.steps import Pause, Send
 from broker_lite.errors import LogbusError, NotOwnerError, RebalanceInProgressError
-from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, Endpoint, TopicPartition
+from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, TopicPartition
 from broker_lite.wire.calls import groups
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -41,34 +41,29 @@ class Play:
         self, member: ScriptedMember, codes: Sequence[int], then: Any = lambda: None
     ) -> None:
         self.sent: list[tuple[int, set[TopicPartition]]] = []
-        self.now = 0.0
-        cluster = Cluster((Endpoint("one", 1),), lambda: self.now)
+        self.player, left = OperationPlayer(), list(codes)
+
+        def answer(step: Any) -> Any:
+            call = step.exchange.call
+            if isinstance(call, groups.FindCoordinatorRequest):
+                return coordinator_of("g")
+            code = left.pop(0) if len(left) > 1 else left[0]
+            rows = [row.partition_index for row in call.topics[0].partitions]
+            generation = call.generation_id_or_member_epoch
+            self.sent.append((generation, {TopicPartition("t", row) for row in rows}))
+            then()
+            answers = tuple(groups.CommittedPartition(row, code) for row in rows)
+            return groups.OffsetCommitResponse(0, (groups.CommittedTopic("t", answers),))
+
         operation = commit(
-            cluster, "g", ROWS, grants=dict.fromkeys(ROWS, 1), member=member, deadline_ms=3000.0
+            self.player.cluster,
+            "g",
+            ROWS,
+            grants=dict.fromkeys(ROWS, 1),
+            member=member,
+            deadline_ms=3000.0,
         )
-        left, result = list(codes), None
-        try:
-            while True:
-                step = operation.send(result)
-                result = None
-                if isinstance(step, Pause):
-                    self.now += step.delay_ms
-                    continue
-                assert isinstance(step, Send)
-                call: Any = step.exchange.call  # type: ignore[attr-defined]
-                if isinstance(call, groups.FindCoordinatorRequest):
-                    row = groups.FoundCoordinator("g", 1, "one", 1, 0, None)
-                    result = groups.FindCoordinatorResponse(0, (row,))
-                    continue
-                code = left.pop(0) if len(left) > 1 else left[0]
-                rows = [row.partition_index for row in call.topics[0].partitions]
-                generation = call.generation_id_or_member_epoch
-                self.sent.append((generation, {TopicPartition("t", row) for row in rows}))
-                answers = tuple(groups.CommittedPartition(row, code) for row in rows)
-                result = groups.OffsetCommitResponse(0, (groups.CommittedTopic("t", answers),))
-                then()
-        except StopIteration as stop:
-            self.done: dict[TopicPartition, LogbusError | None] = stop.value
+        self.done: dict[TopicPartition, LogbusError | None] = self.player.run(operation, answer)
 
 
 def test_member_commits_only_partitions_that_it_owns() -> None:
@@ -95,7 +90,7 @@ def test_commit_during_a_rebalance_is_retried_in_the_next_generation() -> None:
 
 def test_commit_during_a_long_rebalance_times_out() -> None:
     play = Play(ScriptedMember(), [GATHERS])
-    assert play.now < 3000
+    assert play.player.now_ms < 3000
     assert all(isinstance(error, RebalanceInProgressError) for error in play.done.values())
 
 

@@ -14,9 +14,8 @@ import pytest
 from support import poison
 from support.handler_world import context_of, received, versions
 from support.memory_files import MemFile
-from support.replica_world import TOPIC_ID, Node, World, part_bytes, run
+from support.replica_world import TOPIC_ID, Node, World, broker_context, part_bytes, run
 
-from broker_lite.config import BrokerConfig
 from broker_lite.errors import (
     CorruptMessageError,
     FencedLeaderEpochError,
@@ -50,12 +49,7 @@ class Reader:
 
     def __init__(self, node: Node) -> None:
         self.answers: list[wire.FetchResponse] = []
-        nothing = cast(Any, None)
-        cluster = cast(Any, SimpleNamespace(snapshot=node.snapshot))
-        self.parts = BrokerContext(
-            BrokerConfig(broker_id=node.id.broker_id), node.clock, cluster, node.manager,
-            node.logs, node.disk, node.metrics, node.view.endpoint, *[nothing] * 6,
-        )  # fmt: skip
+        self.parts = broker_context(node)
 
     def fetch(
         self,

@@ -10,10 +10,8 @@ from typing import Any, cast
 
 from support.data_calls import rows_batch
 from support.handler_world import context_of, received
-from support.replica_world import TOPIC_ID, Node, World, part_bytes, run
+from support.replica_world import TOPIC_ID, Node, World, broker_context, part_bytes, run
 
-from broker_lite.config import BrokerConfig
-from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers import fetch, list_offsets, produce
 from broker_lite.wire import fetch as fetch_wire
 from broker_lite.wire import produce as produce_wire
@@ -27,12 +25,7 @@ class Connection:
 
     def __init__(self, node: Node) -> None:
         self.frames: list[memoryview] = []
-        nothing = cast(Any, None)
-        cluster = cast(Any, SimpleNamespace(snapshot=node.snapshot))
-        self.parts = BrokerContext(
-            BrokerConfig(broker_id=node.id.broker_id), node.clock, cluster, node.manager,
-            node.logs, node.disk, node.metrics, node.view.endpoint, *[nothing] * 6,
-        )  # fmt: skip
+        self.parts = broker_context(node)
 
     def answer(self, parts: Sequence[Any]) -> None:
         self.frames.append(memoryview(b"".join(part_bytes(part) for part in parts))[4:])

@@ -13,9 +13,8 @@ from typing import Any, cast
 import pytest
 from support.data_calls import Place, produce_request, rows_batch
 from support.handler_world import received
-from support.replica_world import TOPIC_ID, Node, World, part_bytes, run
+from support.replica_world import TOPIC_ID, Node, World, broker_context, part_bytes, run
 
-from broker_lite.config import BrokerConfig
 from broker_lite.errors import (
     CorruptMessageError,
     DuplicateSequenceError,
@@ -23,7 +22,6 @@ from broker_lite.errors import (
     NotLeaderError,
     OutOfOrderSequenceError,
 )
-from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers import produce
 from broker_lite.wire import produce as wire
 
@@ -32,13 +30,8 @@ class Producer:
     """The client's side of an idempotent producer's connection; each batch has one record."""
 
     def __init__(self, node: Node, version: int = 13) -> None:
-        nothing = cast(Any, None)
-        cluster = cast(Any, SimpleNamespace(snapshot=node.snapshot))
         self.version = version
-        self.parts = BrokerContext(
-            BrokerConfig(broker_id=node.id.broker_id), node.clock, cluster, node.manager,
-            node.logs, node.disk, node.metrics, node.view.endpoint, *[nothing] * 6,
-        )  # fmt: skip
+        self.parts = broker_context(node)
 
     def send(self, sequence: int, *, broken: bool = False) -> asyncio.Future[int]:
         """Send a batch and return a future with the error code of the response."""

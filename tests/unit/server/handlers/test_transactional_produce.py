@@ -16,9 +16,8 @@ import pytest
 from kafka.protocol.producer import AddPartitionsToTxnRequest
 from support.data_calls import Place, produce_request, rows_batch
 from support.handler_world import received
-from support.replica_world import TOPIC_ID, Node, World, part_bytes, run
+from support.replica_world import TOPIC_ID, Node, World, broker_context, part_bytes, run
 
-from broker_lite.config import BrokerConfig
 from broker_lite.errors import (
     ConcurrentTransactionsError,
     InvalidProducerEpochError,
@@ -37,7 +36,6 @@ from broker_lite.model import TRANSACTION_STATE, LeaderAndIsr, PartitionView, To
 from broker_lite.record import format as fmt
 from broker_lite.record.control import Marker
 from broker_lite.record.crc32c import crc32c
-from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.coordinators import transaction_verifier
 from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
 from broker_lite.server.coordinators.transaction_verifier import TransactionVerifier
@@ -99,26 +97,16 @@ class TransactionalProducer:
         self.coordinator = Coordinator()
         self.coordinator.answers += answers or (None,)
         self.snapshot = with_state_topic(node.snapshot)
-        nothing = cast(Any, None)
         epochs = CoordinatorEpochs(lambda: self.snapshot)
         verifier = TransactionVerifier(
             calls=self.coordinator, snapshot=lambda: self.snapshot, epochs=epochs
         )
-        self.parts = BrokerContext(
-            config=BrokerConfig(broker_id=node.id.broker_id),
-            clock=node.clock,
-            registry=cast(Any, self),
-            replicas=node.manager,
-            logs=node.logs,
-            disk=node.disk,
-            metrics=node.metrics,
-            endpoint=node.view.endpoint,
-            groups=nothing,
+        self.parts = broker_context(
+            node,
+            registry=self,
             calls=self.coordinator,
             coordinator_epochs=epochs,
-            group_transactions=nothing,
             verifier=verifier,
-            transactions=nothing,
         )
 
     async def send(

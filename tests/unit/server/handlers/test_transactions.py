@@ -7,15 +7,14 @@ ListTransactions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from support.handler_world import ask, context_of, handler, struct, versions
+from support.replica_world import broker_context
 from support.transaction_world import OUT, TransactionCluster, run
 
-from broker_lite.config import BrokerConfig
 from broker_lite.errors import ClusterAuthorizationError, LogbusError
-from broker_lite.server.broker_context import BrokerContext
 from broker_lite.transactions.records import TransactionState
 from broker_lite.wire import tables
 from broker_lite.wire.api import ApiKey, Call, decode_call, encode_call, parse_header
@@ -34,13 +33,9 @@ class Desk:
 
     def __init__(self, cluster: TransactionCluster) -> None:
         self.cluster = cluster
-        nothing = cast(Any, None)
-        node = cluster.world.nodes[1]
-        self.parts = BrokerContext(
-            BrokerConfig(broker_id=1), node.clock, cast(Any, cluster), node.manager, node.logs,
-            node.disk, node.metrics, node.view.endpoint, *[nothing] * 5,
-            transactions=cluster.at[1],
-        )  # fmt: skip
+        self.parts = broker_context(
+            cluster.world.nodes[1], registry=cluster, transactions=cluster.at[1]
+        )
 
     async def ready(self) -> None:
         def is_loaded() -> bool:

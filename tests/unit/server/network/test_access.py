@@ -15,7 +15,7 @@ import pytest
 from sim import scheduler
 from support import access_world, api_frames
 from support.access_world import AccessWorld, Reply
-from support.handler_world import World, kind, run
+from support.handler_world import Answered, World, ask_dispatcher, kind, run
 
 from broker_lite.config import BrokerConfig
 from broker_lite.config.listeners import ListenerConfig, TlsSettings
@@ -283,30 +283,9 @@ def test_malformed_principals_are_refused(settings: dict[str, str]) -> None:
 # The tests below send requests through the dispatcher.
 
 
-class Answered:
-    """Stands for the connection of one request, and records the response to the request."""
-
-    arrived_ms = 0
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.data = b""
-        self.refusal = ""
-
-    def answer(self, parts: tuple[bytes, ...]) -> None:
-        self.data = b"".join(parts)
-
-    def refuse(self, reason: str) -> None:
-        self.refusal = reason
-
-
 async def ask(world: World, made: Authorizer, client: Session, frame: bytes) -> Answered:
     parts = dataclasses.replace(world.brokers[1], metrics=Metrics(), authorizer=made)
-    reply: Any = Answered(client)
-    Dispatcher(asyncio.get_running_loop(), parts).begin(memoryview(frame), reply)
-    while not (reply.data or reply.refusal):
-        await asyncio.sleep(0.01)
-    return reply  # type: ignore[no-any-return]
+    return await ask_dispatcher(Dispatcher(asyncio.get_running_loop(), parts), client, frame)
 
 
 def frame_of(name: str, version: int, **fields: Any) -> bytes:
