@@ -91,9 +91,9 @@ _CODECS: dict[Any, Codec] = {
 }
 
 
-class Request(Generic[ResponseT]):
-    """A request, one version of an API, with the layout of its declared fields. ``ResponseT`` is
-    the class of its response, which has a layout too."""
+class DeclaredCall(Generic[ResponseT]):
+    """A ``Call`` that encodes its declared fields, and decodes those of its response, which is of
+    the class ``ResponseT``."""
 
     __slots__ = ()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.layout import CodeAfterThrottle, Int8, Int16, Int32, Request, codec_of
+from broker_lite.wire.layout import CodeAfterThrottle, DeclaredCall, Int8, Int16, Int32, codec_of
 from broker_lite.wire.primitives import Reader, Writer
 
 
@@ -57,7 +57,7 @@ class AclResult(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeAclsRequest(Request[DescribedAcls]):
+class DescribeAclsRequest(DeclaredCall[DescribedAcls]):
     """Request the ACLs that a filter selects."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_ACLS
@@ -76,7 +76,7 @@ class DescribeAclsRequest(Request[DescribedAcls]):
 
 
 @dataclass(frozen=True, slots=True)
-class CreateAclsRequest(Request[tuple[AclResult, ...]]):
+class CreateAclsRequest(DeclaredCall[tuple[AclResult, ...]]):
     """Create ACLs. The answer has a result for each ACL."""
 
     API_KEY: ClassVar[int] = ApiKey.CREATE_ACLS
@@ -91,7 +91,7 @@ class CreateAclsRequest(Request[tuple[AclResult, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteAclsRequest(Request[tuple[AclResult, ...]]):
+class DeleteAclsRequest(DeclaredCall[tuple[AclResult, ...]]):
     """Delete the ACLs that the filters select. The answer has a result for each filter."""
 
     API_KEY: ClassVar[int] = ApiKey.DELETE_ACLS

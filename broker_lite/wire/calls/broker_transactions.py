@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from broker_lite.model import NO_TRANSACTION
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.layout import Int8, Int16, Int32, Int64, InTag, Request, codec_of
+from broker_lite.wire.layout import DeclaredCall, Int8, Int16, Int32, Int64, InTag, codec_of
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_COORDINATOR = 10000
@@ -69,7 +69,7 @@ class WriteTxnMarkersResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class WriteTxnMarkersRequest(Request[WriteTxnMarkersResponse]):
+class WriteTxnMarkersRequest(DeclaredCall[WriteTxnMarkersResponse]):
     """Write transaction markers to partitions that the receiving broker leads."""
 
     API_KEY: ClassVar[int] = ApiKey.WRITE_TXN_MARKERS

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 from broker_lite.errors import ProtocolError
 from broker_lite.model import NULL_TOPIC_ID
 from broker_lite.wire.api import NO_OPERATIONS, ApiKey
-from broker_lite.wire.layout import Int16, Int32, MaybeName, Request, TopicId, codec_of
+from broker_lite.wire.layout import DeclaredCall, Int16, Int32, MaybeName, TopicId, codec_of
 from broker_lite.wire.primitives import Reader, Writer
 
 
@@ -47,7 +47,7 @@ class ApiVersionsResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ApiVersionsRequest(Request[ApiVersionsResponse]):
+class ApiVersionsRequest(DeclaredCall[ApiVersionsResponse]):
     """Request the APIs and versions that a broker serves. This is a connection's first request."""
 
     API_KEY: ClassVar[int] = ApiKey.API_VERSIONS
@@ -140,7 +140,7 @@ class MetadataResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataRequest(Request[MetadataResponse]):
+class MetadataRequest(DeclaredCall[MetadataResponse]):
     """Request the cluster's metadata: its brokers, and topics with their partitions.
 
     ``topics`` are names, or None for all topics. ``topic_ids`` requests further topics by id."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.layout import Int8, Int16, Int32, Request
+from broker_lite.wire.layout import DeclaredCall, Int8, Int16, Int32
 
 RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
@@ -70,7 +70,7 @@ class DescribeConfigsResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeConfigsRequest(Request[DescribeConfigsResponse]):
+class DescribeConfigsRequest(DeclaredCall[DescribeConfigsResponse]):
     """Request settings of topics or of a broker. Any broker answers for topics, but only the broker
     itself for its own settings."""
 
@@ -111,7 +111,7 @@ class IncrementalAlterConfigsResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class IncrementalAlterConfigsRequest(Request[IncrementalAlterConfigsResponse]):
+class IncrementalAlterConfigsRequest(DeclaredCall[IncrementalAlterConfigsResponse]):
     """Change settings of topics and brokers. The client sends the request to the controller."""
 
     API_KEY: ClassVar[int] = ApiKey.INCREMENTAL_ALTER_CONFIGS

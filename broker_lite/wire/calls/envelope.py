@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 
 from broker_lite.errors import ProtocolError
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.layout import Int16, Request
+from broker_lite.wire.layout import DeclaredCall, Int16
 from broker_lite.wire.primitives import Reader, Writer
 
 
@@ -24,7 +24,7 @@ class EnvelopeResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class EnvelopeRequest(Request[EnvelopeResponse]):
+class EnvelopeRequest(DeclaredCall[EnvelopeResponse]):
     """Forward ``request``, a frame without its length, from the client with the user name
     ``principal`` and the IP address ``host``."""
 

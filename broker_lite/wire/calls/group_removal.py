@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.layout import Int16, Int32, Request
+from broker_lite.wire.layout import DeclaredCall, Int16, Int32
 from broker_lite.wire.primitives import Reader, Writer
 
 
@@ -25,7 +25,7 @@ class DeleteGroupsResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteGroupsRequest(Request[DeleteGroupsResponse]):
+class DeleteGroupsRequest(DeclaredCall[DeleteGroupsResponse]):
     """Delete groups with all their committed offsets."""
 
     API_KEY: ClassVar[int] = ApiKey.DELETE_GROUPS

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from broker_lite.model import NO_EPOCH, NO_TRANSACTION
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.layout import CodeAfterThrottle, Int16, Int32, Int64, InTag, Request
+from broker_lite.wire.layout import CodeAfterThrottle, DeclaredCall, Int16, Int32, Int64, InTag
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_ADD_GROUP = 10000
@@ -48,7 +48,7 @@ class AddGroupResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class AddGroupRequest(Request[AddGroupResponse]):
+class AddGroupRequest(DeclaredCall[AddGroupResponse]):
     """Add a group to an open transaction or, with ``verify_only``, only ask whether the transaction
     includes it. The group's coordinator sends this request to the transaction's coordinator."""
 
@@ -70,7 +70,7 @@ class EndGroupOffsetsResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class EndGroupOffsetsRequest(Request[EndGroupOffsetsResponse]):
+class EndGroupOffsetsRequest(DeclaredCall[EndGroupOffsetsResponse]):
     """End a transaction in one group: commit its pending offsets if ``committed``, otherwise drop
     them. The transaction's coordinator sends this request to the group's coordinator.
 

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 
 from broker_lite.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, NULL_TOPIC_ID
 from broker_lite.wire.api import NO_OPERATIONS, ApiKey
-from broker_lite.wire.layout import Int8, Int16, Int32, Int64, InTag, Request
+from broker_lite.wire.layout import DeclaredCall, Int8, Int16, Int32, Int64, InTag
 from broker_lite.wire.primitives import I64, Reader, Writer, put_tag, uuid_bytes
 
 KEY_TYPE_GROUP = 0
@@ -43,7 +43,7 @@ class FindCoordinatorResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
+class FindCoordinatorRequest(DeclaredCall[FindCoordinatorResponse]):
     """Find the coordinators of groups or of transactional ids."""
 
     API_KEY: ClassVar[int] = ApiKey.FIND_COORDINATOR
@@ -94,7 +94,7 @@ class OffsetCommitResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetCommitRequest(Request[OffsetCommitResponse]):
+class OffsetCommitRequest(DeclaredCall[OffsetCommitResponse]):
     """Commit offsets of a group. A sender that is not a member gives generation -1 and an empty
     member id, and is accepted only while the group has no members."""
 
@@ -168,7 +168,7 @@ class OffsetFetchResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetFetchRequest(Request[OffsetFetchResponse]):
+class OffsetFetchRequest(DeclaredCall[OffsetFetchResponse]):
     """Request the committed offsets of one or several groups."""
 
     API_KEY: ClassVar[int] = ApiKey.OFFSET_FETCH
@@ -197,7 +197,7 @@ class ListGroupsResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ListGroupsRequest(Request[ListGroupsResponse]):
+class ListGroupsRequest(DeclaredCall[ListGroupsResponse]):
     """List the groups whose coordinator is the receiving broker. An empty filter selects all
     groups."""
 
@@ -209,7 +209,7 @@ class ListGroupsRequest(Request[ListGroupsResponse]):
 
 
 @dataclass(frozen=True, slots=True)
-class ListUntypedGroupsRequest(Request[ListGroupsResponse]):
+class ListUntypedGroupsRequest(DeclaredCall[ListGroupsResponse]):
     """ListGroups v4, for brokers before Kafka 3.8. The answer has no types of groups, so
     ``group_type`` is empty."""
 
@@ -258,7 +258,7 @@ class DescribeGroupsResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeGroupsRequest(Request[DescribeGroupsResponse]):
+class DescribeGroupsRequest(DeclaredCall[DescribeGroupsResponse]):
     """Request the state and the members of groups."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_GROUPS

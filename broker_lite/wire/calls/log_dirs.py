@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 from broker_lite.model import UnreadableZnode
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.layout import Int16, Int32, Int64, InTag, Request
+from broker_lite.wire.layout import DeclaredCall, Int16, Int32, Int64, InTag
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_ASKED_STATE = 10000
@@ -81,7 +81,7 @@ class DescribableTopic(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeLogDirsRequest(Request[DescribeLogDirsResponse]):
+class DescribeLogDirsRequest(DeclaredCall[DescribeLogDirsResponse]):
     """Request the sizes of partitions on the receiving broker's disk; of all partitions if
     ``topics`` is None."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.layout import Int16, Int32, Request
+from broker_lite.wire.layout import DeclaredCall, Int16, Int32
 from broker_lite.wire.primitives import Writer
 
 NO_GENERATION = -1
@@ -51,7 +51,7 @@ class JoinGroupResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class JoinGroupRequest(Request[JoinGroupResponse]):
+class JoinGroupRequest(DeclaredCall[JoinGroupResponse]):
     """Join a group. The coordinator answers when all members have sent this request, or after the
     rebalance timeout."""
 
@@ -84,7 +84,7 @@ class SyncGroupResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SyncGroupRequest(Request[SyncGroupResponse]):
+class SyncGroupRequest(DeclaredCall[SyncGroupResponse]):
     """Request the assignment of this member. The group's leader also sends the ``assignments`` of
     all members; no member gets an answer before that."""
 
@@ -106,7 +106,7 @@ class HeartbeatResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatRequest(Request[HeartbeatResponse]):
+class HeartbeatRequest(DeclaredCall[HeartbeatResponse]):
     """Tell the coordinator that the member is alive. The answer's error code tells the member if it
     must join again."""
 
@@ -132,7 +132,7 @@ class LeaveGroupResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveGroupRequest(Request[LeaveGroupResponse]):
+class LeaveGroupRequest(DeclaredCall[LeaveGroupResponse]):
     """Remove one member from the group. The group then rebalances at once."""
 
     API_KEY: ClassVar[int] = ApiKey.LEAVE_GROUP

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 from broker_lite.errors import ProtocolError
 from broker_lite.model import NO_OFFSET
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.layout import Int8, Int16, Int32, Int64, InTag, Request, TopicId
+from broker_lite.wire.layout import DeclaredCall, Int8, Int16, Int32, Int64, InTag, TopicId
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 
@@ -55,7 +55,7 @@ class ListOffsetsResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ListOffsetsRequest(Request[ListOffsetsResponse]):
+class ListOffsetsRequest(DeclaredCall[ListOffsetsResponse]):
     """Look up offsets by timestamp. With ``isolation_level`` 1, the latest offset is the last
     stable offset instead of the high watermark."""
 
@@ -152,7 +152,7 @@ _BOUNDS = struct.Struct(">qq")
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetsForBytesRequest(Request[OffsetsForBytesResponse]):
+class OffsetsForBytesRequest(DeclaredCall[OffsetsForBytesResponse]):
     """Find the offset at which a range of a given number of bytes ends, in each partition. This API
     is logbus's own. The size is approximate: the broker uses its sparse offset index.
 
@@ -178,7 +178,7 @@ class OffsetsForBytesRequest(Request[OffsetsForBytesResponse]):
 
 
 @dataclass(frozen=True, slots=True)
-class RecordTimesRequest(Request[RecordTimesResponse]):
+class RecordTimesRequest(DeclaredCall[RecordTimesResponse]):
     """Find the timestamps of records by offset, by logbus's own API. Clients compute from them by
     how much time a reader lags behind."""
 

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 from broker_lite.model import NO_EPOCH, NO_PRODUCER
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.layout import Int16, Int32, Int64, Request
+from broker_lite.wire.layout import DeclaredCall, Int16, Int32, Int64
 
 
 class InitProducerIdResponse(NamedTuple):
@@ -18,7 +18,7 @@ class InitProducerIdResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class InitProducerIdRequest(Request[InitProducerIdResponse]):
+class InitProducerIdRequest(DeclaredCall[InitProducerIdResponse]):
     """Request a producer id and epoch. Without a transactional id, each answer has a new producer
     id with epoch 0."""
 

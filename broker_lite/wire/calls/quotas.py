@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.layout import CodeAfterThrottle, Float64, Int16, Int32, Request, codec_of
+from broker_lite.wire.layout import CodeAfterThrottle, DeclaredCall, Float64, Int16, Int32, codec_of
 from broker_lite.wire.primitives import Reader, Writer
 
 Parts = tuple[tuple[str, str | None], ...]
@@ -39,7 +39,7 @@ class AlteredQuotas(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeClientQuotasRequest(Request[DescribedClientQuotas]):
+class DescribeClientQuotasRequest(DeclaredCall[DescribedClientQuotas]):
     """Request all quotas of all entities. Without ``strict``, the answer includes entities with
     further types than those of ``components``, which are none."""
 
@@ -51,7 +51,7 @@ class DescribeClientQuotasRequest(Request[DescribedClientQuotas]):
 
 
 @dataclass(frozen=True, slots=True)
-class AlterClientQuotasRequest(Request[tuple[AlteredQuotas, ...]]):
+class AlterClientQuotasRequest(DeclaredCall[tuple[AlteredQuotas, ...]]):
     """Change quotas of one entity. ``changes`` are pairs of quota name and limit; None deletes the
     quota."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.layout import Int8, Int16, Int32, Request
+from broker_lite.wire.layout import DeclaredCall, Int8, Int16, Int32
 
 ELECTION_PREFERRED, ELECTION_UNCLEAN = 0, 1
 
@@ -44,7 +44,7 @@ class TopicPartitions(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ElectLeadersRequest(Request[ElectLeadersResponse]):
+class ElectLeadersRequest(DeclaredCall[ElectLeadersResponse]):
     """Elect leaders of partitions; with ``topics`` None, of all partitions that need an
     election."""
 
@@ -90,7 +90,7 @@ class AlterPartitionReassignmentsResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class AlterPartitionReassignmentsRequest(Request[AlterPartitionReassignmentsResponse]):
+class AlterPartitionReassignmentsRequest(DeclaredCall[AlterPartitionReassignmentsResponse]):
     """Start to move partitions to other brokers, or cancel such moves."""
 
     API_KEY: ClassVar[int] = ApiKey.ALTER_PARTITION_REASSIGNMENTS
@@ -124,7 +124,7 @@ class ListPartitionReassignmentsResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ListPartitionReassignmentsRequest(Request[ListPartitionReassignmentsResponse]):
+class ListPartitionReassignmentsRequest(DeclaredCall[ListPartitionReassignmentsResponse]):
     """List the reassignments in progress. With ``topics`` None, list those of all topics."""
 
     API_KEY: ClassVar[int] = ApiKey.LIST_PARTITION_REASSIGNMENTS
@@ -141,7 +141,7 @@ class UnregisterBrokerResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class UnregisterBrokerRequest(Request[UnregisterBrokerResponse]):
+class UnregisterBrokerRequest(DeclaredCall[UnregisterBrokerResponse]):
     """Remove a broker from the cluster's metadata, because it will not return."""
 
     API_KEY: ClassVar[int] = ApiKey.UNREGISTER_BROKER

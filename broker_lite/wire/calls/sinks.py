@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, NamedTuple
 from broker_lite.errors import NO_ERROR
 from broker_lite.model import NO_PRODUCER, PartitionKey
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.layout import Codec, Int16, Int64, Request
+from broker_lite.wire.layout import Codec, DeclaredCall, Int16, Int64
 from broker_lite.wire.primitives import Writer
 
 
@@ -48,7 +48,7 @@ class SinkResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class JoinBatchRequest(Request[SinkResponse]):
+class JoinBatchRequest(DeclaredCall[SinkResponse]):
     """Tell the coordinator that an attempt of a task begins to write its part of a batch.
 
     ``partitions`` are the partitions to which the attempt may write; empty if they are too many to
@@ -67,7 +67,7 @@ class JoinBatchRequest(Request[SinkResponse]):
 
 
 @dataclass(frozen=True, slots=True)
-class EndBatchRequest(Request[SinkResponse]):
+class EndBatchRequest(DeclaredCall[SinkResponse]):
     """Commit or abort a batch of a Spark exactly-once sink.
 
     ``winners`` are attempts, given as pairs of producer id and epoch. With ``is_commit``, the batch
@@ -86,7 +86,7 @@ class EndBatchRequest(Request[SinkResponse]):
 
 
 @dataclass(frozen=True, slots=True)
-class KeepBatchRequest(Request[SinkResponse]):
+class KeepBatchRequest(DeclaredCall[SinkResponse]):
     """Tell the coordinator that an attempt is still writing the batch, so that the batch does not
     time out."""
 

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 
 from broker_lite.model import NULL_TOPIC_ID
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.layout import Int8, Int16, Int32, Int64, MaybeName, Request, TopicId
+from broker_lite.wire.layout import DeclaredCall, Int8, Int16, Int32, Int64, MaybeName, TopicId
 from broker_lite.wire.primitives import Writer
 
 DEFAULT_COUNT = -1
@@ -64,7 +64,7 @@ class CreateTopicsResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTopicsRequest(Request[CreateTopicsResponse]):
+class CreateTopicsRequest(DeclaredCall[CreateTopicsResponse]):
     """Create topics. With ``validate_only``, the controller only checks whether it could create
     them."""
 
@@ -92,7 +92,7 @@ class DeleteTopicsResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteTopicsRequest(Request[DeleteTopicsResponse]):
+class DeleteTopicsRequest(DeclaredCall[DeleteTopicsResponse]):
     """Delete topics, each by name or by id."""
 
     API_KEY: ClassVar[int] = ApiKey.DELETE_TOPICS
@@ -146,7 +146,7 @@ class CreatePartitionsResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CreatePartitionsRequest(Request[CreatePartitionsResponse]):
+class CreatePartitionsRequest(DeclaredCall[CreatePartitionsResponse]):
     """Add partitions to topics."""
 
     API_KEY: ClassVar[int] = ApiKey.CREATE_PARTITIONS
@@ -189,7 +189,7 @@ class DeleteRecordsResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteRecordsRequest(Request[DeleteRecordsResponse]):
+class DeleteRecordsRequest(DeclaredCall[DeleteRecordsResponse]):
     """Delete the oldest records of partitions that the receiving broker leads."""
 
     API_KEY: ClassVar[int] = ApiKey.DELETE_RECORDS

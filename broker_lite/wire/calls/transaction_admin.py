@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.calls.transactions import TxnTopic
-from broker_lite.wire.layout import Int16, Int32, Int64, Request
+from broker_lite.wire.layout import DeclaredCall, Int16, Int32, Int64
 
 
 class ActiveProducer(NamedTuple):
@@ -42,7 +42,7 @@ class DescribeProducersResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeProducersRequest(Request[DescribeProducersResponse]):
+class DescribeProducersRequest(DeclaredCall[DescribeProducersResponse]):
     """Request the producers that have written to partitions which the receiving broker leads."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_PRODUCERS
@@ -76,7 +76,7 @@ class DescribeTransactionsResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeTransactionsRequest(Request[DescribeTransactionsResponse]):
+class DescribeTransactionsRequest(DeclaredCall[DescribeTransactionsResponse]):
     """Request the state of transactional ids. The client sends the request to their coordinator."""
 
     API_KEY: ClassVar[int] = ApiKey.DESCRIBE_TRANSACTIONS
@@ -101,7 +101,7 @@ class ListTransactionsResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ListTransactionsRequest(Request[ListTransactionsResponse]):
+class ListTransactionsRequest(DeclaredCall[ListTransactionsResponse]):
     """List the transactional ids whose coordinator is the receiving broker. An empty filter selects
     all ids."""
 

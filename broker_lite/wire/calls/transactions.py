@@ -19,7 +19,7 @@ from broker_lite.wire.calls.groups import (
     OffsetCommitResponse,
     OffsetCommitTopic,
 )
-from broker_lite.wire.layout import Int16, Int32, Int64, Request
+from broker_lite.wire.layout import DeclaredCall, Int16, Int32, Int64
 from broker_lite.wire.primitives import Reader
 
 
@@ -46,7 +46,7 @@ class AddPartitionsToTxnResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class AddPartitionsToTxnRequest(Request[AddPartitionsToTxnResponse]):
+class AddPartitionsToTxnRequest(DeclaredCall[AddPartitionsToTxnResponse]):
     """Add partitions to a transaction. Only in transaction version 1, the client sends this request
     before its first batch to the partitions."""
 
@@ -65,7 +65,7 @@ class AddOffsetsToTxnResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class AddOffsetsToTxnRequest(Request[AddOffsetsToTxnResponse]):
+class AddOffsetsToTxnRequest(DeclaredCall[AddOffsetsToTxnResponse]):
     """Add a group to a transaction. Only in transaction version 1, the client sends this request
     before its first TxnOffsetCommit for the group."""
 
@@ -89,7 +89,7 @@ class EndTxnResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class EndTxnRequest(Request[EndTxnResponse]):
+class EndTxnRequest(DeclaredCall[EndTxnResponse]):
     """Commit a transaction if ``committed``, otherwise abort it, in transaction version 2."""
 
     API_KEY: ClassVar[int] = ApiKey.END_TXN
@@ -113,7 +113,7 @@ class EndOldTxnRequest(EndTxnRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class TxnOffsetCommitRequest(Request[OffsetCommitResponse]):
+class TxnOffsetCommitRequest(DeclaredCall[OffsetCommitResponse]):
     """Commit offsets of a group as part of a transaction: they take effect when the transaction
     commits. ``generation_id``, ``member_id`` and ``group_instance_id`` identify the consumer
     (KIP-447)."""

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from broker_lite.model import ScramMechanism
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.layout import CodeAfterThrottle, Int8, Int16, Int32, InTag, Request
+from broker_lite.wire.layout import CodeAfterThrottle, DeclaredCall, Int8, Int16, Int32, InTag
 from broker_lite.wire.primitives import Reader, Writer, put_tag
 
 TAG_SALT = 10000
@@ -58,7 +58,7 @@ class DescribedUsers(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeUsersRequest(Request[DescribedUsers]):
+class DescribeUsersRequest(DeclaredCall[DescribedUsers]):
     """Request the SCRAM mechanisms for which each of these users has a password. With ``users``
     None, the answer has all users."""
 
@@ -106,7 +106,7 @@ class Upsertion(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class AlterUsersRequest(Request[AlterUsersResponse]):
+class AlterUsersRequest(DeclaredCall[AlterUsersResponse]):
     """Set passwords of users (``upsertions``) or delete them (``deletions``)."""
 
     API_KEY: ClassVar[int] = ApiKey.ALTER_USER_SCRAM_CREDENTIALS

@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple
 from broker_lite.model import NO_EPOCH
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.calls.transactions import AddedTopic
-from broker_lite.wire.layout import CodeAfterThrottle, Int16, Int32, Int64, InTag, Request
+from broker_lite.wire.layout import CodeAfterThrottle, DeclaredCall, Int16, Int32, Int64, InTag
 from broker_lite.wire.primitives import Reader, Writer, put_tag, uuid_bytes
 
 TAG_ASKED_TOPIC_ID = 10000
@@ -83,7 +83,7 @@ class VerifiedPartitions(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyPartitionsRequest(Request[VerifiedPartitions]):
+class VerifyPartitionsRequest(DeclaredCall[VerifiedPartitions]):
     """Check that several transactions include the given partitions, or add these to them. Each
     transactional id occurs once."""
 
