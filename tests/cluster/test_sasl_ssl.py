@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.serialization import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StringType, StructField, StructType
 from support.certificates import PemFiles, authority, write_pem
+from support.faces import Face
 from support.patience import until
 from support.token_issuer import AUDIENCE, ISSUER, Issuer, serve
 
@@ -132,23 +133,25 @@ def can_log_in(secured: Secured) -> bool:
     return True
 
 
-def test_logbus_clients_and_librdkafka_exchange_replicated_records(secured: Secured) -> None:
-    servers = secured.cluster.bootstrap_servers
-    with connect(servers, **secured.login()) as bus:
+def test_logbus_clients_and_librdkafka_exchange_replicated_records(
+    secured: Secured, face: Face
+) -> None:
+    servers, topic = secured.cluster.bootstrap_servers, f"t-{face.name}"
+    with face.connect(servers, **secured.login()) as bus:
         bus.create_topic(
-            "t", partitions=3, replication_factor=3, config={"min.insync.replicas": "2"}
+            topic, partitions=3, replication_factor=3, config={"min.insync.replicas": "2"}
         )
         with bus.producer() as producer:
             large = b"x" * 300_000
-            sent = [producer.send("t", value=large, key=str(each)) for each in range(30)]
-            assert {each.result(60).topic for each in sent} == {"t"}
+            sent = [producer.send(topic, value=large, key=str(each)) for each in range(30)]
+            assert {each.result(60).topic for each in sent} == {topic}
         options = {key.replace("_", "."): value for key, value in secured.login().items()}
         theirs = confluent_kafka.Producer({"bootstrap.servers": servers, **options})
         failures: list[object] = []
-        theirs.produce("t", b"theirs", on_delivery=lambda error, _: failures.append(error))
+        theirs.produce(topic, b"theirs", on_delivery=lambda error, _: failures.append(error))
         assert theirs.flush(30) == 0
         assert failures == [None]
-        with bus.consumer("t", start="earliest", group="g", local_reads=False) as consumer:
+        with bus.consumer(topic, start="earliest", group=topic, local_reads=False) as consumer:
             records = iter(consumer)
             values = [next(records).value for _ in range(31)]
         assert sorted(len(value or b"") for value in values) == [6] + [300_000] * 30
@@ -262,24 +265,6 @@ def check_tasks(servers: str, login: dict[str, str]) -> None:
         assert b"ours" in [value for rows in batches for value in rows["value"].to_pylist()]
     finally:
         reader.stop()
-
-
-def test_asyncio_clients_log_in_over_tls(secured: Secured) -> None:
-    async def exchange() -> bytes | None:
-        servers = secured.cluster.bootstrap_servers
-        bus = await aconnect(servers, **secured.login())
-        try:
-            await bus.create_topic("asynchronous", partitions=1)
-            async with bus.producer() as producer:
-                await producer.send("asynchronous", value=b"hello")
-            async with bus.consumer("asynchronous", start="earliest", group="a") as consumer:
-                async for record in consumer:
-                    return record.value
-        finally:
-            await bus.close()
-        return None
-
-    assert asyncio.run(exchange()) == b"hello"
 
 
 def test_client_logs_in_with_a_settings_file(secured: Secured, tmp_path: Path) -> None:
