@@ -3,7 +3,7 @@
 PROTOCOL.md describes the protocol. A frame is the bytes of one request or response, after a length
 of four bytes. Read the modules in this order: ``primitives``, ``frame``, ``api``, then the rest.
 
-The code of ``produce`` and ``fetch`` (for clients and brokers) and of ``calls`` (for the client's
-other requests) is written by hand. For these other requests a broker uses ``tables``, which
-converts messages by the tables of kafka-python's ``kafka.protocol``. Only the broker imports
-``tables``."""
+The code of ``produce`` and ``fetch`` (for clients and brokers) is written by hand. The classes of
+``calls`` (the client's other requests) declare their fields, which ``layout`` converts. For these
+other requests a broker uses ``tables``, which converts messages by the tables of kafka-python's
+``kafka.protocol``. Only the broker imports ``tables``."""
