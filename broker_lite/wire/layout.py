@@ -113,13 +113,13 @@ class DeclaredCall(Generic[ResponseT]):
     @classmethod
     def decode(cls, reader: Reader) -> ResponseT:
         """Decode the response's body. Raises ProtocolError."""
-        response: ResponseT = codec_of(get_args(cls.__orig_bases__[0])[0]).take(reader)  # type: ignore[attr-defined]
+        # The first base of the class, or of its base class, is DeclaredCall[ResponseT].
+        (kind,) = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
+        response: ResponseT = codec_of(kind).take(reader)
         return response
 
 
-@cache
-def codec_of(kind: Any) -> Codec:
-    """Return the codec of a type, which is one of those that the module's docstring lists."""
+def _new_codec(kind: Any) -> Codec:
     if kind in _CODECS:
         return _CODECS[kind]
     origin, arguments = get_origin(kind), get_args(kind)
@@ -146,6 +146,10 @@ def codec_of(kind: Any) -> Codec:
         getattr(kind, "put_tags", _put_no_tags),
         getattr(kind, "with_tags", _skip_tags),
     )
+
+
+codec_of: Callable[[Any], Codec] = cache(_new_codec)
+"""Return the codec of a type, which is one of those that the module's docstring lists."""
 
 
 def _array(item: Codec) -> Codec:

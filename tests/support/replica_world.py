@@ -168,9 +168,13 @@ def _received(topics: list[wire.TopicAnswer]) -> list[wire.FetchedTopic]:
 
 
 def broker_context(node: Node, **parts: Any) -> BrokerContext:
-    """Return what a request handler of the node's broker uses. Objects that neither the node has
-    nor the test gives in ``parts`` are None."""
-    nothing: dict[str, Any] = {field.name: None for field in dataclasses.fields(BrokerContext)}
+    """Return what a request handler of the node's broker uses. A part that neither the node has nor
+    the test gives in ``parts`` has its default, or else is None."""
+    nothing: dict[str, Any] = {
+        field.name: None
+        for field in dataclasses.fields(BrokerContext)
+        if field.default is field.default_factory  # Both are MISSING.
+    }
     own = {
         "config": BrokerConfig(broker_id=node.id.broker_id),
         "clock": node.clock,

@@ -122,7 +122,8 @@ class NewPartition(NamedTuple):
     broker_ids: tuple[Int32, ...]
 
 
-class PartitionsToCreate(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PartitionsToCreate:
     """A topic that gets more partitions. ``count`` is the new total number of partitions.
     ``assignments`` has the brokers of each added partition; with None, the controller assigns
     brokers."""
