@@ -9,7 +9,7 @@ the protocol, and the type of each field names its encoding:
 - a named tuple, a dataclass, or a tuple of fixed length: a structure, which ends with tagged fields
 - ``Annotated[X, Codec(...)]``: a type with functions of its own
 - ``InTag[X]``: a value in a tagged field of the structure, which the structure's own methods write
-  (``put_tags``) and read (``with_tags``)
+  (``put_tags``) and read (``with_tags``). Such fields are the last ones of a named tuple
 
 All encodings are those of flexible versions. ``codec_of`` makes the functions for a class when it
 is used first."""
@@ -132,7 +132,7 @@ def _new_codec(kind: Any) -> Codec:
         return _array(codec_of(arguments[0]))
     if origin is tuple:
         codecs = [codec_of(each) for each in arguments]
-        return _structure(lambda *values: values, codecs, iter, _put_no_tags, _skip_tags)
+        return _structure(lambda *values: values, codecs, iter)
     hints = {
         name: hint
         for name, hint in get_type_hints(kind, include_extras=True).items()
@@ -142,9 +142,9 @@ def _new_codec(kind: Any) -> Codec:
     return _structure(
         kind,
         codecs,
-        lambda row: [getattr(row, name) for name in hints],
-        getattr(kind, "put_tags", _put_no_tags),
-        getattr(kind, "with_tags", _skip_tags),
+        iter if issubclass(kind, tuple) else lambda row: [getattr(row, name) for name in hints],
+        getattr(kind, "put_tags", None),
+        getattr(kind, "with_tags", None),
     )
 
 
@@ -166,29 +166,28 @@ def _nullable_array(item: Codec) -> Codec:
     )
 
 
-def _put_no_tags(row: Any, writer: Writer) -> None:
-    writer.tag_end()
-
-
-def _skip_tags(row: Any, reader: Reader) -> Any:
-    return reader.ended(row)
-
-
 def _structure(
     kind: Callable[..., Any],
     codecs: Sequence[Codec],
     values_of: Callable[[Any], Iterable[Any]],
-    put_tags: Callable[[Any, Writer], None],
-    with_tags: Callable[[Any, Reader], Any],
+    put_tags: Callable[[Any, Writer], None] | None = None,
+    with_tags: Callable[[Any, Reader], Any] | None = None,
 ) -> Codec:
     puts, takes = zip(*codecs)
 
     def put(writer: Writer, row: Any) -> None:
         for put_value, value in zip(puts, values_of(row)):
             put_value(writer, value)
-        put_tags(row, writer)
+        if put_tags is None:
+            writer.tag_end()
+        else:
+            put_tags(row, writer)
 
     def take(reader: Reader) -> Any:
-        return with_tags(kind(*[take_value(reader) for take_value in takes]), reader)
+        row = kind(*[take_value(reader) for take_value in takes])
+        if with_tags is not None:
+            return with_tags(row, reader)
+        reader.skip_tags()
+        return row
 
     return Codec(put, take)

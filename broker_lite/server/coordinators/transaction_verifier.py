@@ -161,7 +161,10 @@ class TransactionVerifier:
                 replica = pending.replica
                 topic = replica.topic, replica.key.topic_id
                 partitions.setdefault(topic, []).append(replica.partition)
-            topics = [AskedTopic(*topic, tuple(numbers)) for topic, numbers in partitions.items()]
+            topics = [
+                AskedTopic(topic, tuple(numbers), topic_id)
+                for (topic, topic_id), numbers in partitions.items()
+            ]
             verification, verify_only = same[0].verification, not same[0].adds
             rows.append(
                 AskedTransaction(

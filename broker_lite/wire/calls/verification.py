@@ -35,8 +35,8 @@ class AskedTopic(NamedTuple):
     recreated topic from the former topic of that name, which the transaction may include."""
 
     name: str
-    topic_id: InTag[str]
     partitions: tuple[Int32, ...]
+    topic_id: InTag[str]
 
     def put_tags(self, writer: Writer) -> None:
         put_tag(writer, TAG_ASKED_TOPIC_ID, uuid_bytes(self.topic_id))

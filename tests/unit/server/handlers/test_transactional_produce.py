@@ -368,7 +368,7 @@ def test_transactional_batch_is_refused_while_a_broker_does_not_support_transact
 
 
 def test_transaction_verification_request_and_response_round_trip() -> None:
-    rows = [AskedTransaction("id", 7, 3, True, (AskedTopic("t", TOPIC_ID, (0, 5)),))]
+    rows = [AskedTransaction("id", 7, 3, True, (AskedTopic("t", (0, 5), TOPIC_ID),))]
     frame = memoryview(encode_call(VerifyPartitionsRequest(rows), 9, "c"))[4:]
     header = parse_header(frame)
     assert (header.api_key, header.api_version) == (24, 5)

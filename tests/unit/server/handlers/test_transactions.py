@@ -231,8 +231,8 @@ def broker_add(
 def test_broker_adds_partitions_to_a_transaction_or_verifies_that_they_were_added() -> None:
     async def test(desk: Desk) -> None:
         await desk.init()
-        first = AskedTopic("out", OUT, (0,))
-        both = AskedTopic("out", OUT, (0, 1))
+        first = AskedTopic("out", (0,), OUT)
+        both = AskedTopic("out", (0, 1), OUT)
         ok, missing = AddedPartition(0, 0), AddedPartition(1, 120)
         answer = await desk.ask_as_broker(broker_add([first]))
         assert answer.results_by_transaction == (
@@ -251,8 +251,8 @@ def test_partition_that_the_coordinators_metadata_lacks_gets_a_retriable_error()
         await desk.init()
         other_id = "AAECAwQFBgcICQoLDA0OEA"
         for topic in (
-            AskedTopic("new", OUT, (0,)),
-            AskedTopic("out", other_id, (0,)),
+            AskedTopic("new", (0,), OUT),
+            AskedTopic("out", (0,), other_id),
         ):
             answer = await desk.ask_as_broker(broker_add([topic]))
             (row,) = answer.results_by_transaction[0].topic_results
