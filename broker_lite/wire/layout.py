@@ -17,8 +17,9 @@ is used first."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
+from itertools import groupby
 from typing import (
     Annotated,
     Any,
@@ -39,20 +40,25 @@ ResponseT = TypeVar("ResponseT")
 
 
 class Codec(NamedTuple):
-    """The functions that write a value of one type and read it."""
+    """The functions that write a value of one type and read it.
+
+    ``number`` is the format of a number of fixed size in the module ``struct``, else empty."""
 
     put: Callable[[Writer, Any], None]
     take: Callable[[Reader], Any]
+    number: str = ""
 
 
 _F64 = struct.Struct(">d")
-Int8 = Annotated[int, Codec(Writer.i8, Reader.i8)]
-Int16 = Annotated[int, Codec(Writer.i16, Reader.i16)]
-Int32 = Annotated[int, Codec(Writer.i32, Reader.i32)]
-Int64 = Annotated[int, Codec(Writer.i64, Reader.i64)]
+Int8 = Annotated[int, Codec(Writer.i8, Reader.i8, "b")]
+Int16 = Annotated[int, Codec(Writer.i16, Reader.i16, "h")]
+Int32 = Annotated[int, Codec(Writer.i32, Reader.i32, "i")]
+Int64 = Annotated[int, Codec(Writer.i64, Reader.i64, "q")]
 Float64 = Annotated[
     float,
-    Codec(lambda writer, value: writer.pack(_F64, value), lambda reader: reader.unpack(_F64)[0]),
+    Codec(
+        lambda writer, value: writer.pack(_F64, value), lambda reader: reader.unpack(_F64)[0], "d"
+    ),
 ]
 
 
@@ -132,7 +138,7 @@ def _new_codec(kind: Any) -> Codec:
         return _array(codec_of(arguments[0]))
     if origin is tuple:
         codecs = [codec_of(each) for each in arguments]
-        return _structure(lambda *values: values, codecs, iter)
+        return _structure(lambda *values: values, codecs, tuple)
     hints = {
         name: hint
         for name, hint in get_type_hints(kind, include_extras=True).items()
@@ -142,7 +148,7 @@ def _new_codec(kind: Any) -> Codec:
     return _structure(
         kind,
         codecs,
-        iter if issubclass(kind, tuple) else lambda row: [getattr(row, name) for name in hints],
+        tuple if issubclass(kind, tuple) else lambda row: [getattr(row, name) for name in hints],
         getattr(kind, "put_tags", None),
         getattr(kind, "with_tags", None),
     )
@@ -166,25 +172,54 @@ def _nullable_array(item: Codec) -> Codec:
     )
 
 
+def _runs(codecs: Sequence[Codec]) -> Iterator[tuple[slice, Codec, struct.Struct | None]]:
+    """Yield runs of fields: several numbers of fixed size with their common layout, which one call
+    packs or unpacks, or one other field. The codec is that of the run's first field."""
+    at = 0
+    for is_number, fields in groupby(codecs, key=lambda codec: bool(codec.number)):
+        run = list(fields)
+        parts = [run] if is_number and len(run) > 1 else [[codec] for codec in run]
+        for part in parts:
+            numbers = "".join(codec.number for codec in part)
+            yield (
+                slice(at, at + len(part)),
+                part[0],
+                struct.Struct(f">{numbers}") if len(part) > 1 else None,
+            )
+            at += len(part)
+
+
 def _structure(
     kind: Callable[..., Any],
     codecs: Sequence[Codec],
-    values_of: Callable[[Any], Iterable[Any]],
+    values_of: Callable[[Any], Sequence[Any]],
     put_tags: Callable[[Any, Writer], None] | None = None,
     with_tags: Callable[[Any, Reader], Any] | None = None,
 ) -> Codec:
-    puts, takes = zip(*codecs)
+    runs = list(_runs(codecs))
+    puts = [(run, run.start, codec.put, layout) for run, codec, layout in runs]
+    takes = [(codec.take, layout) for _, codec, layout in runs]
 
     def put(writer: Writer, row: Any) -> None:
-        for put_value, value in zip(puts, values_of(row)):
-            put_value(writer, value)
+        values = values_of(row)
+        for run, first, put_value, layout in puts:
+            if layout is None:
+                put_value(writer, values[first])
+            else:
+                writer.pack(layout, *values[run])
         if put_tags is None:
             writer.tag_end()
         else:
             put_tags(row, writer)
 
     def take(reader: Reader) -> Any:
-        row = kind(*[take_value(reader) for take_value in takes])
+        values: list[Any] = []
+        for take_value, layout in takes:
+            if layout is None:
+                values.append(take_value(reader))
+            else:
+                values += reader.unpack(layout)
+        row = kind(*values)
         if with_tags is not None:
             return with_tags(row, reader)
         reader.skip_tags()
