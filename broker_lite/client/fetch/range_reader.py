@@ -55,7 +55,6 @@ from broker_lite.model import (
     Endpoint,
     TopicPartition,
 )
-from broker_lite.record.walker import LogBatch
 from broker_lite.wire.fetch import NO_FILES, FetchedPartition, FetchRequest
 
 FETCH_BYTES = 8 << 20
@@ -170,7 +169,7 @@ def _batches(session: _RangeSession, end: int) -> Generator[list[Item], None, No
     is_closed = False
     try:
         while position.offset >= end or session.reads_files:
-            yield _below(items, end)
+            yield items
             # Release the batches before the next fetch, so that it reuses their memory.
             items.clear()
             if position.offset >= end:
@@ -182,18 +181,10 @@ def _batches(session: _RangeSession, end: int) -> Generator[list[Item], None, No
             session.close()
     ahead = _Prefetcher(session, end)
     try:
-        yield _below(items, end)
+        yield items
         yield from ahead.items()
     finally:
         ahead.stop()
-
-
-def _below(items: list[Item], end: int) -> list[Item]:
-    """Return ``items`` without the batches from the offset ``end`` on. The range does not contain
-    them, so a corrupt one must not fail the read."""
-    while items and isinstance(items[-1], LogBatch) and items[-1].header.base_offset >= end:
-        items.pop()
-    return items
 
 
 class _Prefetcher:
@@ -237,7 +228,7 @@ class _Prefetcher:
                 return
             if isinstance(entry, BaseException):
                 raise entry
-            yield _below(entry, self._end)
+            yield entry
 
     def stop(self) -> None:
         """Stop the thread and release its connection, even before the end of the range."""

@@ -1,9 +1,10 @@
 """Read small offset ranges of many partitions with one fetch from each leader, for Spark's tasks
 and the console.
 
-A thousand ranges would take seconds with ``read_range``, which makes a round trip for each. The
-caller reads a range with ``read_range`` if the common fetch does not return it completely. Any
-thread may call this module."""
+A thousand ranges would take seconds with ``read_range``, which makes a round trip for each. A
+``FetchPosition`` builds each range's part of the request and checks its answer, as for
+``read_range``. The caller reads a range with ``read_range`` if the common fetch does not return it
+completely. Any thread may call this module."""
 
 from __future__ import annotations
 
@@ -11,15 +12,15 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from broker_lite.client.fetch.fetches import answers_of, fetch_request
+from broker_lite.client.fetch.position import Evaluation, FetchPosition
 from broker_lite.client.fetch.range_reader import WAIT_MS, FetchedBatch
 from broker_lite.client.operations import offset_requests
-from broker_lite.client.received import Item, Slice, decode_all, walk
+from broker_lite.client.received import Slice, WalkResult, decode_all
 from broker_lite.client.transport.pool import Pool
 from broker_lite.client.transport.steps import FetchExchange, Send
 from broker_lite.errors import LogbusError
 from broker_lite.model import NO_EPOCH, Endpoint, TopicPartition
-from broker_lite.record.walker import BatchWalker, WalkPolicy
-from broker_lite.wire.fetch import FetchedPartition, FetchPartition
+from broker_lite.wire.fetch import FetchedPartition
 
 
 class SmallRange(NamedTuple):
@@ -49,43 +50,30 @@ def read_small_ranges(
     Yield None for a range that was not fetched completely, or whose batches are corrupt. The one
     request to each leader asks for at most ``fetch_bytes``. ``ranges`` may contain each partition
     only once."""
+    positions: dict[TopicPartition, FetchPosition] = {}
     by_leader: dict[Endpoint, list[SmallRange]] = {}
     for item in ranges:
+        position = FetchPosition(item.tp, item.topic_id, item.start, last_epoch=item.start_epoch)
+        positions[item.tp] = position
         by_leader.setdefault(item.leader, []).append(item)
     isolation_level = offset_requests.isolation_code(isolation)
     sends = []
     for leader, items in by_leader.items():
-        rows = [(item.topic_id, _row(item, fetch_bytes)) for item in items]
+        rows = [positions[item.tp].request(item.leader_epoch, fetch_bytes) for item in items]
         request = fetch_request(rows, WAIT_MS, isolation_level, max_bytes=fetch_bytes)
         sends.append(Send(leader, FetchExchange(request), request_timeout_ms))
     answers: dict[TopicPartition, FetchedPartition | LogbusError] = {}
     for items, answer in zip(by_leader.values(), pool.ask_all(sends)):
         answers |= answers_of(answer, {item.tp: item.topic_id for item in items})
     for item in ranges:
-        yield _rows(item, answers.pop(item.tp))
+        yield _rows(item, positions[item.tp].evaluate(answers.pop(item.tp)))
 
 
-def _row(item: SmallRange, fetch_bytes: int) -> FetchPartition:
-    return FetchPartition(
-        item.tp.partition,
-        item.start,
-        fetch_bytes,
-        current_leader_epoch=item.leader_epoch,
-        last_fetched_epoch=item.start_epoch,
-    )
-
-
-def _rows(item: SmallRange, answer: FetchedPartition | LogbusError) -> list[FetchedBatch] | None:
-    if isinstance(answer, LogbusError) or answer.diverging is not None or answer.stored is not None:
+def _rows(item: SmallRange, evaluation: Evaluation) -> list[FetchedBatch] | None:
+    if not isinstance(evaluation, WalkResult) or evaluation.next_offset < item.end:
         return None
-    aborted = answer.aborted_transactions or ()
-    policy = WalkPolicy(leader_epoch=item.leader_epoch, aborted=aborted)
-    walked = walk(answer.records, BatchWalker(policy, item.start), item.tp)
-    if walked.next_offset < item.end:
-        return None
-    batches: list[Item] = [each for each in walked.batches if each.header.base_offset < item.end]
     rows = []
-    for item_rows in decode_all([batches], item.tp, item.start, item.end):
+    for item_rows in decode_all([[*evaluation.batches]], item.tp, item.start, item.end):
         if not isinstance(item_rows, Slice):
             return None
         rows.append(item_rows)

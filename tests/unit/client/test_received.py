@@ -227,6 +227,13 @@ def test_error_for_batches_that_are_decoded_together_names_the_corrupt_batch(whi
     ]
 
 
+def test_corrupt_batch_after_the_end_of_the_range_is_ignored() -> None:
+    batches = [small(n, [b"%d" % n]) for n in range(4)]
+    batches[3][-2] ^= 1
+    items: list[Item] = list(taken(answer(*batches), WHERE, 0, 3).batches)
+    assert found_in(items, 0, 3) == [[0, 1, 2]]
+
+
 def test_control_and_aborted_batches_decode_to_no_rows() -> None:
     policy = WalkPolicy(aborted=by_hand.ABORTED)
     data = answer(*by_hand.contiguous())

@@ -14,7 +14,7 @@ from broker_lite.client.received import offsets_of
 from broker_lite.client.transport.pool import Pool
 from broker_lite.client.transport.steps import Send
 from broker_lite.errors import NetworkError
-from broker_lite.model import TopicPartition
+from broker_lite.model import NO_EPOCH, TopicPartition
 from broker_lite.record.batch import read_header
 from broker_lite.wire import fetch
 
@@ -30,13 +30,16 @@ class OneAnswer:
         )
         parts = fetch.encode_response([fetch.TopicAnswer("", TOPIC_ID, [row])], 17, 1)
         self._frame = memoryview(b"".join(bytes(cast(Any, part)) for part in parts))[4:]
+        self.requests: list[fetch.FetchRequest] = []
 
     def ask_all(self, sends: Sequence[Send]) -> list[Any]:
+        self.requests += [cast(Any, send.exchange).request for send in sends]
         return [send.exchange.answer(self._frame) for send in sends]
 
 
-def offsets_read(pool: Any, start: int, end: int) -> list[int] | None:
-    wanted = SmallRange(TopicPartition("t", 0), TOPIC_ID, by_hand.EPOCH, ONE, start, end)
+def offsets_read(pool: Any, start: int, end: int, start_epoch: int = NO_EPOCH) -> list[int] | None:
+    tp = TopicPartition("t", 0)
+    wanted = SmallRange(tp, TOPIC_ID, by_hand.EPOCH, ONE, start, end, start_epoch)
     [found] = read_small_ranges(
         [wanted],
         pool=cast(Pool, pool),
@@ -63,6 +66,14 @@ def test_small_range_that_the_fetch_did_not_return_completely_is_left_to_the_cal
     damaged = bytearray(batches[0])
     damaged[-1] ^= 1
     assert offsets_read(OneAnswer([bytes(damaged), *batches[1:]], 0), 0, by_hand.END) is None
+
+
+def test_fetch_of_a_small_range_has_the_epoch_of_earlier_records_if_it_is_later() -> None:
+    pool = OneAnswer(by_hand.contiguous(), 0)
+    later = by_hand.EPOCH + 1
+    assert offsets_read(pool, 0, 1, start_epoch=later) == [0]
+    [[row]] = [topic.partitions for topic in pool.requests[0].topics]
+    assert (row.current_leader_epoch, row.last_fetched_epoch) == (later, later)
 
 
 def test_small_range_of_a_leader_that_does_not_answer_is_left_to_the_caller() -> None:
