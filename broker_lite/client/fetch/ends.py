@@ -4,7 +4,10 @@ It keeps one long poll open to every leader: a fetch from the known end offsets.
 arrive, the leader answers with the new end offsets, without records. A new end is known within
 milliseconds, and idle partitions cost one request to each leader every ten seconds. Metadata is
 refreshed every ``refresh_ms``, and after an error which shows that it is out of date. Other threads
-read immutable snapshots and never block. A watch cannot be used after a fork."""
+read immutable snapshots and never block. A watch cannot be used after a fork.
+
+A watch reads no records, so it has no ``FetchPosition``: it shares with the readers of records only
+``fetches``, which builds requests and splits responses."""
 
 from __future__ import annotations
 

@@ -19,18 +19,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from broker_lite.client.discovery import join
 from broker_lite.client.fetch.fetches import answers_of, fetch_request
-from broker_lite.client.fetch.position import (
-    REPAIR_MS,
-    Corrupt,
-    Failed,
-    FetchPosition,
-    Retry,
-    Stored,
-)
+from broker_lite.client.fetch.position import Corrupt, Failed, FetchPosition, Retry, Stored
 from broker_lite.client.in_place.partitions import AHEAD_BYTES, LOCAL_BYTES_MIN, InPlace
 from broker_lite.client.operations import offset_requests, requests
 from broker_lite.client.operations.cluster import (
@@ -182,26 +175,26 @@ class FetchEngine:
         return topic_id if topic_id == NULL_TOPIC_ID else self.topic_ids.setdefault(topic, topic_id)
 
     def refetch_corrupt(self, tp: TopicPartition, offset: int, generation: int) -> None:
-        """Fetch the corrupt batch at ``offset`` again, for at most REPAIR_MS, also from a new
-        leader.
+        """Fetch the corrupt batch at ``offset`` again, also from a new leader.
 
         These fetches make the leader verify the batch, and repair it with another replica's
         copy."""
         self._in_place.refuse(tp)
-        self.begin({tp: (offset, generation)}, self._shell.now_ms() + REPAIR_MS)
+        self.begin({tp: (offset, generation)}, is_repair=True)
 
     def begin(
         self,
         offsets: Mapping[TopicPartition, tuple[int, int]],
-        repair_until_ms: float = 0.0,
         epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
+        *,
+        is_repair: bool = False,
     ) -> None:
         """Fetch partitions from new offsets on. ``offsets`` has the offset and the generation of
         each.
 
-        Each seek raises a partition's generation number. ``repair_until_ms``: see
-        ``FetchPosition``. ``epochs`` holds the leader epoch of the record before each offset, if
-        known. The leader compares it with its log, to detect a truncation (KIP-320)."""
+        Each seek raises a partition's generation number. ``epochs`` holds the leader epoch of the
+        record before each offset, if known. The leader compares it with its log, to detect a
+        truncation (KIP-320). With ``is_repair``, the leader repairs the batches at the offsets."""
         if self._is_closed:
             return
         for tp, (offset, generation) in offsets.items():
@@ -211,7 +204,9 @@ class FetchEngine:
                 self._sources[tp] = _FetchedSource(position, generation)
             else:
                 self._total_bytes -= source.buffered_bytes
-                source.position.seek(offset, epoch, repair_until_ms)
+                source.position.seek(offset, epoch)
+                if is_repair:
+                    source.position.begin_repair(self._shell.now_ms())
                 source.begin(generation)
                 self._abandon(tp, source)
         if self._refresh_timer is None:
@@ -476,25 +471,20 @@ class FetchEngine:
         generation, offset = source.generation, position.offset
         source.retry_at_ms = float("inf")
 
-        def passed(answer: Any) -> None:
+        def passed(found: int | LogbusError) -> None:
             if self._sources.get(tp) is not source or source.generation != generation:
                 return
-            result = answer if isinstance(answer, LogbusError) else answer[tp]
             source.retry_at_ms = 0.0
-            if isinstance(result, LogbusError):
-                self._stop(tp, result)
-            elif result[0] <= offset:
-                self._stop(tp, error)
+            if isinstance(found, LogbusError):
+                self._stop(tp, found)
             else:
-                position.skip_to(result[0])
-                skipped = (offset, result[0])
-                self._queue(FetchedBatches(tp, generation, [], 0, None, skipped))
+                position.skip_to(found)
+                self._queue(FetchedBatches(tp, generation, [], 0, None, (offset, found)))
             self.pump()
 
         deadline_ms = self._shell.now_ms() + self._config.request_timeout_ms
-        topic_ids = {tp.topic: position.topic_id}
-        operation = offset_requests.offsets_for_bytes(
-            self._cluster, {tp: (offset, 1)}, deadline_ms, topic_ids
+        operation = offset_requests.offset_after_corrupt(
+            self._cluster, tp, offset, position.topic_id, deadline_ms
         )
         spawn(self._shell, operation, passed)
 

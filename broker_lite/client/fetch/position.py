@@ -1,9 +1,9 @@
 """``FetchPosition``: the state of one partition between two fetches, without I/O.
 
 ``request`` builds the partition's part of a fetch request. ``evaluate`` takes the leader's answer
-and says what to do next: decode batches, read a segment file, retry or fail. Consumers, Spark's
-tasks (``range_reader``) and ``logbus mirror`` do the I/O. A position has at most one fetch in
-flight."""
+and says what to do next: decode batches, read a segment file, retry or fail. Consumers,
+``read_range``, ``read_small_ranges`` and ``logbus mirror`` do the I/O. A position has at most one
+fetch in flight."""
 
 from __future__ import annotations
 
@@ -96,15 +96,12 @@ class FetchPosition:
         self.lineage = Lineage()
         self.seek(offset, last_epoch)
 
-    def seek(self, offset: int, last_epoch: int = NO_EPOCH, repair_until_ms: float = 0.0) -> None:
-        """Move to ``offset``, with the leader epoch of the record before it, if known.
-
-        ``repair_until_ms``, for a second fetch of a corrupt batch: see ``FetchPosition``."""
+    def seek(self, offset: int, last_epoch: int = NO_EPOCH) -> None:
+        """Move to ``offset``, with the leader epoch of the record before it, if known."""
         self.offset = offset
         self.at_boundary = False
         self.lineage.begin(offset, last_epoch)
-        self.failures = 0
-        self.repair_until_ms = repair_until_ms
+        self._succeed()
 
     def request(self, leader_epoch: int, max_bytes: int) -> tuple[str, FetchPartition]:
         """Return the topic id, and the partition's part of a fetch request.
@@ -159,6 +156,11 @@ class FetchPosition:
         self.lineage.forget()
         self._succeed()
 
+    def begin_repair(self, now_ms: float) -> None:
+        """Let the leader check and repair the corrupt batch at the position, for REPAIR_MS from the
+        first call on."""
+        self.repair_until_ms = self.repair_until_ms or now_ms + REPAIR_MS
+
     def awaits_repair(self, now_ms: float, has_copies: bool) -> bool:
         """Return whether to fetch the corrupt batch at the position again, for at most REPAIR_MS.
 
@@ -170,8 +172,7 @@ class FetchPosition:
         if not has_copies:
             return False
         self.failures += 1
-        if not self.repair_until_ms:
-            self.repair_until_ms = now_ms + REPAIR_MS
+        self.begin_repair(now_ms)
         return now_ms < self.repair_until_ms
 
     def located(self, error: LogbusError) -> LogbusError:

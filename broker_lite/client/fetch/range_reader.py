@@ -15,14 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
 from broker_lite.client.fetch.fetches import answers_of, fetch_request
-from broker_lite.client.fetch.position import (
-    REPAIR_MS,
-    Corrupt,
-    Failed,
-    FetchPosition,
-    Retry,
-    Stored,
-)
+from broker_lite.client.fetch.position import Corrupt, Failed, FetchPosition, Retry, Stored
 from broker_lite.client.in_place.partitions import LOCAL_BYTES_MIN, InPlace
 from broker_lite.client.operations import offset_requests, requests
 from broker_lite.client.operations.bounds import check_offsets
@@ -33,7 +26,6 @@ from broker_lite.client.received import (
     Skipped,
     Slice,
     WalkResult,
-    damaged,
     decode_all,
 )
 from broker_lite.client.transport.clock import monotonic_ms
@@ -293,8 +285,8 @@ class _RangeSession:
     def repair(self, offset: int) -> _RangeSession:
         """Return a new session from ``offset`` on, for which the leader checks CRCs and repairs
         batches."""
-        position = FetchPosition(self.tp, self.position.topic_id)
-        position.seek(offset, repair_until_ms=monotonic_ms() + REPAIR_MS)
+        position = FetchPosition(self.tp, self.position.topic_id, offset)
+        position.begin_repair(monotonic_ms())
         other = _RangeSession(position, self._options, self._leader, self._leader_epoch)
         other._retried_at = offset
         return other
@@ -398,19 +390,12 @@ class _RangeSession:
             self._find_leader()
 
     def _skip(self, deadline_ms: float) -> Skipped:
-        """Skip the batch at the position. Its header is corrupt, so its end is unknown.
-
-        The leader finds the offset of the next batch in its offset index."""
+        """Skip the batch at the position. Its header is corrupt, so its end is unknown."""
         position, offset = self.position, self.position.offset
-        operation = offset_requests.offsets_for_bytes(
-            self._cluster,
-            {self.tp: (offset, 1)},
-            deadline_ms,
-            {self.tp.topic: position.topic_id},
+        operation = offset_requests.offset_after_corrupt(
+            self._cluster, self.tp, offset, position.topic_id, deadline_ms
         )
-        next_offset = requests.raise_first(self._pool.run(operation))[self.tp][0]
-        if next_offset <= offset:
-            raise damaged(self.tp, offset, "the batch is corrupt, and no batch follows it")
+        next_offset = self._pool.run(operation)
         position.skip_to(next_offset)
         return Skipped(offset, next_offset)
 

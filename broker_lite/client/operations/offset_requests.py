@@ -10,9 +10,15 @@ from typing import Any
 
 from broker_lite.client.operations.bounds import check_offsets, check_times
 from broker_lite.client.operations.cluster import Cluster, group_by_topic
-from broker_lite.client.operations.requests import PerPartition, per_partition, with_missing
+from broker_lite.client.operations.requests import (
+    PerPartition,
+    per_partition,
+    raise_first,
+    with_missing,
+)
 from broker_lite.client.transport.steps import CallExchange, Exchange, Operation
 from broker_lite.errors import (
+    CorruptMessageError,
     InvalidConfigError,
     LogbusError,
     OffsetOutOfRangeError,
@@ -97,6 +103,23 @@ def offsets_for_bytes(
         tp: row if isinstance(row, LogbusError) else (row.end_offset, row.size_bytes)
         for tp, row in answers.items()
     }
+
+
+def offset_after_corrupt(
+    cluster: Cluster, tp: TopicPartition, offset: int, topic_id: str, deadline_ms: float
+) -> Operation[int]:
+    """Return the offset of the batch after the corrupt batch at ``offset``.
+
+    The leader finds it in its offset index. Raises CorruptMessageError if no batch follows."""
+    ranges = {tp: (offset, 1)}
+    ends = yield from offsets_for_bytes(cluster, ranges, deadline_ms, {tp.topic: topic_id})
+    next_offset = raise_first(ends)[tp][0]
+    if next_offset <= offset:
+        raise CorruptMessageError(
+            f"topic {tp.topic!r} partition {tp.partition} offset {offset}: the batch is corrupt, "
+            "and no batch follows it"
+        )
+    return next_offset
 
 
 def log_bounds(

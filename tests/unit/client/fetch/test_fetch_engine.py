@@ -537,21 +537,32 @@ def test_batch_with_a_wrong_crc_that_is_skipped_is_reported() -> None:
     assert bench.collector.skipped == [(T0, 1, 3)]
 
 
-def test_skipping_a_batch_with_an_unreadable_header_looks_up_the_next_batch() -> None:
+def with_next_batch_at(offset: int) -> Bench:
+    """Return a reader that fetched an unreadable batch at offset 0, and skips corrupt batches."""
     bench = Bench(on_corrupt="skip")
 
     def next_batch(asked: Asked) -> None:
         bench.world.asked.remove(asked)
         assert asked.message.partitions[0].start_offset == 0
-        answer = OffsetsForBytesResponse((BytesAnswer(0, 4, 100),))
+        answer = OffsetsForBytesResponse((BytesAnswer(0, offset, 100),))
         bench.world.call_soon(lambda: asked.on_answer(answer))
 
     bench.world.automatic[ApiKey.OFFSETS_FOR_BYTES] = next_batch
     bench.begin({T0: 0})
     bench.give(bench.fetch(), bytes(200))
+    return bench
+
+
+def test_skipping_a_batch_with_an_unreadable_header_looks_up_the_next_batch() -> None:
+    bench = with_next_batch_at(4)
     bench.give(bench.fetch(), batch(4, 1))
     assert bench.values() == [b"4"]
     assert bench.collector.skipped == [(T0, 0, 4)]
+
+
+def test_unreadable_last_batch_is_an_error_even_if_corrupt_batches_are_skipped() -> None:
+    with pytest.raises(CorruptMessageError, match=r"'t' partition 0 offset 0: .* no batch follows"):
+        with_next_batch_at(0).advance()
 
 
 def test_unreadable_batch_header_is_an_error_unless_corrupt_batches_are_skipped() -> None:
