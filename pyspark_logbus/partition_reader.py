@@ -1,7 +1,8 @@
 """Read offset ranges into Arrow batches with the schema that Spark expects.
 
 A large record batch becomes one Arrow batch. Small record batches are joined. For lost records the
-reader raises DataLossError; with failOnDataLoss=false it skips, logs and counts them. The reader
+reader raises DataLossError; with failOnDataLoss=false it skips, logs and counts them. The client's
+``FetchPosition`` finds lost records; this module only finds records newer than the plan. The reader
 runs in executors, on the worker's main thread, while the client fetches ahead on another thread.
 The module's only state is the process's connection pool.
 """

@@ -1,4 +1,7 @@
-"""Read ranges of offsets of a topic, for a search or an export, within the limits of a search."""
+"""Read ranges of offsets of a topic, for a search or an export, within the limits of a search.
+
+A ``FetchPosition`` checks all fetched batches, in ``read_small_ranges`` as well as in a
+consumer."""
 
 from __future__ import annotations
 
