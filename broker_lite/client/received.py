@@ -191,7 +191,7 @@ def decode_all(
     """Yield the rows of all batches that have offsets in ``[start, end)``, and for each corrupt
     batch a ``Skipped`` with the offsets to skip.
 
-    Batches from the offset ``end`` on are removed from ``chunks``: a corrupt one there is no error.
+    It removes the batches from ``end`` on from ``chunks``: a corrupt batch there is no error.
     Small batches in Kafka's row format are decoded together, which is faster than one by one."""
     for items in chunks:
         while items and isinstance(items[-1], LogBatch) and items[-1].header.base_offset >= end:

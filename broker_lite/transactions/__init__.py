@@ -2,5 +2,6 @@
 
 - ``transaction``: one transactional id, on its transaction coordinator
 - ``participant``: the transactional producers that write to one partition or one group
-- ``sinks``: the transactions of Spark's exactly-once sinks
+- ``sinks``: all Spark exactly-once sinks of one partition of the transaction log; ``sink``: one of
+  them
 - ``keyed_state``: the keys and values in one partition of the transaction log"""

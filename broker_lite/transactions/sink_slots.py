@@ -33,12 +33,18 @@ class TaskAttempt:
 
 
 class SlotPool:
-    """The free producer ids of a partition, each with its next epoch, and the requests that wait
-    for one.
+    """The producer ids of a partition: the free ones, each with its next epoch, and those of open
+    attempts. Requests wait here for a free one.
 
-    ``slots`` are all slots of the partition, by producer id; only free ones enter the pool."""
+    ``slots`` are all slots of the partition, by producer id."""
 
     def __init__(self, slots: Mapping[int, SinkSlot]) -> None:
+        self.attempts = {
+            producer_id: TaskAttempt(slot, Now(0, 0), slot.partitions)
+            for producer_id, slot in slots.items()
+            if not slot.is_free
+        }
+        """The attempts that are not committed or aborted yet, by producer id."""
         self._free = {producer_id: slot for producer_id, slot in slots.items() if slot.is_free}
         self._waiting: list[JoinBatch] = []
         self._fetches = 0

@@ -30,8 +30,8 @@ from broker_lite.transactions import keyed_state
 from broker_lite.transactions.keyed_state import DeleteBefore, KeyedState
 from broker_lite.transactions.participant import Participant, Verification
 from broker_lite.transactions.records import OPEN_STATES, TransactionState
+from broker_lite.transactions.sink import SparkSink
 from broker_lite.transactions.sink_records import SinkState
-from broker_lite.transactions.sinks import SinkPartition
 from broker_lite.transactions.transaction import Transaction
 
 __all__ = ["PLANTS", "TRANSACTION_PLANTS"]
@@ -311,39 +311,38 @@ def committed_offsets_are_read_before_pending_ones(patch: Patch) -> None:
 @planted(TRANSACTS)
 def sink_writes_committed_batches_again(patch: Patch) -> None:
     """Plant a fault: a Spark sink writes a committed batch again."""
-    handle = SinkPartition._handle
+    handle = SparkSink.handle
 
-    def forgetting(self: SinkPartition, event: Any) -> None:
-        sink = self._sinks.get(event.sink)
-        head = None if sink is None else sink.head
+    def forgetting(self: SparkSink, event: Any) -> None:
+        head = self.head
         named = getattr(event, "run", None), getattr(event, "batch", None)
-        if sink is None or head is None or named != (head.run, head.batch):
+        if head is None or named != (head.run, head.batch):
             handle(self, event)
             return
-        before = sink.head = replace(head, batch=head.batch - 1)
+        before = self.head = replace(head, batch=head.batch - 1)
         handle(self, event)
-        if sink.head is before:
-            sink.head = head
+        if self.head is before:
+            self.head = head
 
-    patch.setattr(SinkPartition, "_handle", forgetting)
+    patch.setattr(SparkSink, "handle", forgetting)
 
 
 @planted(TRANSACTS)
 def losing_attempts_stay_open(patch: Patch) -> None:
     """Plant a fault: the commit of a batch does not abort the transactions of its other task
     attempts."""
-    send = SinkPartition._send_markers
+    send = SparkSink._send_markers
 
-    def careless(self: SinkPartition, name: str, sink: Any, head: Any) -> None:
+    def careless(self: SparkSink, head: Any) -> None:
         winners = {pair.producer_id for pair in head.winners}
-        attempts, losers = sink.attempts, set()
+        attempts, losers = self.attempts, set()
         if head.state is SinkState.PREPARE_COMMIT:
             losers = attempts - winners
-            sink.attempts = attempts & winners
-        send(self, name, sink, head)
-        sink.attempts |= losers
+            self.attempts = attempts & winners
+        send(self, head)
+        self.attempts |= losers
 
-    patch.setattr(SinkPartition, "_send_markers", careless)
+    patch.setattr(SparkSink, "_send_markers", careless)
 
 
 TRANSACTION_PLANTS = PLANTS[_BEFORE:]

@@ -40,6 +40,7 @@ from broker_lite.transactions.events import (
     RecordRefused,
     TransactionTick,
 )
+from broker_lite.transactions.sink import ANSWER_MS
 from broker_lite.transactions.sink_records import (
     SinkHead,
     SinkSlot,
@@ -53,7 +54,7 @@ from broker_lite.transactions.sink_records import (
     slot_key,
     slot_of,
 )
-from broker_lite.transactions.sinks import ANSWER_MS, SinkPartition
+from broker_lite.transactions.sinks import SinkPartition
 from broker_lite.transactions.transaction import Now
 
 logger = logging.getLogger("logbus.transactions")
