@@ -101,7 +101,8 @@ class FetchPosition:
         self.offset = offset
         self.at_boundary = False
         self.lineage.begin(offset, last_epoch)
-        self._succeed()
+        self.failures = 0
+        self.repair_until_ms = 0.0
 
     def request(self, leader_epoch: int, max_bytes: int) -> tuple[str, FetchPartition]:
         """Return the topic id, and the partition's part of a fetch request.
@@ -159,7 +160,8 @@ class FetchPosition:
     def begin_repair(self, now_ms: float) -> None:
         """Let the leader check and repair the corrupt batch at the position, for REPAIR_MS from the
         first call on."""
-        self.repair_until_ms = self.repair_until_ms or now_ms + REPAIR_MS
+        if not self.repair_until_ms:
+            self.repair_until_ms = now_ms + REPAIR_MS
 
     def awaits_repair(self, now_ms: float, has_copies: bool) -> bool:
         """Return whether to fetch the corrupt batch at the position again, for at most REPAIR_MS.
