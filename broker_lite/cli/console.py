@@ -12,7 +12,6 @@ from broker_lite.cli import output
 from broker_lite.cli.context import bootstrap, cluster_options
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.numbers import PORT, Real
-from broker_lite.errors import MissingDependencyError
 
 
 @click.command()
@@ -95,15 +94,9 @@ def console(
       logbus console --context prod --no-payloads
       logbus console --no-pages --by-partition --compat kafka_exporter --port 9100
     """
-    try:
-        from broker_lite.console.service import serve
-        from broker_lite.console.settings import ConsoleSettings
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            f"the console needs the package {error.name}; install it with: pip install "
-            "'pyspark-logbus[console]'"
-        ) from None
     from broker_lite.bus import connect
+    from broker_lite.console.service import serve
+    from broker_lite.console.settings import ConsoleSettings
 
     settings = ConsoleSettings(
         host=host,

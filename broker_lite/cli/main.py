@@ -22,6 +22,7 @@ from broker_lite.errors import (
     CoordinationUnavailableError,
     DeliveryTimedOutError,
     LogbusError,
+    MissingDependencyError,
     NetworkError,
     NoBrokersError,
     NoClusterError,
@@ -120,6 +121,13 @@ MEANT_OPTIONS = {
 """Names of options in other tools, each with the options to suggest instead: the first that the
 command has."""
 
+EXTRAS = {
+    "rich": "cli",
+    **dict.fromkeys(("cryptography", "kafka", "scramp"), "broker"),
+    **dict.fromkeys(("h11", "jinja2", "prometheus_client", "starlette", "uvicorn"), "console"),
+}
+"""The packages that some commands import and the core does not install, each with its extra."""
+
 EXIT_CODES = {
     0: "done, or healthy",
     EXIT_FAILED: "failed; the message has the reason",
@@ -153,6 +161,14 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise ReaderGone from None
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package not in EXTRAS:
+                raise
+            raise MissingDependencyError(
+                f"the package {package} is missing; install it with: "
+                f"pip install 'pyspark-logbus[{EXTRAS[package]}]'"
+            ) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -162,7 +178,12 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(module), attribute)
+        try:
+            command = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError:
+            if ctx.resilient_parsing:
+                return None  # The shell completes a command whose extra is missing: print no error.
+            raise
         assert isinstance(command, click.Command)
         return command
 

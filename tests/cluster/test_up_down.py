@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.hidden_packages import without
 from support.patience import PATIENCE_S, until
 
 from broker_lite.cli import supervisor
@@ -552,16 +553,34 @@ def test_search_for_free_ports_fails_above_port_65535() -> None:
 def test_broker_without_uvloop_logs_once_which_extra_to_install(
     logbus: Logbus, tmp_path: Path
 ) -> None:
-    hidden = tmp_path / "hidden"
-    hidden.mkdir()
-    (hidden / "sitecustomize.py").write_text("import sys; sys.modules['uvloop'] = None")
     arguments = ["up", "-d", "-n", "1", "--port", "0"]
     with_uvloop = logbus(*arguments)
     assert "uvloop is " not in with_uvloop.stderr
     log = Path(json.loads(with_uvloop.stdout)["directory"]) / "broker-0" / "broker.log"
     assert "uvloop is " not in log.read_text()
     logbus("down")
-    found = logbus(*arguments, PYTHONPATH=str(hidden))
+    found = logbus(*arguments, **without(tmp_path / "hidden", "uvloop"))
     for said in (found.stderr, log.read_text()):
         assert said.count("uvloop is ") == 1
         assert said.count("pip install 'pyspark-logbus[broker]'") == 1
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "words"),
+    [
+        ("kafka", "broker", ()),
+        ("prometheus_client", "broker", ("-c", "metrics.port=0")),
+        ("h11", "broker", ("-c", "metrics.port=0")),
+        ("cryptography", "broker", ("--secure",)),
+        ("starlette", "console", ("--console",)),
+    ],
+)
+def test_command_up_without_an_extra_names_its_pip_command_in_one_line(
+    logbus: Logbus, tmp_path: Path, package: str, extra: str, words: tuple[str, ...]
+) -> None:
+    hidden = without(tmp_path / "hidden", package)
+    done = logbus("up", "-d", "-n", "1", "--port", "0", *words, code=1, **hidden)
+    (line,) = (row for row in done.stderr.splitlines() if "LOGBUS_MISSING_DEPENDENCY" in row)
+    assert package in line and line.endswith(f"pip install 'pyspark-logbus[{extra}]'")
+    assert "Traceback" not in done.stderr
+    assert "logbus up" in logbus("status", code=3).stderr
