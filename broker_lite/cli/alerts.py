@@ -21,10 +21,25 @@ class Alert(NamedTuple):
 
 CRITICAL, WARNING = "critical", "warning"
 
+_CONTROLLERS = (
+    "sum by (cluster_id) (logbus_controller_active "
+    "* on (instance, job) group_left (cluster_id) logbus_broker_info)"
+)
+"""The number of active controllers of each cluster, for a Prometheus that watches several."""
+_NONE = "0 * count by (cluster_id) (max_over_time(logbus_broker_info[1d]))"
+"""Zero for each cluster that had brokers within a day: a cluster without a running broker has no
+other value."""
+
 ALERTS = (
-    Alert("LogbusNoController", "sum(logbus_controller_active) < 1", 1, CRITICAL,
-          "No broker is the controller, so no leader is elected.",
-          "Check that ZooKeeper has a quorum and that brokers are connected to it: logbus health"),
+    Alert("LogbusNoController", f"({_CONTROLLERS} or {_NONE}) < 1", 1, CRITICAL,
+          "No broker of cluster {{ $labels.cluster_id }} is the controller, so no leader is "
+          "elected.",
+          "Check that brokers run, that ZooKeeper has a quorum, and that brokers are connected to "
+          "it: logbus health"),
+    Alert("LogbusSeveralControllers", f"{_CONTROLLERS} > 1", 1, CRITICAL,
+          "{{ $value }} brokers of cluster {{ $labels.cluster_id }} act as the controller.",
+          "Restart each broker with logbus_controller_active 1 that is not the controller of: "
+          "logbus status"),
     Alert("LogbusLeaderlessPartitions", "max(logbus_leaderless_partitions) > 0", 1, CRITICAL,
           "{{ $value }} partitions have no leader and can be neither read nor written.",
           "Start the brokers that hold their in-sync replicas. logbus health names them"),

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,11 +39,17 @@ def parsed(text: str, **target: str) -> dict[Series, float]:
     }
 
 
-def firing(scrape: Scrape, folder: Path, *, each_minute: Scrape | None = None) -> set[str]:
+def firing(
+    scrape: Scrape,
+    folder: Path,
+    *,
+    each_minute: Scrape | None = None,
+    gone: Collection[Series] = (),
+) -> set[str]:
     """Return the alerts that fire if samples have the values of ``scrape`` for ``MINUTES`` minutes.
 
-    ``each_minute`` holds the amounts by which some samples grow every minute. The function skips
-    the test if promtool is not installed.
+    ``each_minute`` holds the amounts by which some samples grow every minute. The series in
+    ``gone`` end after the first minute. The function skips the test if promtool is not installed.
     """
     promtool = shutil.which("promtool")
     if promtool is None:
@@ -53,7 +59,8 @@ def firing(scrape: Scrape, folder: Path, *, each_minute: Scrape | None = None) -
     given = [
         {
             "series": series.name + "{" + ",".join(_label(*label) for label in series.labels) + "}",
-            "values": f"{value:f}+{rises.get(series, 0.0):f}x{MINUTES}",
+            "values": f"{value:f}+{rises.get(series, 0.0):f}"
+            f"x{1 if series in gone else MINUTES}",
         }
         for series, value in scrape.items()
     ]
