@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from importlib.metadata import entry_points
 
 import pytest
+from support.patience import until
 
 from broker_lite.bus import connect
+from broker_lite.local.process import start_mark
 
 TESTS = """
 import pytest
@@ -31,6 +34,15 @@ def test_killed_cluster_leaves_no_process(logbus_cluster):
     logbus_cluster.kill()
     assert not any(broker.is_running for broker in logbus_cluster.brokers)
     assert not logbus_cluster.zookeeper_server.is_running
+"""
+
+WORKER = """
+import os, shutil
+
+def test_runs_in_each_worker(logbus_bus, logbus_topic, logbus_cluster):
+    assert set(logbus_bus.cluster().topics) == {logbus_topic}
+    record = logbus_cluster.directory / "cluster.json"
+    shutil.copy(record, os.environ["PYTEST_XDIST_WORKER"] + ".json")
 """
 
 BOOTSTRAP = """
@@ -56,6 +68,18 @@ def run_pytest(tmp_path, text, *words, **environment):
 def test_pytest_plugin_runs_a_users_test_of_a_stream(tmp_path):
     done = run_pytest(tmp_path, TESTS)
     assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_each_worker_of_pytest_xdist_has_its_own_cluster_which_ends_with_the_worker(tmp_path):
+    pytest.importorskip("xdist")
+    done = run_pytest(tmp_path, WORKER, "-n", "2", "--dist", "each")
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    facts = [json.loads((tmp_path / f"gw{number}.json").read_text()) for number in range(2)]
+    assert len({each["bootstrap_servers"] for each in facts}) == 2
+    assert len({each["zookeeper"] for each in facts}) == 2
+    processes = [item for each in facts for item in each["processes"].items()]
+    assert len(processes) >= 4
+    until(lambda: all(start_mark(int(pid)) != mark for pid, mark in processes))
 
 
 def test_pytest_plugin_leaves_no_topics_or_groups_on_an_existing_cluster(tmp_path, cluster):
