@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 import sys
@@ -11,15 +12,18 @@ from pathlib import Path
 import click
 import pytest
 
+from broker_lite.bus import aconnect, connect
 from broker_lite.cli import contexts
 from broker_lite.cli.context import cluster_options
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.main import run
+from broker_lite.client import discovery
 from broker_lite.client.client_config import chosen_security, security_of_environment
 from broker_lite.client.discovery import security_for
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.config.secret import Secret
-from broker_lite.errors import InvalidConfigError
+from broker_lite.errors import InvalidConfigError, NoClusterError
+from pyspark_logbus import datasource
 
 LOGIN = (
     *("-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanism=SCRAM-SHA-256"),
@@ -117,6 +121,29 @@ def test_bootstrap_servers_of_a_client_config_file_override_the_selected_context
     assert named("-F", str(file), "--context", "dev") == "None z:2181/logbus"
     file.write_text("client.id=app\n")
     assert named("-F", str(file)) == "None z:2181/logbus"
+
+
+def test_python_and_spark_clients_ignore_the_selected_context(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Spark driver chooses the cluster when it creates the data source, without a Spark session;
+    executors get its address from the driver."""
+    assert run(["context", "use", "prod"]) == 0
+    chosen = contexts.choose(None, False)
+    assert chosen is not None and chosen.name == "prod", "a command uses the selected context"
+    monkeypatch.setattr(datasource, "_resolved", {})
+    clients: list[Callable[[], object]] = [
+        connect,
+        lambda: asyncio.run(aconnect()),
+        lambda: datasource.DefaultSource({"subscribe": "t"}),
+        lambda: datasource.DefaultSource({"topic": "t"}),
+    ]
+    for client in clients:
+        with pytest.raises(NoClusterError):
+            client()
+    last_up = json.dumps({"bootstrap_servers": "last:1"})
+    (home / "logbus" / discovery.LAST_CLUSTER).write_text(last_up, "utf-8")
+    assert datasource.DefaultSource({"subscribe": "t"})._bootstrap == "last:1"
 
 
 def test_context_delete_with_dry_run_keeps_the_context(capsys: pytest.CaptureFixture[str]) -> None:
