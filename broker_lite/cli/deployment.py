@@ -1,6 +1,6 @@
-"""The parts of generated compose and Kubernetes files that differ between secured brokers (the
-default) and open brokers (``--insecure``). These parts replace the placeholders @NAME@ of a
-template."""
+"""The parts of generated files that differ between variants: images of a broker and of a whole
+cluster; compose and Kubernetes files of secured brokers (the default) and of open brokers
+(``--insecure``). These parts replace the placeholders @NAME@ of a template."""
 
 from __future__ import annotations
 
@@ -27,6 +27,40 @@ host=0.0.0.0
 listeners.insecure.allow=true
 port=9092"""
 """The settings that all brokers without logins and TLS share."""
+
+BROKER_IMAGE = {
+    "HEAD": """\
+# A broker of logbus @VERSION@. Put the wheel beside this file (make wheel), then:
+#   docker build -t logbus:@VERSION@ .""",
+    "JAVA": "",
+    "EXTRA": "broker",
+    "END": """\
+# Clients; metrics and probes.
+EXPOSE 9092 9644
+ENTRYPOINT ["logbus", "broker"]
+CMD ["--config", "/etc/logbus/broker.conf"]""",
+}
+"""The image of one broker."""
+WHOLE_IMAGE = {
+    "HEAD": """\
+# A cluster of logbus @VERSION@ with ZooKeeper, its console and Spark, to try logbus out. Put the
+# wheel beside this file (make wheel), then:
+#   docker build -t logbus-all:@VERSION@ .
+#   docker run --rm -it --network host logbus-all:@VERSION@
+# With --network host, programs outside the container reach the brokers at 127.0.0.1.""",
+    "JAVA": """\
+apt-get update \\
+ && apt-get install -y --no-install-recommends default-jre-headless \\
+ && rm -rf /var/lib/apt/lists/* \\
+ && """,
+    "EXTRA": "all",
+    "END": """\
+# Clients; the console.
+EXPOSE 9092 8088
+ENTRYPOINT ["logbus"]
+CMD ["up", "--console"]""",
+}
+"""The image of a whole cluster."""
 
 _PROBE = "import urllib.request as u; u.urlopen('http://127.0.0.1:9644/readyz')"
 _TLS_PROBE = (

@@ -118,15 +118,18 @@ def _argument(path: Path) -> str:
 
 
 @generate.command()
-def docker() -> None:
-    """Print a Dockerfile of a broker, without root and without Java.
+@click.option(
+    "--all-in-one", "whole", is_flag=True, help="A whole cluster with Java, Spark and the console."
+)
+def docker(whole: bool) -> None:
+    """Print a Dockerfile of a broker without Java, or of a whole cluster. Neither runs as root.
 
     \b
     Examples:
-      logbus generate docker
       logbus generate docker > Dockerfile
+      logbus generate docker --all-in-one > Dockerfile
     """
-    print_template("Dockerfile")
+    print_template("Dockerfile", **(deployment.WHOLE_IMAGE if whole else deployment.BROKER_IMAGE))
 
 
 insecure_option = click.option(

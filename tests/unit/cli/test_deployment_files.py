@@ -44,18 +44,24 @@ def settings(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.split() if "=" in line)
 
 
+@pytest.mark.parametrize(
+    ("words", "extra", "has_java"),
+    [((), "broker", False), (("--all-in-one",), "all", True)],
+    ids=["broker", "all in one"],
+)
 def test_docker_image_installs_the_wheel_of_this_version_and_runs_without_root(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], extra: str, has_java: bool
 ) -> None:
-    text = printed(capsys, "docker")
+    text = printed(capsys, "docker", *words)
     wheel = f"pyspark_logbus-{__version__}-py3-none-any.whl"
-    assert f"COPY {wheel} /tmp/" in text and f'"/tmp/{wheel}[broker]"' in text
+    assert f"COPY {wheel} /tmp/" in text and f'"/tmp/{wheel}[{extra}]"' in text
+    assert "@" not in text
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    assert "broker" in setup["options.extras_require"]
+    assert extra in setup["options.extras_require"]
     user = re.search(r"--uid (\d+)", text)
     assert user is not None and f"\nUSER {user[1]}\n" in text and user[1] != "0"
-    assert "jre" not in text and "jdk" not in text
+    assert ("jre" in text) == has_java and "jdk" not in text
 
 
 def test_compose_file_runs_three_brokers_of_the_image(capsys: pytest.CaptureFixture[str]) -> None:
