@@ -6,6 +6,10 @@ The script starts ZooKeeper and one broker, and prints one JSON object. It sends
 over plain sockets, so that the load itself costs little. ``cpu_us`` is the processor time in us
 that all threads of the broker use for a request. ``loop`` has the delays of the broker's event
 loop, which should stay below 5 ms under the whole load.
+
+``scrapes_N_partitions``: the time from a small request to its answer, one request a millisecond, on
+a broker that leads N partitions: at ``rest``, and while another process requests ``/metrics``
+without a pause (``scraped``). The p99 should rise by at most 1 ms.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ import os
 import selectors
 import socket
 import struct
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -31,6 +37,18 @@ from broker_lite.record.records import encode_entries
 from broker_lite.wire import fetch, produce
 
 READ_BYTES = 1 << 20
+PING_S = 0.001
+SCRAPED_PARTITIONS = (1000, 2000, 6000)
+TOPIC_PARTITIONS = 1000
+"""Partitions of each topic of a broker with many partitions."""
+ROUNDS = 3
+SCRAPER = """
+import sys, urllib.request
+while True:
+    urllib.request.urlopen(sys.argv[1], timeout=10).read()
+    print(end=".", flush=True)
+"""
+"""A program that requests a URL without a pause, and prints a dot for each answer."""
 SMALL = "produce_100B_16_connections_8_deep"
 PARTITIONS = 4
 
@@ -131,16 +149,40 @@ def columns_batch(size: int, value_bytes: int = 200) -> memoryview:
     return arrow.encode(arrow.Columns(count, None, values, None, None), timestamp_ms=1)
 
 
+def metrics_url(broker: LocalBroker) -> str:
+    return f"http://127.0.0.1:{broker.metrics_port}/metrics"
+
+
+def metrics(broker: LocalBroker) -> dict[str, str]:
+    """Return the values of the broker's series."""
+    with urllib.request.urlopen(metrics_url(broker), timeout=10) as answer:
+        return dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())
+
+
 def loop_delays(broker: LocalBroker) -> dict[str, float]:
     """Return the delays of the broker's event loop since the broker started."""
-    url = f"http://127.0.0.1:{broker.metrics_port}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        rows = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())
+    rows = metrics(broker)
     return {
         "samples": float(rows["logbus_loop_delay_seconds_count"]),
         "over_5_ms": float(rows["logbus_loop_rule_violations_total"]),
         "delay_ms": 1000 * float(rows["logbus_loop_delay_seconds_sum"]),
     }
+
+
+def answer_times(address: tuple[str, int], request: bytes, seconds: float) -> list[float]:
+    """Send one request after the other, with a pause of ``PING_S``; return the times in ms until
+    their answers."""
+    took = []
+    with socket.create_connection(address) as sock, sock.makefile("rb") as answers:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            began = time.perf_counter()
+            sock.sendall(request)
+            answers.read(struct.unpack(">i", answers.read(4))[0])
+            took.append((time.perf_counter() - began) * 1000)
+            time.sleep(PING_S)
+    return took
 
 
 class Bench:
@@ -182,6 +224,38 @@ class Bench:
         request = produce_request(self.topic("small"), small)
         self.measure("produce_100B_1_connection_1_deep", request, 1, 1, len(small))
         self.measure(SMALL, request, 16, 8, len(small))
+
+    def scrapes(self, partitions: int) -> dict[str, Any]:
+        """Measure the answer times of a small request without and with requests for metrics."""
+        for number in range(partitions // TOPIC_PARTITIONS):
+            topic_id = self.topic(f"many-{number}", TOPIC_PARTITIONS)
+        leaders = 'logbus_partitions{role="leader"}'
+        while float(metrics(self._broker)[leaders]) < partitions:
+            time.sleep(0.1)
+        request = fetch_request(topic_id, 1, reader=(fetch.FLAG_ENDS_ONLY, 1))
+        pinged = ("127.0.0.1", self._broker.port), request, self._seconds
+        scrapes = 0
+
+        def run(case: str) -> list[float]:
+            nonlocal scrapes
+            if case == "rest":
+                return answer_times(*pinged)
+            command = [sys.executable, "-c", SCRAPER, metrics_url(self._broker)]
+            with subprocess.Popen(command, stdout=subprocess.PIPE) as scraper:
+                try:
+                    took = answer_times(*pinged)
+                    assert scraper.poll() is None, "a request for /metrics failed"
+                finally:
+                    scraper.kill()
+                scrapes = len(scraper.communicate()[0])
+            return took
+
+        found = figures.in_turns(("rest", "scraped"), run, ROUNDS)
+        spread = {
+            case: figures.spread_ms([ms for took in rounds for ms in took], 2)
+            for case, rounds in found.items()
+        }
+        return spread | {"scrapes_per_s": round(scrapes / self._seconds, 1)}
 
     def rss_mb(self) -> float:
         return round(resident_mb(self._broker.pid), 1)
@@ -226,7 +300,11 @@ def measure(seconds: float = 3.0) -> dict[str, Any]:
         bench.measure("warm_up", produce_request(topic_id, big), 1, 5, len(big))
         name = "fetch_8MB_checked_by_broker"
         bench.measure(name, fetch_request(topic_id, 8 << 20), 1, 2, 0)
-        return {**found, name: bench.results[name]}
+        found[name] = bench.results[name]
+    for partitions in SCRAPED_PARTITIONS:
+        with one_broker(seconds, metrics_port="0") as bench:
+            found[f"scrapes_{partitions}_partitions"] = bench.scrapes(partitions)
+    return found
 
 
 if __name__ == "__main__":

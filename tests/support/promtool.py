@@ -59,8 +59,7 @@ def firing(
     given = [
         {
             "series": series.name + "{" + ",".join(_label(*label) for label in series.labels) + "}",
-            "values": f"{value:f}+{rises.get(series, 0.0):f}"
-            f"x{1 if series in gone else MINUTES}",
+            "values": f"{value:f}+{rises.get(series, 0.0):f}x{1 if series in gone else MINUTES}",
         }
         for series, value in scrape.items()
     ]

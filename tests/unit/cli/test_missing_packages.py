@@ -41,7 +41,6 @@ def ran(
         ("h11", "console", ("console", *NOWHERE)),
         ("prometheus_client", "console", ("console", "--no-pages", *NOWHERE)),
         ("cryptography", "broker", ("cert", "list")),
-        ("cryptography", "broker", ("broker", "--config", "broker.conf")),
         ("kafka", "broker", ("broker", "--config", "broker.conf")),
         ("scramp", "broker", ("broker", "--config", "broker.conf")),
         ("pyspark", "all", ("demo",)),
