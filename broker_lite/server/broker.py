@@ -16,7 +16,7 @@ import errno
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -59,7 +59,7 @@ from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.http_login import HttpLogin
 from broker_lite.server.log_events import log_event
 from broker_lite.server.loop_watch import LoopWatch
-from broker_lite.server.metrics import Metrics
+from broker_lite.server.metrics import Metrics, in_slices
 from broker_lite.server.network.access import Authorizer, check_start
 from broker_lite.server.network.context import Session
 from broker_lite.server.network.listener import RELOAD_S, Listener
@@ -566,15 +566,15 @@ class Broker:
             self.fatal.set_result(error)
 
 
-def _count(registry: Registry, applies: Callable[[PartitionView], bool]) -> float:
-    """Return the number of partitions for which ``applies`` is true; 0 unless this broker is the
-    controller.
+def _count(
+    registry: Registry, applies: Callable[[PartitionView], bool]
+) -> Generator[None, None, float]:
+    """Compute, in slices, the number of partitions for which ``applies`` is true; 0 unless this
+    broker is the controller.
 
     The sum over all brokers then counts each partition once."""
-    if not registry.is_controller:
-        return 0
-    topics = registry.snapshot.topics.values()
-    return sum(applies(partition) for view in topics for partition in view.partitions)
+    views = registry.snapshot.topics.values() if registry.is_controller else ()
+    return in_slices([each for view in views for each in view.partitions], applies)
 
 
 def _log_recovery(logs: LogManager) -> None:

@@ -29,10 +29,11 @@ class Exposition:
 
     async def samples(self) -> list[Sample]:
         """Return a copy of the values of all metrics. Call it on the event loop, which serves
-        requests between two metrics."""
+        requests between two metrics, and between two slices of a gauge."""
         samples = []
-        for sample in self._metrics.samples():
-            samples.append(sample)
+        for sample in self._metrics.steps():
+            if sample is not None:
+                samples.append(sample)
             await asyncio.sleep(0)
         return samples
 
@@ -54,7 +55,7 @@ def render(samples: Iterable[Sample], process: Collector, accept: str) -> tuple[
 def text(metrics: Metrics) -> str:
     """Return all metrics as text in Prometheus' format."""
     exposition = Exposition(metrics)
-    body, _ = exposition.render([*metrics.samples()], "")
+    body, _ = exposition.render(metrics.samples(), "")
     return body.decode()
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Protocol
 
 from broker_lite.config import BrokerConfig, TopicConfig, min_insync
@@ -51,7 +51,7 @@ from broker_lite.replication.events import (
 from broker_lite.replication.partition import Partition
 from broker_lite.server.clock import Clock
 from broker_lite.server.log_events import log_event
-from broker_lite.server.metrics import Labels, Metrics, Read
+from broker_lite.server.metrics import Labels, Metrics, Read, in_slices
 from broker_lite.server.partitions.disk import AppendBatch, Disk, MarkerBatch
 from broker_lite.server.partitions.follower_fetch import FollowerFetches
 from broker_lite.server.partitions.full_disk import FullDisk
@@ -147,39 +147,46 @@ class ReplicaManager:
         gauge("partitions", self._partitions_by_role)
         gauge(
             "under_replicated_partitions",
-            lambda: sum(r.is_under_replicated for r in self._ticks.replicated),
+            lambda: in_slices(self._ticks.replicated, lambda r: r.is_under_replicated),
         )
-        gauge("under_min_isr_partitions", lambda: sum(r.is_below_min_isr for r in self.replicas))
+        gauge(
+            "under_min_isr_partitions",
+            lambda: in_slices(self.replicas, lambda r: r.is_below_min_isr),
+        )
         gauge(
             "replica_lag_records_max",
-            lambda: max((r.lag for r in self._ticks.replicated), default=0),
+            lambda: in_slices(self._ticks.replicated, lambda r: r.lag, max),
         )
         gauge("replica_lag_seconds_max", self._lag_seconds)
         gauge(
             "last_stable_offset_lag_records_max",
-            lambda: max((replica.unstable_count for replica in self.replicas), default=0),
+            lambda: in_slices(self.replicas, lambda r: r.unstable_count, max),
         )
         directory = (self._logs.data.path,)
-        gauge("log_size_bytes", lambda: {directory: self._log_bytes()})
+        gauge("log_size_bytes", self._log_bytes)
         gauge(
             "log_segments",
-            lambda: sum(replica.log.reader.segment_count for replica in self._replicas.values()),
+            lambda: in_slices(self.replicas, lambda r: r.log.reader.segment_count),
         )
         gauge("disk_full", lambda: {directory: self._logs.data.is_full})
         gauge("disk_failed", lambda: {directory: self._logs.data.failed})
         gauge("stray_partitions", lambda: self._logs.stray_count)
         gauge("produces_waiting", lambda: len(self._produces))
 
-    def _lag_seconds(self) -> float:
+    def _lag_seconds(self) -> Generator[None, None, float]:
         now_ms = self.clock.monotonic_ms()
-        return max((r.lag_ms(now_ms) for r in self._ticks.replicated), default=0) / 1000
+        return (
+            yield from in_slices(self._ticks.replicated, lambda r: r.lag_ms(now_ms) / 1000, max)
+        )
 
-    def _partitions_by_role(self) -> dict[Labels, float]:
-        led = sum(replica.role.is_leader for replica in self.replicas)
-        return {("leader",): led, ("follower",): len(self._replicas) - led}
+    def _partitions_by_role(self) -> Generator[None, None, Mapping[Labels, float]]:
+        every = self.replicas
+        led = yield from in_slices(every, lambda r: r.role.is_leader)
+        return {("leader",): led, ("follower",): len(every) - led}
 
-    def _log_bytes(self) -> int:
-        return sum(replica.log.reader.size_bytes for replica in self._replicas.values())
+    def _log_bytes(self) -> Generator[None, None, Mapping[Labels, float]]:
+        size = yield from in_slices(self.replicas, lambda r: r.log.reader.size_bytes)
+        return {(self._logs.data.path,): size}
 
     # Methods that look up replicas.
 
