@@ -232,6 +232,9 @@ class Bench:
         leaders = 'logbus_partitions{role="leader"}'
         while float(metrics(self._broker)[leaders]) < partitions:
             time.sleep(0.1)
+        # The fetch of an empty partition would wait for its first record.
+        with self._bus.producer() as producer:
+            producer.send(f"many-{number}", b"x", partition=0).result()
         request = fetch_request(topic_id, 1, reader=(fetch.FLAG_ENDS_ONLY, 1))
         pinged = ("127.0.0.1", self._broker.port), request, self._seconds
         scrapes = 0
@@ -243,6 +246,8 @@ class Bench:
             command = [sys.executable, "-c", SCRAPER, metrics_url(self._broker)]
             with subprocess.Popen(command, stdout=subprocess.PIPE) as scraper:
                 try:
+                    assert scraper.stdout is not None
+                    scraper.stdout.read(1)  # Wait for the first answer.
                     took = answer_times(*pinged)
                     assert scraper.poll() is None, "a request for /metrics failed"
                 finally:
