@@ -166,7 +166,8 @@ class ProducerState:
           ``may_have_forgotten``: in transaction version 2, each transaction has a new epoch.
 
         Raises InvalidProducerEpochError, InvalidTxnStateError for a batch outside of the producer's
-        open transaction, and for a gap OutOfOrderSequenceError or the error of ``refused``.
+        open transaction, also for the first batch of a later transaction, and for a gap
+        OutOfOrderSequenceError or the error of ``refused``.
         """
         producer = self._producers.get(header.producer_id)
         has_forgotten = may_have_forgotten or self.forgot
@@ -179,6 +180,13 @@ class ProducerState:
                 f"this batch of epoch {header.producer_epoch}; create a new producer"
             )
         expected, first = 0, header.base_sequence
+        if header.producer_epoch > producer.epoch and producer.transaction_start != NO_OFFSET:
+            raise InvalidTxnStateError(
+                f"{key}: producer {header.producer_id} sent a batch of epoch "
+                f"{header.producer_epoch}, but its transaction of epoch {producer.epoch} is still "
+                f"open from offset {producer.transaction_start}: the log lost the transaction's "
+                "end. Find it with: logbus transactions hanging"
+            )
         if header.producer_epoch == producer.epoch:
             recorded = producer.recorded(header, may_lack_batches=has_forgotten)
             if recorded is not None:

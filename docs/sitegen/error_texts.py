@@ -239,8 +239,9 @@ ERROR_TEXTS: Mapping[str, Text] = {
         "Stop this program, or give it a transactional id of its own.",
     ),
     "INVALID_TXN_STATE": Text(
-        "A transaction received a request that its state does not allow, such as a second end.",
-        "Abort, and begin a new transaction.",
+        "A transaction received a request that its state does not allow, such as a second end. Or a "
+        "partition's log has lost the end of the producer's former transaction.",
+        "Abort, and begin a new transaction. If the error repeats, see `logbus transactions hanging`.",
     ),
     "INVALID_PRODUCER_ID_MAPPING": Text(
         "The transactional id expired, or its producer id changed.",

@@ -133,6 +133,17 @@ def test_non_transactional_batch_of_a_producer_with_an_open_transaction_is_refus
     assert append(log, batch(producer=(7, 0, 1))).base_offset == 2
 
 
+def test_batch_over_an_open_transaction_of_an_older_epoch_is_refused() -> None:
+    """An unclean election may lose a transaction's marker. The records of the next transaction
+    would then get the outcome of both."""
+    log = Disk().log
+    write(log)
+    with pytest.raises(InvalidTxnStateError, match=r"epoch 1, but .* epoch 0 is still open"):
+        write(log, epoch=1)
+    end(log, commit=True)
+    assert write(log, epoch=1) == 2
+
+
 def test_duplicate_of_a_transactional_batch_returns_its_offset() -> None:
     log = Disk().log
     write(log)
