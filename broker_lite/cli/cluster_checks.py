@@ -191,7 +191,8 @@ def holder_finding(held: Sequence[Holder], now_ms: float) -> Finding:
         name = f"producer {row.producer_id}, which no coordinator will end"
         cure = (
             f"logbus transactions abort {row.tp.topic} {row.tp.partition} --start-offset "
-            f"{row.start_offset} --yes; find all with: logbus transactions hanging"
+            f"{row.start_offset} --yes, which writes the {oldest.outcome} marker; find all with: "
+            "logbus transactions hanging"
         )
     else:
         name = f"transactional id or Spark sink {owner.transactional_id!r}"

@@ -27,7 +27,7 @@ IDLE_S = 900
 
 @click.group(cls=Noun)
 def transactions() -> None:
-    """List open and hanging transactions; describe and abort one.
+    """List open and hanging transactions; describe one, or end a hanging one.
 
     \b
     Examples:
@@ -113,7 +113,7 @@ def hanging(topics: tuple[str, ...], idle_s: int, cluster: ChosenCluster, form: 
     """Find transactions that no coordinator will end.
 
     Each holds back the last stable offset of its partition: consumers with read_committed stop
-    there. End one with 'logbus transactions abort'.
+    there. OUTCOME is what 'logbus transactions abort' writes to end it.
 
     \b
     Examples:
@@ -138,9 +138,7 @@ def hanging(topics: tuple[str, ...], idle_s: int, cluster: ChosenCluster, form: 
     required=True,
     help="Offset of the transaction's first batch in the partition, as 'hanging' shows it.",
 )
-@click.option(
-    "--force", is_flag=True, help="Abort also a transaction that its coordinator will end."
-)
+@click.option("--force", is_flag=True, help="End also a transaction that its coordinator will end.")
 @change_options
 @cluster_options
 @output.output_option
@@ -153,10 +151,12 @@ def abort(
     cluster: ChosenCluster,
     form: str | None,
 ) -> None:
-    """Write an abort marker for a hanging transaction to one partition.
+    """End a hanging transaction in one partition, by an abort or a commit marker.
 
-    Its records in this partition become invisible for ever. The coordinator is not involved: with
-    --force, the transaction may still commit in its other partitions.
+    If the transaction's coordinator knows that it was committed, the command writes a commit
+    marker: its records in this partition become visible. Otherwise it writes an abort marker: they
+    become invisible for ever. The coordinator is not involved: with --force, the transaction may
+    still commit in its other partitions.
 
     \b
     Examples:
@@ -170,18 +170,27 @@ def abort(
                 f"topic {topic!r} has {len(tps)} partitions, numbered from 0; choose one"
             )
         tp = tps[partition]
-        row, owner = admin.run(found.open_at, tp, start_offset)
-        if owner is not None and not force:
+        holder = admin.run(found.open_at, tp, start_offset)
+        owner = holder.owner
+        if owner is not None and not holder.is_hanging and not force:
             raise InvalidTxnStateError(
                 f"the transaction of id {owner.transactional_id!r} in {tp} does not hang: its "
                 f"coordinator ends it after {owner.timeout_ms} ms. Stop its producer, or give "
                 "--force"
             )
-        output.show([_row(row)], form)
-        question = f"Abort this transaction? Its records in {tp} become invisible for ever."
+        output.show([_row(holder)], form)
+        if holder.is_commit:
+            question = (
+                "Commit this transaction, as its coordinator has? Its records in "
+                f"{tp} become visible."
+            )
+            done = "the transaction was committed, as at its coordinator"
+        else:
+            question = f"Abort this transaction? Its records in {tp} become invisible for ever."
+            done = "the transaction was aborted"
         if change.is_wanted(question):
-            admin.run(found.abort, row)
-            output.say("the transaction was aborted")
+            admin.run(found.end, holder)
+            output.say(done)
 
 
 def _partitions(admin: Admin, topics: tuple[str, ...]) -> list[TopicPartition]:
@@ -190,7 +199,8 @@ def _partitions(admin: Admin, topics: tuple[str, ...]) -> list[TopicPartition]:
     return [tp for name in names for tp in view.partitions_of(name)]
 
 
-def _row(row: found.OpenInLog) -> dict[str, Any]:
+def _row(holder: found.Holder) -> dict[str, Any]:
+    row = holder.row
     return {
         "topic": row.tp.topic,
         "partition": row.tp.partition,
@@ -198,4 +208,5 @@ def _row(row: found.OpenInLog) -> dict[str, Any]:
         "producer": row.producer_id,
         "epoch": row.producer_epoch,
         "idle_s": round(time.time() - row.last_append_ms / 1000, 1),
+        "outcome": holder.outcome,
     }

@@ -1,12 +1,14 @@
-"""Lose a transaction coordinator's state; find and abort the transaction that stays open, with
-logbus commands."""
+"""Lose a transaction coordinator's state, or a transaction's marker; find and end the transaction
+that stays open, with logbus commands."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import confluent_kafka as ck
@@ -17,10 +19,19 @@ from support.patience import until
 from broker_lite.bus import connect
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TRANSACTION_STATE
+from broker_lite.record.control import MARKER_BYTES
+from broker_lite.storage import paths
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
 WAIT_S = 30.0
+
+
+def logbus(servers: str, *words: str) -> str:
+    """Run a command of logbus. Return its output and its error output."""
+    command = [sys.executable, "-m", "broker_lite", *words, "-b", servers]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return done.stdout + done.stderr
 
 
 def held_back(output: str) -> dict[str, str]:
@@ -53,11 +64,7 @@ def test_transaction_whose_coordinator_lost_its_state_is_found_and_aborted(
     with LocalCluster(1, directory=tmp_path) as cluster:
         (broker,), servers = cluster.brokers, cluster.bootstrap_servers
 
-        def run(*words: str) -> str:
-            command = [sys.executable, "-m", "broker_lite", *words, "-b", servers]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-            return done.stdout + done.stderr
-
+        run = partial(logbus, servers)
         with connect(servers) as bus:
             bus.create_topic("t", partitions=1)
             producer = ck.Producer({"bootstrap.servers": servers, "transactional.id": "lost"})
@@ -99,3 +106,39 @@ def test_transaction_whose_coordinator_lost_its_state_is_found_and_aborted(
             assert "no transaction hangs" in run(
                 "transactions", "hanging", "-t", "t", "--idle", "0"
             )
+
+
+def test_hanging_transaction_that_its_coordinator_has_committed_is_committed(
+    tmp_path: Path,
+) -> None:
+    """The test cuts the commit marker off the log of a stopped broker, as an unclean election may
+    do."""
+    with LocalCluster(1, directory=tmp_path) as cluster, connect(cluster.bootstrap_servers) as bus:
+        (broker,), run = cluster.brokers, partial(logbus, cluster.bootstrap_servers)
+        topic_id = bus.create_topic("t", partitions=1)
+        with bus.transaction("etl") as transaction:
+            transaction.send("t", b"paid")
+        until(lambda: "CompleteCommit" in run("transactions", "list"), what="the commit's end")
+        broker.stop()
+        [segment] = tmp_path.glob(f"broker-*/data/{topic_id}-0/*.log")
+        os.truncate(segment, segment.stat().st_size - MARKER_BYTES)
+        # Without these files, the broker takes the shorter log for the whole log.
+        for name in (paths.CLEAN_MARKER, paths.RECOVERY_POINTS):
+            (segment.parents[1] / name).unlink()
+        broker.start()
+        with bus.producer() as sender:
+            sender.send("t", b"behind").result(WAIT_S)
+        with bus.consumer("t", start="earliest") as consumer:
+            assert consumer.poll(0.5) == []
+            found = json.loads(run("transactions", "hanging", "-t", "t", "--idle", "0"))
+            assert (found["start_offset"], found["outcome"]) == (0, "commit")
+            assert (
+                "which writes the commit marker" in held_back(run("doctor", "-o", "json"))["cure"]
+            )
+            words = ("t", "0", "--start-offset", "0", "--yes")
+            assert "was committed" in run("transactions", "abort", *words)
+            values: list[bytes | None] = []
+            while len(values) < 2:
+                values += [row.value for row in consumer.poll(WAIT_S)]
+            assert values == [b"paid", b"behind"]
+        assert "no transaction hangs" in run("transactions", "hanging", "-t", "t", "--idle", "0")

@@ -1,4 +1,4 @@
-"""Administration of transactions: list and describe transactions, find hanging ones, abort one.
+"""Administration of transactions: list and describe transactions, find hanging ones, end one.
 
 A transaction hangs in a partition if it is open in the partition's log, but no coordinator will
 write its end marker there. Either no coordinator knows the producer id, or the producer's
@@ -29,11 +29,13 @@ from broker_lite.wire.calls.transactions import TxnTopic
 
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 """The states of a transaction for which its coordinator will still write end markers."""
+COMMITTED_STATES = ("PrepareCommit", "CompleteCommit")
+"""The states of a transaction whose commit is decided."""
 
 
 WITHOUT_EPOCH_BUMP = 1
-"""Transaction version in an administrator's abort marker. From version 2 on, a marker must have a
-higher epoch than the producer (KIP-890)."""
+"""Transaction version in an administrator's marker. From version 2 on, a marker must have a higher
+epoch than the producer (KIP-890)."""
 
 
 class TransactionListing(NamedTuple):
@@ -48,7 +50,9 @@ class TransactionListing(NamedTuple):
 class TransactionDescription(NamedTuple):
     """The state of a transactional id, as its coordinator reports it.
 
-    ``start_ms`` is when its open transaction began, in ms since 1970; -1 if none is open."""
+    ``start_ms`` is when its open transaction began, in ms since 1970; -1 if none is open.
+    ``version`` is the version of its last transaction. In version 2 the end of a transaction raises
+    ``producer_epoch``."""
 
     transactional_id: str
     state: str
@@ -57,6 +61,7 @@ class TransactionDescription(NamedTuple):
     timeout_ms: int
     start_ms: int
     partitions: tuple[TopicPartition, ...]
+    version: int = 2
 
 
 class OpenInLog(NamedTuple):
@@ -73,7 +78,7 @@ class OpenInLog(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """The oldest open transaction of a partition, which holds back the last stable offset.
+    """An open transaction of a partition, which holds back the last stable offset.
 
     ``owner`` is the producer's transaction at its coordinator, or None if no coordinator knows it.
     ``since_ms`` is when the transaction began (ms since 1970), or, if it hangs, the time of its
@@ -89,6 +94,24 @@ class Holder(NamedTuple):
         return is_hanging(
             self.row, {} if self.owner is None else {self.row.producer_id: self.owner}
         )
+
+    @property
+    def is_commit(self) -> bool:
+        """Whether the coordinator has committed the transaction, so that its missing marker is a
+        commit marker.
+
+        The coordinator knows the outcome only of a producer's last transaction. In version 1
+        earlier transactions may have the same epoch: the last one then stands for them."""
+        row, owner = self.row, self.owner
+        if owner is None or owner.state not in COMMITTED_STATES:
+            return False
+        is_part = owner.state == "CompleteCommit" or row.tp in owner.partitions
+        return is_part and row.producer_epoch == owner.producer_epoch - (owner.version >= 2)
+
+    @property
+    def outcome(self) -> str:
+        """The outcome that ``end`` writes: "commit" or "abort"."""
+        return "commit" if self.is_commit else "abort"
 
 
 def list_transactions(
@@ -149,6 +172,7 @@ def describe_transaction(
                 for each in topic.partitions
             )
         ),
+        answer.transaction_versions[0] if answer.transaction_versions else 2,
     )
 
 
@@ -223,11 +247,10 @@ def is_hanging(row: OpenInLog, known: Mapping[int, TransactionDescription]) -> b
 
 def open_at(
     cluster: Cluster, tp: TopicPartition, start_offset: int, deadline_ms: float
-) -> Operation[tuple[OpenInLog, TransactionDescription | None]]:
+) -> Operation[Holder]:
     """Return the open transaction that begins at an offset, with its coordinator's description.
 
-    The description is None if the transaction hangs. Raises InvalidTxnStateError if no open
-    transaction begins there."""
+    Raises InvalidTxnStateError if no open transaction begins there."""
     rows = yield from open_in_logs(cluster, (tp,), deadline_ms)
     row = next((row for row in rows if row.start_offset == start_offset), None)
     if row is None:
@@ -236,12 +259,12 @@ def open_at(
             "logbus transactions hanging"
         )
     known = yield from owners(cluster, (row,), deadline_ms)
-    return row, None if is_hanging(row, known) else known[row.producer_id]
+    return _holder(row, known)
 
 
 def hanging(
     cluster: Cluster, tps: Iterable[TopicPartition], before_ms: int, deadline_ms: float
-) -> Operation[list[OpenInLog]]:
+) -> Operation[list[Holder]]:
     """Return the hanging transactions (those that no coordinator will end) whose last batch was
     appended before ``before_ms``."""
     rows = yield from open_in_logs(cluster, tps, deadline_ms)
@@ -253,7 +276,9 @@ def hanging(
     # Ask the leaders again: a transaction that has ended since the first request is not hanging.
     again = yield from open_in_logs(cluster, {row.tp for row in rows}, deadline_ms)
     still = {(row.tp, row.producer_id, row.start_offset) for row in again}
-    return [row for row in rows if (row.tp, row.producer_id, row.start_offset) in still]
+    return [
+        _holder(row, known) for row in rows if (row.tp, row.producer_id, row.start_offset) in still
+    ]
 
 
 def holders(
@@ -265,20 +290,24 @@ def holders(
     for row in (yield from open_in_logs(cluster, tps, deadline_ms)):
         first.setdefault(row.tp, row)
     known = yield from owners(cluster, first.values(), deadline_ms)
-    holding = []
-    for row in first.values():
-        owner = known.get(row.producer_id)
-        start_ms = -1 if owner is None or is_hanging(row, known) else owner.start_ms
-        holding.append(Holder(row, owner, start_ms if start_ms >= 0 else row.last_append_ms))
+    holding = [_holder(row, known) for row in first.values()]
     return sorted(holding, key=lambda holder: (holder.since_ms, holder.row.tp))
 
 
-def abort(cluster: Cluster, row: OpenInLog, deadline_ms: float) -> Operation[None]:
-    """Write an abort marker for a hanging transaction to its partition, without a coordinator."""
+def _holder(row: OpenInLog, known: Mapping[int, TransactionDescription]) -> Holder:
+    owner = known.get(row.producer_id)
+    start_ms = -1 if owner is None or is_hanging(row, known) else owner.start_ms
+    return Holder(row, owner, start_ms if start_ms >= 0 else row.last_append_ms)
+
+
+def end(cluster: Cluster, holder: Holder, deadline_ms: float) -> Operation[None]:
+    """Write the end marker of a hanging transaction to its partition, without its coordinator: a
+    commit marker if the coordinator has committed the transaction, otherwise an abort marker."""
+    row = holder.row
     marker = markers.TransactionMarker(
         row.producer_id,
         row.producer_epoch,
-        False,
+        holder.is_commit,
         (markers.MarkedTopic(row.tp.topic, (row.tp.partition,)),),
         max(0, row.coordinator_epoch),
         WITHOUT_EPOCH_BUMP,

@@ -102,10 +102,10 @@ CHANGES = (
     ),
     Change(
         path="/transactions/abort",
-        title="Abort a hanging transaction",
-        verb="Abort",
+        title="End a hanging transaction",
+        verb="End",
         intro="For a transaction that no coordinator will end.",
-        done="The abort marker is written.",
+        done="The marker is written.",
         fields=transactions.fields,
         plan=transactions.abort,
         is_dangerous=True,

@@ -1,4 +1,4 @@
-"""The change that aborts a hanging transaction in one partition, without its coordinator."""
+"""The change that ends a hanging transaction in one partition, without its coordinator."""
 
 from __future__ import annotations
 
@@ -24,20 +24,26 @@ def abort(request: PageRequest, form: Form) -> ChangePlan:
     partition, start_offset = map(int, numbers)
     tp = TopicPartition(form.get("topic", ""), partition)
     admin = request.bus.admin
-    row, owner = admin.run(found.open_at, tp, start_offset)
-    if owner is not None:
+    holder = admin.run(found.open_at, tp, start_offset)
+    owner = holder.owner
+    if owner is not None and not holder.is_hanging:
         raise InvalidTxnStateError(
             f"the transaction of id {owner.transactional_id!r} does not hang: its coordinator ends "
             f"it after {owner.timeout_ms} ms. Stop its producer, or wait"
         )
 
     def apply() -> str:
-        admin.run(found.abort, row)
+        admin.run(found.end, holder)
         return "/transactions"
 
+    effect = (
+        "become visible, because the coordinator has committed the transaction"
+        if holder.is_commit
+        else "become invisible for ever"
+    )
     steps = (
-        f"Writes an abort marker to {tp} for producer {row.producer_id}.",
-        "The records of the transaction in this partition become invisible for ever.",
+        f"Writes the {holder.outcome} marker to {tp} for producer {holder.row.producer_id}.",
+        f"The records of the transaction in this partition {effect}.",
     )
     command = (
         *("transactions", "abort", tp.topic, str(tp.partition)),

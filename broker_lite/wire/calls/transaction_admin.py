@@ -9,7 +9,12 @@ from typing import ClassVar, NamedTuple
 
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.calls.transactions import TxnTopic
-from broker_lite.wire.layout import DeclaredCall, Int16, Int32, Int64
+from broker_lite.wire.layout import DeclaredCall, Int16, Int32, Int64, InTag
+from broker_lite.wire.primitives import Reader
+
+TAG_VERSIONS = 10000
+"""Number of a tagged field in a DescribeTransactions response. The field has one byte for each
+transactional id, in the response's order: the version of its last transaction."""
 
 
 class ActiveProducer(NamedTuple):
@@ -71,8 +76,16 @@ class DescribedTransaction(NamedTuple):
 
 
 class DescribeTransactionsResponse(NamedTuple):
+    """``transaction_versions`` has the value of ``TAG_VERSIONS``; it is empty if the broker did not
+    send the field."""
+
     throttle_time_ms: Int32
     transaction_states: tuple[DescribedTransaction, ...]
+    transaction_versions: InTag[bytes] = b""
+
+    def with_tags(self, reader: Reader) -> DescribeTransactionsResponse:
+        versions = reader.tags().get(TAG_VERSIONS, b"")
+        return self._replace(transaction_versions=bytes(versions))
 
 
 @dataclass(frozen=True, slots=True)

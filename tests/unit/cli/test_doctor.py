@@ -255,7 +255,7 @@ def test_doctor_reports_cluster_checks_as_not_checked_if_no_cluster_is_known(
     ("age_s", "has_owner", "state", "step"),
     [
         (61, True, "warning", "stop or restart its producer or Spark query"),
-        (61, False, "warning", "logbus transactions abort t 3 --start-offset 7 --yes"),
+        (61, False, "warning", "abort t 3 --start-offset 7 --yes, which writes the abort marker"),
         (59, True, "ok", "logbus transactions describe query-1"),
     ],
 )

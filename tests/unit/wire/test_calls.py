@@ -570,6 +570,7 @@ UNSAID = {
     "producer_id": NO_PRODUCER,
     "producer_epoch": NO_EPOCH,
     "state": None,
+    "transaction_versions": b"",
 }
 """Values of logbus's fields that Kafka's messages, or their earlier versions, do not have."""
 
