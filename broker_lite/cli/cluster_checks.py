@@ -28,7 +28,7 @@ from broker_lite.errors import (
 if TYPE_CHECKING:
     from broker_lite.client.administration.admin import Admin
     from broker_lite.client.administration.transactions import Holder
-    from broker_lite.client.operations.cluster import Cluster
+    from broker_lite.client.operations.cluster import Cluster, ClusterView
     from broker_lite.client.transport.steps import Operation
     from broker_lite.model import Endpoint
 
@@ -160,10 +160,30 @@ def replicas(admin: Admin) -> Finding:
     rows = partitions(sample)
     for cause in partition_causes(rows):
         return Finding("replicas", cause.state, cause.found, cause.cure)
+    if (lone := lone_state_finding(sample.view)) is not None:
+        return lone
     text = f"{len(rows)} partitions, all replicas in sync"
     if few is not None:
         return Finding("replicas", "info", f"{text}; {few.found()}", few.cure())
     return Finding("replicas", "ok", text)
+
+
+def lone_state_finding(view: ClusterView) -> Finding | None:
+    """Return a warning if ``__transaction_state`` has partitions with one replica although the
+    cluster has several brokers; otherwise None."""
+    from broker_lite.client.administration.health import fewer_replicas
+    from broker_lite.model import TRANSACTION_STATE
+
+    brokers = len(view.brokers)
+    if brokers < 2 or TRANSACTION_STATE not in fewer_replicas(view, 2):
+        return None
+    found = (
+        f"{TRANSACTION_STATE} has partitions with one replica in a cluster of {brokers} brokers: "
+        "while that broker is down, its transactions and exactly-once sinks wait; without its "
+        "disk, they are lost"
+    )
+    cure = f"logbus topic reassign {TRANSACTION_STATE} --replication-factor {min(3, brokers)}"
+    return Finding("replicas", "warning", found, cure)
 
 
 def open_transactions(cluster: ChosenCluster) -> Finding:

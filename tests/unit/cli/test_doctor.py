@@ -27,7 +27,7 @@ from broker_lite.client.administration.transactions import (
     OpenInLog,
     TransactionDescription,
 )
-from broker_lite.client.operations.cluster import ClusterView
+from broker_lite.client.operations.cluster import ClusterView, PartitionMetadata, TopicMetadata
 from broker_lite.errors import ClusterAuthorizationError, NoBrokersError
 from broker_lite.local.cluster import write_json
 from broker_lite.local.process import start_mark
@@ -271,6 +271,45 @@ def test_doctor_names_the_transaction_that_holds_back_the_last_stable_offset(
     assert ("query-1" if has_owner else "producer 5") in finding.found
     assert finding.found.endswith(f"hides records of t-3 from offset 7 since {age_s} s")
     assert cluster_checks.holder_finding([], 0).state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("name", "brokers", "replicas", "cure"),
+    [
+        (
+            "__transaction_state",
+            2,
+            1,
+            "logbus topic reassign __transaction_state --replication-factor 2",
+        ),
+        (
+            "__transaction_state",
+            5,
+            1,
+            "logbus topic reassign __transaction_state --replication-factor 3",
+        ),
+        ("__transaction_state", 2, 2, None),
+        ("__transaction_state", 1, 1, None),
+        ("events", 2, 1, None),
+    ],
+)
+def test_doctor_warns_of_transaction_state_with_one_replica_in_a_cluster_of_several_brokers(
+    name: str, brokers: int, replicas: int, cure: str | None
+) -> None:
+    partition = PartitionMetadata(0, 0, 0, tuple(range(replicas)))
+    view = ClusterView(
+        brokers={number: Endpoint("b", number + 1) for number in range(brokers)},
+        topics={name: TopicMetadata(name, partitions=(partition,))},
+    )
+    finding = cluster_checks.lone_state_finding(view)
+    assert (finding and (finding.state, finding.cure)) == (cure and ("warning", cure))
+
+
+def test_doctor_says_that_a_hanging_transaction_is_to_be_committed() -> None:
+    row = OpenInLog(TopicPartition("t", 3), 5, 0, 0, 7, 1_000)
+    owner = TransactionDescription("query-1", "CompleteCommit", 5, 1, 300_000, -1, ())
+    finding = cluster_checks.holder_finding([Holder(row, owner, 1_000)], 62_000)
+    assert "--start-offset 7 --yes, which writes the commit marker" in finding.cure
 
 
 def test_doctor_runs_its_cluster_checks_concurrently(
