@@ -29,7 +29,7 @@ from broker_lite.errors import (
     NullTopicError,
     SinkAheadOfCheckpointError,
 )
-from broker_lite.model import NO_EPOCH
+from broker_lite.model import NO_EPOCH, PartitionKey
 from broker_lite.record.arrays import bitmap, fixed, nulls_of, numpy_of
 from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
 from broker_lite.wire.calls.sinks import JoinBatchRequest
@@ -38,6 +38,9 @@ from pyspark_logbus.query_options import WriteOptions
 from pyspark_logbus.schema import SinkColumns
 from pyspark_logbus.worker_memory import keep_for_next_rows
 
+JOINED_PARTITIONS_MAX = 32
+"""Maximum partitions that a task attempt names when it joins its batch. Each gets a marker, even if
+the attempt writes nothing to it. In a larger topic, leaders add the written partitions instead."""
 SINKS_MAX = 4
 """Maximum number of sinks that a process keeps. A Spark worker outlives its queries, and each sink
 has connections and a thread."""
@@ -153,7 +156,7 @@ def write_attempt(
                 if not batch.num_rows:
                     continue
                 if not rows:
-                    joined = _join(producer, options, identity)
+                    joined = _join(producer, sink, identity)
                 rows += batch.num_rows
                 if joined is not None:
                     for _ in _send(sink, batch, columns):
@@ -171,16 +174,28 @@ def write_attempt(
     return Attempt(identity, joined or (NO_PRODUCER, NO_EPOCH), rows)
 
 
-def _join(
-    producer: AttemptProducer, options: WriteOptions, identity: TaskIdentity
-) -> ProducerIdentity | None:
+def _partitions(sink: Sink) -> tuple[PartitionKey, ...]:
+    """Return the partitions of the option ``topic``, so that no leader must ask the coordinator to
+    add them.
+
+    Return none if each row names its topic, or if there are more than JOINED_PARTITIONS_MAX."""
+    topic = sink.options.topic
+    count = sink.partitions(topic) if topic else 0
+    if count > JOINED_PARTITIONS_MAX:
+        return ()
+    topic_id = sink.producer.topic_id(topic)
+    return tuple(PartitionKey(topic_id, partition) for partition in range(count))
+
+
+def _join(producer: AttemptProducer, sink: Sink, identity: TaskIdentity) -> ProducerIdentity | None:
     """Join the exactly-once batch: get a producer id and epoch for this attempt. Return None if the
     coordinator has committed the batch before."""
-    request = JoinBatchRequest(*identity, options.transaction_timeout_ms)
+    timeout_ms = sink.options.transaction_timeout_ms
+    request = JoinBatchRequest(*identity, timeout_ms, _partitions(sink))
     try:
         return producer.join(request)
     except SinkAheadOfCheckpointError:
-        if options.skips_replay_mismatch:
+        if sink.options.skips_replay_mismatch:
             return None
         raise
 

@@ -429,9 +429,22 @@ def test_open_task_attempts_of_a_sink_are_listed_as_transactions_of_the_sink(
 
     found = describe()
     assert (found.state, found.timeout_ms) == ("Ongoing", TIMEOUT_MS)
-    assert set(found.partitions) == {row.tp for row in rows}
+    assert set(found.partitions) == set(tps) >= {row.tp for row in rows}
     run.commit(0, *attempts)
     assert describe().state == "Empty"
+
+
+@pytest.mark.parametrize(("partitions", "joined"), [(3, 3), (33, 1)])
+def test_task_attempt_joins_its_batch_with_all_partitions_of_a_small_topic(
+    make: Callable[..., Run], partitions: int, joined: int
+) -> None:
+    """In a larger topic, the attempt's transaction has only the written partition."""
+    run = make(partitions)
+    attempt = run.write(0, "a")
+    found = run.bus.admin.run(transactions.describe_transaction, run.sink)
+    assert len(found.partitions) == joined
+    run.commit(0, attempt)
+    assert run.visible() == ["a"]
 
 
 # In the next tests, brokers or ZooKeeper fail.

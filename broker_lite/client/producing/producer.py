@@ -547,6 +547,10 @@ class Producer(ClosedByWith):
         view = self.run(requests.refreshed_topics(self._cluster, (topic,), deadline_ms))
         return len(view.partitions_of(topic))
 
+    def topic_id(self, topic: str) -> str:
+        """Return a topic's id by the cached metadata; the null id for an unknown topic."""
+        return self._cluster.view.topic_id(topic)
+
     def run(self, operation: Operation[T]) -> T:
         """Run an operation (a generator of requests) on the background thread. Return its result,
         or raise its error."""
