@@ -134,9 +134,10 @@ def commit(
     if not attempts:
         return  # No task ran: nothing to commit, and nothing names the stream's sink.
     first = attempts[0]
-    if batch is not None and any(attempt.batch != batch for attempt in attempts):
+    others = {attempt.batch for attempt in attempts} - {batch}
+    if batch is not None and others:
         raise InvalidConfigError(
-            f"Spark commits batch {batch} with attempts of batch {first.batch}; "
+            f"Spark commits batch {batch} with attempts of batch {min(others)}; "
             "deliveryGuarantee=exactly_once does not support this version of Spark"
         )
     winners = tuple(
