@@ -74,6 +74,35 @@ def test_unsupported_version_error_names_the_served_versions(
     ]
 
 
+def test_client_that_is_too_old_to_read_transaction_markers_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A client with Fetch 3 or older knows no control batches. It would return markers, and records
+    of aborted transactions, to its application."""
+
+    async def body(world: World) -> None:
+        await world.start()
+        writer = Writer()
+        writer.i16(ApiKey.FETCH)
+        writer.i16(3)
+        writer.i32(3)
+        writer.classic_nullable_string("old-timer")
+        for number in (-1, 500, 1, 1 << 20, 1):
+            writer.i32(number)
+        writer.classic_string("t")
+        for number in (1, 0):
+            writer.i32(number)
+        writer.i64(0)
+        writer.i32(1 << 20)
+        reply = await ask(dispatcher_of(world), bytes(writer.buffer))
+        row = b"\0\1t" + b"\0\0\0\1" + bytes(4) + UnsupportedVersionError.code.to_bytes(2, "big")
+        assert row in reply.data
+
+    with caplog.at_level(logging.WARNING, "logbus.dispatch"):
+        run(body)
+    assert "FETCH version 3 is not supported; this broker supports versions 4 to" in caplog.text
+
+
 @pytest.mark.parametrize("key", VERSIONS)
 def test_version_below_zero_is_refused_for_each_api(
     key: int, caplog: pytest.LogCaptureFixture
