@@ -518,6 +518,33 @@ def test_sink_commits_a_batch_although_a_partition_leader_died_during_the_write(
     assert run.visible() == ["a", "b", "c", "d"]
 
 
+def test_batch_is_written_once_although_all_brokers_die_during_its_writes_and_its_commit(
+    cluster: LocalCluster, make: Callable[..., Run]
+) -> None:
+    run = make(timeout_ms=300_000)
+
+    def kill_all() -> None:
+        for broker in cluster.brokers:
+            broker.kill()
+        for broker in cluster.brokers:
+            broker.start(wait=False)
+        for broker in cluster.brokers:
+            broker.wait_ready()
+
+    def chunks() -> Iterator[list[str]]:
+        yield ["a", "b"]
+        kill_all()
+        yield ["c"]
+
+    attempt = run.stream(0, chunks())
+    run.send_commit(0, attempt)
+    kill_all()
+    run.commit(0, attempt)
+    replay = run.again()
+    replay.commit(0, replay.write(0, "a", "b", "c"))
+    assert run.visible() == ["a", "b", "c"]
+
+
 def test_sink_commits_batches_while_zookeeper_is_down(
     cluster: LocalCluster, make: Callable[..., Run]
 ) -> None:
