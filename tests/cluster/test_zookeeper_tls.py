@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -148,6 +150,42 @@ def test_brokers_use_tls_and_acls_for_their_metadata_in_zookeeper(encrypted: Enc
             client.get_children("/logbus")
         client.add_auth("digest", "brokers:canary-secret")
         assert "credentials" in client.get_children("/logbus")
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_znode_that_an_open_client_creates_while_znodes_are_closed_is_closed_too(
+    encrypted: Encrypted,
+) -> None:
+    """Regression: ``logbus zookeeper secure`` left such a znode open, and reported success."""
+    client = KazooClient(hosts=f"localhost:{encrypted.plain_port}")
+    client.start()
+    begun, ended = threading.Event(), threading.Event()
+
+    def create() -> None:
+        try:
+            for number in itertools.count():
+                client.create(f"/closing/a/{number}", makepath=not number)
+                begun.set()
+        except NoAuthError:
+            ended.set()
+
+    try:
+        for number in range(300):
+            client.create(f"/closing/z/{number}", makepath=not number)
+        thread = threading.Thread(target=create)
+        thread.start()
+        assert begun.wait(60)
+        address = encrypted.address.replace("/logbus", "/closing")
+        count = close_znodes(address, encrypted.auth_file, {}, tls=encrypted.tls)
+        thread.join(60)
+        assert ended.is_set()
+        client.add_auth("digest", "brokers:canary-secret")
+        paths = [f"/closing/a/{name}" for name in client.get_children("/closing/a")]
+        assert count == 303 + len(paths) > 303
+        schemes = {acl.id.scheme for path in paths for acl in client.get_acls(path)[0]}
+        assert schemes and "world" not in schemes
     finally:
         client.stop()
         client.close()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kazoo.client import KazooClient
@@ -47,10 +48,13 @@ def close_znodes(
         owners = _owners(client, top)
         if closes_root or _owns(client, "/", owners):
             client.set_acls("/", CREATOR_ALL_ACL)
-        paths = _tree(client, top)
-        for path in paths:
+        for path in _tree(client, top):
+            # ``_tree`` lists a znode's children after this block has run for the znode. From then
+            # on a client without the credential can create no child, so the list is complete.
             if _owners(client, path) not in (None, owners):
-                client.set_acls(path, CREATOR_ALL_ACL)
+                with contextlib.suppress(NoNodeError):
+                    client.set_acls(path, CREATOR_ALL_ACL)
+        paths = list(_tree(client, top))
         left = [path for path in paths if _is_open(client, path)]
         if left:
             raise InvalidConfigError(
@@ -59,14 +63,14 @@ def close_znodes(
         return len(paths)
 
 
-def _tree(client: KazooClient, path: str) -> list[str]:
-    """Return the paths of a znode and of all znodes below it, parents first."""
-    listed, waiting = [], [path]
+def _tree(client: KazooClient, path: str) -> Iterator[str]:
+    """Yield the paths of a znode and of all znodes below it. List the children of a znode only when
+    the caller asks for the path after that znode's."""
+    waiting = [path]
     while waiting:
         path = waiting.pop()
-        listed.append(path)
+        yield path
         waiting += [f"{path.rstrip('/')}/{name}" for name in children(client, path)]
-    return listed
 
 
 def _owners(client: KazooClient, path: str) -> frozenset[tuple[str, str]] | None:
