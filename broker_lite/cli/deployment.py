@@ -80,7 +80,8 @@ _COMPOSE_SECURED = f"""{_COMPOSE}
 # Start the cluster, and then add the first user, who may do everything:
 #   docker compose up --build -d
 #   docker compose exec broker-0 logbus user add admin --first \\
-#     --zookeeper zookeeper:2181/logbus --zookeeper-auth-file {FOLDER}/zookeeper.auth
+#     --zookeeper zookeeper:2181/logbus --zookeeper-insecure \\
+#     --zookeeper-auth-file {FOLDER}/zookeeper.auth
 # Clients run in this network, with -b broker-0:9092. They log in over TLS and trust
 # security/clients-ca.pem. ZooKeeper has no TLS: keep this network closed.
 # For brokers without logins: logbus generate compose --insecure"""
@@ -100,7 +101,8 @@ _KUBERNETES_SECURED = f"""{_KUBERNETES} First make the certificates and the secr
 #   kubectl create secret generic logbus-security --from-file=security
 # When the brokers run, add the first user, who may do everything:
 #   kubectl exec -it logbus-0 -- logbus user add admin --first \\
-#     --zookeeper zookeeper:2181/logbus --zookeeper-auth-file /tmp/zookeeper.auth
+#     --zookeeper zookeeper:2181/logbus --zookeeper-insecure \\
+#     --zookeeper-auth-file /tmp/zookeeper.auth
 # Clients log in over TLS and trust security/clients-ca.pem. ZooKeeper has no TLS here: restrict
 # access to it with a NetworkPolicy.
 # For brokers without logins: logbus generate kubernetes --insecure"""

@@ -15,7 +15,7 @@ from broker_lite.cli.context import cluster_options, open_admin
 from broker_lite.cli.contexts import ChosenCluster
 from broker_lite.cli.nouns import Noun
 from broker_lite.cli.numbers import Real
-from broker_lite.cli.zookeeper import tls_options
+from broker_lite.cli.zookeeper import TlsOptions, tls_options
 from broker_lite.client.administration import acls, users
 from broker_lite.errors import InvalidConfigError, LogbusError, ResourceNotFoundError
 from broker_lite.model import ScramMechanism
@@ -24,7 +24,6 @@ from broker_lite.security.written_acls import principal_of
 
 if TYPE_CHECKING:
     from broker_lite.client.administration.admin import Admin
-    from broker_lite.metadata.zookeeper.tls import ZooKeeperTls
 
 password_option = click.option(
     "--password-file",
@@ -104,7 +103,7 @@ def add(
     change: ChangeOptions,
     first: bool,
     zookeeper_auth_file: str,
-    tls: ZooKeeperTls | None,
+    tls: TlsOptions,
     cluster: ChosenCluster,
     form: str | None,
 ) -> None:
@@ -117,7 +116,8 @@ def add(
     Examples:
       logbus user add alice
       logbus user add alice --password-file alice.password --if-not-exists
-      logbus user add admin --first --zookeeper zk1:2181/logbus
+      logbus user add admin --first --zookeeper localhost:2181/logbus
+      logbus user add admin --first --zookeeper zk1:2281/logbus --zookeeper-ca ca
     """
     chosen = [ScramMechanism(each) for each in mechanisms] or list(ScramMechanism)
     row = {"user": name, "mechanisms": ", ".join(chosen)}
@@ -128,13 +128,14 @@ def add(
             )
         from broker_lite.metadata.first_user import write_first_user
 
+        settings = tls.for_address(cluster.zookeeper)
         if change.dry_run:
             output.report_change({**row, "added": False}, form, f"{name}: would be written")
         if not change.is_wanted():
             return
         password = _password(name, password_file)
         writing = write_first_user(
-            cluster.zookeeper, name, password, chosen, auth_file=zookeeper_auth_file, tls=tls
+            cluster.zookeeper, name, password, chosen, auth_file=zookeeper_auth_file, tls=settings
         )
         asyncio.run(writing)
     else:

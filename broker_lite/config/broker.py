@@ -156,7 +156,7 @@ class BrokerConfig(Config):
     zookeeper_insecure_allow: bool = setting(
         "zookeeper.insecure.allow",
         False,
-        "send the credential of zookeeper.auth.file over a network without TLS",
+        "let secured brokers use a ZooKeeper on another machine without TLS",
     )
     num_partitions: int = setting(
         "num.partitions",

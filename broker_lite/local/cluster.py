@@ -157,7 +157,9 @@ class LocalCluster:
             self._start_zookeeper()
             if self._security is not None:
                 closes_root = self._external is None
-                self._security.close_zookeeper(self.zookeeper, closes_root=closes_root)
+                self._security.close_zookeeper(
+                    self.zookeeper, self._settings, closes_root=closes_root
+                )
             self._begin_brokers()
         except BaseException as error:
             if not isinstance(error, KeyboardInterrupt):

@@ -20,8 +20,10 @@ import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from broker_lite.config import BrokerConfig, parse
 from broker_lite.local.issuing import BROKERS, CLIENTS, CertificateFolder
 from broker_lite.metadata.credentials import encode_user, user_path
+from broker_lite.metadata.zookeeper.tls import tls_of
 from broker_lite.metadata.zookeeper.znode_acls import close_znodes
 from broker_lite.model import Endpoint, ScramMechanism
 from broker_lite.security.scram import ITERATIONS, SALT_BYTES, ScramCredential, derive_keys
@@ -76,11 +78,16 @@ class ClusterSecurity:
         if not self.client_config.exists():
             self.write_client_configs("", secrets.token_urlsafe(PASSWORD_BYTES))
 
-    def close_zookeeper(self, address: str, *, closes_root: bool) -> None:
+    def close_zookeeper(self, address: str, given: Mapping[str, str], *, closes_root: bool) -> None:
         """Restrict the cluster's znodes to its brokers, and store the user ``admin`` in ZooKeeper,
-        unless an earlier call has done both. With ``closes_root``, restrict the root znode, too."""
+        unless an earlier call has done both. With ``closes_root``, restrict the root znode, too.
+
+        ``given`` are the settings of all brokers. Raises InvalidConfigError if ``address`` is on
+        another machine and the settings do not enable TLS."""
         if self.is_complete:
             return
+        connection = {"zookeeper.connect": address, "zookeeper.auth.file": str(self.secret)}
+        tls = tls_of(parse(BrokerConfig, {**given, **connection}))
         password = self._admin()["sasl.password"]
         credentials = {}
         for mechanism in ScramMechanism:
@@ -88,7 +95,7 @@ class ClusterSecurity:
             pair = derive_keys(mechanism, password, salt, ITERATIONS).pair()
             credentials[mechanism] = ScramCredential(salt, ITERATIONS, (pair,))
         seeds = {user_path(ADMIN): encode_user(credentials)}
-        close_znodes(address, self.secret, seeds, closes_root=closes_root)
+        close_znodes(address, self.secret, seeds, closes_root=closes_root, tls=tls)
         self._certificates.write("complete", "")
 
     def broker_settings(

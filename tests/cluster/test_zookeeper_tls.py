@@ -24,6 +24,7 @@ from support.patience import until
 
 from broker_lite.bus import connect
 from broker_lite.cli.main import run as logbus
+from broker_lite.cli.zookeeper import TlsOptions
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import CoordinationUnavailableError, InvalidConfigError, LogbusError
 from broker_lite.local.cluster import LocalCluster
@@ -191,6 +192,50 @@ def test_znode_that_an_open_client_creates_while_znodes_are_closed_is_closed_too
         client.close()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["zookeeper", "secure", "--yes", "--auth-file"],
+        ["user", "add", "alice", "--first", "--password-file"],
+    ],
+)
+def test_command_sends_no_secret_to_a_remote_zookeeper_without_tls(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Regression: the commands sent the brokers' credential in plain text."""
+    file = tmp_path / "secret"
+    file.write_text("brokers:canary-secret\n")
+    file.chmod(0o600)
+    where = ["--zookeeper", "127.0.0.1:1,zk.invalid:2181/logbus"]
+    assert logbus([*words, str(file), *where]) == 1
+    said = capsys.readouterr().err
+    assert "--zookeeper names zk.invalid" in said and "--zookeeper-ca FILE" in said
+    assert TlsOptions(None, None, insecure=True).for_address("zk.invalid:2181") is None
+
+
+def test_local_secured_cluster_sends_its_credential_to_zookeeper_only_over_tls(
+    encrypted: Encrypted, tmp_path: Path
+) -> None:
+    """Regression: ``logbus up --secure --zookeeper`` sent the new credential in plain text."""
+    remote = LocalCluster(1, directory=tmp_path / "a", secure=True, zookeeper="zk.invalid:1/logbus")
+    with pytest.raises(InvalidConfigError, match=r"names zk\.invalid, and the credential"):
+        remote.start()
+    settings = {
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.ssl.truststore.location": encrypted.tls.truststore,
+        "zookeeper.ssl.keystore.location": encrypted.tls.keystore,
+    }
+    address = encrypted.address.replace("/logbus", "/own")
+    with (
+        LocalCluster(
+            1, directory=tmp_path / "b", secure=True, zookeeper=address, config=settings
+        ) as running,
+        connect(running.bootstrap_servers, client_config=running.client_config) as bus,
+    ):
+        bus.create_topic("t", partitions=1)
+        assert bus.topics() == ["t"]
+
+
 def refusal(address: str, tls: ZooKeeperTls | None) -> LogbusError:
     """Try to connect to ZooKeeper; return the error."""
 
@@ -229,6 +274,14 @@ def test_error_of_a_failed_tls_handshake_names_the_setting_to_change(
             {"zookeeper_auth_file": "/auth", "zookeeper_connect": "127.0.0.1:1,zk2:2181/logbus"},
             "names zk2.*zookeeper.insecure.allow=true",
         ),
+        (
+            {"authorizer": "enforce", "zookeeper_connect": "zk:2181/logbus"},
+            "names zk, and the ACLs of authorizer=enforce.*zookeeper.ssl.client.enable=true",
+        ),
+        (
+            {"sasl_enabled_mechanisms": "SCRAM-SHA-256", "zookeeper_connect": "zk:2181/logbus"},
+            "names zk, and the users of sasl.enabled.mechanisms.*zookeeper.insecure.allow=true",
+        ),
     ],
 )
 def test_contradicting_zookeeper_tls_settings_are_refused(
@@ -238,8 +291,18 @@ def test_contradicting_zookeeper_tls_settings_are_refused(
         tls_of(BrokerConfig(**settings))
 
 
-def test_zookeeper_credential_without_tls_needs_a_setting_that_allows_it() -> None:
-    settings = {"zookeeper_auth_file": "/auth", "zookeeper_connect": "zk:2181/logbus"}
+@pytest.mark.parametrize(
+    "secured",
+    [
+        {"zookeeper_auth_file": "/auth"},
+        {"authorizer": "report"},
+        {"sasl_enabled_mechanisms": "SCRAM-SHA-256"},
+    ],
+)
+def test_secured_broker_needs_a_setting_that_allows_zookeeper_without_tls(
+    secured: dict[str, str],
+) -> None:
+    settings = {**secured, "zookeeper_connect": "zk:2181/logbus"}
     assert tls_of(BrokerConfig(**settings, zookeeper_insecure_allow=True)) is None
     assert tls_of(BrokerConfig(**settings | {"zookeeper_connect": "[::1]:2181"})) is None
     assert tls_of(BrokerConfig(zookeeper_connect="zk:2181/logbus")) is None

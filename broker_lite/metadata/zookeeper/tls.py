@@ -62,8 +62,8 @@ class ZooKeeperTls(NamedTuple):
 def tls_of(config: BrokerConfig) -> ZooKeeperTls | None:
     """Return the TLS settings for a broker's connection to ZooKeeper; None for plain text.
 
-    Raises InvalidConfigError if settings contradict each other, or if the brokers' credential would
-    cross a network in plain text."""
+    Raises InvalidConfigError if settings contradict each other, or if the brokers' credential,
+    users or ACLs would cross a network in plain text."""
     tls = ZooKeeperTls(
         config.zookeeper_ssl_truststore,
         config.zookeeper_ssl_keystore,
@@ -80,25 +80,42 @@ def tls_of(config: BrokerConfig) -> ZooKeeperTls | None:
     for setting, path in ((TRUSTSTORE, tls.truststore), (KEYSTORE, tls.keystore)):
         if path:
             raise InvalidConfigError(f"{setting}={path} is set without {ENABLE}=true; set both")
-    if config.zookeeper_auth_file and not config.zookeeper_insecure_allow:
-        remote = _remote_host(config.zookeeper_connect)
-        if remote:
-            raise InvalidConfigError(
-                f"zookeeper.connect names {remote}, and the credential of zookeeper.auth.file "
-                f"would cross the network in plain text; set {ENABLE}=true and {TRUSTSTORE}, or "
-                "zookeeper.insecure.allow=true on a private network"
-            )
+    exposed = _exposed(config)
+    if exposed and not config.zookeeper_insecure_allow:
+        check_local(
+            config.zookeeper_connect,
+            "zookeeper.connect",
+            exposed,
+            f"set {ENABLE}=true and {TRUSTSTORE}, or zookeeper.insecure.allow=true on a private "
+            "network",
+        )
     return None
 
 
-def _remote_host(address: str) -> str:
-    """Return the first host of ``zookeeper.connect`` that is not this machine (loopback); "" if
-    every host is."""
+def _exposed(config: BrokerConfig) -> str:
+    """Return what a broker with these settings must not send or read over a network in plain text;
+    "" for a broker without any security."""
+    if config.zookeeper_auth_file:
+        return "the credential of zookeeper.auth.file"
+    if config.authorizer != "off":
+        return f"the ACLs of authorizer={config.authorizer}"
+    if config.sasl_mechanisms:
+        return "the users of sasl.enabled.mechanisms"
+    return ""
+
+
+def check_local(address: str, setting: str, exposed: str, cure: str) -> None:
+    """Raise InvalidConfigError if ZooKeeper's ``address`` has a host that is not this machine
+    (loopback), because ``exposed`` would cross the network in plain text.
+
+    The message names ``setting``, which has the address, and says what to do (``cure``)."""
     for part in address.partition("/")[0].split(","):
         host = part.strip().rpartition(":")[0].strip("[]")
         if not is_loopback(host):
-            return host
-    return ""
+            raise InvalidConfigError(
+                f"{setting} names {host}, and {exposed} would cross the network in plain text; "
+                f"{cure}"
+            )
 
 
 def handshake_failure(error: OSError) -> str:

@@ -20,6 +20,7 @@ from broker_lite.cli.main import run
 from broker_lite.config import BrokerConfig, parse
 from broker_lite.config.listeners import listener_configs, metrics_listener
 from broker_lite.metadata.zookeeper.connection import read_auth_file
+from broker_lite.metadata.zookeeper.tls import tls_of
 from broker_lite.model import Endpoint
 from broker_lite.server import broker, http
 from broker_lite.server.clock import Clock
@@ -84,6 +85,7 @@ def test_compose_file_runs_three_brokers_of_the_image(capsys: pytest.CaptureFixt
         probe = re.search(r"http://127\.0\.0\.1:(\d+)(/\w+)", service["healthcheck"]["test"][-1])
         assert probe and probe[1] == str(config.metrics_port) and probe[2] in PROBES
         zookeeper = config.zookeeper_connect.partition(":")[0]
+        assert tls_of(config) is None
         assert zookeeper in compose["services"] and zookeeper in service["depends_on"]
         ids.add(config.broker_id)
     assert ids == {0, 1, 2}
@@ -120,6 +122,7 @@ def require_secured(config: BrokerConfig, host: str) -> None:
     Authorizer(config, brokers)
     check_start(config, brokers, Authorizer(config, brokers).index)
     assert read_auth_file(config.zookeeper_auth_file)
+    assert tls_of(config) is None
 
 
 @pytest.fixture
@@ -139,7 +142,9 @@ def certificates(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 def test_compose_file_runs_secured_brokers(
     capsys: pytest.CaptureFixture[str], certificates: Path
 ) -> None:
-    compose: dict[str, Any] = yaml.safe_load(printed(capsys, "compose"))
+    text = printed(capsys, "compose")
+    assert "--zookeeper-insecure" in text, "ZooKeeper has no TLS"
+    compose: dict[str, Any] = yaml.safe_load(text)
     for name, entry in compose["configs"].items():
         # Compose would replace $NAME by a variable's value, so the file has $$ for each $.
         text = entry["content"].replace("$$", "$").replace(FOLDER, str(certificates))
@@ -153,7 +158,9 @@ def test_compose_file_runs_secured_brokers(
 def test_kubernetes_pod_runs_a_secured_broker(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, certificates: Path
 ) -> None:
-    _, settings_map, _, stateful = yaml.safe_load_all(printed(capsys, "kubernetes"))
+    text = printed(capsys, "kubernetes")
+    assert "--zookeeper-insecure" in text, "ZooKeeper has no TLS"
+    _, settings_map, _, stateful = yaml.safe_load_all(text)
     pod = stateful["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     # Kubernetes mounts a secret's file readable for the pod's group.
