@@ -132,4 +132,7 @@ def _credential(
             f"the former password of user {row.name!r} cannot stay valid for {keep_old_ms} ms; "
             f"give 1 to {KEEP_OLD_MS_MAX} ms"
         )
-    return fresh._replace(pairs=(keys.pair(), before.pairs[0]), old_until_ms=now_ms + keep_old_ms)
+    # A client repeats a request whose answer was lost. Keep the former password then, too.
+    is_repeat = before.pairs[0] == keys.pair()
+    former = before.pairs[-1] if is_repeat else before.pairs[0]
+    return fresh._replace(pairs=(keys.pair(), former), old_until_ms=now_ms + keep_old_ms)
